@@ -1,8 +1,9 @@
 """Every NVIDIA device node has its link below /dev/char, now and after the next boot.
 
-runc names devices to systemd by /dev/char/MAJOR:MINOR, and leaves out those that have no such link. udev
-makes them for devices it is told of, and it is never told of NVIDIA's. A container then gets its GPUs, and
-loses them at the next ``systemctl daemon-reload``, when systemd writes its device cgroup anew.
+runc before 1.1.7 names devices to systemd by /dev/char/MAJOR:MINOR, and leaves out those that have no such link;
+systemd before 240 ignores their names. udev makes the links for devices it is told of, and it is never told of
+NVIDIA's. A container then gets its GPUs, and loses them at the next ``systemctl daemon-reload``, when systemd writes
+its device cgroup anew. Newer ones need no links, and so this state changes nothing there.
 
 The links are made here and now; a udev rule makes them whenever the module is loaded. The rule is the one
 NVIDIA gives, at the place and under the name it gives, so one that is there already is left alone.
@@ -15,7 +16,7 @@ one fails instead.
 Sources:
     NVIDIA/nvidia-container-toolkit#48 and discussion #1133; 1.18.2, cmd/nvidia-ctk/system/create-dev-char-symlinks,
     existing.go: ``nodeIsBlocked``.
-    opencontainers/runc, libcontainer/cgroups/devices: devices without a link are skipped.
+    :mod:`gpustate.formats.device_links`: which versions need the links.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate.formats.device_links import links_needed, program_versions
 from gpustate.formats.numbers import hexadecimal
 from gpustate.ops.daemon_seen import read_rows
 from gpustate.ops.reloads import GPU_SCOPES
@@ -51,6 +53,7 @@ class Observed:
         rule_text: our udev rule.
         rule_elsewhere: the same foreign rule; empty where there is none.
         exposed: containers that lose their GPUs at a daemon-reload.
+        programs: low-level runtimes and systemd, with their versions.
         image: a root to be baked: only the next boot counts.
     """
 
@@ -58,11 +61,15 @@ class Observed:
     rule_text: str | None = None
     rule_elsewhere: str = ""
     exposed: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     image: bool = False
 
 
 class DevCharLinksPresent(State[Observed]):
-    """Every NVIDIA device node has its link below /dev/char, and gets it again when the module is loaded.
+    """Every NVIDIA device node has its link below /dev/char where containers need it, and gets it again when the module is loaded.
+
+    Args:
+        links: ``auto``: only where runc is older than 1.1.7 or systemd older than 240; ``always``: everywhere.
 
     Disruption:
         ``NONE``: running containers are not touched.
@@ -77,6 +84,11 @@ class DevCharLinksPresent(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     worst: ClassVar[Disruption] = Disruption.NONE
     stable: ClassVar[tuple[str, ...] | None] = ("missing", "rule_text", "rule_elsewhere")
+
+    links: Literal["auto", "always"] = "auto"
+
+    def _unneeded(self, observed: Observed) -> bool:
+        return self.links == "auto" and not self.absent and not links_needed(observed.programs)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
@@ -102,6 +114,7 @@ class DevCharLinksPresent(State[Observed]):
             rule_text=rule,
             rule_elsewhere=found[0] if found else "",
             exposed=rows.keys.get("exposed", ()),
+            programs=program_versions("\n".join(rows.keys.get("program", ()))),
             image=not facts.systemd,
         )
 
@@ -109,6 +122,8 @@ class DevCharLinksPresent(State[Observed]):
         if self.absent:
             ours = observed.rule_text == RULE_TEXT
             return replace(observed, rule_text=None if ours else observed.rule_text)
+        if self._unneeded(observed):
+            return observed
         good = _is_rule(observed.rule_text) or (
             observed.rule_elsewhere and observed.rule_text is None
         )
@@ -122,6 +137,8 @@ class DevCharLinksPresent(State[Observed]):
                 "GPUs at a systemctl daemon-reload; recreate with CDI, or under the handler in "
                 "mode cdi"
             )
+        if self._unneeded(observed):
+            notes.append(f"not needed here: {', '.join(observed.programs)}")
         if self.absent and observed.rule_text == RULE_TEXT:
             notes.append("the links stay until the next boot: running containers may need them")
         return diff(
@@ -148,7 +165,7 @@ class DevCharLinksPresent(State[Observed]):
             )
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
-        if not self.absent:
+        if not self.absent and not self._unneeded(observed):
             # Nobody may have asked for a GPU yet, and then there are no device nodes.
             query = "timeout -k 5 60 nvidia-smi -L >/dev/null 2>&1 || :\n"
             yield ops.Run(

@@ -116,6 +116,7 @@ def runtimes(make: LabFactory, folder: Path) -> Trial:
     node.run("mknod -m 666 /dev/nvidia0 c 195 0; mknod -m 666 /dev/nvidiactl c 195 255")
     node.run("systemctl restart containerd docker; sleep 1")
     first: States = {name: {} for name in ROLLED_BACK["runtimes"]}
+    first["dev-char"] = {"links": "always"}
     second: States = {
         name: {"ensure": "absent"} if name in ("podman", "dev-char") else {"default": True}
         for name in first

@@ -303,7 +303,11 @@ def test_links_for_systemd_and_a_container_that_would_lose_its_gpus(
         "systemd-run --scope -q --unit docker-abc -p DevicePolicy=strict -p DeviceAllow=/dev/null "
         "sleep 300 >/dev/null 2>&1 & sleep 0.5"
     )
-    runner = Runner(runtimes, tmp_path, "dev-char")
+    old = " 1.1.5" in node.run("runc --version").stdout
+    assert Runner(runtimes, tmp_path, "dev-char").outcomes("plan") == {
+        "dev-char": "would change" if old else "unchanged"
+    }
+    runner = Runner(runtimes, tmp_path, "dev-char", links="always")
     state = runner.run("apply")["dev-char"]
     assert state["outcome"] == "changed"
     assert any("docker-abc.scope would lose its GPUs" in note for note in state["notes"])

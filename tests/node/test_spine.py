@@ -61,12 +61,13 @@ systemctl disable --now nvidia-persistenced nvidia-fabricmanager
 rm /usr/lib/systemd/system/nvidia-fabricmanager.service
 rm "$(modinfo -n nvidia-uvm)"; depmod
 for f in /var/lib/apt/lists/*_Packages*; do : >"$f"; done
-rm /var/run/cdi/nvidia.yaml /etc/udev/rules.d/71-nvidia-dev-char.rules
+rm /var/run/cdi/nvidia.yaml
+rm -f /etc/udev/rules.d/71-nvidia-dev-char.rules /dev/char/195:*
 echo nvidia.com/gpu.count=9 >/etc/kubernetes/node-feature-discovery/features.d/gpustate
 """
 DAMAGED = {
     *("nouveau", "driver-repository", "toolkit-repository", "driver", "persistenced"),
-    *("fabric-manager", "container-toolkit", "containerd", "cdi", "dev-char", "gpu-labels"),
+    *("fabric-manager", "container-toolkit", "containerd", "cdi", "gpu-labels"),
 }
 
 

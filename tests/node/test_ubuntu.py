@@ -26,7 +26,6 @@ PROVES = {
     "driver": ("simulated node", "ubuntu"),
     "fabric-manager": ("simulated node", "ubuntu"),
     "persistenced": ("simulated node", "ubuntu"),
-    "dev-char": ("simulated node", "ubuntu"),
     "toolkit-repository": ("simulated node", "ubuntu"),
     "container-toolkit": ("simulated node", "ubuntu"),
     "containerd": ("simulated node", "ubuntu"),

@@ -35,7 +35,9 @@ from pathlib import Path
 from gpustate import Policy, presets
 from gpustate.states.mig import MigLayoutApplied
 image = presets.image(
-    driver={"branch": 580, "module_type": "open"}, validator={"timeout_s": 20}
+    driver={"branch": 580, "module_type": "open"},
+    dev_char={"links": "always"},
+    validator={"timeout_s": 20},
 )
 parted = Path(__file__).with_name("parted.yaml")
 policy = Policy(*image.states, MigLayoutApplied("one", file=str(parted)))

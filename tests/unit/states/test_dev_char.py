@@ -50,6 +50,31 @@ def test_a_rule_that_somebody_else_wrote_stays(path: str) -> None:
     assert node.files == theirs
 
 
+@pytest.mark.parametrize(
+    ("runtime", "systemd", "needed"),
+    [
+        ("runc version 1.1.15+ds1", "systemd 257 (257.13-1~deb13u1)", False),
+        ("runc version 1.1.7", "systemd 240", False),
+        ("runc version 1.3.3", "systemd 239 (239-82.el8)", True),
+        ("runc version 1.1.5+ds1", "systemd 252 (252.39-1~deb12u2)", True),
+        ("runc version 1.2.0\nprogram=runc version 1.1.6", "systemd 255", True),
+        ("crun version 1.8.1", "systemd 252", False),
+        ("", "systemd 257", True),
+        ("runc version 1.1.15", "", True),
+    ],
+)
+def test_links_come_only_where_the_versions_need_them(
+    runtime: str, systemd: str, needed: bool
+) -> None:
+    node = node_with(f"{NODES}program={runtime}\nprogram={systemd}\n")
+    plan = next(converge(DevCharLinksPresent(), node))
+    assert bool(plan) == needed
+    assert any("not needed here: " in note and "systemd 2" in note for note in plan.notes) != needed
+    assert next(converge(DevCharLinksPresent(links="always"), node_with(NODES)))
+    steps = list(DevCharLinksPresent().first_boot(DevCharLinksPresent().probe(node)))
+    assert bool(steps) == needed
+
+
 def test_containers_that_a_daemon_reload_would_rob_are_named() -> None:
     node = node_with(NODES + LINKS + "exposed=docker-abc.scope\n", {RULE_PATH: RULE_TEXT})
     plan = next(converge(DevCharLinksPresent(), node))
