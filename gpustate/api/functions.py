@@ -24,7 +24,6 @@ from gpustate.engine.gate import NodeCheck
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.errors import UsageError
 from gpustate.plan import document as documents
-from gpustate.plan.estimate import Schedule
 from gpustate.resolver.checks import node_checks
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import ByLabel, by_label, of_every_label
@@ -53,7 +52,6 @@ def plan(
     remove: bool = False,
     forks: int = fleet.DEFAULT_FORKS,
     all_or_nothing: bool = False,
-    estimate: bool = False,
     serial: Sequence[str] = (),
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -73,8 +71,7 @@ def plan(
         remove: plan the removal of what the policy installed.
         forks: nodes processed in parallel.
         all_or_nothing: do not change a node if one of its states is refused or fails to plan.
-        estimate: query how long such steps took on the nodes before, and estimate the time.
-        serial: batch sizes that the estimate is for: ``("1", "10%")``.
+        serial: sizes of the waves, which are checked: ``("1", "10%")``.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         events: called with events, one at a time, from the threads of the run.
         stop: polled between steps; once it returns true no new steps are started.
@@ -93,12 +90,11 @@ def plan(
         with schedulers.maintenance(
             inputs.inventory, effective.drain, access=access
         ) as maintenance:
-            result, sizes = _probe(
+            result = _probe(
                 inputs,
                 labelled,
                 forks,
                 all_or_nothing,
-                estimate,
                 serial,
                 events,
                 stop,
@@ -113,7 +109,6 @@ def plan(
         result.nodes,
         run=result.run,
         created=clock.now(),
-        schedule=schedule(result, forks, sizes) if estimate else None,
         context=context,
     )
     _add_lock(document, inputs)
@@ -152,9 +147,7 @@ def drift(
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     with schedulers.access(inputs.inventory) as access:
         inputs, labelled = _with_labels(inputs, inputs.policy, access)
-        result, _ = _probe(
-            inputs, labelled, forks, False, False, (), events, stop, forecast=False, run=run
-        )
+        result = _probe(inputs, labelled, forks, False, (), events, stop, forecast=False, run=run)
         cluster_nodes = {} if access is None else access.listed()
     result.drift = True
     document = documents.plan_document(
@@ -371,7 +364,6 @@ def _probe(
     labelled: ByLabel,
     forks: int,
     all_or_nothing: bool,
-    timings: bool,
     serial: Sequence[str],
     events: Listener,
     stop: Callable[[], bool],
@@ -379,17 +371,15 @@ def _probe(
     forecast: bool,
     run: str,
     maintenance: Maintenance = NO_MAINTENANCE,
-) -> tuple[fleet.FleetResult, tuple[str, ...]]:
+) -> fleet.FleetResult:
     """Probe and plan all nodes."""
     policy = labelled.policy
-    sizes = batch_sizes(serial, policy.pace, len(inputs.inventory.nodes))
-    fleet.batches((), sizes)
+    fleet.batches((), batch_sizes(serial, policy.pace, len(inputs.inventory.nodes)))
     request = run_request(
         policy,
         inputs.inventory,
         labelled.checks,
         forks=forks,
-        timings=timings,
         forecast=forecast,
         maintenance=maintenance,
         all_or_nothing=all_or_nothing,
@@ -398,7 +388,7 @@ def _probe(
     result = fleet.run(request, events, stop)
     for node in result.nodes:
         labelled.describe(node)
-    return result, sizes
+    return result
 
 
 def run_request(
@@ -440,13 +430,6 @@ def _last_in_image(inventory: Inventory) -> fleet.LastInImage:
     from gpustate.bake.first_boot import first_boot_of
 
     return (first_boot_of,)
-
-
-def schedule(result: fleet.FleetResult, forks: int, sizes: Sequence[str]) -> Schedule:
-    """How the plan would be executed."""
-    words = tuple(word.strip() for word in sizes)
-    batches = fleet.batches([node.name for node in result.nodes], words) if words else []
-    return Schedule(forks, words, tuple(tuple(batch) for batch in batches))
 
 
 def common_fields(result: fleet.FleetResult, notes: tuple[str, ...]) -> dict[str, Any]:

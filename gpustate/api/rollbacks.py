@@ -83,7 +83,6 @@ def plan_rollback(
     exclude: str | None = None,
     forks: int = fleet.DEFAULT_FORKS,
     all_or_nothing: bool = False,
-    estimate: bool = False,
     serial: Sequence[str] = (),
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -96,7 +95,7 @@ def plan_rollback(
         nodes: the inventory.
         run: the run to undo, with all that followed it on a node; empty: the last run that changed
             the node, or the one that the last rollback undid.
-        limit, exclude, forks, all_or_nothing, estimate, serial, schedulers, events, stop, context: as for
+        limit, exclude, forks, all_or_nothing, serial, schedulers, events, stop, context: as for
             :func:`gpustate.api.plan`. What they leave open, how workloads leave and how many nodes go at a
             time, is as in the policies of the runs that are undone.
 
@@ -119,7 +118,7 @@ def plan_rollback(
     fleet.batches((), sizes)
     with schedulers.maintenance(inventory, drains=drains) as maintenance:
         request = _request(inventory, plans, ways, forks, maintenance)
-        request.timings, request.forecast = estimate, True
+        request.forecast = True
         request.all_or_nothing = all_or_nothing
         result = fleet.run(request, events, stop)
     _tell(result.nodes, ways, kept)
@@ -130,7 +129,6 @@ def plan_rollback(
         result.nodes,
         run=result.run,
         created=clock.now(),
-        schedule=functions.schedule(result, forks, sizes) if estimate else None,
         context=context,
     )
     return RollbackPlan(

@@ -164,7 +164,6 @@ def apply_policy(
             output="text",
             diff=options["diff"],
             ensure=ensure,
-            estimate=True,
             verb=verb,
             shown=not options["yes"],
         )

@@ -72,7 +72,6 @@ def plan(
         diff=diff,
         whole=whole,
         ensure="absent" if options["removal"] else None,
-        estimate=True,
     )
     codes = [result.exit_code, *objects.codes(document, detailed=detailed_exitcode)]
     if detailed_exitcode and result.pending:
@@ -89,7 +88,6 @@ def make_plan(
     diff: bool = False,
     whole: bool = False,
     ensure: str | None = None,
-    estimate: bool = False,
     verb: str = "plan",
     shown: bool = True,
 ) -> tuple[Any, dict[str, Any]]:
@@ -141,7 +139,6 @@ def make_plan(
                     inventory,
                     remove=ensure == "absent",
                     all_or_nothing=bool(options.get("all_or_nothing")),
-                    estimate=estimate,
                     serial=batches,
                     schedulers=schedulers_of(options),
                     events=listen,

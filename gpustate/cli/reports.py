@@ -35,7 +35,7 @@ report_options = common.options(
     click.option(
         "--serial",
         metavar="SIZES",
-        help="Sizes of the waves, as for apply: 1,10%,50%. The duration is estimated with them, and a saved plan is applied in them.",
+        help="Sizes of the waves, as for apply: 1,10%,50%; a saved plan is applied in them.",
     ),
 )
 

@@ -60,7 +60,6 @@ def roll_back(run: str, options: dict[str, Any]) -> None:
             run,
             forks=options["forks"],
             all_or_nothing=bool(options.get("all_or_nothing")),
-            estimate=True,
             serial=common.serial(options["serial"]),
             schedulers=schedulers_of(options),
             events=listen,

@@ -7,7 +7,6 @@ from enum import Enum
 
 from gpustate import errors
 from gpustate.core.change import Disruption, Plan
-from gpustate.core.timing import PlannedStep, Timing
 from gpustate.formats.masking import mask, mask_data
 
 
@@ -104,9 +103,8 @@ class NodeStatus(Enum):
 class NodeResult:
     """One node after a run.
 
-    ``checks``: those of the validator, if it has a record of ``validated_at`` (seconds since 1970). ``steps`` and ``timings``: what an
-    estimate is made of, where one was asked for. ``proceeds``: states were refused or failed, and an apply does
-    what does not depend on them. ``moving``: the program of an earlier run was at work when the node was planned.
+    ``checks``: those of the validator, if it has a record of ``validated_at`` (seconds since 1970).
+    ``proceeds``: states were refused or failed, and an apply does what does not depend on them. ``moving``: the program of an earlier run was at work when the node was planned.
     ``would_refuse``: its plan could be made, but an apply would not take the node out of service.
     """
 
@@ -123,8 +121,6 @@ class NodeResult:
     checks: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
     validated_at: int = 0
     notes: list[str] = field(default_factory=list[str])
-    steps: tuple[PlannedStep, ...] = ()
-    timings: tuple[Timing, ...] = ()
     proceeds: bool = False
     moving: bool = False
     would_refuse: bool = False

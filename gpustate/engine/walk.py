@@ -36,7 +36,6 @@ from gpustate.engine.machines import Machines
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance, Subject
 from gpustate.engine.probing import probe_states, query_node
 from gpustate.engine.reconnect import Link
-from gpustate.engine.timings import TimingsQuery
 from gpustate.errors import (
     ConnectionFailed,
     GpustateError,
@@ -48,7 +47,6 @@ from gpustate.errors import (
 from gpustate.formats.masking import mask, mask_data
 from gpustate.plan import make
 from gpustate.plan.make import Observations
-from gpustate.plan.work import planned_steps
 from gpustate.remote.session import Session
 
 #: A policy that still has changes after so many stages does not converge.
@@ -73,7 +71,6 @@ class Options:
             changed since is no reason to refuse a plan that was made by the same command.
         plan_id: id of the saved plan, for the lock.
         ticket: the user's reason, for the lock and the node's record of the run.
-        timings: also query how long steps took before, for an estimate.
         machines: machines that this run has reached.
         all_or_nothing: do not change a node if one of its states cannot be applied.
         without_gpu: nodes that the policy expects no GPU on, if only a part of it is applied.
@@ -96,7 +93,6 @@ class Options:
     moving: frozenset[str] = frozenset()
     plan_id: str = ""
     ticket: str = ""
-    timings: bool = False
     machines: Machines = field(default_factory=Machines)
     all_or_nothing: bool = False
     without_gpu: frozenset[str] = frozenset()
@@ -193,8 +189,6 @@ class Walk:
         if not self.options.apply:
             self.result.moving = ledger.running
             self.result.proceeds = gate.proceeds(self.result.status, results)
-            if self.options.timings:
-                self.result.steps = planned_steps(self.states, observations, results)
             preview = self.options.maintenance.preview(self._subject(observations, results))
             self.result.notes += preview.notes
             self.result.would_refuse = preview.refused
@@ -356,7 +350,6 @@ class Walk:
         self._say("probing")
         lead: list[str] = []
         ledger = LedgerQuery()
-        timings = [TimingsQuery()] if self.options.timings else []
 
         def answer(queries: Sequence[Query[Any]]) -> Any:
             return self.session.answer(queries, before=lead.pop() if lead else "")
@@ -364,7 +357,7 @@ class Walk:
         def once() -> Any:
             lead[:] = [before]
             shared = self.options.shared
-            return probe_states(self.resolved.node, self.states, answer, (ledger, *timings), shared)
+            return probe_states(self.resolved.node, self.states, answer, (ledger,), shared)
 
         # Probes change nothing, and the sh before them may run twice.
         observations, facts, known = self._link.repeat(once)
@@ -373,8 +366,6 @@ class Walk:
             self.result.name in self.options.without_gpu and not facts.gpus
         )
         self.result.facts = plain(facts)
-        if timings:
-            self.result.timings = timings[0].parse(known[timings[0]])
         return observations, ledger.parse(known[ledger])
 
     def _keep(self, observations: Observations, results: Mapping[str, StateResult]) -> None:

@@ -19,7 +19,6 @@ from gpustate.errors import PolicyError
 from gpustate.formats import schemas
 from gpustate.formats.masking import MASK, mask_data
 from gpustate.manifests.settings import ClusterObjects
-from gpustate.plan.estimate import Schedule, estimate
 from gpustate.plan.groups import TOUCHED, counts, group, groups_data, totals
 
 PLAN_FORMAT = "gpustate.plan/1"
@@ -114,7 +113,6 @@ def plan_document(
     *,
     run: str,
     created: str,
-    schedule: Schedule | None = None,
     context: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A plan as it is saved, shown and applied later.
@@ -125,7 +123,6 @@ def plan_document(
         nodes: the planned nodes.
         run: id of the run that planned.
         created: when.
-        schedule: how it would be carried out, for an estimate of the time from earlier runs.
         context: inventory, limit, person, commit and the command that made it.
     """
     made = policy_data(policy, source)
@@ -144,7 +141,7 @@ def plan_document(
         "policy": made,
         "notes": list(mask_data(policy.notes)),
         "nodes": rows,
-        "fleet": _fleet(nodes, rows, schedule),
+        "fleet": _fleet(rows),
     }
 
 
@@ -188,23 +185,14 @@ def _id_of(document: Mapping[str, Any]) -> str:
     return plain_fingerprint([document[name] for name in names])
 
 
-def _fleet(
-    nodes: Sequence[NodeResult], rows: Sequence[Mapping[str, Any]], schedule: Schedule | None
-) -> dict[str, Any]:
-    """Totals of all nodes. They follow from the nodes, except for the estimate."""
+def _fleet(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Totals of all nodes. They follow from the nodes."""
     groups = group(rows)
-    data = groups_data(groups)
-    fleet = {"nodes": counts(groups), "disruption": totals(groups), "groups": data}
-    if schedule is None:
-        return fleet
-    made = estimate(nodes, schedule)
-    if not made.is_measured:
-        return fleet
-    for row, one in zip(data, groups, strict=True):
-        takes = made.of(one.names)
-        if takes is not None:
-            row["estimate"] = takes
-    return {**fleet, "estimate": made.data()}
+    return {
+        "nodes": counts(groups),
+        "disruption": totals(groups),
+        "groups": groups_data(groups),
+    }
 
 
 def result_document(

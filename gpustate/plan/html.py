@@ -26,12 +26,7 @@ from gpustate.plan.overview import (
     MEANING,
     PROCEEDS,
     Overview,
-    duration,
     overview,
-    pace,
-    percent,
-    span,
-    unmeasured,
 )
 
 #: Most ranges of names in a heading; the section lists all names.
@@ -47,14 +42,12 @@ def report(document: Mapping[str, Any], *, order: Sequence[tuple[str, str]] = ()
         order: states in the order they are applied, each with what it waits for.
     """
     view = overview(document)
-    time = _timed(view)
     title = f"Plan: {text(document['policy']['name'])}, {_nodes(view.size)}"
     main = [
         _cards(view),
         section("Disruption", _totals(view)) if view.totals else "",
         section("Nodes", _groups(view), "nodes"),
         objects_html(document),
-        section("Estimated time", _time(time)) if time is not None else "",
         notes_html(document["notes"]),
         section("Order of the states", _order(order)) if order else "",
     ]
@@ -111,11 +104,6 @@ def section(title: str, body: str, name: str = "") -> str:
     )
 
 
-def _timed(view: Overview) -> Mapping[str, Any] | None:
-    """The estimate, if there are changes."""
-    return view.estimate if view.counts["change"] else None
-
-
 def _top(view: Overview) -> str:
     document = view.document
     policy = document["policy"]
@@ -151,12 +139,6 @@ def _cards(view: Overview) -> str:
     cards = [card("Nodes", f"{view.size:,}", parts + legend)]
     if view.totals:
         cards.append(_worst(view))
-    time = _timed(view)
-    if time is not None:
-        cards.append(card("Time, likely", duration(time["likely_s"]), _span(time)))
-        sure, at_most = time["reboots"], time["reboots_at_most"]
-        told = f"{sure:,} to {at_most:,}" if sure else f"up to {at_most:,}"
-        cards.append(card("Nodes that reboot", told if at_most > sure else f"{sure:,}", pace(time)))
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
@@ -199,19 +181,6 @@ def bar(parts: Sequence[tuple[int, str]], told: str) -> str:
     )
 
 
-def _span(time: Mapping[str, int]) -> str:
-    """The range from least to most, on a scale from 0, with a mark at the likely value."""
-    most = max(1, time["high_s"])
-    low, likely = (1000 * time[key] / most for key in ("low_s", "likely_s"))
-    told = f"between {duration(time['low_s'])} and {duration(time['high_s'])}"
-    return (
-        f'<svg class="span" viewBox="0 0 1000 22" preserveAspectRatio="none" role="img" '
-        f'aria-label="{told}"><rect class="fline" x="0" y="9" width="1000" height="4"/>'
-        f'<rect class="faccent" x="{low:.0f}" y="7" width="{max(4.0, 1000 - low):.0f}" height="8"/>'
-        f'<rect class="fink" x="{min(994.0, likely):.0f}" y="2" width="6" height="18"/></svg>{told}'
-    )
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int) -> str:
     """A table; the last ``numbers`` columns are numbers."""
     first = len(head) - numbers
@@ -244,33 +213,6 @@ def _totals(view: Overview) -> str:
     return note + table(["At worst", "That is", "Nodes", "Possibly", "Changes"], rows, 3)
 
 
-def _time(time: Mapping[str, Any]) -> str:
-    rests = "".join(
-        f"<li>{percent(row['share'])} {text(row['basis'])} ({_nodes(row['nodes'])})</li>"
-        for row in time["rests_on"]
-    )
-    rows = [
-        [
-            (f"<b>{text(row['state'])}</b>: " if row["state"] else "") + text(row["what"]),
-            f'<span class="nowrap">{span(row)}</span>',
-            text(row["basis"]),
-            f"{row['nodes']:,}",
-        ]
-        for row in time["longest"]
-    ]
-    mind = [f"Not counted: {one}." for one in time["not_counted"]]
-    mind += [f"Assumed: {one}." for one in time["assumes"]]
-    if time.get("unmeasured"):
-        mind.append(f"Never measured: {unmeasured(time)}.")
-    return (
-        f"<p>Likely <b>{span(time)}</b>, {text(pace(time))}.</p>"
-        f'<h3>Of the nodes\' own time</h3><ul class="text">{rests}</ul>'
-        "<h3>What takes longest</h3>"
-        + table(["Step", "On one node", "Based on", "Nodes"], rows, 1)
-        + f'<h3>Remarks</h3><ul class="text">{"".join(f"<li>{text(m)}</li>" for m in mind)}</ul>'
-    )
-
-
 def _kind(one: Group) -> str:
     """Text of a group for the filter."""
     if one.quiet:
@@ -299,9 +241,8 @@ def _groups(view: Overview) -> str:
         '<button id="close" type="button">Fold all</button>'
         '<span id="shown" class="soft" role="status"></span></div>'
     )
-    rows = list(zip(view.groups, view.each, strict=True))
-    body = "".join(group_html(one, takes) for one, takes in rows if not troubled(one))
-    bad = "".join(group_html(one, takes) for one, takes in rows if troubled(one))
+    body = "".join(group_html(one) for one in view.groups if not troubled(one))
+    bad = "".join(group_html(one) for one in view.groups if troubled(one))
     if bad:
         command = retry(view.document, view.troubled)
         body += f"<h3>{view.trouble}: {_nodes(len(view.troubled))}</h3>"
@@ -309,7 +250,7 @@ def _groups(view: Overview) -> str:
     return tools + body + bad
 
 
-def group_html(one: Group, takes: Mapping[str, int] | None) -> str:
+def group_html(one: Group) -> str:
     """A group of nodes, folded."""
     node = one.node
     ranges = one.ranges
@@ -324,8 +265,6 @@ def group_html(one: Group, takes: Mapping[str, int] | None) -> str:
         head += tag(word if sure else f"up to {word}", word)
         if node.get("proceeds"):
             head += tag(f"{node['status']} in part", "bad")
-        if takes:
-            head += f'<span class="soft">about {duration(takes["likely_s"])}{" each" * (len(one.names) > 1)}</span>'
     else:
         head += tag(str(node["status"]), "good" if node["status"] == "ok" else "bad")
     about = text(node.get("reason", ""))

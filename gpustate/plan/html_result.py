@@ -61,7 +61,7 @@ def _facts(about: Mapping[str, Any]) -> str:
 def _part(title: str, groups: Sequence[Group], name: str) -> str:
     if not groups:
         return ""
-    return section(title, "".join(group_html(one, None) for one in groups), name)
+    return section(title, "".join(group_html(one) for one in groups), name)
 
 
 def _failed(document: Mapping[str, Any], groups: Sequence[Group]) -> str:
@@ -69,7 +69,7 @@ def _failed(document: Mapping[str, Any], groups: Sequence[Group]) -> str:
         return ""
     command = retry(document, [name for one in groups for name in one.names])
     body = f"<p>Retry: {code(command)}</p>" if command else ""
-    body += "".join(group_html(one, None) for one in groups)
+    body += "".join(group_html(one) for one in groups)
     return section("Not finished", body, "not-finished")
 
 

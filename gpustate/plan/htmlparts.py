@@ -51,7 +51,6 @@ section.block{margin-bottom:14px}
 .card dd{margin:0}
 .big{font-size:30px;line-height:1.25;font-weight:650;font-variant-numeric:tabular-nums}
 .bar{display:block;width:100%;height:10px;margin:8px 0 6px;border-radius:5px;overflow:hidden}
-.span{display:block;width:100%;height:22px;margin-top:8px}
 table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:6px 14px 6px 0;border-bottom:1px solid var(--hair);vertical-align:top}
 th{color:var(--soft);font-weight:600;font-size:13px}
@@ -59,7 +58,6 @@ tr:last-child td{border-bottom:0}
 .num{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td.num:last-child,th.num:last-child{padding-right:0}
 .wide{overflow-x:auto}
-#estimated-time td:first-child{width:44%;overflow-wrap:anywhere}
 .tag{display:inline-flex;align-items:center;gap:6px;white-space:nowrap;font-weight:600;font-size:13px}
 .tag::before{content:"";width:10px;height:10px;border-radius:3px;background:var(--none)}
 .none::before{background:var(--none)}.reload::before{background:var(--reload)}.restart::before{background:var(--restart)}
@@ -68,7 +66,6 @@ td.num:last-child,th.num:last-child{padding-right:0}
 .fnone{fill:var(--none)}.freload{fill:var(--reload)}.frestart{fill:var(--restart)}.fdrain{fill:var(--drain)}
 .freset{fill:var(--reset)}.freboot{fill:var(--reboot)}.fbad{fill:var(--bad)}.fgood{fill:var(--good)}.faccent{fill:var(--accent)}
 .maybe{fill-opacity:.5}.nowrap{white-space:nowrap}
-.fline{fill:var(--line)}.fsoft{fill:var(--soft)}.fink{fill:var(--ink)}
 ul.plain{list-style:none;margin:0;padding:0}
 dl{margin:0}
 ol.text{margin:8px 0 0;padding-left:24px;font-size:13px}

@@ -25,13 +25,8 @@ from gpustate.plan.overview import (
     Overview,
     change_line,
     detail_lines,
-    duration,
     overview,
-    pace,
-    percent,
-    span,
     state_words,
-    unmeasured,
 )
 
 #: Characters with a meaning anywhere, at the start of a line, or before a word (``:name:``, ``http://``).
@@ -104,20 +99,17 @@ def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
     lines += ["", *origin] if origin else []
     if view.totals:
         lines += ["", "## Disruption", "", *_totals(view)]
-    if view.estimate is not None and view.counts["change"]:
-        lines += ["", "## Estimated time", "", *_time(view.estimate)]
     lines += ["", "## Nodes"]
-    rows = list(zip(view.groups, view.each, strict=True))
-    for one, takes in rows:
+    for one in view.groups:
         if not troubled(one):
-            lines += ["", *group_lines(one, takes, diff=diff)]
+            lines += ["", *group_lines(one, diff=diff)]
     if view.troubled:
         command = retry(document, view.troubled)
         lines += ["", f"## {view.trouble}"]
         lines += ["", "Retry:", "", *block([command], "sh")] if command else []
-        for one, takes in rows:
+        for one in view.groups:
             if troubled(one):
-                lines += ["", *group_lines(one, takes, diff=diff)]
+                lines += ["", *group_lines(one, diff=diff)]
     lines += objects_lines(document)
     if document["notes"]:
         lines += ["", "## Notes on the policy", "", *(f"- {text(n)}" for n in document["notes"])]
@@ -152,35 +144,7 @@ def _totals(view: Overview) -> list[str]:
     return table(["at worst", "that is", "nodes", "possibly", "changes"], rows, 3)
 
 
-def _time(estimate: Mapping[str, Any]) -> list[str]:
-    reboots, at_most = estimate["reboots"], estimate["reboots_at_most"]
-    lines = [
-        f"Likely **{span(estimate)}**, {text(pace(estimate))}; {reboots} reboots"
-        + (f", at most {at_most}." if at_most > reboots else "."),
-        "",
-        "Of the nodes' own time "
-        + ", ".join(f"{percent(r['share'])} is {text(r['basis'])}" for r in estimate["rests_on"])
-        + ".",
-        "",
-    ]
-    rows = [
-        [
-            (f"{text(row['state'])}: " if row["state"] else "") + code(row["what"], cell=True),
-            span(row),
-            text(row["basis"]),
-            str(row["nodes"]),
-        ]
-        for row in estimate["longest"]
-    ]
-    lines += table(["takes longest", "on one node", "based on", "nodes"], rows, 1)
-    remarks = [f"Not counted: {one}." for one in estimate["not_counted"]]
-    remarks += [f"Assumed: {one}." for one in estimate["assumes"]]
-    if estimate.get("unmeasured"):
-        remarks.append(f"Never measured: {unmeasured(estimate)}.")
-    return [*lines, "", *(f"- {text(one)}" for one in remarks)]
-
-
-def group_lines(one: Group, takes: Mapping[str, int] | None, *, diff: bool) -> list[str]:
+def group_lines(one: Group, *, diff: bool) -> list[str]:
     """The section of a group of nodes."""
     node = one.node
     ranges = ", ".join(one.ranges[:8]) + (" ..." if len(one.ranges) > 8 else "")
@@ -190,8 +154,6 @@ def group_lines(one: Group, takes: Mapping[str, int] | None, *, diff: bool) -> l
         headline = "nothing to do"
     elif one.pending:
         headline = f"at worst {node['disruption']}"
-        if takes:
-            headline += f", about {duration(takes['likely_s'])}" + " each" * (len(one.names) > 1)
         if node.get("proceeds"):
             headline += f", {node['status']} in part"
     lines = [f"### {code(ranges)}{number}: {text(headline)}"]

@@ -30,7 +30,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = 
         command = retry(document, names)
         lines += ["", "Retry:", "", *block([command], "sh")] if command else []
         for one in found.failed:
-            lines += ["", *group_lines(one, None, diff=diff)]
+            lines += ["", *group_lines(one, diff=diff)]
     if outcome["held"]:
         lines += ["", "## Out of service", ""]
         lines += [f"- {code(row['node'])}: {text(row['why'])}" for row in outcome["held"]]
@@ -39,7 +39,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = 
     if found.changed:
         lines += ["", f"## Changed: {len(found.names(found.changed))}"]
         for one in found.changed:
-            lines += ["", *group_lines(one, None, diff=diff)]
+            lines += ["", *group_lines(one, diff=diff)]
     if found.unchanged:
         lines += ["", f"## Unchanged: {len(found.names(found.unchanged))}", ""]
         lines += [code(", ".join(name for one in found.unchanged for name in one.ranges))]

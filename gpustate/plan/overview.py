@@ -1,4 +1,4 @@
-"""Shared parts of the renderings of a plan: groups, totals, estimate and their texts. Pure."""
+"""Shared parts of the renderings of a plan: groups, totals and their texts. Pure."""
 
 from __future__ import annotations
 
@@ -41,16 +41,12 @@ class Overview:
         groups: nodes that share a plan.
         counts: nodes that would change, that would not, that could not be planned, that would be refused.
         totals: what it costs, level by level, worst first.
-        estimate: how long it takes; ``None`` in plans without one.
-        each: what one node of each group takes, in the order of the groups.
     """
 
     document: Mapping[str, Any]
     groups: Sequence[Group]
     counts: Mapping[str, int]
     totals: Sequence[Mapping[str, Any]]
-    estimate: Mapping[str, Any] | None
-    each: Sequence[Mapping[str, int] | None]
 
     @property
     def size(self) -> int:
@@ -82,10 +78,8 @@ def overview(document: Mapping[str, Any]) -> Overview:
     fleet: Mapping[str, Any] = document.get("fleet") or {}
     saved = fleet.get("groups")
     found = group(document["nodes"]) if saved is None else as_said(document["nodes"], saved)
-    takes = [row.get("estimate") for row in saved or [{}] * len(found)]
-    rows = sorted(zip(found, takes, strict=True), key=lambda row: _place(row[0]))
-    groups, each = [one for one, _ in rows], [estimate for _, estimate in rows]
-    return Overview(document, groups, counts(groups), totals(groups), fleet.get("estimate"), each)
+    groups = sorted(found, key=_place)
+    return Overview(document, groups, counts(groups), totals(groups))
 
 
 def _place(one: Group) -> tuple[int, int, Any]:
@@ -110,54 +104,6 @@ def sentence(view: Overview) -> str:
     refused, others = view.counts.get("refused", 0), view.counts["not_planned"]
     text += f", {refused} refused" if refused else ""
     return text + (f", {others} not planned" if others else "") + "."
-
-
-def duration(seconds: float) -> str:
-    """A duration in words: ``40 s``, ``12 min``, ``2 h 5 min``, ``1 d 3 h``."""
-    whole = round(seconds)
-    if whole < 90:
-        return f"{whole} s"
-    minutes = round(whole / 60)
-    if minutes < 90:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 36:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(round(hours + minutes / 60), 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"
-
-
-def span(row: Mapping[str, int]) -> str:
-    """A likely duration and its range: ``12 min (5 min to 30 min)``."""
-    low, likely, high = (duration(row[key]) for key in ("low_s", "likely_s", "high_s"))
-    return f"{likely} ({low} to {high})" if low != high else likely
-
-
-def pace(estimate: Mapping[str, Any]) -> str:
-    """Number of nodes at a time, and the batches."""
-    forks = estimate["forks"]
-    said = f"{forks} node{'s' * (forks != 1)} at a time" if forks > 1 else "one node at a time"
-    if estimate["serial"]:
-        n = estimate["batches"]
-        said += f", in {n} batch{'es' * (n != 1)} ({','.join(estimate['serial'])})"
-    return said
-
-
-def unmeasured(estimate: Mapping[str, Any]) -> str:
-    """Steps without a measurement: ``driver: install the driver (12 nodes), ...``."""
-    rows = estimate["unmeasured"]
-    words = [
-        (f"{row['state']}: " if row["state"] else "")
-        + f"{row['what']} ({row['nodes']} node{'s' * (row['nodes'] != 1)})"
-        for row in rows[:3]
-    ]
-    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-    return ", ".join(words) + more
-
-
-def percent(share: float) -> str:
-    """A share as a percentage."""
-    return f"{share:.0%}" if share >= 0.01 or share == 0 else "under 1%"
 
 
 def short(value: Any) -> str:

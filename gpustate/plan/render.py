@@ -18,13 +18,8 @@ from gpustate.plan.overview import (
     PROCEEDS,
     change_line,
     detail_lines,
-    duration,
     overview,
-    pace,
-    percent,
-    span,
     state_words,
-    unmeasured,
 )
 from gpustate.plan.ranges import fold
 
@@ -139,9 +134,9 @@ def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool =
     """
     page = Page()
     view = overview(document)
-    for one, takes in zip(view.groups, view.each, strict=True):
+    for one in view.groups:
         if not troubled(one):
-            _group(page, one, takes, diff=diff, whole=whole)
+            _group(page, one, diff=diff, whole=whole)
     return page
 
 
@@ -164,7 +159,7 @@ def troubles_page(document: Mapping[str, Any], *, diff: bool = False, whole: boo
     page.add((f"{view.trouble}: {len(names)} node{'s' * (len(names) != 1)}", "bold"))
     for one in view.groups:
         if troubled(one):
-            _group(page, one, None, diff=diff, whole=whole)
+            _group(page, one, diff=diff, whole=whole)
     command = retry(document, names)
     if command:
         page.add("Retry: ", command)
@@ -182,9 +177,7 @@ def _own_reason(node: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) ->
     return "" if shown else reason
 
 
-def _group(
-    page: Page, one: Group, takes: Mapping[str, int] | None, *, diff: bool, whole: bool
-) -> None:
+def _group(page: Page, one: Group, *, diff: bool, whole: bool) -> None:
     """Nodes that share a plan."""
     node = one.node
     status = str(node["status"])
@@ -200,9 +193,6 @@ def _group(
     if planned and node.get("disruption", "none") != "none":
         worst = str(node["disruption"])
         head += ["  ", (f"at worst: {worst}", _COSTS.get(worst, ""))]
-    if takes and one.pending:
-        each = " each" * (len(one.names) > 1)
-        head += ["  ", (f"about {duration(takes['likely_s'])}{each}", "dim")]
     page.add(*head)
     if reason := _own_reason(node, touched):
         page.add("  ", (reason, "red"))
@@ -258,7 +248,7 @@ def question(
 
 
 def fleet_page(document: Mapping[str, Any]) -> Page:
-    """Disruption of the whole plan, its estimated time, and the basis of the estimate."""
+    """Disruption of the whole plan."""
     page = Page()
     view = overview(document)
     if not view.counts["change"]:
@@ -269,21 +259,7 @@ def fleet_page(document: Mapping[str, Any]) -> Page:
             word = str(row["disruption"])
             numbers = (f"{row[key] or '-':>{width}}" for key, width in _COLUMNS)
             page.add((f"  {word:<10}", _COSTS.get(word, "")), "".join(numbers))
-    if view.estimate is not None:
-        _time(page, view.estimate)
     return page
 
 
 _COLUMNS = (("nodes", 7), ("possible", 10), ("changes", 9))
-
-
-def _time(page: Page, estimate: Mapping[str, Any]) -> None:
-    page.add(("Time: ", "bold"), f"likely {span(estimate)}, {pace(estimate)}")
-    rests = ", ".join(f"{percent(row['share'])} {row['basis']}" for row in estimate["rests_on"])
-    page.add("  ", (f"based on: {rests}", "dim"))
-    for row in estimate["longest"][:3]:
-        whose = f"{row['state']}: " if row["state"] else ""
-        page.add("  ", (f"{span(row)}  {whose}{row['what']} ({row['basis']})", "dim"))
-    if estimate.get("unmeasured"):
-        page.add("  ", (f"never measured: {unmeasured(estimate)}", "dim"))
-    page.add("  ", (f"not counted: {'; '.join(estimate['not_counted'])}", "dim"))

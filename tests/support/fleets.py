@@ -127,8 +127,8 @@ class Fleet:
         return path
 
     def request(self, loaded: Inventory, **more: Any) -> fleet.Request:
-        """A run that plans them all, with an estimate."""
-        return fleet.Request(self.policy, loaded, **{"timings": True, **more})
+        """A run that plans them all."""
+        return fleet.Request(self.policy, loaded, **more)
 
     @contextmanager
     def connected(self) -> Iterator[None]:

@@ -18,9 +18,7 @@ from filestates import file_state
 from gpustate import Disruption, Plan, Policy
 from gpustate.core.change import Change
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.core.timing import PlannedStep, Timing
 from gpustate.plan.document import plan_document
-from gpustate.plan.estimate import Schedule
 
 FIRST, SECOND = file_state("first"), file_state("second", needs=("first",))
 
@@ -38,22 +36,14 @@ def plan(text: str, names: tuple[str, ...] = ("gpu1", "gpu2", "gpu3")) -> dict[s
         StateResult("second", Outcome.KNOWN_AFTER, known_after=("first",), worst=Disruption.DRAIN),
     ]
     failed = StateResult("first", Outcome.FAILED, reason=text, evidence=f"{text}\n{text}")
-    steps = (PlannedStep("first", text, "Run", 300), PlannedStep("first", "reboot", "Reboot", 900))
-    timings = (Timing("first", text, 7, "r-1"),)
-    nodes = [
-        NodeResult(name, states=states, notes=[text], steps=steps, timings=timings)
-        for name in names
-    ]
+    nodes = [NodeResult(name, states=states, notes=[text]) for name in names]
     nodes += [
         NodeResult("bad1", NodeStatus.FAILED, text, [failed]),
         NodeResult("far1", NodeStatus.UNREACHABLE, text),
         NodeResult("fine1", states=[StateResult("first", Outcome.UNCHANGED)]),
     ]
     policy = Policy(FIRST(path="/etc/x"), SECOND(), name=text or "-", notes=(text,))
-    schedule = Schedule(10, ("1", "50%"), (names[:1], names[1:]))
-    return plan_document(
-        policy, text, nodes, run="run-1", created="2026-11-21T07:55:00Z", schedule=schedule
-    )
+    return plan_document(policy, text, nodes, run="run-1", created="2026-11-21T07:55:00Z")
 
 
 def browser() -> str:

@@ -108,7 +108,7 @@ def test_a_plan_is_refused_on_a_node_that_has_moved(site: Path) -> None:
 
 def test_documents_are_those_of_the_command_line(site: Path) -> None:
     policy, inventory = site / "policy.py", site / "inventory.yml"
-    planned = api.plan(policy, inventory, estimate=True)
+    planned = api.plan(policy, inventory)
     planned.save(site / "plan.json")
     schemas = TOP / "gpustate/plan/schema"
     document = json.loads((site / "plan.json").read_text())

@@ -52,9 +52,9 @@ def test_reports_are_written_as_their_names_end(gpustate: Cli, saved: Path, proj
     done = gpustate("plan", saved.name, *(word for name in names for word in ("--report", name)))
     assert (done.status, done.err) == (0, "")
     assert "Report: a.html\n" in done.out
-    assert "Time: likely" in (project / "d.txt").read_text()
+    assert "Plan: " in (project / "d.txt").read_text()
     assert json.loads((project / "c.json").read_text()) == json.loads(saved.read_text())
-    assert "## Estimated time" in (project / "b.md").read_text()
+    assert "## Nodes" in (project / "b.md").read_text()
     assert (project / "a.html").read_text().endswith("</html>\n")
 
 
@@ -93,13 +93,13 @@ def test_batches_that_make_no_sense_are_refused_before_a_node_is_reached(
 
 def test_a_damaged_plan_is_one_line(gpustate: Cli, saved: Path) -> None:
     data = json.loads(saved.read_text())
-    data["fleet"]["estimate"] = {"likely_s": []}
+    data["fleet"]["nodes"]["change"] = "three"
     saved.write_text(json.dumps(data))
     done = gpustate("plan", saved.name, "-o", "html")
     assert (done.status, done.out) == (1, "")
     assert (
         done.err
-        == "gpustate: plan.json: the plan is damaged: fleet.estimate.low_s: is missing; make a new plan: gpustate plan POLICY --out FILE\n"
+        == "gpustate: plan.json: the plan is damaged: fleet.nodes.change: is a string, expected a whole number; make a new plan: gpustate plan POLICY --out FILE\n"
     )
 
 

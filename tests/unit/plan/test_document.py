@@ -13,9 +13,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from gpustate import Disruption, Plan, Policy, PolicyError, where
 from gpustate.core.change import Change
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.core.timing import PlannedStep, Timing
 from gpustate.plan import document
-from gpustate.plan.estimate import Schedule
 
 CREATED = "2026-11-21T07:55:00Z"
 First, Second = file_state("first"), file_state("second", needs=("first",))
@@ -86,6 +84,7 @@ def test_the_schemas_are_schemas_and_every_object_in_them_is_closed_or_says_why(
     # What a state takes and what it observes is its own; both are checked when the plan is applied.
     # The lock file has a schema of its own, and the settings of objects are those of a policy.
     assert sorted(open_objects) == [
+        "/$defs/estimate",
         "/$defs/node/properties/observed/additionalProperties",
         "/$defs/overrides/additionalProperties/additionalProperties",
         "/$defs/policy/properties/cluster",
@@ -302,20 +301,9 @@ def test_a_plan_of_an_earlier_release_without_a_fleet_is_read_and_shown() -> Non
     assert document.read_plan(made, place="p.json") == made
 
 
-def test_a_fleet_follows_from_the_nodes_and_has_an_estimate_where_steps_were_measured() -> None:
-    nodes = [
-        ready("gpu1", 3),
-        ready("gpu2", 4),
-        NodeResult("gpu3", NodeStatus.UNREACHABLE, "no route"),
-    ]
-    made = document.plan_document(
-        POLICY,
-        "p",
-        nodes,
-        run="r",
-        created=CREATED,
-        schedule=Schedule(1, ("1",), (("gpu1",), ("gpu2",))),
-    )
+def test_a_fleet_follows_from_the_nodes() -> None:
+    nodes = [ready("gpu1"), ready("gpu2"), NodeResult("gpu3", NodeStatus.UNREACHABLE, "no route")]
+    made = document.plan_document(POLICY, "p", nodes, run="r", created=CREATED)
     PLAN_SCHEMA.validate(made)
     fleet = made["fleet"]
     assert fleet["nodes"] == {"change": 2, "unchanged": 0, "not_planned": 1}
@@ -323,27 +311,20 @@ def test_a_fleet_follows_from_the_nodes_and_has_an_estimate_where_steps_were_mea
         {"disruption": "restart", "nodes": 2, "possible": 0, "changes": 2}
     ]
     assert [row["names"] for row in fleet["groups"]] == [["gpu[1-2]"], ["gpu3"]]
-    assert "estimate" in fleet["groups"][0]
-    assert "estimate" not in fleet["groups"][1]
-    assert fleet["estimate"]["batches"] == 2
     assert document.read_plan(json.loads(json.dumps(made)), place="p.json") == made
 
 
-def test_there_is_no_estimate_where_nothing_was_measured() -> None:
-    made = document.plan_document(
-        POLICY, "p", [ready("gpu1")], run="r", created=CREATED, schedule=Schedule(5)
-    )
-    PLAN_SCHEMA.validate(made)
-    assert "estimate" not in made["fleet"]
-    assert "estimate" not in made["fleet"]["groups"][0]
+def test_an_estimate_of_an_earlier_release_is_read_and_ignored() -> None:
+    made = document.plan_document(POLICY, "p", [ready("gpu1")], run="r", created=CREATED)
+    made["fleet"]["estimate"] = {"low_s": 1}
+    made["fleet"]["groups"][0]["estimate"] = {"low_s": 1}
+    assert document.read_plan(json.loads(json.dumps(made)), place="p.json") == made
 
 
-def ready(name: str, seconds: int | None = None) -> NodeResult:
+def ready(name: str) -> NodeResult:
     change = Change("text", "a\n", "b\n", Disruption.RESTART, "", "/etc/x")
     state = StateResult("first", Outcome.PENDING, Plan((change,)), worst=Disruption.RESTART)
-    timings = () if seconds is None else (Timing("first", "write /etc/x", seconds, "r-1"),)
-    steps = (PlannedStep("first", "write /etc/x", "PutText", 30),)
-    return NodeResult(name, states=[state], steps=steps, timings=timings)
+    return NodeResult(name, states=[state])
 
 
 @pytest.mark.parametrize(
@@ -353,16 +334,10 @@ def ready(name: str, seconds: int | None = None) -> NodeResult:
         lambda fleet: fleet["disruption"][0].update(nodes=2),
         lambda fleet: fleet["groups"][0]["nodes"].append("gpu9"),
         lambda fleet: fleet["groups"].clear(),
-        lambda fleet: fleet["estimate"].pop("likely_s"),
-        lambda fleet: fleet["estimate"].update(rests_on=7),
-        lambda fleet: fleet["estimate"]["longest"][0].update(low_s="soon"),
-        lambda fleet: fleet["groups"][0].update(estimate={"likely_s": None}),
     ],
 )
 def test_what_is_said_of_the_fleet_must_fit_the_nodes(spoil: Any) -> None:
-    made = document.plan_document(
-        POLICY, "p", [ready("gpu1", 3)], run="r", created=CREATED, schedule=Schedule(5)
-    )
+    made = document.plan_document(POLICY, "p", [ready("gpu1")], run="r", created=CREATED)
     spoil(made["fleet"])
     with pytest.raises(PolicyError, match=r"^p.json: the plan is damaged"):
         document.read_plan(made, place="p.json")

@@ -19,7 +19,6 @@ from typing import Any
 from fleets import Fleet
 
 from gpustate import inventory
-from gpustate.api.functions import schedule
 from gpustate.cli import common, reports
 from gpustate.cli.main import GC_THRESHOLD
 from gpustate.engine import fleet
@@ -80,7 +79,6 @@ def cost(tmp_path: Path) -> float:
             result.nodes,
             run=result.run,
             created="2026-11-21T07:55:00Z",
-            schedule=schedule(result, 50, ("1", "10%")),
         )
     )
     texts = {
