@@ -15,7 +15,7 @@ FORMAT = "gpustate.converted/1"
 
 @click.command()
 @click.argument("policy", required=False)
-@click.option("--to", type=click.Choice(["yaml", "python", "clusterpolicy"]), help="Output format.")
+@click.option("--to", type=click.Choice(["yaml", "python"]), help="Output format.")
 @common.policy_options
 @click.option(
     "--out",
@@ -33,7 +33,7 @@ def convert(
     output: str,
     **options: Any,
 ) -> None:
-    """Convert POLICY to gpustate's YAML, Python, or the GPU Operator's ClusterPolicy.
+    """Convert POLICY to gpustate's YAML or Python.
 
     Settings that the format cannot express are listed on standard error and in comments at its top: the
     result is read again and compared with POLICY, value by value.

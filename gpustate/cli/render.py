@@ -49,7 +49,7 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
     The objects are those that `gpustate apply --cluster-objects` applies, in that order. Equal policies
     result in equal bytes.
     """
-    from gpustate.gpu_operator.writing import dump
+    from gpustate.formats.yaml_events import dump_objects
     from gpustate.manifests.build import build
 
     if out is not None:
@@ -61,7 +61,7 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
     if output == "json":
         common.write_out(common.as_json({"apiVersion": "v1", "kind": "List", "items": found}), out)
     else:
-        common.write_out(dump(found), out)
+        common.write_out(dump_objects(found), out)
 
 
 def settings_of(policy: Policy, source: str, options: Mapping[str, Any]) -> ClusterObjects:
@@ -119,7 +119,7 @@ def _release(policy: Policy, options: Mapping[str, Any]) -> str:
     """The release of the Operator that a policy is for; empty: the newest."""
     from gpustate.gpu_operator import history
 
-    release = policy.original.release if policy.original is not None else ""
+    release = policy.release
     if not release and options.get("release"):
         release = history.release(options["release"])
     return release

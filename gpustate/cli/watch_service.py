@@ -65,7 +65,7 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 def _deployment(policy: str, image: str, words: Sequence[str], options: Mapping[str, Any]) -> str:
     from gpustate.files import TextFiles
-    from gpustate.gpu_operator.writing import dump
+    from gpustate.formats.yaml_events import dump_objects
     from gpustate.watch import units
 
     for name, option in _FILES.items():
@@ -87,7 +87,7 @@ def _deployment(policy: str, image: str, words: Sequence[str], options: Mapping[
         if options["install_nfd"]:
             rules += units.DISCOVERY_RULES
     arguments = _in_pod(words, policy, str(options["inventory"] or ""), lock or "")
-    return dump(units.manifests(units.Service(image, arguments, files, rules)))
+    return dump_objects(units.manifests(units.Service(image, arguments, files, rules)))
 
 
 def _in_pod(words: Sequence[str], policy: str, inventory: str, lock: str) -> list[str]:

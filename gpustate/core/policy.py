@@ -64,25 +64,6 @@ _Cached = tuple[tuple[Layer, ...], tuple[AnyState, ...], InventoryNode]
 _SIZE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
 
 
-@dataclass(frozen=True, slots=True)
-class Original:
-    """The text of another program's file that a policy was read from, for who writes such a file again.
-
-    Args:
-        text: all of it, with the changes of the command line.
-        values: it holds Helm values, not objects.
-        beside: objects that stand beside the file and not in it, as plain data.
-        exclusive: groups of the policy of which a node may be in one only, with the object each is from.
-        release: of that program that it was read for.
-    """
-
-    text: str
-    values: bool = False
-    beside: tuple[Mapping[str, Any], ...] = ()
-    exclusive: Mapping[str, str] = field(default_factory=dict[str, str])
-    release: str = ""
-
-
 class Policy:
     """States that should hold together.
 
@@ -145,8 +126,10 @@ class Policy:
         self.without = tuple(without)
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
-        #: What it was read from, where that is a file of another program.
-        self.original: Original | None = None
+        #: Groups of which a node may be in one only, with the object of the Operator's file that each is from.
+        self.exclusive: Mapping[str, str] = {}
+        #: Release of the GPU Operator that its file is for; empty for other policies.
+        self.release = ""
         #: What a lock file says about nodes, by their names.
         self.locked: Mapping[str, Layer] = {}
         self._resolved: dict[tuple[object, ...], _Cached] = {}
@@ -185,7 +168,7 @@ class Policy:
             without=self.without,
         )
         made.replaced.update(self.replaced)
-        made.original = self.original
+        made.exclusive, made.release = self.exclusive, self.release
         made.locked = self.locked
         return made
 
@@ -391,7 +374,7 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
 
 def _check_exclusive(policy: Policy, node: InventoryNode) -> None:
     """Refuse a node that several objects select, where the program of the file allows one."""
-    exclusive = policy.original.exclusive if policy.original is not None else {}
+    exclusive = policy.exclusive
     if len(exclusive) < 2:
         return
     mine = [group for group in groups_of(policy, node) if group in exclusive]
@@ -405,7 +388,7 @@ def _check_exclusive(policy: Policy, node: InventoryNode) -> None:
 
 def unselected(policy: Policy, node: InventoryNode) -> str:
     """The objects of another program's file if none of them selects a node; empty otherwise."""
-    exclusive = policy.original.exclusive if policy.original is not None else {}
+    exclusive = policy.exclusive
     if not exclusive or any(group in exclusive for group in groups_of(policy, node)):
         return ""
     narrow = {name for group in exclusive for name in policy.groups.get(group, {})}

@@ -14,7 +14,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -72,6 +72,26 @@ _NO_TEXT = re.compile(
 )
 # The Dumper quotes texts for which a resolver finds another type. This one is the last: numbers have found theirs.
 Dumper.add_implicit_resolver(FLOAT, _NO_TEXT, [*"yYnN-+.0123456789"])
+
+
+class _ObjectDumper(Dumper):
+    """Writes multi-line text as block scalars."""
+
+
+def _text_node(dumper: _ObjectDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar(_TAG + "str", text, style=style)
+
+
+_ObjectDumper.add_representer(str, _text_node)
+
+
+def dump_objects(objects: Iterable[Mapping[str, Any]]) -> str:
+    """Write objects as the documents of a YAML file."""
+    text: str = yaml.dump_all(
+        objects, Dumper=_ObjectDumper, sort_keys=False, allow_unicode=True, width=80
+    )
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.errors import PolicyError, UsageError
@@ -148,43 +147,6 @@ def _selector(source: Source, section: Mapping[str, Item], path: str) -> str:
             f"{path}.podSelector: {error.message}", place=place, fix=error.fix
         ) from None
     return text
-
-
-def section(pace: Sequence[str], drain: DrainPolicy | None) -> dict[str, Any]:
-    """An ``upgradePolicy`` in the reader's form: of the limits a number for one, a percentage for the other."""
-    if not pace and drain is None:
-        return {}
-    found: dict[str, Any] = {"autoUpgrade": True}
-    if pace:
-        numbers = [int(size) for size in pace if size.isdigit()]
-        shares = [size for size in pace if not size.isdigit()]
-        unavailable: int | str = shares[0] if shares else numbers[1] if len(numbers) > 1 else "100%"
-        found["maxParallelUpgrades"] = numbers[0] if numbers else 0
-        found["maxUnavailable"] = unavailable
-    if drain is None:
-        return found
-    if drain.wait_selector:
-        found["waitForCompletion"] = {
-            "podSelector": drain.wait_selector,
-            "timeoutSeconds": int(drain.wait_timeout_s),
-        }
-    found["podDeletion"] = _written(drain.gpu_pods)
-    node: dict[str, Any] = {"enable": drain.node_after_gpu_pods}
-    found["drain"] = node
-    if drain.node_after_gpu_pods:
-        node.update(_written(drain.node))
-        selector = drain.node.pod_selector.removesuffix(SKIP_DRAIN).removesuffix(",")
-        if selector:
-            node["podSelector"] = selector
-    return found
-
-
-def _written(rules: EvictionRules) -> dict[str, Any]:
-    return {
-        "force": rules.force,
-        "timeoutSeconds": int(rules.timeout_s),
-        "deleteEmptyDir": rules.delete_empty_dir,
-    }
 
 
 def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:

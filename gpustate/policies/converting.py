@@ -7,9 +7,8 @@ added setting is reported.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpustate import registry
@@ -21,10 +20,6 @@ from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats.masking import mask, without_secrets
 from gpustate.formats.words import quote
 from gpustate.policies import document, python, writing
-
-Parameters = Callable[[AnyState], dict[str, Any]]
-
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +42,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
 
     Args:
         policy: the policy.
-        to: ``yaml``, ``python`` or ``clusterpolicy``.
+        to: ``yaml`` or ``python``.
         source: its origin, for the comment at the top.
 
     Raises:
@@ -64,26 +59,15 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     ]
     hidden: list[str] = []  # by path
     kept = _without_secrets(kept, hidden)
-    if to != "clusterpolicy" and kept.cluster is not None:
+    if kept.cluster is not None:
         kept = kept.with_cluster(cluster_part.without_ignored(kept.cluster))
-    text = _written(kept, to)
+    text = writing.as_yaml(kept) if to == "yaml" else writing.as_python(kept)
     try:
         again = _read(text, to)
     except GpustateError as error:
         raise PolicyError(f"cannot be written as {to}: {error.message}", place=source) from error
-    differ = list(differences(kept, again, _meant if to == "clusterpolicy" else every_parameter))
-    if to != "clusterpolicy":
-        differ += _values(_cluster(kept), _cluster(again), ())
-    notes: tuple[str, ...] = ()
-    carried = _carried(kept, differ) if to == "clusterpolicy" else None
-    if carried is not None:
-        text, more = carried
-        lost.extend(more)
-    else:
-        lost.extend(differ)
-        notes = policy.notes
-    if to == "clusterpolicy" and policy.cluster is not None and policy.original is None:
-        lost.append("cluster: the objects of the cluster; set them in YAML or Python")
+    lost.extend(differences(kept, again))
+    lost.extend(_values(_cluster(kept), _cluster(again), ()))
     left_out = (
         f"{path}: secrets are not written; pass it with --set-string or --values"
         if path.startswith("cluster.")
@@ -93,7 +77,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     )
     lost = [*left_out, *map(mask, lost)]
     comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
-    notes = tuple(map(mask, notes))
+    notes = tuple(map(mask, policy.notes))
     for title, lines in (("Not expressed here:", lost), ("Notes on the policy:", notes)):
         if lines:
             comments.append(title)
@@ -112,13 +96,6 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
     clean = without_secrets(
         {key: data.get(key, {}) for key in ("states", "groups", "nodes", "cluster")}, removed
     )
-    original = policy.original
-    if original is not None and mask(original.text) != original.text:
-        from gpustate.gpu_operator import preserving
-        from gpustate.gpu_operator import writing as operator
-
-        found = [without_secrets(one, removed) for one in preserving.parse_objects(original.text)]
-        original = replace(original, text=operator.dump(found))
     if not removed:
         return policy
     states: dict[str, AnyState] = {}
@@ -130,7 +107,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
             for name in body.keys() & states.keys():
                 base, above = parameters(states[name]), f"{section}.{key}.{name}"
                 body[name] = _buildable(type(states[name]), base, body[name], removed, above)
-    made = Policy(
+    return Policy(
         *states.values(),
         name=policy.name,
         notes=policy.notes,
@@ -142,8 +119,6 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         drain=policy.drain,
         cluster=None if policy.cluster is None else clean["cluster"],
     )
-    made.original = original
-    return made
 
 
 def _buildable(
@@ -166,83 +141,10 @@ def _buildable(
     return given
 
 
-def _carried(policy: Policy, differ: list[str]) -> tuple[str, list[str]] | None:
-    """The file that a policy was read from, if it expresses at least as much as a new one.
-
-    Args:
-        policy: the policy.
-        differ: settings lost in a new file.
-
-    Returns:
-        Its text, and the lost settings.
-    """
-    from gpustate.gpu_operator import preserving
-    from gpustate.gpu_operator import writing as operator
-
-    original = policy.original
-    if original is None:
-        return None
-    missing: list[str] = []
-    if original.values:
-        fresh = operator.build(
-            _object_name(policy), _present(policy), policy.nodes, _upgrades(policy)
-        )
-        done = preserving.merge_values(fresh, original.text, original.release)
-        if done is None:
-            return None
-        objects, missing = done
-    else:
-        objects = preserving.parse_objects(original.text)
-    others = (*original.beside, *operator.nodes_of(policy.nodes))
-    # Objects of an earlier release may mean something else to the newest, unless they name their release.
-    labelled = () if original.values else (preserving.with_release(objects, original.release),)
-    for these in (objects, *labelled):
-        text = operator.dump(preserving.append_missing(these, others))
-        try:
-            lost = list(differences(policy, _read(text, "clusterpolicy"), _meant))
-        except GpustateError:
-            continue
-        if set(lost) <= set(differ):
-            return text, [*lost, *missing]
-    return None
-
-
-def _written(policy: Policy, to: str) -> str:
-    if to == "yaml":
-        return writing.as_yaml(policy)
-    if to == "python":
-        return writing.as_python(policy)
-    from gpustate.gpu_operator import writing as operator
-
-    return operator.write(_object_name(policy), _present(policy), policy.nodes, _upgrades(policy))
-
-
-def _upgrades(policy: Policy) -> dict[str, Any]:
-    """The section ``upgradePolicy`` of an Operator file."""
-    from gpustate.gpu_operator import upgrades
-
-    return upgrades.section(policy.pace, policy.drain)
-
-
-def _present(policy: Policy) -> dict[str, dict[str, Any]]:
-    return {state.name: parameters(state) for state in policy.states if not state.absent}
-
-
-def _object_name(policy: Policy) -> str:
-    name = str(policy.name or "")
-    if _OBJECT_NAME.fullmatch(name):
-        return name
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63].strip("-") or "cluster-policy"
-
-
 def _read(text: str, to: str) -> Policy:
     if to == "yaml":
         return document.make(document.read(text, "converted"))
-    if to == "python":
-        return python.run(text, "converted")
-    from gpustate.policies import operator
-
-    return operator.read(text, "converted")
+    return python.run(text, "converted")
 
 
 def _commented(text: str, comments: list[str]) -> str:
@@ -256,32 +158,8 @@ def _importable(cls: type) -> bool:
     return cls.__module__ != "gpustate_policy"
 
 
-def _meant(state: AnyState) -> dict[str, Any]:
-    """The parameters as an Operator file can express them, with its own names for files."""
-    from gpustate.gpu_operator import writing as operator
-
-    found = dict(every_parameter(state))
-    if state.name == "mig":
-        text = operator.mig_text(found)
-        found |= {"file": None, "contents": {"file": text} if text else {}}
-    if state.name == "dcgm-exporter":
-        text = operator.counters_text(found)
-        found |= {"counters": None, "contents": {"counters": text} if text else {}}
-    if state.name == "device-plugin-config":
-        configs, chosen = operator.plugin_configs(found)
-        found |= {"config": None, "configs": configs, "selected": "", "default": chosen}
-    return found
-
-
-def differences(
-    wanted: Policy, got: Policy, parameters_of: Parameters = every_parameter
-) -> Iterator[str]:
-    """Yield the differences of two policies, defaults included: missing and additional settings.
-
-    Args:
-        wanted, got: the policies.
-        parameters_of: returns the compared parameters of a state.
-    """
+def differences(wanted: Policy, got: Policy) -> Iterator[str]:
+    """Yield the differences of two policies, defaults included: missing and additional settings."""
     theirs = {state.name: state for state in got.states}
     for state in wanted.states:
         other = theirs.pop(state.name, None)
@@ -291,7 +169,7 @@ def differences(
             else:
                 yield f"{state.name}: ensure absent is missing: it is not removed"
             continue
-        yield from _values(parameters_of(state), parameters_of(other), (state.name,))
+        yield from _values(every_parameter(state), every_parameter(other), (state.name,))
     for name in theirs:
         yield f"{name}: the state is added, although the policy does not have it"
     for section in ("groups", "nodes"):

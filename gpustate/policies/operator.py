@@ -13,16 +13,15 @@ from typing import Any
 
 from gpustate import gpu_operator, registry
 from gpustate.core.layers import REMOVED, Path, leaves, value_at
-from gpustate.core.policy import Original, Policy, build, every_parameter, parameters
+from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.gpu_operator import DesiredState, history, preserving
+from gpustate.gpu_operator import DesiredState, history
 from gpustate.gpu_operator.check import always_strict, never_strict
-from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, plain, without_heading
+from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, without_heading
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import parts
 from gpustate.gpu_operator.shape import WANTED
-from gpustate.gpu_operator.writing import dump
 from gpustate.policies import document, trees
 from gpustate.policies.changes import Changes, at_top
 from gpustate.policies.rewriting import Rewritten
@@ -140,10 +139,7 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         drain=reading.drain,
         cluster=reading.objects,
     )
-    beside = tuple(preserving.companion_objects(reading))
-    policy.original = Original(
-        _unwrapped(text, path), reading.kind == "helm", beside, exclusive, reading.release
-    )
+    policy.exclusive, policy.release = exclusive, reading.release
     return policy
 
 
@@ -151,14 +147,6 @@ def _defaults(state: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults of parameters that are set elsewhere."""
     by_default = every_parameter(build(registry.get(state), {}))
     return {name: by_default[name] for name in given if name in by_default}
-
-
-def _unwrapped(text: str, path: str) -> str:
-    """The text without the wrapper of Helm values."""
-    found = parts(text, path)
-    if not any(one.held is not None for one in found):
-        return filled_in(text)
-    return dump(plain(one.item) for one in found if one.held is not None or one.kind != "other")
 
 
 def _home(key: str) -> Path:

@@ -16,7 +16,7 @@ from gpustate import Policy, policies, where
 from gpustate.core.policy import build
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.policies import Changes, document, jsonpatch, python, strvals, trees
-from gpustate.policies.converting import convert, differences
+from gpustate.policies.converting import convert
 from gpustate.states.cdi import CdiSpecificationCurrent
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.containerd import ContainerdHandlerRegistered
@@ -153,34 +153,6 @@ def test_yaml_and_python_bring_every_policy_back(policy: Policy) -> None:
         done = convert(policy, to)
         assert done.lost == ()
         assert document.as_data(read(done.text)) == document.as_data(policy)
-
-
-@quick
-@given(made())
-def test_a_clusterpolicy_differs_in_what_is_listed_and_in_nothing_else(policy: Policy) -> None:
-    done = convert(policy, "clusterpolicy")
-    read = loaded(done.text, "x.yaml")
-    assert sorted(differences(policy, read)) == sorted(done.lost)
-    again = convert(read, "clusterpolicy")
-    assert [line for line in again.lost if not line.startswith("of the file")] == []
-
-
-@quick
-@given(st.data())
-def test_what_a_clusterpolicy_has_words_for_comes_back_whole(data: st.DataObject) -> None:
-    version = data.draw(st.fixed_dictionaries({}, optional={"version": VERSION}))
-    rest = {"module_type": STATES[DriverInstalled]["module_type"], "parameters": PARAMETERS}
-    driver = version | data.draw(st.fixed_dictionaries({}, optional=rest))
-    text = convert(Policy(build(DriverInstalled, driver), name="x"), "clusterpolicy").text
-    first = loaded(text, "x.yaml")
-    assert not [
-        line
-        for line in differences(Policy(build(DriverInstalled, driver)), first)
-        if "driver." in line
-    ]
-    second = convert(first, "yaml")
-    third = convert(loaded(second.text, "x.yaml"), "clusterpolicy")
-    assert list(differences(first, loaded(third.text, "x.yaml"))) == []
 
 
 def loaded(text: str, name: str, changes: Changes | None = None) -> Policy:

@@ -70,7 +70,7 @@ def test_a_diagnosis_matches_its_schema(gpustate: Cli, site: Path) -> None:
 def test_graphs_and_converted_policies_match_their_schemas(gpustate: Cli, site: Path) -> None:
     check(json.loads(gpustate("graph", "policy.yaml", "-o", "json").out))
     check(json.loads(gpustate("graph", "--all", "-o", "json").out))
-    for shape in ("yaml", "python", "clusterpolicy"):
+    for shape in ("yaml", "python"):
         check(json.loads(gpustate("convert", "policy.yaml", "--to", shape, "-o", "json").out))
 
 

@@ -81,11 +81,6 @@ def test_a_policy_without_objects_is_one_clear_error(gpustate: Cli) -> None:
     assert done.err.startswith("gpustate: none.yaml: the policy has no objects of a cluster; add")
 
 
-def test_conversion_reports_the_objects_that_a_format_cannot_express(gpustate: Cli) -> None:
-    done = gpustate("convert", "own.py", "--to", "clusterpolicy")
-    assert "cluster: the objects of the cluster; set them in YAML or Python" in done.err
-
-
 def test_a_key_without_effect_is_a_warning_beside_the_output(gpustate: Cli, project: Path) -> None:
     (project / "typo.yaml").write_text(POLICY.replace("{}", "{devicePlugn: {enabled: false}}"))
     done, right = gpustate("render", "typo.yaml"), gpustate("render", "cp.yaml")

@@ -104,16 +104,15 @@ def test_messages_and_a_policy_in_another_shape_have_none(place: Path) -> None:
         assert masking.MASK not in result.output
 
 
-@pytest.mark.parametrize("shape", ["yaml", "python", "clusterpolicy"])
+@pytest.mark.parametrize("shape", ["yaml", "python"])
 def test_a_converted_policy_leaves_a_secret_out_and_can_be_applied(place: Path, shape: str) -> None:
-    out = {"yaml": "out.yml", "python": "out.py", "clusterpolicy": "out.yml"}[shape]
+    out = {"yaml": "out.yml", "python": "out.py"}[shape]
     result = CliRunner().invoke(cli, ["convert", "policy.yml", "--to", shape, "--out", out])
     assert result.exit_code == 0, result.output
     assert masking.MASK not in (place / out).read_text()
     check((place / out).read_text(), result.output)
     states = {state.name: state for state in load_policy(out).states}
-    if shape != "clusterpolicy":
-        assert getattr(states["driver-repository"], "password", "") is None
+    assert getattr(states["driver-repository"], "password", "") is None
 
 
 def test_the_mask_of_a_secret_is_not_a_value(place: Path) -> None:

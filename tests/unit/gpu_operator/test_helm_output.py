@@ -8,7 +8,6 @@ from gpustate.errors import PolicyError
 from gpustate.gpu_operator.lint import lint
 from gpustate.policies import operator
 from gpustate.policies.changes import Changes
-from gpustate.policies.converting import convert
 
 VALUES = "driver:\n  enabled: true\n  version: 580.95.05\n"
 
@@ -46,14 +45,6 @@ def test_that_line_further_down_is_a_key_like_any_other() -> None:
         operator.read(f"{VALUES}USER-SUPPLIED VALUES:\n", "v", strict=True)
 
 
-def test_convert_denies_no_key_that_a_cluster_policy_has() -> None:
-    values = "operator: {defaultRuntime: crio}\ndevicePlugin: {mps: {root: /opt/mps}}\n"
-    lost = convert(operator.read(values + VALUES, "v"), "clusterpolicy").lost
-    assert "operator.defaultRuntime: it has no effect: the runtime is detected" in lost
-    assert ("devicePlugin.mps.root: it has no effect: dropped by the chart's template") in lost
-    assert not [line for line in lost if "no such key" in line]
-
-
 @pytest.mark.parametrize(
     ("text", "path", "value"),
     [
@@ -77,8 +68,6 @@ def test_a_string_that_the_chart_writes_without_quotes_is_read_as_it_renders(
     assert (finding.rule, finding.level) == ("rendered", "warning")
     shows = "null" if value is None else str(value).lower()
     assert f"renders as {shows}" in finding.message
-    fresh, again = convert(got, "clusterpolicy").text, convert(wanted, "clusterpolicy").text
-    assert fresh == again
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_changes_of_the_command_line_reach_wrapped_values() -> None:
             text, "f.yaml", changes=Changes(set_string=("driver.version=550.54.15",))
         )
         assert "550.54.15" in str(policy.states)
-        assert any("read as for v24.6" in note for note in policy.notes) or policy.original
+        assert any("read as for v24.6" in note for note in policy.notes) or policy.release
 
 
 def test_values_of_another_chart_are_refused_and_not_taken_for_defaults() -> None:

@@ -11,9 +11,9 @@ import yaml
 
 from gpustate import Policy, policies
 from gpustate.errors import PolicyError
+from gpustate.formats.yaml_events import dump_objects
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.objects import images
-from gpustate.gpu_operator.writing import dump
 from gpustate.manifests import ClusterObjects, Component, DraDriver, Exporter, PluginConfig, Pods
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS, order
@@ -92,10 +92,10 @@ def test_a_policy_s_objects_are_those_of_the_golden_file(
     found = build(load(GOLDEN / f"{name}.policy.yaml"), images("v26.7.0"))
     golden = GOLDEN / f"{name}.yaml"
     if request.config.getoption("--update-golden", default=False):
-        golden.write_text(dump(found))
-    assert golden.read_text() == dump(found)
-    assert list(yaml.safe_load_all(dump(found))) == found
-    assert not any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(dump(found)))
+        golden.write_text(dump_objects(found))
+    assert golden.read_text() == dump_objects(found)
+    assert list(yaml.safe_load_all(dump_objects(found))) == found
+    assert not any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(dump_objects(found)))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -121,7 +121,7 @@ def test_bytes_do_not_depend_on_the_order_of_keys_in_a_policy(tmp_path: Path) ->
             HEAD + "  devicePlugin: {config: {name: c, default: a}}\n---\n"
             f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n{data}"
         )
-        texts.append(dump(build(load(file), images())))
+        texts.append(dump_objects(build(load(file), images())))
     assert texts[0] == texts[1]
 
 

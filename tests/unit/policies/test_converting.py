@@ -6,14 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpustate import Policy, PolicyError, policies, presets, registry, where
 from gpustate.policies import document
-from gpustate.policies.converting import convert, differences
-from gpustate.states.cdi import CdiSpecificationCurrent
+from gpustate.policies.converting import convert
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.containerd import ContainerdHandlerRegistered
 from gpustate.states.driver import DriverInstalled
@@ -50,7 +48,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def again(policy: Policy, to: str) -> Policy:
     done = convert(policy, to)
-    file = {"yaml": "x.yaml", "python": "x.py", "clusterpolicy": "x.yaml"}[to]
+    file = {"yaml": "x.yaml", "python": "x.py"}[to]
     Path(file).write_text(done.text, encoding="utf-8")
     return policies.load(file)
 
@@ -77,11 +75,6 @@ def test_the_examples_go_through_every_shape_and_come_back(example: str) -> None
     assert document.as_data(two) == document.as_data(first)
     three = again(two, "yaml")
     assert document.as_data(three) == document.as_data(first)
-
-
-def test_the_example_of_the_operator_comes_back_as_a_clusterpolicy_that_means_the_same() -> None:
-    first = policies.load(str(EXAMPLES / "clusterpolicy.yaml"))
-    assert list(differences(first, again(first, "clusterpolicy"))) == []
 
 
 def test_python_is_written_as_a_person_would() -> None:
@@ -120,50 +113,6 @@ def test_python_of_every_kind_passes_the_linter(tmp_path: Path) -> None:
         [ruff, "check", "--isolated", "--select", "E9,F,I", "."], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout
-
-
-def test_what_a_clusterpolicy_has_no_words_for_is_listed_value_by_value() -> None:
-    done = convert(LAYERED, "clusterpolicy")
-    for line in (
-        'preflight.gpus: "8xH100" is null',
-        "driver-repository.pin_priority: 600 is 700",
-        "containerd: the state is missing (",
-        "container-toolkit: ensure absent is missing: it is not removed",
-        "nouveau: the state is added, although the policy does not have it",
-        "groups.no.driver.branch: 570 is missing",
-        "nodes.gpu7.driver.hold: false is missing",
-        'allow.some-rule: "because" is missing',
-    ):
-        assert any(said.startswith(line) for said in done.lost), (line, done.lost)
-        assert f"#   {line}" in done.text
-    assert not any("NVreg_X" in line for line in done.lost)
-
-
-@pytest.mark.parametrize(
-    ("policy", "path", "value"),
-    [
-        (Policy(DriverInstalled(version="580.65.06")), "driver.version", "580.65.06"),
-        (Policy(DriverInstalled(branch=580)), "driver.version", "580"),
-        (Policy(DriverInstalled(module_type="open")), "driver.kernelModuleType", "open"),
-        (Policy(NouveauBlacklisted()), "driver.enabled", False),
-        (Policy(DriverInstalled()), "devicePlugin.enabled", False),
-        (Policy(ContainerToolkitInstalled(version="1.18.0")), "toolkit.version", "v1.18.0"),
-        (Policy(ContainerToolkitInstalled(), CdiSpecificationCurrent()), "cdi.enabled", True),
-        (
-            Policy(ContainerToolkitInstalled(), ContainerdHandlerRegistered(handler="gpu")),
-            "operator.runtimeClass",
-            "gpu",
-        ),
-    ],
-)
-def test_what_it_has_words_for_stands_there(policy: Policy, path: str, value: Any) -> None:
-    import yaml
-
-    text = convert(policy, "clusterpolicy").text
-    data: Any = next(iter(yaml.safe_load_all(text)))["spec"]
-    for key in path.split("."):
-        data = data[key]
-    assert data == value
 
 
 def test_notes_of_the_file_come_along() -> None:
