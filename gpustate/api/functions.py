@@ -252,7 +252,7 @@ def apply(
             run=run or fleet.new_run_id(),
             ticket=" ".join(reason.split()),
             all_or_nothing=all_or_nothing,
-            forecast=all_or_nothing,
+            forecast=True,
             rollback_on_failure=rollback_on_failure,
         )
         fleet.resolve_all(request)

@@ -74,7 +74,7 @@ class Options:
         machines: machines that this run has reached.
         all_or_nothing: do not change a node if one of its states cannot be applied.
         without_gpu: nodes that the policy expects no GPU on, if only a part of it is applied.
-        forecast: predict the changes of states whose plan depends on other states.
+        forecast: predict the changes of states whose plan depends on other states, and refuse a node that they would refuse.
         checks: further reasons not to change a node.
         maintenance: takes nodes out of service for a change, and back.
         undoes: the run that this one rolls back, by node.
@@ -182,10 +182,8 @@ class Walk:
         if self._is_rejected():
             return
         self._compatible(observations, results)
-        if self.options.forecast:
-            self._forecast(observations, results)
-            if self._is_rejected():
-                return
+        if self.options.forecast and self._forecast(observations, results):
+            return
         if not self.options.apply:
             self.result.moving = ledger.running
             self.result.proceeds = gate.proceeds(self.result.status, results)
@@ -251,26 +249,33 @@ class Walk:
             return False
         return self.result.status in (NodeStatus.REFUSED, NodeStatus.FAILED)
 
-    def _forecast(self, observations: Observations, results: dict[str, StateResult]) -> None:
-        """Predict the changes of states whose plan depends on other states, as far as the node allows."""
+    def _forecast(self, observations: Observations, results: dict[str, StateResult]) -> bool:
+        """Predict the changes of states whose plan depends on other states, as far as the node allows.
+
+        Returns:
+            The node is refused as a whole: what stands before a refusal that is certain is not changed either.
+        """
         refused: dict[str, StateResult] = {}
         for state in self.states:
-            waits = results[state.name]
-            if waits.outcome is not Outcome.KNOWN_AFTER or state.absent:
+            planned = results[state.name]
+            if state.absent or type(state).forecast is State.forecast:
                 continue
-            if type(state).forecast is State.forecast:
+            ahead = planned.known_after
+            if planned.outcome is Outcome.PENDING and type(state).preview is not State.preview:
+                ahead = (state.name,)
+            elif planned.outcome is not Outcome.KNOWN_AFTER or not refused.keys().isdisjoint(ahead):
                 continue
-            ahead = (one for one in self.states if one.name in waits.known_after)
             parts = [
                 one.preview(observations.observed[one.name])
-                for one in ahead
-                if one.name in observations.observed
+                for one in self.states
+                if one.name in ahead and one.name in observations.observed
             ]
             try:
                 plan = self._query(partial(state.forecast, preview="\n".join(filter(None, parts))))
             except ProbeError as error:
                 plan = Plan(notes=(f"its changes cannot be predicted yet: {error}",))
-            results[state.name] = replace(waits, plan=replace(waits.plan, notes=plan.notes))
+            notes = (*planned.plan.notes, *plan.notes)
+            results[state.name] = replace(planned, plan=replace(planned.plan, notes=notes))
             if plan.refusal is not None:
                 refused[state.name] = StateResult(
                     state.name, Outcome.REFUSED, reason=plan.refusal, validating=state.validating
@@ -281,6 +286,7 @@ class Walk:
                     results[name] = result
             self._end(*verdicts.node_status(results.values()))
         self.result.states = list(results.values())
+        return bool(refused) or self._is_rejected()
 
     def _query(self, question: Callable[[Node], Plan]) -> Plan:
         """Send further queries, reusing all answers so far."""

@@ -14,7 +14,10 @@ import hashlib
 
 BEGIN = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 END = "-----END PGP PUBLIC KEY BLOCK-----"
-_PUBLIC_KEY = 6
+_SIGNATURE, _PUBLIC_KEY = 2, 6
+#: Types of signatures that a primary key makes about itself: certifications of its user IDs, and one of the key alone.
+_ABOUT_ITSELF = (0x10, 0x11, 0x12, 0x13, 0x1F)
+_MADE, _LIFETIME = 2, 9  # types of subpackets
 
 
 def fingerprints(text: str) -> tuple[str, ...]:
@@ -36,6 +39,40 @@ def primaries(data: bytes) -> tuple[str, ...]:
         ValueError: it is invalid.
     """
     return tuple(_fingerprint(body) for tag, body in _packets(data) if tag == _PUBLIC_KEY)
+
+
+def expiries(text: str) -> dict[str, int]:
+    """Times at which primary keys expire, in seconds since 1970, by fingerprint; none of keys that do not, or that are invalid."""
+    found: dict[str, int] = {}
+    try:
+        for data in _blocks(text):
+            fingerprint, created, newest = "", 0, -1
+            for tag, body in _packets(data):
+                if tag == _PUBLIC_KEY:
+                    fingerprint, newest = _fingerprint(body), -1
+                    created = int.from_bytes(body[1:5], "big")
+                elif tag == _SIGNATURE and body[:1] == b"\x04" and body[1] in _ABOUT_ITSELF:
+                    times = _times(body[6 : 6 + int.from_bytes(body[4:6], "big")])
+                    if times.get(_MADE, 0) > newest:
+                        newest = times.get(_MADE, 0)
+                        found.pop(fingerprint, None)
+                        if times.get(_LIFETIME):
+                            found[fingerprint] = created + times[_LIFETIME]
+    except (ValueError, IndexError):
+        return {}
+    return found
+
+
+def _times(data: bytes) -> dict[int, int]:
+    """Subpackets of a signature that are times or durations, in seconds, by type."""
+    found: dict[int, int] = {}
+    while data:
+        length, start = _new_length(data, 0)
+        kind = data[start] & 0x7F
+        if kind in (_MADE, _LIFETIME):
+            found[kind] = int.from_bytes(data[start + 1 : start + length], "big")
+        data = data[start + length :]
+    return found
 
 
 def binary(data: bytes) -> bytes:

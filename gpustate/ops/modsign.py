@@ -19,6 +19,8 @@ import shlex
 from gpustate import shell
 from gpustate.ops.steps import Run
 
+#: In a preview: modules that are built then are signed with a key that is enrolled.
+ENROLLED = ": the key of built modules is enrolled"
 FOLDER = "/var/lib/gpustate/secure-boot"
 KEY_PATH, CERTIFICATE_PATH = f"{FOLDER}/MOK.priv", f"{FOLDER}/MOK.der"
 #: Where DKMS finds its key unless it is told: certificate to private key. On Ubuntu the first.

@@ -223,6 +223,9 @@ class DriverInstalled(DriverParameters):
                 preview,
             )
         observed = observe(node, query, tuple(self.parameters))
+        if modsign.ENROLLED in preview:
+            boot = replace(observed.secure_boot, enrolled=True)
+            observed = replace(observed, secure_boot=boot)
         target, problem = self._choose(observed)
         if target is None:
             # Without a preview, what is ahead may yet bring it.
@@ -242,11 +245,12 @@ class DriverInstalled(DriverParameters):
         flavour = self._flavour(observed, target.packages)
         stays = there is not None and there[1] == target.version
         why = None if stays and not changes else self._refuse_present(observed)
-        refusal = (f"will be refused: {why}",) if why else ()
         if stays:
             elsewhere = self._stays_elsewhere(observed)
-            return Plan(notes=(f"stays {what}{changes}", *elsewhere, *flavour, *holds, *refusal))
-        return Plan(notes=(f"will install {what}{changes}", *flavour, *holds, *refusal))
+            notes = (f"stays {what}{changes}", *elsewhere, *flavour, *holds)
+        else:
+            notes = (f"will install {what}{changes}", *flavour, *holds)
+        return Plan(notes=notes, refusal=why)
 
     # --- desired, plan -------------------------------------------------------------------
 

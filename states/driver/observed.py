@@ -15,9 +15,9 @@ from gpustate import PciGpu, shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import APT_KEY, KEPT
 from gpustate.errors import ProbeError
-from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, keyed, modprobe, rpm
+from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, keyed, modprobe
 from gpustate.ops.packages import UNMET
-from gpustate.probes import device_nodes, shadowing_libraries
+from gpustate.probes import device_nodes, repository_preview, shadowing_libraries
 from gpustate.probes.gpu_clients import Holder
 from gpustate.states.driver import rpmask
 
@@ -188,17 +188,13 @@ class AptAfterQuery(AptQuery):
     def script(self) -> str:
         # What is kept from one run to the next depends on the node's own lists.
         asked = AptQuery.script(self).replace(KEPT, 'kept() { shift 2; "$@"; }\n')
-        return f"{_PREVIEW_BEGIN}{self.preview}\n{_PREVIEW_READ}{asked}"
+        return f"{repository_preview.script(self.preview, PIN_PATH)}{asked}"
 
     def parse(self, answer: Answer) -> Apt:
-        failed = re.search(r"^=preview failed (.*)$", answer.text, re.MULTILINE)
-        if failed is not None:
-            raise ProbeError(failed[1])
+        if reason := repository_preview.failure(answer.text):
+            raise ProbeError(reason)
         return AptQuery.parse(self, answer)
 
-
-_PREVIEW_BEGIN = f"{rpm.FAMILY}\n{shell.load('preview_begin', _HERE, PIN=PIN_PATH)}"
-_PREVIEW_READ = shell.load("preview_read", _HERE)
 
 # One key=value a line; read by Live.
 _LIVE = (

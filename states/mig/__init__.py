@@ -159,6 +159,12 @@ class MigLayoutApplied(State[Observed]):
             observed = replace(observed, holders=node.query(GpuClientsQuery()))
         return observed
 
+    def forecast(self, node: Node, preview: str) -> Plan:
+        config = _config(*self._question()[:3])
+        if any(one.subsystem for entry in config.entries for one in entry.filters):
+            return Plan()  # only the driver knows the board
+        return Plan(refusal=planning.certain_refusal(config, node.facts().gpus))
+
     def _planned(self, observed: Observed) -> Planned:
         if observed.image or observed.problem or not observed.gpus:
             return Planned()

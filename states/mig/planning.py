@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from gpustate import PciGpu
 from gpustate.errors import RefusedError
 from gpustate.formats.nvml_report import Gpu
 from gpustate.mig import live, saved
 from gpustate.mig import plan as planner
 from gpustate.mig.config import Config
-from gpustate.mig.layout import GpuLayout
+from gpustate.mig.layout import GpuLayout, Layout
 from gpustate.mig.plan import GpuPlan, NodePlan
 from gpustate.probes.gpu_clients import Holder
 from gpustate.states.mig.observed import NEVER_IN_THE_WAY, RESET_CLIENTS, Observed
@@ -56,6 +57,21 @@ class Planner:
         except RefusedError as error:
             return Planned(refusal=str(error))
         return Planned(made, None, saved.after(made.gpus, addresses(gpus)))
+
+
+def certain_refusal(config: Config, gpus: Sequence[PciGpu]) -> str | None:
+    """Why GPUs cannot have their layout, by the tables, which no driver changes; ``None`` where they do not say it."""
+    layout = [
+        GpuLayout(index=number, device_id=gpu.device_id, enabled=False if gpu.mig_capable else None)
+        for number, gpu in enumerate(gpus)
+    ]
+    try:
+        planner.plan(
+            config, Layout(gpus=tuple(g for g in layout if g.enabled is None or g.profiles()))
+        )
+    except RefusedError as error:
+        return str(error)
+    return None
 
 
 def addresses(gpus: Sequence[Gpu]) -> dict[int, str]:

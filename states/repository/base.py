@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,11 +12,12 @@ from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
 from gpustate.core.file_queries import FileStat, apart, noted
-from gpustate.formats import aptsources
+from gpustate.formats import apt_errors, aptsources, openpgp
 from gpustate.formats.numbers import whole
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops.access import make_readable
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, FORGET_UPLOAD, LEAVE_BUNDLE, RPM_REPOS
+from gpustate.probes.repository_preview import NO_ROOM, RepositoryQuery
 from gpustate.states.repository import logins, rpm
 from gpustate.states.repository.parameters import Observed, RepositoryParameters
 from gpustate.states.repository.where import (
@@ -416,8 +418,8 @@ class RepositoryState(RepositoryParameters):
             if where.key_url is not None:
                 url = shlex.quote(where.key_url)
                 lines.append(
-                    f'/usr/lib/apt/apt-helper -o Acquire::Retries=0 download-file {url} "$T/{name}.asc" >/dev/null 2>&1 '
-                    f"|| preview_failed the repository key cannot be fetched from {url}"
+                    f'o=$(/usr/lib/apt/apt-helper -o Acquire::Retries=0 download-file {url} "$T/{name}.asc" 2>&1) || '
+                    f"preview_failed \"the repository key cannot be fetched: $(printf '%s\\n' \"$o\" | grep '^E:')\""
                 )
             elif where.signed_by:
                 lines.append(_written(f"{name}.asc", self.key or ""))
@@ -427,6 +429,23 @@ class RepositoryState(RepositoryParameters):
                 f'sed -i "s|{self.key_path}|$T/{name}.asc|" "$T/new/{name}.sources"',
             ]
         return "\n".join(lines)
+
+    def forecast(self, node: Node, preview: str) -> Plan:
+        observed = self.probe(node)
+        where = observed.where
+        there = dict(observed.logins) == self._logins(where, observed.manager)
+        if where.uri is None or rpm.is_bundled(where.uri) or not there:
+            return Plan()
+        reason, fetched = node.query(RepositoryQuery(preview))
+        if not reason or reason.startswith(NO_ROOM):
+            return Plan()
+        _, move = apt_errors.find_error(reason) or ("", "check its address, and apply again")
+        expired = "".join(
+            f"; key {fingerprint} expired on {time.strftime('%Y-%m-%d', time.gmtime(expiry))}"
+            for fingerprint, expiry in openpgp.expiries(self.key or fetched).items()
+            if expiry < time.time()
+        )
+        return Plan(refusal=f"{reason}{expired}; {move}")
 
     def _preview_rpm(self, observed: Observed) -> str:
         if observed.where.private:

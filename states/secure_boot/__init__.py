@@ -155,6 +155,9 @@ class SecureBootKeyEnrolled(State[Observed]):
         waits = not self.absent and self._wanted(observed) and observed.enrolment != ENROLLED
         return replace(plan, blocked=_blocked(observed) if waits else None)
 
+    def preview(self, observed: Observed) -> str:
+        return "" if self.absent or not self._wanted(observed) else modsign.ENROLLED
+
     def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent:
             if observed.own and observed.enrolment == ENROLLED and observed.certificate is not None:

@@ -116,18 +116,30 @@ def test_a_refusal_that_is_certain_before_it_comes_is_one_of_the_plan(
         "third": Outcome.NOT_RUN,
     }
     assert planned.nodes[0].reason == "second: nothing is offered"
-    assert (planned.nodes[0].proceeds, planned.exit_code) == (True, errors.EXIT_REFUSED)
+    assert (planned.nodes[0].proceeds, planned.exit_code) == (False, errors.EXIT_REFUSED)
 
 
+class Reads(First):
+    """Reads what it is about to add, and finds it unreadable."""
+
+    def preview(self, observed: Seen) -> str:
+        return "add"
+
+    def forecast(self, node: Node, preview: str) -> Plan:
+        return Plan(refusal="nothing is offered" if preview == "add" else None)
+
+
+@pytest.mark.parametrize("refuses", ["first", "second"])
 @pytest.mark.parametrize("apply", [False, True])
-def test_a_refusal_that_is_certain_leaves_the_node_alone_where_all_or_nothing_is_asked_for(
-    run: Runner, tmp_path: Path, apply: bool
+def test_a_refusal_that_is_certain_leaves_the_node_alone(
+    run: Runner, tmp_path: Path, apply: bool, refuses: str
 ) -> None:
-    states = (First(path=str(tmp_path / "a")), Foreseen())
-    result = run(*states, apply=apply, forecast=True, all_or_nothing=True)
+    path = str(tmp_path / "a")
+    states = (Reads(path=path), Second()) if refuses == "first" else (First(path=path), Foreseen())
+    result = run(*states, apply=apply, forecast=True)
     assert not (tmp_path / "a").exists()
     assert (result.nodes[0].status, result.nodes[0].proceeds) == (NodeStatus.REFUSED, False)
-    assert result.nodes[0].reason == "second: nothing is offered"
+    assert result.nodes[0].reason == f"{refuses}: nothing is offered"
     assert " changed=0 " in result.summary()
 
 

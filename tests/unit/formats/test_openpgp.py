@@ -22,6 +22,12 @@ def test_several_blocks_give_each_key_once() -> None:
     assert openpgp.fingerprints(text + text) == (TWO, ONE)
 
 
+def test_a_key_that_expires_says_when() -> None:
+    key = (DATA / "expired.asc").read_text() + (DATA / "one.asc").read_text()
+    assert openpgp.expiries(key) == {"E2A898F43881B9B32502E7474B4FEFB310C3A467": 1714564800}
+    assert openpgp.expiries("no key") == openpgp.expiries(key[:200]) == {}
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -16,6 +16,7 @@ from gpustate.core.queries import Answer
 from gpustate.engine.before import RunBefore, StateBefore, way_back
 from gpustate.formats import dpkg, driverset
 from gpustate.formats.aptsources import Offer
+from gpustate.ops.modsign import ENROLLED
 from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled, files
@@ -861,9 +862,11 @@ def test_signed_modules_do_not_leave_for_unsigned_ones_of_the_same_version() -> 
     node.installed, node.running, node.loaded = wanted.packages, wanted.loaded, {"nvidia"}
     assert any(name.startswith("linux-modules-nvidia-") for name in node.installed)
     assert "is not enrolled" in refusal(DriverInstalled(branch=580, precompiled=False), node)
-    (*_, ahead) = DriverInstalled(branch=580, precompiled=False).forecast(node, "").notes
-    assert ahead.startswith("will be refused: Secure Boot is on")
-    assert "will be refused" not in " ".join(DriverInstalled(branch=580).forecast(node, "").notes)
+    unsigned = DriverInstalled(branch=580, precompiled=False)
+    assert (unsigned.forecast(node, "").refusal or "").startswith("Secure Boot is on")
+    assert DriverInstalled(branch=580).forecast(node, "").refusal is None
+    node.answers["AptAfterQuery"] = node.apt()
+    assert unsigned.forecast(node, ENROLLED).refusal is None, "its key is enrolled first"
     node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub", True))
     state = DriverInstalled(branch=580, precompiled=False)
     assert state.refuse(state.probe(node)) is None

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpustate import NodeFacts, PciGpu
+from gpustate import NodeFacts, PciGpu, Plan
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
+from gpustate.probes.repository_preview import RepositoryQuery
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.driver.observed import AptAfterQuery, AptQuery
 from gpustate.states.repository import DriverRepository
@@ -18,6 +19,7 @@ from gpustate.testing import FakeNode
 
 from .test_driver import World, gpu
 
+DATA = Path(__file__).parents[2] / "data/openpgp"
 URL = "http://mirror.example.net/cuda"
 
 
@@ -73,8 +75,8 @@ def test_what_is_installed_already_stays() -> None:
 
 
 def test_a_repository_that_cannot_be_read_says_why() -> None:
-    said = b"=preview failed the repository cannot be read from here yet: E: gone\n"
-    with pytest.raises(ProbeError, match="the repository cannot be read from here yet: E: gone"):
+    said = b"=preview failed the repository cannot be read: W: no key.\nE: gone\nE: gone\nE: Some index files failed\n"
+    with pytest.raises(ProbeError, match=r"^the repository cannot be read: no key; gone$"):
         AptAfterQuery(()).parse(Answer(0, said))
 
 
@@ -139,7 +141,7 @@ def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, 
         check=False,
     )
     if code:
-        assert "=preview failed the repository cannot be read from here yet" in done.stdout
+        assert "=preview failed the repository cannot be read" in done.stdout
     else:
         assert "=offers" in done.stdout
     assert f"URIs: {URL}" in (tmp_path / "source").read_text()
@@ -203,3 +205,36 @@ def test_a_repository_that_goes_or_wants_its_login_first_adds_nothing() -> None:
     )
     asked = private.preview(private.probe(read_only(facts=facts)))
     assert asked == "preview_failed 'the repository needs a login that is not on the node yet'"
+
+
+@pytest.mark.parametrize(
+    ("answer", "refusal"),
+    [
+        (
+            "key\n=preview failed the repository cannot be read: E: the archive is not signed\n",
+            "is not signed;",
+        ),
+        ("=preview failed no room for a copy of the package lists\n", None),
+        ("", None),
+    ],
+)
+def test_a_repository_that_no_change_can_read_is_refused(answer: str, refusal: str | None) -> None:
+    facts = NodeFacts(
+        os_id="debian",
+        os_version="12",
+        os_codename="bookworm",
+        machine="x86_64",
+        package_manager="apt",
+    )
+    said = RepositoryQuery("").parse(Answer(0, answer.encode()))
+    fake = read_only(facts=facts, answers={"RepositoryQuery": said})
+    state = DriverRepository(origin="mirror", url=URL, key=(DATA / "expired.asc").read_text())
+    plan = state.forecast(fake, "preview")
+    assert bool(plan.refusal) is bool(refusal)
+    if refusal:
+        assert refusal in (plan.refusal or "")
+        assert "E2A898F43881B9B32502E7474B4FEFB310C3A467 expired on 2024-05-01" in (
+            plan.refusal or ""
+        )
+    private = state.model_copy(update={"username": "a", "password": "b"})
+    assert private.forecast(fake, "preview") == Plan(), "its login comes with the change"

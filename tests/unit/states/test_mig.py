@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpustate import Disruption, NodeFacts
+from gpustate import Disruption, NodeFacts, PciGpu
 from gpustate.core.building import build, parameters
 from gpustate.core.file_queries import FileStat, FileTexts
 from gpustate.core.queries import Answer
 from gpustate.errors import PolicyError
 from gpustate.formats.nvml_report import Gpu, MigInstance, NvmlFacts
+from gpustate.mig import tables
 from gpustate.mig.live import uses_of
 from gpustate.ops import Reboot
 from gpustate.plan.document import change_data
@@ -364,3 +365,20 @@ def test_a_plan_says_what_becomes_of_each_gpu_as_mig_plan_does() -> None:
     made = change_data(next(change for change in gone.changes if change.lines))
     assert change_line(made) == "instances:"
     assert made["lines"] == list(lines)
+
+
+def test_a_layout_that_the_gpus_cannot_have_is_refused_before_there_is_a_driver() -> None:
+    def forecast(state: MigLayoutApplied, device_id: str) -> str | None:
+        gpus = (PciGpu("0000:07:00.0", device_id, "030200", None),)
+        return state.forecast(FakeNode(facts=NodeFacts(pci=gpus)), "").refusal
+
+    refused = forecast(MigLayoutApplied("all-1g.5gb"), "20b2")
+    assert refused is not None
+    assert "GPU 0 (A100-SXM4-80GB): cannot have 7 x 1g.5gb: 1g.5gb is not a profile" in refused
+    assert forecast(MigLayoutApplied("all-1g.10gb"), "20b2") is None
+    assert forecast(MigLayoutApplied("all-1g.5gb"), "26b9") is None, "has no MIG: not changed"
+    unknown = next(iter(tables.UNKNOWN))
+    assert forecast(MigLayoutApplied("all-1g.5gb"), unknown) is None, "only its driver knows"
+    board = "version: v1\nmig-configs:\n  all:\n    - {devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}, device-filter: '0x20B210DE:0x147F10DE'}\n"
+    filtered = MigLayoutApplied("all", file="f", contents={"f": board})
+    assert forecast(filtered, "20b2") is None, "only the driver knows the board"

@@ -12,7 +12,7 @@ from gpustate import NodeFacts
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer
 from gpustate.formats.certificates import Certificate, Listed, parse_keys, parse_mokutil
-from gpustate.ops.modsign import CERTIFICATE_PATH
+from gpustate.ops.modsign import CERTIFICATE_PATH, ENROLLED
 from gpustate.plan import make
 from gpustate.probes.kernels import Kernel
 from gpustate.states.secure_boot import SecureBootKeyEnrolled
@@ -95,6 +95,8 @@ def test_a_key_is_made_pointed_at_and_queued_and_then_only_a_person_can_go_on() 
     assert first.fields == {"own", "conf_text", "enrolment"}
     assert not second
     assert CERTIFICATE_PATH in node.files[CONF_PATH]
+    assert state.preview(state.probe(node)) == ENROLLED, "a driver that is built then loads"
+    assert state.preview(state.probe(World(Firmware()))) == ""
     became = outcome(state, node)
     assert became.outcome is Outcome.BLOCKED
     assert OURS.fingerprint in became.reason

@@ -1,0 +1,62 @@
+"""What package managers get from repositories that are not on a node yet, read in temporary folders of theirs.
+
+Apart from these folders, which are removed, nothing on the node is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpustate import shell
+from gpustate.core.queries import Answer, Query
+from gpustate.formats import rpm
+
+#: Begins the reason of a node that cannot be asked.
+NO_ROOM = "no room"
+_MARK = re.compile(r"\b[EW]: ")
+_FAILED = "=preview failed "
+
+
+def script(preview: str, pin: str = "") -> str:
+    """Sh that adds repositories below ``$T`` and makes the package manager read them.
+
+    Args:
+        preview: sh that adds them.
+        pin: a file in /etc/apt/preferences.d that is left out.
+    """
+    begin = shell.load("repository_preview", "gpustate.probes", PIN=pin)
+    return f"{rpm.FAMILY}\n{begin}{preview}\n{shell.load('repository_read', 'gpustate.probes')}"
+
+
+def failure(output: str) -> str:
+    """Why repositories cannot be read, in one line; empty if they can be."""
+    _, failed, reason = output.partition(_FAILED)
+    words = (_MARK.sub("", line).strip().rstrip(".") for line in reason.splitlines())
+    lines = [line for line in dict.fromkeys(words) if line]
+    # apt ends with what follows from the lines before.
+    shown = [line for line in lines if "Some index files failed" not in line] or lines
+    return "; ".join(shown) if failed else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryQuery(Query[tuple[str, str]]):
+    """Why a repository cannot be read, empty if it can be, and the key that it was read with.
+
+    Args:
+        preview: sh that adds it below ``$T``.
+    """
+
+    preview: str
+
+    def script(self) -> str:
+        return script(
+            'preview_failed() { cat "$T"/*.asc 2>/dev/null; echo; echo "=preview failed $*"; exit 0; }\n'
+            f"{self.preview}\nONLY_ADDED=1"
+        )
+
+    def parse(self, answer: Answer) -> tuple[str, str]:
+        return failure(answer.text), answer.text.partition(_FAILED)[0]
+
+    def placeholder(self) -> tuple[str, str]:
+        return "", ""

@@ -1,0 +1,66 @@
+"""What facts of a fresh node already decide is refused in the plan, and an apply leaves the node untouched: real apt
+and keys on Debian 12 and 13; GPUs and repositories are simulated.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import gpustate
+
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
+
+POLICY = """
+format: gpustate.policy/1
+states:
+  preflight:
+  nouveau:
+  driver-repository:
+  driver: {branch: 580}
+  toolkit-repository:
+  container-toolkit:
+"""
+KEYS = Path(__file__).parents[1] / "data/openpgp"
+EXPIRED = "E2A898F43881B9B32502E7474B4FEFB310C3A467 expired on 2024-05-01"
+CASES = {
+    "expired key": ("driver-repository", {"key": str(KEYS / "expired.asc")}, EXPIRED),
+    "other key": ("driver-repository", {"key": str(KEYS / "one.asc")}, "NO_PUBKEY|Missing key"),
+    "nothing listens": (
+        "toolkit-repository",
+        {"url": "http://127.0.0.1:9/"},
+        r"connect \(111: Connection refused\)",
+    ),
+    "no such profile": (
+        "mig",
+        {"config": "all-1g.5gb"},
+        r"GPU 0 \(H100 80GB HBM3\): .*1g.5gb is not a profile",
+    ),
+}
+
+
+@pytest.mark.parametrize("image", ["debian12", "debian13"], scope="module")
+def test_what_facts_decide_is_refused_before_the_first_change(
+    home: Lab, node: Node, tmp_path: Path
+) -> None:
+    before = node.run("find /etc /var/lib/apt -type f | sort | xargs cksum").stdout
+    for case, (state, parameters, reason) in CASES.items():
+        data = yaml.safe_load(home.inventory.read_text())
+        host = data["all"]["children"]["gpu"]["hosts"][node.name]
+        own = data["all"]["children"][node.image]["vars"]["gpustate"].get(state, {})
+        host["gpustate"] = {state: {**own, **parameters}}
+        inventory, policy = tmp_path / "inventory.yml", tmp_path / "policy.yaml"
+        inventory.write_text(yaml.safe_dump(data))
+        policy.write_text(POLICY + ("  mig:\n" if state == "mig" else ""))
+        for verb, *words in (("plan",), ("apply", "--yes")):
+            target = ("-i", inventory, "-l", node.name, "-o", "json")
+            ran = gpustate(verb, policy, *target, *words, code=5)
+            row = ran.node(node.name)
+            assert row["status"] == "refused", case
+            assert row["reason"].startswith(f"{state}: "), row["reason"]
+            assert re.search(reason, row["reason"]), row["reason"]
+            assert not row.get("proceeds")
+    assert node.run("find /etc /var/lib/apt -type f | sort | xargs cksum").stdout == before
