@@ -25,7 +25,7 @@ from paramiko.common import cMSG_GLOBAL_REQUEST
 
 
 class TimedSocket:
-    """A socket that records when it last received data.
+    """A socket that records whether and when it last received data.
 
     Args:
         sock: a socket, or any object that paramiko accepts as one.
@@ -33,11 +33,13 @@ class TimedSocket:
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
+        self.received = False
         self.received_at = time.monotonic()
 
     def recv(self, size: int) -> bytes:
         data: bytes = self._sock.recv(size)
         self.received_at = time.monotonic()
+        self.received |= bool(data)
         return data
 
     def close(self) -> None:

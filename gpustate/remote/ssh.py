@@ -12,7 +12,11 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import select
+import shlex
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -237,7 +241,7 @@ def _socket(
         words = {"%%": "%", "%h": target.host, "%p": str(target.port), "%r": target.user}
         line = re.sub("%[%hpr]", lambda found: words[found[0]], target.command)
         try:
-            return paramiko.ProxyCommand(line)
+            return _ProxyCommand(line)
         except (ValueError, OSError) as error:
             raise ConnectionFailed(
                 f"cannot run ProxyCommand {line!r} ({error})", fix="fix the command"
@@ -261,6 +265,33 @@ def _socket(
         ) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
+
+
+class _ProxyCommand(paramiko.ProxyCommand):
+    """A proxy command that may end: paramiko's own reads on after the end, until the timeout."""
+
+    process: subprocess.Popen[bytes]
+
+    def recv(self, size: int) -> bytes:
+        stdout: Any = self.process.stdout
+        if not select.select([stdout], [], [], self.timeout)[0]:
+            raise TimeoutError
+        return os.read(stdout.fileno(), size)
+
+    def failure(self, timeout_s: float) -> str:
+        """Why there is no connection through it, in its own words."""
+        try:
+            status = self.process.wait(1)
+        except subprocess.TimeoutExpired:
+            status = -signal.SIGTERM
+        # paramiko stops one that goes on after the timeout.
+        slow = status == -signal.SIGTERM
+        end = f"did not connect within {timeout_s:g} s" if slow else f"ended with status {status}"
+        stderr: Any = self.process.stderr
+        os.set_blocking(stderr.fileno(), False)
+        lines = (stderr.read(8192) or b"").decode("utf-8", "replace").splitlines()
+        words = "; ".join(line.strip() for line in lines[-3:] if line.strip())
+        return f"ProxyCommand {end}" + (words and f": {words}")
 
 
 class _Transport(paramiko.Transport):
@@ -301,7 +332,8 @@ def _open(
     keys = [_private_key(key) for key in target.keys if connection.key_file or os.path.isfile(key)]
     name = target.alias if target.port == 22 else f"[{target.alias}]:{target.port}"
     known = _known_hosts(target.known_hosts).keys_of(name)
-    sock: Any = keepalive.TimedSocket(_socket(target, connection, hops, depth))
+    link = _socket(target, connection, hops, depth)
+    sock: Any = keepalive.TimedSocket(link)
     client = paramiko.SSHClient()
     client._host_keys = known  # type: ignore[attr-defined]
     client.set_missing_host_key_policy(_HostKeyPolicy(target))
@@ -346,9 +378,19 @@ def _open(
             fix="check ansible_user and ansible_ssh_private_key_file",
         ) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
+        failure = ""
+        if isinstance(link, _ProxyCommand) and not sock.received:
+            failure = link.failure(connection.timeout_s)
         client.close()
         with closing(sock):
             pass
+        if failure:
+            link.process.kill()
+            with link.process:
+                pass
+            raise ConnectionFailed(
+                f"{where}: {failure}", fix=f"run it to see what it lacks: {shlex.join(link.cmd)}"
+            ) from error
         text = getattr(error, "strerror", None) or str(error)
         if "No authentication methods" in text:
             raise ConnectionFailed(
