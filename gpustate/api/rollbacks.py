@@ -183,7 +183,7 @@ def rollback(
     request.apply = True
     request.run = run or fleet.new_run_id()
     request.max_disruption = max_disruption
-    request.all_or_nothing = request.forecast = all_or_nothing
+    request.all_or_nothing, request.forecast = all_or_nothing, True
     request.planned = documents.planned_observations(planned.document)
     request.announced = documents.announced_disruptions(planned.document)
     request.ticket = " ".join(reason.split())

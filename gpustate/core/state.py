@@ -131,6 +131,11 @@ class State(BaseModel, Generic[ObservedT]):
         """MAY: the policy says that the node has no GPU; states that need one do not apply there."""
         return False
 
+    @property
+    def may_end(self) -> tuple[str, ...] | None:
+        """MAY: further units whose processes may have a GPU open at a reboot and end with it; ``None``: whatever has one open."""
+        return ()
+
     def conflicts(
         self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: ObservedT | None
     ) -> Iterator[Conflict]:

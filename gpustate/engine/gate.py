@@ -29,8 +29,10 @@ from gpustate.errors import (
     StepFailed,
     UsageError,
 )
+from gpustate.formats import gpu_services
 from gpustate.plan import make
 from gpustate.plan.make import Observations
+from gpustate.probes import gpu_clients
 
 #: Why a node must not be changed although each of its states may be; ``None`` if there is no reason.
 NodeCheck = Callable[[Sequence[AnyState], Observations], RefusedError | None]
@@ -311,6 +313,27 @@ def refuse_what_exceeds(
             )
     results.update(refused)
     return refused
+
+
+def in_use(
+    states: Iterable[AnyState], holders: Iterable[gpu_clients.Holder]
+) -> RefusedError | None:
+    """Processes that would end with a reboot and that the policy does not let end, as for a reload of the driver.
+
+    Those of pods are left to the scheduler of their node.
+    """
+    stoppable = {*gpu_services.STOPPABLE}
+    for state in states:
+        if state.may_end is None:
+            return None
+        stoppable.update(state.may_end)
+    users = [one.who for one in holders if not one.pod and one.unit not in stoppable]
+    if not users:
+        return None
+    return RefusedError(
+        f"it needs a reboot, and the GPUs are in use by {', '.join(users)}",
+        fix="stop these processes, or set in_use: reboot in the state driver",
+    )
 
 
 def check_node(

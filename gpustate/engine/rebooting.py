@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
 from gpustate.remote.session import Session
 
-_REBOOT = "sync; (sleep 0.5; systemctl reboot || reboot) >/dev/null 2>&1 &\nexit 0"
+#: Reads ``why``. logind writes it into the journal and to every terminal.
+_REBOOT = (
+    'logger -t gpustate "$why"\nsync\n'
+    '(sleep 0.5; systemctl reboot --message="$why" || systemctl reboot || reboot) >/dev/null 2>&1 &\nexit 0'
+)
 #: sh that waits until the boot has finished, before the first probe.
 BOOTED = "timeout 120 systemctl is-system-running --wait"
 
 
-def restart(session: Session, boot_id: str, timeout_s: int) -> None:
+def restart(session: Session, boot_id: str, timeout_s: int, why: str) -> None:
     """Reboot a node and wait until it answers with another boot id.
 
     Args:
         session: connected; connected again when this returns.
         boot_id: before the reboot.
         timeout_s: limit until it answers again.
+        why: who reboots it, in which run and for what; for its log and its users.
 
     Raises:
         StepFailed: it is the machine gpustate itself runs on.
@@ -36,7 +42,7 @@ def restart(session: Session, boot_id: str, timeout_s: int) -> None:
         )
     deadline = time.monotonic() + timeout_s
     try:
-        session.shell(_REBOOT)
+        session.shell(f"why={shlex.quote(' '.join(why.split()))}\n{_REBOOT}")
     except (ConnectionFailed, ProbeError):
         pass  # it may go down before it answers
     session.wait_closed(60.0)

@@ -47,6 +47,7 @@ from gpustate.errors import (
 from gpustate.formats.masking import mask, mask_data
 from gpustate.plan import make
 from gpustate.plan.make import Observations
+from gpustate.probes.gpu_clients import GpuClientsQuery
 from gpustate.remote.session import Session
 
 #: A policy that still has changes after so many stages does not converge.
@@ -254,7 +255,14 @@ class Walk:
 
         Returns:
             The node is refused as a whole: what stands before a refusal that is certain is not changed either.
+
+        Raises:
+            RefusedError: it must be rebooted, it has GPU users, and no scheduler makes them leave.
         """
+        pending = [r for r in results.values() if r.outcome is Outcome.PENDING]
+        reboots = any(r.plan.disruption is Disruption.REBOOT for r in pending)
+        if reboots and not observations.view.facts.agents and (users := self._gpu_users()):
+            raise users
         refused: dict[str, StateResult] = {}
         for state in self.states:
             planned = results[state.name]
@@ -564,6 +572,12 @@ class Walk:
 
     # --- reboots -----------------------------------------------------------------------
 
+    def _gpu_users(self) -> RefusedError | None:
+        """Who has a GPU open now, and must not end with a reboot."""
+        query = GpuClientsQuery()
+        (answer,) = self._link.repeat(lambda: self.session.answer((query,)))
+        return gate.in_use(self.states, query.parse(answer))
+
     def _reboot(
         self, observations: Observations, results: dict[str, StateResult], rebooted_for: set[str]
     ) -> bool:
@@ -574,7 +588,7 @@ class Walk:
         if verdicts.wait_for_console(waiting, results):
             return False
         self._check_stop()
-        blocker = verdicts.reboot_blocker(self.states, observations)
+        blocker = verdicts.reboot_blocker(self.states, observations) or self._gpu_users()
         if blocker is not None:
             for state in waiting:
                 reason = f"it needs a reboot, which is blocked: {blocker}"
@@ -593,10 +607,15 @@ class Walk:
             return False
         rebooted_for.update(state.name for state in waiting)
         steps = [step for state in waiting for step in verdicts.reboot_steps(state, observations)]
-        self._say("rebooting", "; ".join(dict.fromkeys(step.reason for step in steps)))
+        reason = "; ".join(dict.fromkeys(step.reason for step in steps))
+        self._say("rebooting", reason)
         timeout_s = max((step.timeout_s for step in steps), default=900)
         self.options.maintenance.rebooting(self._subject(observations, results))
-        rebooting.restart(self.session, str(self.result.facts.get("boot_id", "")), timeout_s)
+        options = self.options
+        why = f"gpustate run {options.run} of {options.holder.name} reboots this node: {reason}"
+        why += f" ({options.ticket})" if options.ticket else ""
+        boot_id = str(self.result.facts.get("boot_id", ""))
+        rebooting.restart(self.session, boot_id, timeout_s, mask(why))
         self.result.reboots += 1
         return True
 

@@ -1,4 +1,4 @@
-"""Monitoring services that hold GPUs open: they can be stopped by name and started again.
+"""Services that hold GPUs open and can be stopped by name and started again.
 
 Sources: unit files of datacenter-gpu-manager, of dcgm-exporter's host packages and of NVIDIA System
 Management (DGX); NVIDIA/mig-parted deployments/systemd/hooks.sh.
@@ -6,7 +6,9 @@ Management (DGX); NVIDIA/mig-parted deployments/systemd/hooks.sh.
 
 from __future__ import annotations
 
-#: In the order in which they are stopped; started in reverse.
+from gpustate.formats import mps
+
+#: Monitoring, in the order in which it is stopped; started in reverse.
 MONITORS = (
     "nvidia-device-plugin.service",
     "nvidia-dcgm-exporter.service",
@@ -19,3 +21,14 @@ MONITORS = (
     "nvsm-core.service",
     "nvsm.service",
 )
+#: Of packages that leave with the driver, and of the state ``mps``.
+OF_DRIVER = (
+    "nvidia-gridd.service",
+    "nvidia-topologyd.service",
+    mps.UNIT,
+    "nvidia-persistenced.service",
+    "nvidia-imex.service",
+    "nvidia-fabricmanager.service",
+)
+#: All of them, in this order.
+STOPPABLE = (*MONITORS, "nvidia-mps.service", *OF_DRIVER)

@@ -34,6 +34,10 @@ class DriverParameters(SolvedState[Observed]):
     secure_boot: Literal["check", "ignore"] = "check"
     reboot_timeout_s: Annotated[int, Field(ge=30)] = 900
 
+    @property
+    def may_end(self) -> tuple[str, ...] | None:
+        return None if self.in_use == "reboot" else ()
+
     @field_validator("version")
     @classmethod
     def _version(cls, value: str | None) -> str | None:

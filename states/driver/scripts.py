@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpustate import Step, ops, shell
 from gpustate.core.queries import Answer, Query
-from gpustate.formats import dpkg, driverset, gpu_services, mps
+from gpustate.formats import dpkg, driverset, gpu_services
 from gpustate.ops import kmod
 from gpustate.probes.kernels import DKMS_HALF, DKMS_WHOLE
 from gpustate.states.driver.observed import IN_USE_PATH, LEFT_PATH, STOPPED_PATH, UNINSTALLER
@@ -29,17 +29,7 @@ UNLOAD_ORDER = (
     "nvidia_modeset",
     "nvidia",
 )
-#: Services of packages that leave with the driver, and of the state ``mps``.
-OWN_SERVICES = (
-    "nvidia-gridd.service",
-    "nvidia-topologyd.service",
-    mps.UNIT,
-    "nvidia-persistenced.service",
-    "nvidia-imex.service",
-    "nvidia-fabricmanager.service",
-)
-#: Services that hold a GPU and may be stopped for a reload, in this order; started in reverse.
-SERVICES = (*gpu_services.MONITORS, "nvidia-mps.service", *OWN_SERVICES)
+OWN_SERVICES, SERVICES = gpu_services.OF_DRIVER, gpu_services.STOPPABLE
 
 _HERE = "gpustate.states.driver"
 _HAVE = DKMS_HALF + DKMS_WHOLE + shell.load("have", _HERE)

@@ -111,6 +111,10 @@ class MigLayoutApplied(State[Observed]):
         given = data if config is None else {"config": config, **data}
         super().__init__(**given)
 
+    @property
+    def may_end(self) -> tuple[str, ...] | None:
+        return None if self.in_use == "reboot" else self.clients
+
     @model_validator(mode="before")
     @classmethod
     def _with_contents(cls, data: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from changedstate import PATH, write_policy
 from commands import gpustate
 
 from gpustate_lab.api import Lab
@@ -42,7 +43,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("image", ["debian12", "debian13"], scope="module")
+pytestmark = pytest.mark.parametrize("image", ["debian12", "debian13"], scope="module")
+
+
 def test_what_facts_decide_is_refused_before_the_first_change(
     home: Lab, node: Node, tmp_path: Path
 ) -> None:
@@ -64,3 +67,28 @@ def test_what_facts_decide_is_refused_before_the_first_change(
             assert re.search(reason, row["reason"]), row["reason"]
             assert not row.get("proceeds")
     assert node.run("find /etc /var/lib/apt -type f | sort | xargs cksum").stdout == before
+
+
+def test_a_reboot_waits_for_no_scheduler_and_asks_processes_with_a_gpu_open(
+    home: Lab, node: Node, tmp_path: Path
+) -> None:
+    policy = write_policy(tmp_path, "word", reboots=True)
+    target = ("-i", home.inventory, "-l", node.name, "-o", "json", "--reason", "INC 7")
+    # systemd-run returns once sh runs, not once it has the file open.
+    node.run(
+        "touch /dev/nvidia0; systemd-run --unit train sh -c 'exec 3</dev/nvidia0; touch /run/open; exec sleep 1000'; "
+        "until [ -e /run/open ]; do sleep 0.1; done"
+    )
+    reason = r"GPUs are in use by pid \d+ \(sleep, user root, unit train.service\); stop .*in_use: reboot"
+    for verb, *words in (("plan",), ("apply", "--yes")):
+        options = target[:-2] if verb == "plan" else target
+        row = gpustate(verb, policy, *options, *words, code=5).node(node.name)
+        assert re.search(reason, row["reason"]), row["reason"]
+    assert node.run(f"test -e {PATH}", check=False).returncode
+    node.run("systemctl stop train")
+    row = gpustate("apply", policy, *target, "--yes", code=0).node(node.name)
+    assert (row["status"], row["reboots"]) == ("ok", 1)
+    log = node.run("journalctl -b -1 -t gpustate -o cat").stdout
+    assert re.search(
+        r"^gpustate run \S+ of \S+@\S+ reboots this node: boot with the word \(INC 7\)$", log, re.M
+    )

@@ -15,11 +15,13 @@ from gpustate.core.change import Change
 from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeStatus, Outcome, StateResult
-from gpustate.engine import fleet, verdicts
+from gpustate.engine import fleet, gate, verdicts
 from gpustate.errors import RefusedError
 from gpustate.plan import document, render
 from gpustate.plan.make import Observations
+from gpustate.probes.gpu_clients import Holder
 from gpustate.states.driver import DriverInstalled
+from gpustate.states.mig import MigLayoutApplied
 
 
 class Masked(First):
@@ -157,3 +159,18 @@ def test_no_reboot_where_the_state_that_guards_it_could_not_be_looked_at() -> No
         "first cannot determine whether the node may reboot: a pipe is where a file belongs"
     )
     assert verdicts.reboot_blocker([Guard(ensure="absent")], observations) is None
+
+
+def test_a_reboot_asks_whoever_has_a_gpu_open_as_a_reload_does() -> None:
+    def holder(unit: str, pod: str = "") -> Holder:
+        return Holder(7, "python3", "alice", unit, pod, gpus=(0,))
+
+    known = [holder("nvidia-persistenced.service"), holder("x.scope", pod="train-0")]
+    refused = gate.in_use([First()], [*known, holder("job.scope")])
+    assert refused is not None
+    assert "in use by pid 7 (python3, user alice, unit job.scope)" in refused.message
+    assert gate.in_use([First()], known) is None
+    assert gate.in_use([First(), DriverInstalled(in_use="reboot")], [holder("job.scope")]) is None
+    mig = MigLayoutApplied(clients=("job.service",))
+    assert gate.in_use([mig], [holder("job.service")]) is None
+    assert gate.in_use([DriverInstalled()], [holder("job.service")]) is not None
