@@ -36,7 +36,7 @@ _cluster_options = common.options(
 
 
 @click.command()
-@click.argument("policy")
+@common.policy_argument
 @common.inventory_options
 @common.policy_options
 @namespace_option

@@ -97,7 +97,7 @@ apply_options = common.options(
 
 
 @click.command()
-@click.argument("policy", metavar="POLICY|PLAN")
+@click.argument("policy", cls=common.PolicyArgument, metavar="POLICY|PLAN")
 @common.inventory_options
 @common.policy_options
 @common.lock_options

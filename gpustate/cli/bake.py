@@ -25,7 +25,7 @@ _NEEDS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
 
 
 @click.command()
-@click.argument("policy")
+@common.policy_argument
 @common.policy_options
 @click.option(
     "--root", required=True, metavar="DIR", help="Root of the image: a directory or a mounted disk."

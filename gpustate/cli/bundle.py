@@ -52,7 +52,7 @@ def group() -> None:
 
 
 @group.command()
-@click.argument("policy")
+@common.policy_argument
 @common.inventory_options
 @common.policy_options
 @common.lock_options

@@ -364,7 +364,6 @@ policy_options = options(
         metavar="PATCH|@FILE",
         help="A JSON patch (a list) or a merge patch (a mapping), as kubectl patch takes it.",
     ),
-    click.option("--patch-file", multiple=True, metavar="FILE", help="A patch in a file."),
     click.option(
         "--release",
         metavar="VERSION",
@@ -383,22 +382,36 @@ policy_options = options(
 )
 
 
+#: Options that change a policy, in the order of :class:`gpustate.policies.Changes`.
+_CHANGES = ("values", "set_json", "set_typed", "set_string", "patch")
+
+
+class PolicyArgument(click.Argument):
+    """POLICY; with options that change it alone, the chart of the GPU Operator, as for ``helm install``."""
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        name = self.name or ""
+        if not isinstance(opts.get(name), str) and any(
+            opts.get(one) for one in (*_CHANGES, "release")
+        ):
+            from gpustate.policies import CHART
+
+            opts = {**opts, name: CHART}
+        return super().handle_parse_result(ctx, opts, args)
+
+
+policy_argument = click.argument("policy", cls=PolicyArgument)
+
+
 def changes_of(options: Mapping[str, Any]) -> Changes | None:
     """The options' changes of the policy; ``None`` if there are none."""
-    names = ("values", "set_json", "set_typed", "set_string", "patch", "patch_file")
-    if not any(options.get(name) for name in names):
+    if not any(options.get(name) for name in _CHANGES):
         return None
     from gpustate.policies import Changes
 
-    given = {name: tuple(options.get(name) or ()) for name in names}
-    files = tuple(f"@{file}" for file in given["patch_file"])
-    return Changes(
-        given["values"],
-        given["set_json"],
-        given["set_typed"],
-        given["set_string"],
-        (*given["patch"], *files),
-    )
+    return Changes(*(tuple(options.get(name) or ()) for name in _CHANGES))
 
 
 def load_policy(

@@ -25,7 +25,6 @@ _VALUES = {
     "set_string": "--set-string",
     "set_json": "--set-json",
     "patch": "-p",
-    "patch_file": "--patch-file",
     "release": "--release",
     "bundle": "--bundle",
     "lock": "--lock",

@@ -14,7 +14,7 @@ FORMAT = "gpustate.converted/1"
 
 
 @click.command()
-@click.argument("policy", required=False)
+@click.argument("policy", cls=common.PolicyArgument, required=False)
 @click.option("--to", type=click.Choice(["yaml", "python"]), help="Output format.")
 @common.policy_options
 @click.option(

@@ -11,7 +11,7 @@ from gpustate.errors import EXIT_PENDING
 
 
 @click.command()
-@click.argument("policy")
+@common.policy_argument
 @common.inventory_options
 @common.policy_options
 @common.lock_options

@@ -19,7 +19,7 @@ FORMATS = click.Choice(["text", "json", "dot", "mermaid"])
 
 
 @click.command()
-@click.argument("policy", required=False)
+@click.argument("policy", cls=common.PolicyArgument, required=False)
 @click.option("--all", "whole", is_flag=True, help="Every registered state instead of a policy.")
 @click.option("--node", metavar="NODE", help="Show it for this node of the inventory.")
 @click.option(

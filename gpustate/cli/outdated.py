@@ -12,7 +12,7 @@ from gpustate.errors import EXIT_PENDING, EXIT_UNREACHABLE, UsageError
 
 
 @click.command()
-@click.argument("policy")
+@common.policy_argument
 @common.inventory_options
 @common.lock_path_option
 @click.option(

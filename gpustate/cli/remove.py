@@ -13,7 +13,7 @@ from gpustate.cli.schedulers import scheduler_options
 
 
 @click.command()
-@click.argument("policy")
+@common.policy_argument
 @common.inventory_options
 @apply_options
 @scheduler_options

@@ -23,7 +23,7 @@ namespace_option = click.option(
 
 
 @click.command()
-@click.argument("policy")
+@common.policy_argument
 @common.policy_options
 @namespace_option
 @click.option(

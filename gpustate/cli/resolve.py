@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("node", metavar="[NODE]")
+@click.argument("node", cls=common.PolicyArgument, metavar="[NODE]")
 @click.argument("policy", metavar="POLICY", required=False)
 @common.inventory_options
 @common.policy_options
@@ -36,7 +36,7 @@ def resolve(
     policy, then the inventory (variable `gpustate`); after them the lock file, then the command line. NODE is
     not contacted.
     """
-    from gpustate import compat
+    from gpustate import compat, policies
     from gpustate.cli.notes import print_notes
     from gpustate.cli.show import show
     from gpustate.core import provenance
@@ -44,6 +44,11 @@ def resolve(
     from gpustate.core.policy import unselected
     from gpustate.engine import gate
 
+    if policy is None and options.get("inventory") and common.changes_of(options):
+        try:
+            policies.kind(node)
+        except PolicyError:
+            policy = policies.CHART  # NODE alone
     node, policy = (node, policy) if policy is not None else ("", node)
     made = common.load_policy(policy, options, origins=True)
     inventory = _only(node, options) if node else Inventory("", (InventoryNode(""),))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("policy")
+@common.policy_argument
 @common.inventory_options
 @common.lock_path_option
 @click.option(

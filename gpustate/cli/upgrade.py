@@ -22,7 +22,7 @@ _AHEAD = "will be refused: "
 
 
 @click.command()
-@click.argument("policy")
+@common.policy_argument
 @click.option(
     "--driver",
     required=True,

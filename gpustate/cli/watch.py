@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("policy")
+@common.policy_argument
 @common.inventory_options
 @common.policy_options
 @common.lock_options

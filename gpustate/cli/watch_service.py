@@ -17,7 +17,6 @@ _OWN = ("--print", "--image")
 #: Options whose values are files of this machine.
 _FILES = {
     "values": "--values",
-    "patch_file": "--patch-file",
     "bundle": "--bundle",
     "private_key": "--private-key",
     "vault_password_file": "--vault-password-file",

@@ -50,7 +50,7 @@ def component(source: Source, name: str, *, enabled: bool) -> Component:
     """The settings of a section; without ``name`` those of the whole document.
 
     Raises:
-        PolicyError: an image that is set in part only.
+        PolicyError: an image that cannot be completed.
     """
     if not enabled:
         return Component(enabled=False)
@@ -70,27 +70,38 @@ def component(source: Source, name: str, *, enabled: bool) -> Component:
 
 
 def _image(source: Source, name: str) -> str:
-    """The reference that the file sets; empty if it sets none.
+    """The reference that the file sets, completed by the chart's repository, image and version; empty if it sets none.
 
     Raises:
-        PolicyError: the Operator cannot make a reference of it either.
+        PolicyError: parts are missing, and the Operator is asked for strictly, or the chart does not have them.
     """
     prefix = f"{name}." if name else ""
     parts = {part: str(value(source, f"{prefix}{part}") or "") for part in IMAGE}
     if source.kind == "helm" and name in OF_CHART:
         parts["version"] = parts["version"] or source.release
-    if all(parts.values()):
-        return reference(*parts.values())
     given = [part for part, text in parts.items() if text]
+    if len(given) == len(IMAGE):
+        return reference(*parts.values())
     if given in ([], ["image"]):
         return parts["image"]
-    missing = ", ".join(f"{prefix}{part}" for part in IMAGE if not parts[part])
-    section = (source.spec.get(*name.split(".")) if name else None) or source.spec
-    raise PolicyError(
-        f"{name or 'the driver'} sets {' and '.join(given)} of its image, without {missing}",
-        place=source.place(section),
-        fix="set repository, image and version, or image alone as the complete reference",
-    )
+    section = name or "driver"
+    of_chart = {"version": source.release} if section in OF_CHART else {}
+    chart = history.chart_defaults(source.release)
+    whole = [
+        str(parts[part] or chart.get(f"{section}.{part}") or of_chart.get(part, ""))
+        for part in IMAGE
+    ]
+    missing = [part for part in IMAGE if not parts[part]]
+    place = source.place((source.spec.get(*name.split(".")) if name else None) or source.spec)
+    if source.strict or "/" in parts["image"] or not all(whole):
+        raise PolicyError(
+            f"{name or 'the driver'} sets {' and '.join(given)} of its image, without "
+            f"{', '.join(f'{prefix}{part}' for part in missing)}",
+            place=place,
+            fix="set repository, image and version, or image alone as the complete reference",
+        )
+    source.incomplete.setdefault(name or "the NVIDIADriver", place)
+    return reference(*whole)
 
 
 def reference(repository: str, image: str, version: str) -> str:

@@ -86,6 +86,8 @@ class Source:
         choice: which components run as containers.
         in_objects: paths that only objects of the cluster carry out in this file.
         for_nodes: parameters for single nodes by state, with their places; filled while reading.
+        incomplete: places of images that the chart's values complete, by component; filled while reading.
+        strict: what the Operator refuses is an error.
     """
 
     file: str
@@ -99,6 +101,8 @@ class Source:
     in_objects: set[str] = field(default_factory=set[str])
     for_nodes: list[ForNode] = field(default_factory=list["ForNode"])
     choice: Choice = field(default_factory=Choice)
+    incomplete: dict[str, str] = field(default_factory=dict[str, str])
+    strict: bool = False
 
     def in_containers(self, section: str) -> bool:
         """Whether a component runs as NVIDIA's containers."""
@@ -194,7 +198,12 @@ _OFF_BY_DEFAULT = ("gds", "gdrcopy", "nodeStatusExporter")
 
 
 def notes_on(source: Source) -> Iterator[str]:
-    """Yield a note on every setting that no state honours."""
+    """Yield a note on every setting that no state honours, and on incomplete images."""
+    for place in list(source.incomplete.values())[:1]:
+        yield (
+            f"{place}: warning: only a part of the image of {', '.join(source.incomplete)} is set, which the "
+            f"Operator refuses; the other parts are those of the chart of {source.release}"
+        )
     left = [
         s
         for s in source.settings

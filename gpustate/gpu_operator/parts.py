@@ -54,7 +54,7 @@ def parts(
         failed: called for a document that only resembles one of the Operator's, instead of raising.
 
     Raises:
-        PolicyError: there are none, or one of them only resembles one of the Operator's.
+        PolicyError: one of them only resembles one of the Operator's.
     """
     try:
         found = documents.read(documents.filled_in(text), file)
@@ -65,8 +65,7 @@ def parts(
     other = shape.counters_file(text, file) if csv else None
     if other is not None:
         raise other
-    if not found:
-        raise PolicyError("is empty, wanted a policy", place=file)
+    found = found or [Item({}, 1)]  # no values: all are at their defaults
     resolver = ReferenceResolver(file, tuple(found))
     made: list[Part] = []
     for item in found:

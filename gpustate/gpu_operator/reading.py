@@ -29,7 +29,7 @@ from gpustate.gpu_operator import (
     umbrella,
 )
 from gpustate.gpu_operator.blocks import Fields, Support
-from gpustate.gpu_operator.check import Checker, Strict, never_strict
+from gpustate.gpu_operator.check import Checker, Strict, always_strict, never_strict
 from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import Companion, CompanionStore, find_companions
 from gpustate.gpu_operator.desired import (
@@ -430,9 +430,11 @@ class _Reader:
                 "'format: gpustate.policy/1'"
             )
         settings = tuple(choice.applied(one, self.choice) for one in settings)
-        return Source(
+        made = Source(
             file, spec, settings, self.store, kind, self.release, notes, choice=self.choice
         )
+        made.strict = self.strict is always_strict
+        return made
 
     def _is_of_this_chart(self, values: Item) -> None:
         """Refuse values with hardly any key of the chart, which would result in nothing but defaults.

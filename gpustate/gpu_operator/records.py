@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from gpustate.core.layers import REMOVED
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.blocks import Field, Fields, Support
 from gpustate.gpu_operator.fields import CLUSTER_POLICY, NVIDIA_DRIVER
@@ -87,3 +88,17 @@ def _record(kind: str, path: str, field: Field, release: str) -> Record:
         if given:
             default, filled_by = of_chart, "chart"
     return Record(kind, path, field, default, filled_by, history.since(kind, path))
+
+
+def unset(kind: str, release: str, path: tuple[str, ...]) -> Any:
+    """The value at a path while a file does not set it: a default, or an empty one; ``REMOVED``: no such key."""
+    table, text = records(kind, release), ".".join(path)
+    record = table.get(text)
+    if record is not None and record.default is not None:
+        return record.default
+    types: dict[str, Any] = {"list": [], "map": {}}
+    if record is not None:
+        return types.get(record.field.type.partition("[")[0])
+    if any(one.startswith(f"{text}[]") for one in table):
+        return history.chart_default(text, release=release)[1] if kind == "helm" else []
+    return {} if any(one.startswith(f"{text}.") for one in table) else REMOVED

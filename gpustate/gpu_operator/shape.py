@@ -150,7 +150,7 @@ def _values(item: Item, place: str) -> str:
     other = _part_of_config_map(item, place)
     if other is not None:
         raise other
-    if SECTIONS & set(item.value):
+    if SECTIONS & set(item.value) or not item.value:
         return "helm"
     key = next(iter(item.value), "")
     if any(one.path == key and "helm" in one.kinds for one in former.EXPECTED):

@@ -8,6 +8,7 @@ them become one model, which can be converted into each of the formats.
 from __future__ import annotations
 
 from gpustate.policies.changes import Changes
+from gpustate.policies.files import CHART
 from gpustate.policies.loading import Kind, kind, load
 
-__all__ = ["Changes", "Kind", "kind", "load"]
+__all__ = ["CHART", "Changes", "Kind", "kind", "load"]

@@ -2,6 +2,7 @@
 
 The order is Helm's, later ones taking precedence: values files in order, ``--set-json``, ``--set``,
 ``--set-string``; then the patches. They apply to the policy's own document in its format, before states are built.
+A patch may refer to values that the document leaves at their defaults.
 
 Sources:
     helm/helm, pkg/cli/values/options.go (the order).
@@ -11,7 +12,7 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpustate.errors import PolicyError
@@ -27,6 +28,30 @@ Home = Callable[[str], Path]
 def at_top(_: str) -> Path:
     """All paths begin at the top."""
     return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How changes apply to the documents of a format.
+
+    Args:
+        home: maps paths of ``--values`` and ``--set`` to their parents.
+        patch_home: maps those of patches.
+        expand: completes a document for the patches.
+        default: of values that a document does not set.
+        removed: ``null`` stays in the document, since it removes a default: as in Helm values.
+        wrappers: keys around such a document elsewhere, which a patch may begin with.
+    """
+
+    home: Home = at_top
+    patch_home: Home = at_top
+    expand: Callable[[Tree], Tree] = lambda tree: tree
+    default: jsonpatch.Default = jsonpatch.no_defaults
+    removed: bool = False
+    wrappers: Path = ()
+
+
+_PLAIN = Format()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +73,19 @@ class Changes:
     def __bool__(self) -> bool:
         return any((self.values, self.set_json, self.set_typed, self.set_string, self.patches))
 
-    def on(
-        self,
-        tree: Tree,
-        home: Home = at_top,
-        patch_home: Home = at_top,
-        expand: Callable[[Tree], Tree] = lambda tree: tree,
-    ) -> Changed:
+    def on(self, tree: Tree, format: Format = _PLAIN) -> Changed:
         """Apply all changes.
 
         Args:
             tree: the policy's document.
-            home: maps paths of ``--values`` and ``--set`` to their parents.
-            patch_home: maps those of patches.
-            expand: completes the document for the patches.
+            format: of the document.
 
         Raises:
             PolicyError: with the option, or the line of its file.
         """
         touched: dict[Path, str] = {}
         for file in self.values:
-            tree = jsonpatch.merge(tree, trees.housed(_values(file), home), touched)
+            tree = jsonpatch.merge(tree, trees.housed(_values(file), format.home), touched)
         kinds = (
             (self.set_json, strvals.Kind.JSON),
             (self.set_typed, strvals.Kind.TYPED),
@@ -77,14 +94,19 @@ class Changes:
         for texts, kind in kinds:
             for text in texts:
                 for assignment in strvals.assignments(text, kind):
-                    tree = _assigned(tree, assignment, home, touched)
-        tree = expand(tree)
+                    tree = _assigned(tree, assignment, format.home, touched)
+        tree = format.expand(tree)
         for number, text in enumerate(self.patches, 1):
             patch = _patch(text, number if len(self.patches) > 1 else 0)
+            for name in format.wrappers:
+                patch = _unwrapped(patch, name)
             if isinstance(patch.value, list):
-                tree = jsonpatch.apply(tree, patch, touched, patch_home)
+                tree = jsonpatch.apply(tree, patch, touched, format.default, format.patch_home)
             else:
-                tree = jsonpatch.merge(tree, trees.housed(patch, patch_home), touched)
+                tree = jsonpatch.merge(tree, trees.housed(patch, format.patch_home), touched)
+        if format.removed:
+            for path, place in touched.items():
+                tree = _with_null(tree, path, place)
         return Changed(tree, touched)
 
 
@@ -125,6 +147,40 @@ def _patch(text: str, number: int) -> Tree:
             fix="a list is a JSON patch (RFC 6902), a mapping a merge patch (RFC 7386)",
         )
     return found[0]
+
+
+def _unwrapped(patch: Tree, name: str) -> Tree:
+    """A patch of the document in another one, below a key of that, as one of the document itself."""
+    if isinstance(patch.value, dict):
+        return (
+            patch.value.get(name, patch)
+            if isinstance(patch.value.get(name, patch).value, dict)
+            else patch
+        )
+
+    def inner(operation: Tree) -> Tree:
+        members = dict(operation.value) if isinstance(operation.value, dict) else {}
+        for key in ("path", "from"):
+            pointer = members.get(key)
+            if pointer is not None and isinstance(pointer.value, str):
+                text = pointer.value
+                members[key] = replace(
+                    pointer,
+                    value=text.removeprefix(f"/{name}") if text.startswith(f"/{name}/") else text,
+                )
+        return replace(operation, value=members) if members else operation
+
+    return replace(patch, value=[inner(operation) for operation in patch.value])
+
+
+def _with_null(tree: Tree, path: Path, place: str) -> Tree:
+    """The tree with ``null`` at a path of mappings that ends at no value."""
+    if not isinstance(tree.value, dict) or not path:
+        return tree
+    child = tree.value.get(path[0])
+    if child is None:
+        child = Tree({}, place) if path[1:] else Tree(None, place)
+    return Tree({**tree.value, path[0]: _with_null(child, path[1:], place)}, tree.place)
 
 
 def _patches(text: str, place: str, file: str | None) -> list[Tree]:

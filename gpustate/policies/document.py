@@ -35,8 +35,8 @@ from typing import Any
 from gpustate import registry
 from gpustate.core import cluster_part, where
 from gpustate.core.layering import ALLOW, by_label
-from gpustate.core.layers import Path
-from gpustate.core.policy import Policy, build, parameters
+from gpustate.core.layers import REMOVED, Path, value_at
+from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote, quote_name
@@ -113,6 +113,19 @@ def expanded(tree: Tree) -> Tree:
         states[name] = state
     document["states"] = Tree(states, listed.place)
     return Tree(document, tree.place)
+
+
+def value_by_default(path: Path) -> Any:
+    """The value of a state's parameter, or of a section, that a document does not set; else ``REMOVED``."""
+    if len(path) == 1 and path[0] in KEYS and path[0] not in ("format", "name", "preset", "states"):
+        return {}
+    cls = registry.find(path[1]) if path[0] == "states" and len(path) > 2 else None
+    if cls is None:
+        return REMOVED
+    try:
+        return value_at(every_parameter(build(cls, {})), path[2:])
+    except PolicyError:
+        return REMOVED  # it has a parameter without a default
 
 
 def of_policy(policy: Policy, places: Mapping[Path, str], place: str) -> Tree:

@@ -11,7 +11,7 @@ from gpustate import registry
 from gpustate.core.policy import Policy, build
 from gpustate.errors import PolicyError
 from gpustate.policies import document, files, python, trees
-from gpustate.policies.changes import Changes
+from gpustate.policies.changes import Changes, Format
 from gpustate.policies.trees import Tree
 
 _DOCUMENT = re.compile(r'\A\s*\{.*?"format"\s*:\s*"gpustate\.(\w+)/(\d+)"', re.DOTALL)
@@ -113,7 +113,8 @@ def _changed(
     """Build the policy of a document after its changes."""
     if not changes:
         return document.make(document.expanded(tree), classes=classes, notes=notes)
-    done = changes.on(tree, document.home, document.home, document.expanded)
+    format = Format(document.home, document.home, document.expanded, document.value_by_default)
+    done = changes.on(tree, format)
     before = document.expanded(tree)
     return document.make(
         done.tree, classes=classes, notes=notes, touched=done.touched, before=before
@@ -135,7 +136,7 @@ def _python(text: str, source: str, changes: Changes | None, origins: bool) -> P
 
 def _is_name(source: str) -> bool:
     """Whether ``source`` is a state: its name, or a word that is not a file either."""
-    if not _STATE_NAME.fullmatch(source):
+    if not _STATE_NAME.fullmatch(source) or files.is_chart(source):
         return False
     if registry.find(source) is not None:
         return True

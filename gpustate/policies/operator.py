@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpustate import gpu_operator, registry
@@ -16,14 +17,14 @@ from gpustate.core.layers import REMOVED, Path, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.gpu_operator import DesiredState, history
+from gpustate.gpu_operator import DesiredState, history, records
 from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, without_heading
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import parts
 from gpustate.gpu_operator.shape import WANTED
 from gpustate.policies import document, trees
-from gpustate.policies.changes import Changes, at_top
+from gpustate.policies.changes import Changes, Format
 from gpustate.policies.rewriting import Rewritten
 from gpustate.policies.trees import Tree
 
@@ -66,9 +67,8 @@ def read(
         return _read(text, path, how, None)
     documents, said, others = _documents(text, path)
     which = _which(documents)
-    helm = documents[which].get("kind") is None
     how = replace(how, release=how.release or said)
-    changed = changes.on(documents[which], at_top if helm else _home)
+    changed = changes.on(documents[which], _format(documents[which], how.release))
     rewritten = Rewritten(path, others)
     for number, tree in enumerate(documents):
         rewritten.add(changed.tree if number == which else tree)
@@ -153,6 +153,22 @@ def _home(key: str) -> Path:
     return () if key in _OBJECT_KEYS else ("spec",)
 
 
+def _format(document: Tree, release: str) -> Format:
+    """How changes apply to an object or to values, which a patch of the rendered object changes too."""
+    kind = document.get("kind")
+    if kind is None:
+        default = partial(records.unset, "helm", release)
+        return Format(default=default, removed=True, wrappers=("spec", "values"))
+
+    def of_object(path: Path) -> Any:
+        if path == ("spec",):
+            return {}
+        name = str(kind.value).lower()
+        return records.unset(name, release, path[1:]) if path[0] == "spec" else REMOVED
+
+    return Format(_home, default=of_object)
+
+
 def _documents(text: str, path: str) -> tuple[list[Tree], str, tuple[str, ...]]:
     """The objects of a file, those of a ``List`` one by one, the release set by one of them, other files.
 
@@ -196,9 +212,7 @@ def _own_documents(text: str, path: str) -> list[Tree]:
             found.extend(items.value)
         elif tree.value is not None:
             found.append(tree)
-    if not found:
-        raise PolicyError("is empty, wanted a policy", place=path)
-    return found
+    return found or [Tree({}, path)]
 
 
 def _which(documents: list[Tree]) -> int:

@@ -119,7 +119,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "nouveu", *ON), "'nouveu' is neither a file nor a state", ("mean nouveau",)),
     (("plan", ".", *ON), ".: is a directory, wanted a file", ("name the policy file",)),
     (("plan", "/dev/zero", *ON), "/dev/zero: is neither a file nor a link to one", ()),
-    (("plan", "empty.py", *ON), "empty.py: is empty", ()),
+    (("plan", "empty.py", *ON), "empty.py: defines no 'policy'", ()),
     (("plan", "nothing.py", *ON), "nothing.py: defines no 'policy'; end it with", ()),
     (("plan", "raises.py", *ON), "raises.py:3: ZeroDivisionError: division by zero", ()),
     (("plan", "syntax.py", *ON), "syntax.py:1: is not Python: '(' was never closed", ()),

@@ -50,7 +50,6 @@ def test_json_and_sarif_are_documents(gpustate: Cli, files: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("empty.yaml", b"", "empty.yaml: is empty"),
         ("binary.yaml", b"\0\1", "is a binary file"),
         ("latin.yaml", b"a: \xe4\n", "is not UTF-8"),
         ("twice.yaml", b"driver: {}\ndriver: {}\n", "twice.yaml:2: the key 'driver' is a duplicate of line 1"),

@@ -145,7 +145,7 @@ def test_the_schema_of_all_states_is_printed(gpustate: Cli) -> None:
         ),
         (("plan", "p.yaml", *ON, "--values", "gone"), "gone: no such file"),
         (("drift", "p.yaml", *ON, "-p", "x"), "--patch: is a string, wanted a patch"),
-        (("drift", "p.yaml", *ON, "--patch-file", "gone"), "gone: no such file"),
+        (("drift", "p.yaml", *ON, "-p", "@gone"), "gone: no such file"),
         (("validate", "validator", *ON, "--set-json", "validator.cuda=x"), "--set-json"),
         (("bake", "p.yaml", "--root", "no", "--set", "nouveau.x=1"), "--set nouveau.x=1: "),
         (

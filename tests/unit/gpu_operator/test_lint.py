@@ -431,7 +431,6 @@ def test_a_look_alike_hides_nothing_beside_it() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "f.yaml: is empty"),
         ("a: [\n", "f.yaml:2: is not YAML"),
         ("driver: {}\ndriver: {}\n", "f.yaml:2: the key 'driver' is a duplicate of line 1"),
         ("driver: !!python/object:os.system {}\n", "f.yaml:1: the tag"),

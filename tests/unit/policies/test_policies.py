@@ -150,9 +150,6 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty, wanted a policy"),
-        (b"\n  \n", "is empty"),
-        (b"# only a comment\n", "is empty"),
         (b"a: [1\nb: 2\n", ":2: is not YAML: .*that begins in line 1"),
         (b"a:\n\tb: 1\n", ":2: is not YAML: a tab.*replace it with spaces"),
         (b"- 1\n- 2\n", ":1: is a list, not a policy"),

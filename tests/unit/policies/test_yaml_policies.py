@@ -190,7 +190,10 @@ def test_the_published_schema_is_the_one_the_states_make() -> None:
         ("states: {}\n", True),
         ("preset: kubernetes-node\ndriver: {branch: 580}\nquarantine: false\n", True),
         ("preset: plain-node\nstates: {driver: {branch: 580}, mig: {}}\n", True),
-        ("preset: image\nname: a\npyinfra-x: {operation: files.directory, arguments: {path: /a}}\n", True),
+        (
+            "preset: image\nname: a\npyinfra-x: {operation: files.directory, arguments: {path: /a}}\n",
+            True,
+        ),
         (TOP + "driver: {branch: 580}\nstates: {}\n", False),
         ("preset: kubernetes\n", False),
         ("preset: image\ndriver: {brnch: 580}\n", False),

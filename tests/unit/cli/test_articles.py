@@ -1,0 +1,300 @@
+"""What introductions to the GPU Operator tell their readers to type works with gpustate as it stands there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commandline import Cli
+
+from gpustate import policies
+from gpustate.core.policy import Policy, parameters
+from gpustate.errors import PolicyError
+from gpustate.gpu_operator import history
+from gpustate.policies import Changes
+from gpustate.policies.files import CHART
+
+ARTICLES = Path(__file__).parents[2] / "data/articles"
+DEFAULTS = history.chart_defaults()
+MIXED = '[{"op":"replace","path":"/spec/mig/strategy","value":"mixed"}]'
+CLUSTER_POLICY = """\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {name: cluster-policy}
+spec: {operator: {}, daemonsets: {}, driver: {}, toolkit: {}, devicePlugin: {}, dcgm: {}, dcgmExporter: {}, nodeStatusExporter: {}, gfd: {}}
+"""
+HELM_RELEASE = """\
+apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: gpu-operator, namespace: gpu-operator}
+spec:
+  chart: {spec: {chart: gpu-operator, version: v25.10.1, sourceRef: {kind: HelmRepository, name: nvidia}}}
+  values: {toolkit: {enabled: true}}
+"""
+APPLICATION = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Application
+metadata: {name: gpu-operator}
+spec:
+  source:
+    chart: gpu-operator
+    targetRevision: v25.10.1
+    helm: {valuesObject: {toolkit: {enabled: true}}}
+"""
+SEVERAL = f"{CLUSTER_POLICY}---\n{(ARTICLES / 'time-slicing-config.yaml').read_text()}"
+OPERATOR_FILES = {
+    "cp.yaml": CLUSTER_POLICY,
+    "several.yaml": SEVERAL,
+    "values.yaml": "toolkit: {enabled: true}\n",
+    "empty.yaml": "",
+    "braces.yaml": "{}\n",
+    "comment.yaml": "# the site's values\n",
+    "helmrelease.yaml": HELM_RELEASE,
+    "application.yaml": APPLICATION,
+}
+
+
+@pytest.fixture(autouse=True)
+def _files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    shutil.copytree(ARTICLES, project, dirs_exist_ok=True)
+    for name, text in OPERATOR_FILES.items():
+        Path(name).write_text(text)
+
+
+def load(
+    source: str, *, strict: bool = False, release: str | None = None, **changes: str
+) -> Policy:
+    of_options = Changes(**{name: (text,) for name, text in changes.items()})
+    return policies.load(source, changes=of_options, strict=strict, release=release)
+
+
+def states(policy: Policy) -> dict[str, dict[str, Any]]:
+    return {state.name: parameters(state) for state in policy.states}
+
+
+def images(gpustate: Cli, *words: str) -> set[str]:
+    done = gpustate("render", *words)
+    assert done.status == 0, done
+    objects = [one for one in yaml.safe_load_all(done.out) if one["kind"] == "DaemonSet"]
+    pods = [one["spec"]["template"]["spec"] for one in objects]
+    return {container["image"] for pod in pods for container in pod["containers"]}
+
+
+@pytest.mark.parametrize("release", [None, "v24.6.2"])
+def test_a_version_alone_is_completed_by_the_chart_of_the_release(
+    gpustate: Cli, release: str | None
+) -> None:
+    options = ("--release", release) if release else ()
+    chart = history.chart_defaults(release or "")
+    plugin = f"{chart['devicePlugin.repository']}/{chart['devicePlugin.image']}:v0.16.1"
+    assert plugin in images(gpustate, "clusterpolicy-with-versions.yaml", *options)
+    policy = load("clusterpolicy-with-versions.yaml", release=release)
+    warnings = [one for one in policy.notes if "part of the image" in one]
+    assert len(warnings) == 1
+    assert (
+        "clusterpolicy-with-versions.yaml:16: warning: only a part of the image of devicePlugin, gfd"
+        in warnings[0]
+    )
+    assert (release or history.newest()) in warnings[0]
+    assert states(policy)["driver"]["version"] == "550.90.07"
+    assert states(policy)["container-toolkit"]["version"] == "1.16.1"
+
+
+def test_a_repository_and_a_version_are_completed_by_the_image_of_the_chart(gpustate: Cli) -> None:
+    options = ("--set", "devicePlugin.repository=mirror.example/k8s,devicePlugin.version=v0.17.0")
+    assert "mirror.example/k8s/k8s-device-plugin:v0.17.0" in images(gpustate, "cp.yaml", *options)
+
+
+def test_strict_refuses_a_part_of_an_image_as_the_operator_does() -> None:
+    with pytest.raises(PolicyError, match="devicePlugin sets version of its image, without"):
+        load("clusterpolicy-with-versions.yaml", strict=True)
+    with pytest.raises(
+        PolicyError, match="as the complete reference"
+    ):  # what is not a name of the chart's
+        load("cp.yaml", set_typed="devicePlugin.image=a/b,devicePlugin.version=v1")
+
+
+@pytest.mark.parametrize(
+    "source", ["", CHART, "nvidia/gpu-operator", "empty.yaml", "braces.yaml", "comment.yaml"]
+)
+def test_options_alone_change_the_chart_s_defaults(gpustate: Cli, source: str) -> None:
+    words = (
+        "--set",
+        "driver.enabled=true",
+        "--set",
+        "devicePlugin.enabled=true",
+        "--set",
+        "gfd.enabled=true",
+    )
+    named = (source,) if source else ()
+    plugin = f"{DEFAULTS['devicePlugin.repository']}/{DEFAULTS['devicePlugin.image']}:{DEFAULTS['devicePlugin.version']}"
+    assert plugin in images(gpustate, *named, *words)
+    done = gpustate(
+        "resolve",
+        "n1",
+        *named,
+        "-i",
+        "n1,",
+        "--set",
+        "driver.enabled=false",
+        "--set",
+        "toolkit.enabled=true",
+    )
+    assert "container-toolkit" in done.out
+    assert "nouveau" not in done.out
+
+
+def test_the_chart_s_defaults_are_those_of_the_release(gpustate: Cli) -> None:
+    version = history.chart_defaults("v25.3.0")["devicePlugin.version"]
+    plugin = f"nvcr.io/nvidia/k8s-device-plugin:{version}"
+    assert plugin in images(gpustate, "--release", "v25.3.0")
+
+
+def test_an_empty_pipe_is_that_of_a_command_that_failed(gpustate: Cli) -> None:
+    done = gpustate("render", "-")
+    assert (done.status, done.err) == (1, "gpustate: -: is empty, wanted a policy\n")
+
+
+def test_no_policy_and_no_change_is_an_error(gpustate: Cli) -> None:
+    assert "Missing argument 'POLICY'" in gpustate("render").err
+
+
+@pytest.mark.parametrize("source", OPERATOR_FILES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"patches": MIXED},
+        {"patches": '[{"op":"add","path":"/spec/mig/strategy","value":"mixed"}]'},
+        {"patches": '{"spec":{"mig":{"strategy":"mixed"}}}'},
+        {"set_typed": "mig.strategy=mixed"},
+        {"set_string": "mig.strategy=mixed"},
+        {"set_json": 'mig={"strategy":"mixed"}'},
+        {"values": "mixed.yaml"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_way_of_overriding_works_with_every_operator_file(
+    source: str, change: dict[str, str]
+) -> None:
+    Path("mixed.yaml").write_text("mig: {strategy: mixed}\n")
+    assert states(load(source, **change))["gpu-labels"]["mig_strategy"] == "mixed"
+
+
+@pytest.mark.parametrize(
+    ("source", "patch", "state", "parameter", "value"),
+    [
+        (
+            "driver.yaml",
+            '[{"op":"replace","path":"/spec/kernelModuleType","value":"open"}]',
+            "driver",
+            "module_type",
+            "open",
+        ),
+        (
+            "driver.yaml",
+            '[{"op":"test","path":"/spec/kernelModuleType","value":"auto"},{"op":"replace","path":"/spec/kernelModuleType","value":"open"}]',
+            "driver",
+            "module_type",
+            "open",
+        ),
+        (
+            "own.yaml",
+            '[{"op":"replace","path":"/states/driver/branch","value":570}]',
+            "driver",
+            "branch",
+            570,
+        ),
+        (
+            "own.yaml",
+            '[{"op":"add","path":"/states/nouveau/reboot_timeout_s","value":60}]',
+            "nouveau",
+            "reboot_timeout_s",
+            60,
+        ),
+        (
+            "own.py",
+            '[{"op":"replace","path":"/states/driver/branch","value":570}]',
+            "driver",
+            "branch",
+            570,
+        ),
+        ("own.py", '{"states":{"driver":{"branch":570}}}', "driver", "branch", 570),
+    ],
+)
+def test_a_patch_works_on_what_the_file_leaves_at_its_default(
+    source: str, patch: str, state: str, parameter: str, value: Any
+) -> None:
+    Path("driver.yaml").write_text(
+        "apiVersion: nvidia.com/v1alpha1\nkind: NVIDIADriver\nmetadata: {name: gpus}\nspec: {driverType: gpu}\n"
+    )
+    Path("own.yaml").write_text("format: gpustate.policy/1\nstates:\n  driver:\n  nouveau: {}\n")
+    Path("own.py").write_text(
+        "from gpustate import Policy\nfrom gpustate.states.driver import DriverInstalled\npolicy = Policy(DriverInstalled())\n"
+    )
+    assert states(load(source, patches=patch))[state][parameter] == value
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"patches": '{"driver":{"branch":570}}'},
+        {"patches": '[{"op":"replace","path":"/driver/branch","value":570}]'},
+        {"patches": '[{"op":"add","path":"/states/driver/branch","value":570}]'},
+        {"set_typed": "driver.branch=570"},
+        {"set_json": 'driver={"branch":570}'},
+        {"values": "branch.yaml"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+@pytest.mark.parametrize("name", ["preset.yaml", "own.yaml", "own.py"])
+def test_every_way_of_overriding_works_with_policies_of_gpustate(
+    name: str, change: dict[str, str]
+) -> None:
+    Path("branch.yaml").write_text("driver: {branch: 570}\n")
+    Path("preset.yaml").write_text("preset: kubernetes-node\ndriver: {branch: 580}\n")
+    Path("own.yaml").write_text("format: gpustate.policy/1\nstates: {driver: {branch: 580}}\n")
+    Path("own.py").write_text(
+        "from gpustate import presets\npolicy = presets.kubernetes_node(driver={'branch': 580})\n"
+    )
+    assert states(load(name, **change))["driver"]["branch"] == 570
+
+
+def test_a_patch_appends_to_a_list_of_the_chart_s_defaults(gpustate: Cli) -> None:
+    patch = '[{"op":"add","path":"/daemonsets/tolerations/-","value":{"key":"site","operator":"Exists"}}]'
+    done = gpustate("render", "values.yaml", "-p", patch)
+    plugin = next(one for one in yaml.safe_load_all(done.out) if one["kind"] == "DaemonSet")
+    keys = [one["key"] for one in plugin["spec"]["template"]["spec"]["tolerations"]]
+    assert "nvidia.com/gpu" in keys
+    assert "site" in keys
+
+
+def test_a_patch_of_a_key_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(
+        PolicyError, match=r"--patch: operation 1 of the patch \(/spec/mig/strateg\)"
+    ):
+        load("cp.yaml", patches=MIXED.replace("strategy", "strateg"))
+
+
+def test_null_removes_the_chart_s_default_as_for_helm() -> None:
+    assert "mig_strategy" in states(load("values.yaml"))["gpu-labels"]
+    for change in (
+        {"set_typed": "mig.strategy=null"},
+        {"patches": '[{"op":"remove","path":"/spec/mig/strategy"}]'},
+    ):
+        assert "mig_strategy" not in states(load("values.yaml", **change))["gpu-labels"]
+
+
+def test_the_values_of_production_with_a_release() -> None:
+    policy = load("values-prod.yaml", release="v26.3.1")
+    assert states(policy)["driver"]["module_type"] == "open"
+    assert "peermem" in states(policy)
+    assert states(policy)["gpu-labels"]["mig_strategy"] == "mixed"
+
+
+def test_a_patch_of_job_mapping_reaches_the_exporter() -> None:
+    patch = '{"spec":{"dcgmExporter":{"enabled":true,"hpcJobMapping":{"enabled":true,"directory":"/jobs"}}}}'
+    assert states(load("cp.yaml", patches=patch))["dcgm-exporter"]["job_mapping"] == "/jobs"
