@@ -118,9 +118,7 @@ def up(spec: LabSpec, say: Say = _silent) -> Lab:
                 f"lab {lab.name} is already running: {len(lab.nodes)} nodes, inventory {lab.inventory}"
             )
             return lab
-        prepared = images.prepare(
-            spec.images, say, kubernetes=bool(spec.kubernetes), slurm=spec.slurm
-        )
+        prepared = images.prepare(spec.images, say, slurm=spec.slurm)
         clusters.prepare(spec, say)
         try:
             lab = lab or _create(spec, prepared)

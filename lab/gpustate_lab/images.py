@@ -201,15 +201,12 @@ def recipe_of(image: str) -> Recipe:
         ) from None
 
 
-def prepare(
-    images: Sequence[str], say: Say, *, kubernetes: bool = False, slurm: bool = False
-) -> Prepared:
+def prepare(images: Sequence[str], say: Say, *, slurm: bool = False) -> Prepared:
     """Build missing images in parallel.
 
     Args:
         images: images of the nodes.
         say: called with one line for each build.
-        kubernetes: add a layer with the Debian packages of a Kubernetes node.
         slurm: add a layer with slurmd, and build the image of Slurm's head.
 
     Raises:
@@ -226,7 +223,7 @@ def prepare(
     with ThreadPoolExecutor(max_workers=max(1, min(len(names), os.cpu_count() or 1))) as pool:
         try:
             stacks = pool.map(
-                lambda image: _stack(image, repository, say, kubernetes=kubernetes, slurm=slurm),
+                lambda image: _stack(image, repository, say, slurm=slurm),
                 names,
             )
             built = dict(zip(names, stacks, strict=True))
@@ -240,7 +237,7 @@ def prepare(
 
 
 def _stack(
-    image: str, repository: simulation.Repository, say: Say, *, kubernetes: bool, slurm: bool
+    image: str, repository: simulation.Repository, say: Say, *, slurm: bool
 ) -> tuple[Path, ...]:
     recipe = recipe_of(image)
     stack: tuple[Path, ...] = (_base(recipe, say),)
@@ -255,14 +252,9 @@ def _stack(
     script = simulation.install_script(repository, recipe.distribution)
     content = simulation.digest(repository, recipe.distribution)
     stack = (_layer(f"{image}-gpu", stack, script, repository.root, content, say), *stack)
-    if kubernetes:
-        script = (SCRIPTS / "kubernetes.sh").read_text()
-        stack = (_layer(f"{image}-kubernetes", stack, script, None, "", say), *stack)
     if slurm:
         script = recipe.slurm_script("slurmd.sh")
-        # A separate name: on top of the Kubernetes layers it is a different layer.
-        name = f"{image}-kubernetes-slurmd" if kubernetes else f"{image}-slurmd"
-        stack = (_layer(name, stack, script, None, "", say), *stack)
+        stack = (_layer(f"{image}-slurmd", stack, script, None, "", say), *stack)
     return stack
 
 

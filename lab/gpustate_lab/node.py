@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.errors import LabError
-from gpustate_lab import daemon, host, network, process, setup, simulation, slurm_files
+from gpustate_lab import containerd, daemon, host, network, process, setup, simulation, slurm_files
 from gpustate_lab.command import run, tail
 from gpustate_lab.kubernetes import machine
 from gpustate_lab.kubernetes.layout import Layout
@@ -177,7 +177,12 @@ class Node:
             setup.fill(self.root, self.directory, self.lab_directory, self.spec.name, self.sources)
             if cluster:
                 layout = Layout(self.lab_directory, self.lab_directory.name, self.network)
-                machine.fill(self.root, layout, self.name, self.spec.number, pods=self.spec.pods)
+                machine.fill(self.root, layout, self.spec)
+            containerd.configure(
+                self.root,
+                cgroup_driver=self.spec.cgroups,
+                restrict_oom_score=bool(cluster) and not machine.may_lower_oom_score(),
+            )
             simulation.write_hardware(self.root, self.name, self.gpus, self.faults)
             for fault in self.faults:
                 simulation.switch_fault(self.root, fault, True)

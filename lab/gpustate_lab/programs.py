@@ -1,4 +1,4 @@
-"""Programs that the lab builds from pinned Go modules: Kubernetes, etcd, kwok, NVIDIA's own, containerd.
+"""Programs that the lab builds from pinned Go modules: Kubernetes, etcd, kwok, CNI plugins, NVIDIA's own, containerd.
 
 Each folder of ``modules/`` is a Go module that pins the versions (``go.mod``, ``go.sum``) and imports the
 commands to build (``tools.go``). One has its program itself: a DRA driver in place of NVIDIA's. Built programs are in the lab's cache, in a folder whose name ends in a
@@ -80,6 +80,7 @@ _PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _CONTAINERD = "github.com/containerd/containerd/v2"
 _ETCD = "go.etcd.io/etcd/server/v3"
 _NFD = "sigs.k8s.io/node-feature-discovery"
+_CNI = "github.com/containernetworking/plugins"
 _OPERATOR = "github.com/NVIDIA/gpu-operator"
 
 #: By module folder without version. ``-z lazy``: NVML is loaded at run time, and a function that the library
@@ -114,6 +115,7 @@ _FAMILIES = {
         },
     ),
     "gpu-operator": _Build(_OPERATOR, {}),
+    "cni-plugins": _Build(_CNI, {f"{_CNI}/pkg/utils/buildversion.BuildVersion": "v{version}"}),
 }
 
 

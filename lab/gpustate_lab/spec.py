@@ -1,6 +1,6 @@
 """The specification of a lab, parsed from the command line. Pure.
 
-Images and GPU sets are assigned in turn: with two images, four nodes get each image twice.
+Images, cgroup drivers and GPU sets are assigned in turn: with two images, four nodes get each image twice.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ FAULT = re.compile(r"(?P<name>[a-z][a-z0-9-]*)(:(?P<argument>[^@]+))?@(?P<node>[
 NO_GPUS = "none"
 #: Name of a lab if none is given.
 DEFAULT_NAME = "lab"
+DEFAULT_IMAGE = "ubuntu2404"
+#: Cgroup drivers of containerd and kubelet. The first, kubeadm's, is the default.
+CGROUP_DRIVERS = ("systemd", "cgroupfs")
 #: A lab has a /24; the controller has its first address.
 MAX_NODES = 200
 MAX_VIRTUAL = 5000
@@ -67,6 +70,7 @@ class NodeSpec:
         number: from 1; determines its address.
         image: name of its image.
         gpus: ``8xH100``, or ``none``.
+        cgroups: the cgroup driver of containerd and kubelet.
         faults: ``name`` or ``name:argument``, active from the first boot.
         kubernetes: it joins the Kubernetes cluster.
         pods: NVIDIA's programs and node feature discovery do not run as units.
@@ -77,6 +81,7 @@ class NodeSpec:
     number: int
     image: str
     gpus: str
+    cgroups: str = CGROUP_DRIVERS[0]
     faults: tuple[str, ...] = ()
     kubernetes: bool = False
     pods: bool = False
@@ -92,6 +97,7 @@ class LabSpec:
         nodes: number of nodes, 1 to 200, called ``gpu1``, ``gpu2`` and so on.
         images: assigned in turn.
         gpus: ``<count>x<model>`` or ``none``, assigned in turn.
+        cgroups: cgroup drivers of containerd and kubelet, assigned in turn.
         faults: faults from the first boot.
         kubernetes: minor version of the cluster that the nodes join, ``1.36``; empty: no cluster.
         virtual: number of additional kwok nodes, 0 to 5000.
@@ -101,8 +107,9 @@ class LabSpec:
 
     name: str = DEFAULT_NAME
     nodes: int = 2
-    images: tuple[str, ...] = ("debian12",)
+    images: tuple[str, ...] = (DEFAULT_IMAGE,)
     gpus: tuple[str, ...] = ("8xH100",)
+    cgroups: tuple[str, ...] = CGROUP_DRIVERS[:1]
     faults: tuple[Fault, ...] = ()
     kubernetes: str = ""
     virtual: int = 0
@@ -126,10 +133,17 @@ class LabSpec:
             raise LabError("--pods requires a Kubernetes cluster", fix="add --kubernetes")
         if not 1 <= self.nodes <= MAX_NODES:
             raise LabError(f"invalid number of nodes {self.nodes}; choose 1 to {MAX_NODES}")
-        if not self.images or not self.gpus:
+        if not self.images or not self.gpus or not self.cgroups:
             raise LabError(
-                "a lab needs at least one image and one GPU set", fix="see gpustate lab up --help"
+                "a lab needs at least one image, one GPU set and one cgroup driver",
+                fix="see gpustate lab up --help",
             )
+        for driver in self.cgroups:
+            if driver not in CGROUP_DRIVERS:
+                raise LabError(
+                    f"cgroup driver {driver!r} does not exist",
+                    fix=f"choose one of {', '.join(CGROUP_DRIVERS)}",
+                )
         names = self.node_names
         for fault in self.faults:
             if fault.node not in names:
@@ -150,6 +164,7 @@ class LabSpec:
                 number=index + 1,
                 image=self.images[index % len(self.images)],
                 gpus=self.gpus[index % len(self.gpus)],
+                cgroups=self.cgroups[index % len(self.cgroups)],
                 faults=tuple(fault.text for fault in self.faults if fault.node == name),
                 kubernetes=bool(self.kubernetes),
                 pods=self.pods,
@@ -169,8 +184,9 @@ class LabSpec:
         cls,
         *,
         nodes: int = 2,
-        image: str = "debian12",
+        image: str = DEFAULT_IMAGE,
         gpus: str = "8xH100",
+        cgroups: str = CGROUP_DRIVERS[0],
         faults: Sequence[str] = (),
         name: str = DEFAULT_NAME,
         kubernetes: str = "",
@@ -184,6 +200,7 @@ class LabSpec:
             nodes=nodes,
             images=_split(image),
             gpus=_split(gpus),
+            cgroups=_split(cgroups),
             faults=tuple(Fault.parse(text) for text in faults),
             kubernetes=kubernetes,
             virtual=virtual,
@@ -203,7 +220,8 @@ class LabSpec:
             images=tuple(data["images"]),
             gpus=tuple(data["gpus"]),
             faults=tuple(Fault(**fault) for fault in data["faults"]),
-            # Records of labs without a cluster may lack these.
+            # Older records lack these.
+            cgroups=tuple(data.get("cgroups", CGROUP_DRIVERS[1:])),
             kubernetes=data.get("kubernetes", ""),
             virtual=data.get("virtual", 0),
             pods=data.get("pods", False),

@@ -11,7 +11,14 @@ import click
 from gpustate.cli import common
 from gpustate.errors import UsageError
 from gpustate_lab.requirements import PROGRAMS
-from gpustate_lab.spec import DEFAULT_NAME, KUBERNETES_VERSIONS, NAME, LabSpec
+from gpustate_lab.spec import (
+    CGROUP_DRIVERS,
+    DEFAULT_IMAGE,
+    DEFAULT_NAME,
+    KUBERNETES_VERSIONS,
+    NAME,
+    LabSpec,
+)
 
 if TYPE_CHECKING:
     from gpustate_lab.api import Lab
@@ -97,7 +104,7 @@ def _programs() -> list[tuple[str, str]]:
     "--image",
     "images",
     multiple=True,
-    default=("debian12",),
+    default=(DEFAULT_IMAGE,),
     show_default=True,
     metavar="IMAGE[,...]",
     help="Image of the nodes, from the list below; repeatable. Several are assigned to nodes in turn: with "
@@ -110,6 +117,15 @@ def _programs() -> list[tuple[str, str]]:
     show_default=True,
     metavar="GPUS[,...]",
     help="GPUs of each node: COUNTxMODEL, with a model from the list below, or none; repeatable. Several are "
+    "assigned to nodes in turn.",
+)
+@click.option(
+    "--cgroups",
+    multiple=True,
+    default=CGROUP_DRIVERS[:1],
+    show_default=True,
+    metavar="DRIVER[,...]",
+    help=f"Cgroup driver of containerd and kubelet, {' or '.join(CGROUP_DRIVERS)}; repeatable. Several are "
     "assigned to nodes in turn.",
 )
 @click.option(
@@ -157,6 +173,7 @@ def up(
     nodes: int,
     images: tuple[str, ...],
     gpus: tuple[str, ...],
+    cgroups: tuple[str, ...],
     faults: tuple[str, ...],
     kubernetes: str,
     virtual: int,
@@ -177,6 +194,7 @@ def up(
         nodes=nodes,
         image=",".join(images),
         gpus=",".join(gpus),
+        cgroups=",".join(cgroups),
         faults=faults,
         name=_or_default(_given(lab, name)),
         kubernetes=kubernetes,

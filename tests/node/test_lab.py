@@ -158,7 +158,7 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(lab: Lab, delay_s: float) 
     name = f"pytest-killed-{os.getpid()}"
     program = (
         "from gpustate_lab import api; from gpustate_lab.spec import LabSpec;"
-        f"api.up(LabSpec(name={name!r}, nodes=2, gpus=('none',)))"
+        f"api.up(LabSpec(name={name!r}, nodes=2, images=('debian12',), gpus=('none',)))"
     )
     process = subprocess.Popen([sys.executable, "-c", program])
     record = lab.directory.with_name(name) / "lab.json"

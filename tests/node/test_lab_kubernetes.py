@@ -238,7 +238,7 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(lab_programs: None, delay_
     name = f"pytest-killed-{os.getpid()}"
     program = (
         "from gpustate_lab import api; from gpustate_lab.spec import LabSpec;"
-        f"api.up(LabSpec(name={name!r}, nodes=1, gpus=('none',), kubernetes='1.36', virtual=2))"
+        f"api.up(LabSpec(name={name!r}, nodes=1, images=('debian12',), gpus=('none',), kubernetes='1.36', virtual=2))"
     )
     began = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
     try:

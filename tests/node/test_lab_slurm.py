@@ -33,7 +33,9 @@ pytestmark = pytest.mark.node
 @pytest.fixture(scope="module")
 def bare(lab_factory: Callable[[LabSpec], Lab]) -> Cluster:
     """Two nodes of eight GPUs, no driver yet."""
-    return Cluster.of(lab_factory(LabSpec(nodes=2, gpus=("8xH100",), slurm=True)))
+    return Cluster.of(
+        lab_factory(LabSpec(nodes=2, images=("debian12",), gpus=("8xH100",), slurm=True))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +179,7 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(cluster: Cluster, started:
     name = f"pytest-slurm-{os.getpid()}"
     program = (
         "from gpustate_lab import api; from gpustate_lab.spec import LabSpec;"
-        f"api.up(LabSpec(name={name!r}, nodes=1, gpus=('none',), slurm=True))"
+        f"api.up(LabSpec(name={name!r}, nodes=1, images=('debian12',), gpus=('none',), slurm=True))"
     )
     process = subprocess.Popen([sys.executable, "-c", program])
     deadline = time.monotonic() + 60

@@ -186,7 +186,7 @@ def licence(make: LabFactory, folder: Path) -> Trial:
 
 
 def slurm(make: LabFactory, folder: Path) -> Trial:
-    lab = make(LabSpec(nodes=1, gpus=("8xH100",), slurm=True))
+    lab = make(LabSpec(nodes=1, images=("debian12",), gpus=("8xH100",), slurm=True))
     (node,) = lab.nodes
     base: States = {
         "driver-repository": {},

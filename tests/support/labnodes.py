@@ -115,14 +115,15 @@ def lab_programs(lab_machine: None) -> None:
 
 
 @contextlib.contextmanager
-def _labs() -> Iterator[LabFactory]:
+def _labs(cgroups: str | None = "cgroupfs") -> Iterator[LabFactory]:
     names: list[str] = []
 
     def make(spec: LabSpec) -> Lab:
         name = f"pytest-{next(_numbers)}-{os.getpid()}"
         names.append(name)
         api.READY_TIMEOUT_S = READY_TIMEOUT_S * PATIENCE
-        return api.up(replace(spec, name=name))
+        own = spec if cgroups is None else replace(spec, cgroups=(cgroups,))
+        return api.up(replace(own, name=name))
 
     try:
         yield make
@@ -135,6 +136,13 @@ def _labs() -> Iterator[LabFactory]:
 def lab_factory(lab_machine: None) -> Iterator[LabFactory]:
     """Makes labs of any kind; a name is given to each, and all are gone at the end of the module."""
     with _labs() as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def kubeadm_labs(lab_machine: None) -> Iterator[LabFactory]:
+    """As ``lab_factory``, with the cgroup drivers of the specification."""
+    with _labs(None) as make:
         yield make
 
 

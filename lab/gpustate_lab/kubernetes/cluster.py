@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 NODES_TIMEOUT_S = 120.0
 #: Without the additional time for virtual nodes, see :meth:`Kubernetes._wait_virtual`.
 VIRTUAL_TIMEOUT_S = 60.0
+CNI_PLUGINS = "cni-plugins"
 _KWOK, _NFD = "kwok", "nfd-master"
 
 
 def modules(spec: LabSpec) -> tuple[str, ...]:
     """Return the modules of :mod:`gpustate_lab.programs` that a lab needs."""
-    names = [f"kubernetes-{spec.kubernetes}", "etcd", "device-plugin"]
+    names = [f"kubernetes-{spec.kubernetes}", "etcd", "device-plugin", CNI_PLUGINS]
     names.append("nfd-image" if spec.pods else "nfd")
     return (*names, "kwok") if spec.virtual else tuple(names)
 
@@ -59,8 +60,9 @@ class Kubernetes:
         """Write the files that nodes need at boot, and start etcd and the API server."""
         spec, layout = self._lab.spec, self.layout
         for name in modules(spec):
+            folder = layout.network_plugins if name == CNI_PLUGINS else layout.programs
             for program in programs.provide(name, say).values():
-                controlplane.link_program(program, layout.programs)
+                controlplane.link_program(program, folder)
         layout.write_users()
         busybox = _file_of_image(self._lab, containers.BUSYBOX)
         containers.make_images(layout.images, busybox)

@@ -31,7 +31,7 @@ PAUSE_TAGS = tuple(
 )
 #: Not ``latest``, which kubelets pull.
 BUSYBOX_TAG = "docker.io/library/busybox:lab"
-#: Path of Debian's static busybox in the layer of ``kubernetes.sh``.
+#: Path of Debian's static busybox in every root.
 BUSYBOX = "usr/lib/gpustate-lab/busybox"
 
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"

@@ -52,6 +52,11 @@ class Layout:
         return self.lab / "programs"
 
     @property
+    def network_plugins(self) -> Path:
+        """Folder of the CNI plugins of nodes."""
+        return self.directory / "cni"
+
+    @property
     def images(self) -> Path:
         """Folder of container images that nodes import at boot."""
         return self.directory / "images"

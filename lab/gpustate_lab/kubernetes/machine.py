@@ -1,7 +1,6 @@
 """Set up a Kubernetes node: kubelet, credentials, CNI, NVIDIA's agents.
 
-The image has only Debian's CNI plugins. Programs and container images are folders of the lab, mounted read-only;
-the other files are written to each new disk, so that a reset node joins as the same Node. Paths are those of
+Programs, CNI plugins and container images are folders of the lab, mounted read-only; the other files are written to each new disk, so that a reset node joins as the same Node. Paths are those of
 kubeadm.
 
 A kubelet expects a machine, but a node is a container. Kernel settings that a kubelet changes are files bound over
@@ -22,15 +21,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import tomlkit
 import yaml
 
 from gpustate import shell
 from gpustate_lab.kubernetes.layout import Layout
 from gpustate_lab.process import cgroup_hierarchies
+from gpustate_lab.spec import NodeSpec
 
 #: Mount points of the lab's folders in a node.
 PROGRAMS = "/opt/gpustate-lab/programs"
+NETWORK_PLUGINS = "/opt/cni/bin"
 IMAGES = "/opt/gpustate-lab/images"
 #: Environment file of the device plugin.
 PLUGIN_SETTINGS = "/etc/default/gpustate-lab-device-plugin"
@@ -48,25 +48,21 @@ MAX_PODS = 61
 
 #: capabilities(7).
 _SYS_RESOURCE = 24
-_CRI_VERSION_2 = "io.containerd.grpc.v1.cri"
-_CRI_VERSION_3 = "io.containerd.cri.v1.runtime"
 
 
 def binds(lab: Path) -> list[str]:
     """Return systemd-nspawn arguments that mount the lab's programs and images in a node."""
-    folders = {lab / "programs": PROGRAMS, lab / "kubernetes" / "images": IMAGES}
+    folders = {
+        lab / "programs": PROGRAMS,
+        lab / "kubernetes" / "cni": NETWORK_PLUGINS,
+        lab / "kubernetes" / "images": IMAGES,
+    }
     return [f"--bind-ro={source}:{target}" for source, target in folders.items()]
 
 
-def fill(root: Path, layout: Layout, name: str, number: int, *, pods: bool = False) -> None:
-    """Initialise a new disk.
-
-    Args:
-        root: the node's ``/`` on the controller.
-        name: of the node.
-        number: determines its addresses.
-        pods: NVIDIA's programs and node feature discovery do not run as units.
-    """
+def fill(root: Path, layout: Layout, node: NodeSpec) -> None:
+    """Initialise a new disk; ``root`` is the node's ``/`` on the controller."""
+    name, number = node.name, node.number
     address = str(layout.network.address(number))
     authority = layout.authority
     files: dict[str, tuple[str, int]] = {}
@@ -85,7 +81,10 @@ def fill(root: Path, layout: Layout, name: str, number: int, *, pods: bool = Fal
         text = layout.kubeconfig_text(agent, authority.issue(agent, agent), NFD_NAMESPACE)
         add(f"etc/kubernetes/{agent}.kubeconfig", text, 0o600)
     add("etc/kubernetes/node-feature-discovery/nfd-worker.conf", "core:\n  sleepInterval: 10s\n")
-    add("var/lib/kubelet/config.yaml", yaml.safe_dump(kubelet_configuration(), sort_keys=False))
+    add(
+        "var/lib/kubelet/config.yaml",
+        yaml.safe_dump(kubelet_configuration(node.cgroups), sort_keys=False),
+    )
     add("etc/cni/net.d/10-gpustate-lab.conflist", network_configuration(layout, number))
     # Containers get a copy; the lab has no DNS server.
     add("etc/resolv.conf", "")
@@ -106,7 +105,9 @@ def fill(root: Path, layout: Layout, name: str, number: int, *, pods: bool = Fal
         "# NVIDIA's device plugin and GPU feature discovery: DEVICE_LIST_STRATEGY=envvar\n",
     )
     units = {
-        unit: text for unit, text in _units(address).items() if not (pods and unit in AGENT_UNITS)
+        unit: text
+        for unit, text in _units(address).items()
+        if not (node.pods and unit in AGENT_UNITS)
     }
     for unit, text in units.items():
         add(f"etc/systemd/system/{unit}", text)
@@ -120,10 +121,12 @@ def fill(root: Path, layout: Layout, name: str, number: int, *, pods: bool = Fal
         _link(wanted / unit, f"/etc/systemd/system/{unit}")
     for program in ("kubelet", "kubectl"):
         _link(root / "usr/bin" / program, f"{PROGRAMS}/{program}")
-    _configure_containerd(root / "etc/containerd/config.toml")
+    # Debian's containerd reads plugins from here.
+    if not (root / "usr/lib/cni").exists():
+        _link(root / "usr/lib/cni", NETWORK_PLUGINS)
 
 
-def kubelet_configuration() -> dict[str, Any]:
+def kubelet_configuration(cgroup_driver: str) -> dict[str, Any]:
     """Return the kubelet's configuration; comments explain differences from kubeadm's."""
     configuration: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -137,7 +140,7 @@ def kubelet_configuration() -> dict[str, Any]:
         "tlsCertFile": "/var/lib/kubelet/pki/kubelet.crt",
         "tlsPrivateKeyFile": "/var/lib/kubelet/pki/kubelet.key",
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-        "cgroupDriver": "cgroupfs",
+        "cgroupDriver": cgroup_driver,
         "maxPods": MAX_PODS,
         # Disk and memory are the controller's.
         "failSwapOn": False,
@@ -145,17 +148,17 @@ def kubelet_configuration() -> dict[str, Any]:
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
     }
-    if not _may_lower_oom_score():
+    if not may_lower_oom_score():
         # The kernel would refuse the kubelet's default of -999, at start and then every minute. A process may
         # write its current value, which a node's processes inherit from this one.
         inherited = Path("/proc/self/oom_score_adj").read_text()
         configuration["oomScoreAdj"] = int(inherited)
     if len(cgroup_hierarchies()) > 1:
         # A node has a part of each cgroup v1 hierarchy, but not its root, in which the kubelet would create its
-        # QoS groups.
+        # QoS groups; systemd creates them below the node's part.
         configuration |= {
             "failCgroupV1": False,
-            "cgroupsPerQOS": False,
+            "cgroupsPerQOS": cgroup_driver == "systemd",
             "enforceNodeAllocatable": [],
         }
     return configuration
@@ -237,19 +240,7 @@ def _units(address: str) -> dict[str, str]:
     }
 
 
-def _configure_containerd(path: Path) -> None:
-    """Configure containerd for a controller without CAP_SYS_RESOURCE."""
-    if _may_lower_oom_score():
-        return
-    document = tomlkit.parse(path.read_text() if path.exists() else "version = 2\n")
-    version = int(str(document.get("version", 1)))
-    section = {1: "cri", 2: _CRI_VERSION_2}.get(version, _CRI_VERSION_3)
-    plugins = document.setdefault("plugins", {})
-    plugins.setdefault(section, {})["restrict_oom_score_adj"] = True
-    _write(path, tomlkit.dumps(document), 0o644)
-
-
-def _may_lower_oom_score() -> bool:
+def may_lower_oom_score() -> bool:
     for line in Path("/proc/self/status").read_text().splitlines():
         key, _, value = line.partition(":")
         if key == "CapBnd":

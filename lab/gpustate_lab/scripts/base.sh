@@ -30,6 +30,10 @@ mkdir -p "$downloads/partial"
 mount --bind "$downloads" "$root/var/cache/apt/archives"
 DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 HOME=/root chroot "$root" \
     apt-get -q -y -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false -o Binary::apt-get::APT::Keep-Downloaded-Packages=true install "$@"
+# For a container image. Not installed: it would replace busybox, which initramfs-tools may use.
+LC_ALL=C.UTF-8 HOME=/root chroot "$root" sh -euc 'cd /tmp; apt-get -q download busybox-static
+    dpkg-deb -x busybox-static_*.deb busybox; mkdir -p /usr/lib/gpustate-lab
+    mv "$(find busybox -type f -path "*bin/busybox")" /usr/lib/gpustate-lab/busybox; rm -r busybox busybox-static_*.deb'
 umount "$root/var/cache/apt/archives"
 
 chroot "$root" sh -eu <<'EOF'

@@ -1,4 +1,6 @@
 # Slurm's daemon for nodes, from Debian itself. Key and slurm.conf are the lab's, so none is made here.
+debian=/usr/lib/gpustate-lab/sources.list
+[ ! -e $debian ] || mount --bind $debian /etc/apt/sources.list
 apt-get -q -o Acquire::Check-Valid-Until=false update
 apt-get -q -y -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false -o Binary::apt-get::APT::Keep-Downloaded-Packages=true install slurmd slurm-client munge
 rm -f /etc/munge/munge.key

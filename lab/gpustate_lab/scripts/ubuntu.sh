@@ -25,6 +25,8 @@ DISTRIB_DESCRIPTION="Ubuntu $point LTS"
 EOF
 printf 'Vendor: Ubuntu\nParent: Debian\n' > /etc/dpkg/origins/ubuntu
 ln -sf ubuntu /etc/dpkg/origins/default
+mkdir -p /usr/lib/gpustate-lab
+mv /etc/apt/sources.list /usr/lib/gpustate-lab/sources.list
 echo '# Ubuntu sources have moved to /etc/apt/sources.list.d/ubuntu.sources' > /etc/apt/sources.list
 rm -f /etc/apt/sources.list.d/*
 cat > /etc/apt/apt.conf.d/50unattended-upgrades << 'EOF'
@@ -44,3 +46,8 @@ cat > /etc/apt/apt.conf.d/20auto-upgrades << 'EOF'
 APT::Periodic::Update-Package-Lists "1";
 APT::Periodic::Unattended-Upgrade "1";
 EOF
+systemctl unmask apt-daily.timer apt-daily-upgrade.timer
+systemctl enable apt-daily.timer apt-daily-upgrade.timer
+# As kubeadm's documentation has it. Ubuntu's containerd has the project's folder of CNI plugins, Debian's another one.
+mkdir -p /etc/containerd
+containerd config default | sed 's#"/usr/lib/cni"#"/opt/cni/bin"#' > /etc/containerd/config.toml

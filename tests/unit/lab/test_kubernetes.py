@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import tarfile
-import tomllib
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from gpustate_lab.kubernetes.certificates import Authority
 from gpustate_lab.kubernetes.client import Client
 from gpustate_lab.kubernetes.layout import USERS, Layout
 from gpustate_lab.network import Network
+from gpustate_lab.spec import CGROUP_DRIVERS, NodeSpec
 
 
 @pytest.fixture
@@ -139,47 +139,22 @@ def test_images_of_pods_have_the_names_that_the_policy_asks_for(tmp_path: Path) 
     assert features["User"] == "65534:65534"
 
 
-@pytest.mark.parametrize(
-    ("text", "table"),
-    [
-        ("version = 2\n", "io.containerd.grpc.v1.cri"),
-        ("version = 3\n", "io.containerd.cri.v1.runtime"),
-        ("", "cri"),
-    ],
-)
-def test_containerd_s_setting_is_in_the_table_of_its_configuration_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, table: str
-) -> None:
-    monkeypatch.setattr(machine, "_may_lower_oom_score", lambda: False)
-    path = tmp_path / "config.toml"
-    path.write_text(text)
-    machine._configure_containerd(path)
-    document = tomllib.loads(path.read_text())
-    assert document["plugins"] == {table: {"restrict_oom_score_adj": True}}
-
-
-def test_where_the_machine_allows_it_containerd_s_file_stays_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "_may_lower_oom_score", lambda: True)
-    machine._configure_containerd(tmp_path / "config.toml")
-    assert not (tmp_path / "config.toml").exists()
-
-
+@pytest.mark.parametrize("driver", CGROUP_DRIVERS)
 def test_a_kubelet_that_may_not_lower_its_oom_score_keeps_the_one_it_has(
-    monkeypatch: pytest.MonkeyPatch,
+    driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_may_lower_oom_score", lambda: False)
+    monkeypatch.setattr(machine, "may_lower_oom_score", lambda: False)
     own = int(Path("/proc/self/oom_score_adj").read_text())
-    assert machine.kubelet_configuration()["oomScoreAdj"] == own
-    monkeypatch.setattr(machine, "_may_lower_oom_score", lambda: True)
-    assert "oomScoreAdj" not in machine.kubelet_configuration()
+    assert machine.kubelet_configuration(driver)["oomScoreAdj"] == own
+    monkeypatch.setattr(machine, "may_lower_oom_score", lambda: True)
+    assert "oomScoreAdj" not in machine.kubelet_configuration(driver)
 
 
 def test_a_node_s_files_carry_its_own_credentials(layout: Layout, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    (root / "usr/bin").mkdir(parents=True)
-    machine.fill(root, layout, "gpu3", 3)
+    for folder in ("bin", "lib"):
+        (root / "usr" / folder).mkdir(parents=True)
+    machine.fill(root, layout, NodeSpec("gpu3", 3, "ubuntu2404", "none", kubernetes=True))
     config = yaml.safe_load((root / "etc/kubernetes/kubelet.conf").read_text())
     data = base64.b64decode(config["users"][0]["user"]["client-certificate-data"])
     subject = x509.load_pem_x509_certificate(data).subject.rfc4514_string()
@@ -188,6 +163,9 @@ def test_a_node_s_files_carry_its_own_credentials(layout: Layout, tmp_path: Path
     assert "--node-ip=10.217.5.13" in unit
     cni = json.loads((root / "etc/cni/net.d/10-gpustate-lab.conflist").read_text())
     assert cni["plugins"][0]["ipam"]["ranges"] == [[{"subnet": str(layout.network.pods(3))}]]
+    assert (root / "usr/lib/cni").readlink() == Path("/opt/cni/bin")
+    kubelet = yaml.safe_load((root / "var/lib/kubelet/config.yaml").read_text())
+    assert kubelet["cgroupDriver"] == "systemd"
     mode = (root / "etc/kubernetes/kubelet.conf").stat().st_mode
     assert mode & 0o777 == 0o600
 

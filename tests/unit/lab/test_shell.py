@@ -11,7 +11,6 @@ SHELLCHECK = Path(sysconfig.get_path("scripts")) / "shellcheck"
 #: What shellcheck finds and is meant, with the reason. A directive in these files would be part of what a root is
 #: made of, and have every root built again.
 MEANT = {
-    ("lab/gpustate_lab/scripts/kubernetes.sh", "SC2164"): "layer.sh runs it with sh -eu",
     ("lab/gpustate_lab/scripts/rpm.sh", "SC2164"): "layer.sh runs it with sh -eu",
     ("lab/gpustate_lab/scripts/ubuntu.sh", "SC2154"): "the image's recipe sets distribution",
     (

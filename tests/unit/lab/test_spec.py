@@ -50,9 +50,26 @@ def test_a_number_of_nodes_outside_one_subnet_is_refused(nodes: int) -> None:
         LabSpec(nodes=nodes)
 
 
-@pytest.mark.parametrize("lists", [{"image": ","}, {"gpus": ""}])
+def test_the_default_node_is_ubuntus_with_the_systemd_cgroup_driver() -> None:
+    assert [(node.image, node.cgroups) for node in LabSpec.parse(nodes=1).node_specs()] == [
+        ("ubuntu2404", "systemd")
+    ]
+
+
+def test_cgroup_drivers_are_dealt_out_in_turn() -> None:
+    spec = LabSpec.parse(nodes=3, cgroups="cgroupfs,systemd")
+    assert [node.cgroups for node in spec.node_specs()] == ["cgroupfs", "systemd", "cgroupfs"]
+    assert LabSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_a_cgroup_driver_that_does_not_exist_names_those_that_do() -> None:
+    with pytest.raises(LabError, match=r"'v2' does not exist; choose one of systemd, cgroupfs"):
+        LabSpec.parse(cgroups="v2")
+
+
+@pytest.mark.parametrize("lists", [{"image": ","}, {"gpus": ""}, {"cgroups": ","}])
 def test_an_empty_list_is_refused(lists: dict[str, str]) -> None:
-    with pytest.raises(LabError, match="at least one image and one GPU set"):
+    with pytest.raises(LabError, match="at least one image, one GPU set and one cgroup driver"):
         LabSpec.parse(**lists)  # type: ignore[arg-type]
 
 
