@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Prints kubelet_cgroup=DRIVER|WHERE where a kubelet runs and names its cgroup driver.
-for kp in "$PROC"/[0-9]*/comm; do
+for kp in /proc/[0-9]*/comm; do
   ks=; { read -r ks <"$kp"; } 2>/dev/null || :
   [ "$ks" = kubelet ] || continue
   kp=${kp%/comm}; kd=; kf=; kn=

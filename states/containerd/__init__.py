@@ -36,6 +36,7 @@ from gpustate.formats.containerd import (
     marks,
     plan_edit,
     plan_removal,
+    release,
 )
 from gpustate.formats.systemd import Unit
 from gpustate.ops.daemons import Daemon
@@ -236,6 +237,30 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         if not posixpath.isabs(path or "/"):
             return f"{self.unit} names its file {path!r}: write an absolute path there"
         return None
+
+    def refuse(self, observed: Observed) -> str | None:
+        return super().refuse(observed) or self._cgroup_drivers(observed)
+
+    def _cgroup_drivers(self, observed: Observed) -> str | None:
+        """Refuse to register a handler that would copy another cgroup driver than the kubelet's.
+
+        From containerd 2.0 on the kubelet takes the runtime's word (KEP-4033).
+        """
+        found = observed.found
+        kubelet, _, where = found.kubelet_cgroup.partition("|")
+        if self.absent or not kubelet or not found.dump or release(found.version) >= (2, 0):
+            return None
+        now = effective(found.dump)
+        name = "runc" if now.default_runtime == self.handler else now.default_runtime
+        options = now.runtimes.get(name, {}).get("options", {})
+        runtime = "systemd" if options.get("SystemdCgroup") is True else "cgroupfs"
+        if runtime == kubelet or name not in now.runtimes or not self.edit(observed).files:
+            return None
+        table = ".".join((now.cri_path[0], f'"{now.cri_path[1]}"', "containerd", "runtimes", name))
+        return (
+            f"cgroup drivers disagree: kubelet ({where}): {kubelet}, containerd's {name}: {runtime}; set SystemdCgroup = "
+            f"{str(kubelet == 'systemd').lower()} in [{table}.options] of {found.started_with}, then: systemctl restart {self.unit}"
+        )
 
     def explain_dead(self, observed: Observed, edit: Edit) -> str:
         if not observed.read:

@@ -13,6 +13,7 @@ from gpustate.core.queries import Answer
 from gpustate.core.shared_probes import KEPT
 from gpustate.formats.containerd import ROOT_PATH
 from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, served, unit_command
+from gpustate.probes.cri_status import KUBELET
 from gpustate.runtimes.facts import CriQuery, RuntimeFacts
 
 #: Where containerd answers unless told otherwise.
@@ -28,10 +29,12 @@ class Found(RuntimeFacts):
     Args:
         started_with: the file the unit starts it with.
         trapped: an imported file is newer than the root, so containerd does not do what they say.
+        kubelet_cgroup: the cgroup driver of the kubelet that runs here and where that is set, separated by ``|``.
     """
 
     started_with: str = ROOT_PATH
     trapped: bool = False
+    kubelet_cgroup: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,15 @@ class ContainerdQuery(CriQuery[Found]):
             OWED=owed("containerd"),
             SERVED=served("containerd"),
         )
-        return unit_command(self.unit) + BLOBS + KEPT + dump + script
+        return unit_command(self.unit) + BLOBS + KEPT + dump + script + KUBELET
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "containerd's files", ("file", "dump", "error"))
-        return Found.read(rows, started_with=rows.last("root") or ROOT_PATH)
+        return Found.read(
+            rows,
+            started_with=rows.last("root") or ROOT_PATH,
+            kubelet_cgroup=rows.last("kubelet_cgroup"),
+        )
 
     def placeholder(self) -> Found:
         return Found()

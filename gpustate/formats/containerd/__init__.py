@@ -27,6 +27,7 @@ from gpustate.formats.containerd.model import (
     Files,
     Handler,
     disabled_cri,
+    release,
     same_program,
 )
 from gpustate.formats.containerd.plan import (
@@ -54,5 +55,6 @@ __all__ = [
     "is_imported",
     "plan_edit",
     "plan_removal",
+    "release",
     "same_program",
 ]

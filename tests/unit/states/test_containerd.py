@@ -275,6 +275,26 @@ def test_a_service_whose_process_is_stopped_by_a_signal_is_refused() -> None:
     assert theirs.refuse(theirs.probe(node)) is None
 
 
+@pytest.mark.parametrize(("kubelet", "value"), [("systemd", "true"), ("cgroupfs", "false")])
+def test_another_cgroup_driver_than_the_kubelets_is_refused_before_a_restart(
+    kubelet: str, value: str
+) -> None:
+    state, word = ContainerdHandlerRegistered(), f"SystemdCgroup = {value}"
+    other = word.replace(value, "false" if value == "true" else "true")
+
+    def refused(setting: str, version: str = "1.7.24") -> str | None:
+        dump = dump_of(version).replace("SystemdCgroup = false", setting)
+        node = node_with(version, dump=dump, kubelet_cgroup=f"{kubelet}|/var/lib/kubelet/c.yaml")
+        return state.refuse(state.probe(node))
+
+    said = refused(other) or ""
+    assert f"kubelet (/var/lib/kubelet/c.yaml): {kubelet}, containerd's runc: " in said
+    table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]'
+    assert f"set {word} in {table} of {ROOT}, then: systemctl restart containerd.service" in said
+    assert refused(word) is None
+    assert refused(other, "2.1.9") is None, "the kubelet takes its word"
+
+
 def test_a_stopped_service_is_started_first_and_one_that_failed_by_its_restart() -> None:
     state = ContainerdHandlerRegistered()
     kinds: dict[str, list[type]] = {}
