@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -171,12 +172,17 @@ def make_plan(
 
 def _drift_sentence(result: api.DriftResult) -> str:
     """How many nodes and objects differ; nodes that could not be compared are no nodes without drift."""
-    unknown = sum(not node.states and not node.drifted for node in result.nodes)
-    counts = [f"{len(result.drifted)} of {len(result.nodes) - unknown} nodes"]
+    uncompared = Counter(
+        node.status.value
+        for node in result.nodes
+        if not node.drifted and (node.drift_unknown or not node.states)
+    )
+    compared = len(result.nodes) - uncompared.total()
+    counts = [f"{len(result.drifted)} of {compared} nodes"]
     counts += [text] if (text := objects.drifted(result.document)) else []
     line = f"Drift: {' and '.join(counts)} differ from the policy"
-    plural = "s" * (unknown != 1)
-    return f"{line}; {unknown} node{plural} could not be compared." if unknown else f"{line}."
+    missing = ", ".join(f"{count} {status}" for status, count in uncompared.items())
+    return f"{line}; not compared: {missing}." if missing else f"{line}."
 
 
 def _show_saved(

@@ -20,9 +20,13 @@ _PHASES = {
     "result": "changing",
     "verifying": "validating",
     "rebooting": "rebooting",
+    "releasing": "releasing",
     "waiting": "waiting",
 }
-_PLAIN = ("started", "step", "result", "draining", "rebooting", "waiting", "note", "finished")
+_PLAIN = (
+    *("started", "step", "result", "draining", "rebooting", "releasing"),
+    *("waiting", "note", "finished"),
+)
 
 
 class Progress:

@@ -14,6 +14,7 @@ from gpustate.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpustate.core.node import Node
     from gpustate.rollout.running import Running
     from gpustate.rollout.status import Status
     from gpustate.schedulers.base import Hold
@@ -36,7 +37,7 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     """Show running rollouts, and nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.
 
     Reads the schedulers that the inventory names, from any machine, and the rollouts of this machine; nodes are not
-    contacted.
+    contacted. If the inventory names no scheduler, the locks of its nodes are read.
     """
     from gpustate.cli.notes import print_notes
     from gpustate.cli.pause import clusters_of
@@ -59,12 +60,6 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
         found = statuses(inventory.nodes, access)
         rollouts = each_once([*running_in(access), *running_here()])
         foreign = access.foreign_clusters() if listed else ()
-        if not access.named and not rollouts:
-            raise UsageError(
-                "the inventory names no scheduler",
-                place=str(options["inventory"]),
-                fix="pass --kubeconfig FILE, or set gpustate_kubeconfig or gpustate_slurm_host",
-            )
     finally:
         access.close()
     print_notes(
@@ -87,21 +82,51 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
         if one.member.hold
     }
     rows = [_rollout(one, holds) for one in rollouts]
+    phases = {(row["run"], node["name"]): node["phase"] for row in rows for node in row["nodes"]}
+    shown = [_in_phase(one, phases, names.get(one.member.name, one.member.name)) for one in shown]
+    locks: list[dict[str, Any]] = []
+    codes: list[int] = []
+    if not access.named:
+        locks, codes = common.query_nodes(inventory, options["forks"], _lock)
     if output == "json":
-        common.write_out(
-            common.as_json(
-                {
-                    "format": "gpustate.status/1",
-                    "members": [_row(one) for one in shown],
-                    "rollouts": rows,
-                }
-            )
-        )
+        document = {
+            "format": "gpustate.status/1",
+            "members": [_row(one) for one in shown],
+            "rollouts": rows,
+        }
+        common.write_out(common.as_json(document | ({} if access.named else {"locks": locks})))
+        common.finish(*codes)
         return
     _rollouts_page(rows, whole=whole)
+    if not rows and not access.named:
+        click.echo("no run is in progress on this machine")
     _page(shown)
-    out = sum(not one.in_service for one in found)
-    click.echo(f"nodes={len(found)} in_service={len(found) - out} out_of_service={out}")
+    if access.named:
+        out = sum(not one.in_service for one in found)
+        click.echo(f"nodes={len(found)} in_service={len(found) - out} out_of_service={out}")
+    else:
+        locked = [row for row in locks if "lock" in row]
+        for row in (*locked, *(row for row in locks if "error" in row)):
+            click.echo(f"{row['name']}  {row.get('lock') or row['error']}")
+        click.echo(f"nodes={len(locks)} locked={len(locked)} unreachable={len(codes)}")
+    common.finish(*codes)
+
+
+def _lock(node: Node) -> dict[str, Any]:
+    """The lock of a node, in words; nothing where it has none."""
+    from gpustate.engine.ledger import LedgerQuery
+
+    ledger = node.query(LedgerQuery())
+    return {"lock": ledger.lock.describe()} if ledger.lock is not None and ledger.locked else {}
+
+
+def _in_phase(one: Status, phases: Mapping[tuple[str, str], str], name: str) -> Status:
+    """A member in the phase that its run has published, which may be further than that of its hold."""
+    hold = one.member.hold
+    phase = phases.get((hold.run, name), "") if hold else ""
+    if hold is None or phase not in _AT_WORK:
+        return one
+    return replace(one, member=replace(one.member, hold=replace(hold, phase=phase)))
 
 
 def _command(run: str) -> str:

@@ -36,7 +36,7 @@ _FAILURES = {124: "its command timed out", 127: "its program is not installed"}
     "--run",
     "run",
     metavar="RUN",
-    help="Run whose record, journals and logs are collected [default: the newest run].",
+    help="Run whose record, journals and logs are collected [default: the newest run of the nodes].",
 )
 @click.option(
     "--lines",
@@ -80,8 +80,8 @@ def support_bundle(
         )
     common.check_out(file, "give another FILE.tar.gz")
     archive = Archive(clock.now())
-    record = _record(run)
     inventory = common.load_inventory(options)
+    record = _record(run, [node.name for node in inventory.nodes])
     archive.add_data("versions.json", _versions())
     for path in added:
         reader = TextFiles("text file", UsageError, _ADDED_MIB)
@@ -109,11 +109,11 @@ def support_bundle(
     common.finish(*(EXIT_UNREACHABLE for row in rows if "error" in row))
 
 
-def _record(run: str | None) -> dict[str, Any]:
-    """The record of a run, by default of the newest one; empty if there is none."""
+def _record(run: str | None, nodes: list[str]) -> dict[str, Any]:
+    """The record of a run, by default of the newest one of these nodes; empty if there is none."""
     from gpustate.engine import records
 
-    return records.load(run) if run is not None else records.newest()
+    return records.load(run) if run is not None else records.newest(nodes)
 
 
 def _versions() -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _add_run(archive: Archive, record: Mapping[str, Any], inventory: Inventory) 
     from gpustate.reporting import audit
 
     if not record:
-        archive.miss("run", "no run is recorded on this machine")
+        archive.miss("run", "no run of these nodes is recorded on this machine")
         return
     archive.add_data("run/record.json", record)
     try:

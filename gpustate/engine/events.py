@@ -12,8 +12,8 @@ class Event:
 
     Args:
         node: its name.
-        kind: connecting, probing, planned, started, step, result, verifying, draining, rebooting, waiting,
-            note, secret (only for the user who runs it), finished; of the run itself, without a node: wave, rollout.
+        kind: connecting, probing, planned, started, step, result, verifying, draining, rebooting, releasing,
+            waiting, note, secret (only for the user who runs it), finished; of the run itself, without a node: wave, rollout.
         text: for a person.
         state: the state it is about, if any.
     """

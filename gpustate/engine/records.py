@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +147,13 @@ def load(run: str) -> dict[str, Any]:
     return found[run]
 
 
-def newest() -> dict[str, Any]:
-    """The record of the newest run; empty if there is none."""
-    return next(reversed(_all().values()), {})
+def newest(nodes: Collection[str]) -> dict[str, Any]:
+    """The record of the newest run that reached one of some nodes, or has not ended; empty if there is none."""
+    for data in reversed(_all().values()):
+        reached = (data.get("outcome") or {}).get("nodes")
+        if reached is None or not set(nodes).isdisjoint(reached):
+            return data
+    return {}
 
 
 def _all() -> dict[str, dict[str, Any]]:

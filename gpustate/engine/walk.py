@@ -203,7 +203,7 @@ class Walk:
             self.session.shell(self._release(ledger.lock.run))
         if self.result.status is NodeStatus.OK:
             subject = self._subject(observations, results)
-            say = partial(self._say, "draining")
+            say = partial(self._say, "releasing")
             self.result.notes += self.options.maintenance.end(subject, "", say)
 
     def _record(
@@ -437,10 +437,10 @@ class Walk:
         """Take the node out of service if the change needs it, and back if it went well."""
         subject = self._subject(observations, results)
         maintenance = self.options.maintenance
-        say = partial(self._say, "draining")
+        say = partial(self._say, "releasing")
 
         try:
-            maintenance.begin(subject, say, self.stop)
+            maintenance.begin(subject, partial(self._say, "draining"), self.stop)
         except GpustateError:
             self._check_stop()
             raise

@@ -203,7 +203,7 @@ class Waves:
                 self._set(event.node, "changing", f"reboots: {event.text}")
             elif event.kind == "verifying":
                 self._set(event.node, "validating", "")
-            elif event.kind in ("draining", "waiting", "probing"):
+            elif event.kind in ("draining", "releasing", "waiting", "probing"):
                 shown = self._shown.get(event.node)
                 if shown is not None:
                     shown.why = event.text or event.kind

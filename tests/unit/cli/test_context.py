@@ -35,6 +35,18 @@ class Refusing(First):
 policy = Policy(Refusing(path="{folder}/a"), Third(path="{folder}/c"), notes=("a note on the policy",))
 """
 
+UNREADABLE = """
+from filestates import First
+from gpustate import Policy
+from gpustate.errors import RefusedError
+
+class Unreadable(First):
+    def probe(self, node):
+        raise RefusedError("line 3 is no TOML")
+
+policy = Policy(Unreadable(path="{folder}/a"))
+"""
+
 FORESEEN = """
 from filestates import First, Second
 from gpustate import Plan, Policy
@@ -146,6 +158,13 @@ def test_a_removal_is_planned_saved_shown_and_carried_out(
     assert not path.exists()
     refused = gpustate("plan", "away.json", "--remove")
     assert "--remove is only for new plans" in refused.err
+
+
+def test_a_refused_node_is_not_one_without_drift(gpustate: Cli, site: Path, project: Path) -> None:
+    (project / "policy.py").write_text(UNREADABLE.format(folder=site))
+    drifted = gpustate("drift", "policy.py", *ON)
+    assert drifted.status == 5, drifted
+    assert "Drift: 0 of 0 nodes differ from the policy; not compared: 1 refused." in drifted.out
 
 
 def test_drift_is_counted_beside_a_refusal_and_the_rest_is_applied(

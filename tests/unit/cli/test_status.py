@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -233,6 +234,15 @@ def test_a_node_is_shown_in_the_phase_of_its_hold_where_the_run_has_published_an
     assert "gpu4  held since 2026-11-24T10:00:00Z: CHG-7\n      next: its workloads leave" in text
 
 
+def test_a_node_has_one_phase(inventory: Path) -> None:
+    progress = {**PROGRESS, "nodes": {"b": {**PROGRESS["nodes"]["gpu2"], "phase": "validating"}}}
+    CLUSTERS.append(FakeCluster(progress))
+    text = run("-i", inventory)
+    assert "b  validating since" in text
+    assert "b  validating  Kubernetes" in text
+    assert "changing" not in text
+
+
 def test_the_document_fits_its_schema(inventory: Path) -> None:
     document = json.loads(run("-i", inventory, "-o", "json", "--all"))
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
@@ -243,12 +253,28 @@ def test_the_document_fits_its_schema(inventory: Path) -> None:
     assert document["members"][4]["not_ready_since"] == "08:00"
 
 
-def test_an_inventory_without_a_scheduler_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "hosts.yml"
-    path.write_text("all: {hosts: {gpu1: {}}}\n")
-    done = CliRunner().invoke(cli, ["status", "-i", str(path)])
-    assert done.exit_code == 1
-    assert "names no scheduler" in done.output + str(done.exception)
+def test_an_inventory_without_a_scheduler_shows_the_locks_of_its_nodes(tmp_path: Path) -> None:
+    hosts = {
+        name: {"ansible_connection": "local", "gpustate_state_folder": str(tmp_path / name)}
+        for name in ("gpu1", "gpu2")
+    }
+    path = tmp_path / "hosts.json"
+    path.write_text(json.dumps({"all": {"hosts": hosts}}))
+
+    def invoke(*words: str) -> Result:
+        return CliRunner().invoke(cli, [*words, "-i", str(path)])
+
+    free = invoke("status")
+    assert free.exit_code == 0
+    assert free.stdout == "no run is in progress on this machine\nnodes=2 locked=0 unreachable=0\n"
+    assert invoke("lock", "-l", "gpu2", "--reason", "CHG-9").exit_code == 0
+    locked = invoke("status")
+    assert re.search(
+        r"^gpu2  held by \S+ \(locked: CHG-9\) since .*\nnodes=2 locked=1 ", locked.stdout, re.M
+    )
+    document = json.loads(invoke("status", "-o", "json").stdout)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    assert [sorted(row) for row in document["locks"]] == [["name"], ["lock", "name"]]
 
 
 # --- rollouts under way ----------------------------------------------------------------

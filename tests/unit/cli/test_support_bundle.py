@@ -105,10 +105,18 @@ def test_a_bundle_has_the_run_and_every_node_and_no_secret(gpustate: Cli, site: 
             assert secret not in text
 
 
+def test_the_newest_run_of_the_nodes_is_taken(gpustate: Cli, site: Path) -> None:
+    gpustate("apply", "policy.py", "-i", "hosts.yml", "--yes", "-l", "gpu1")
+    gpustate("apply", "policy.py", "-i", "hosts.yml", "--yes", "-l", "away")
+    gpustate("support-bundle", "-i", "hosts.yml", "-l", "gpu1", "b.tar.gz")
+    record = json.loads(contents(site / "b.tar.gz")["run/record.json"])
+    assert record["options"]["limit"] == "gpu1"
+
+
 def test_without_a_run_the_rest_is_collected(gpustate: Cli, site: Path) -> None:
     done = gpustate("support-bundle", "-i", "hosts.yml", "-l", "gpu1", "b.tar.gz")
     assert done.status == 0, done.err
-    assert "missing: run: no run is recorded on this machine" in done.err
+    assert "missing: run: no run of these nodes is recorded on this machine" in done.err
     done = gpustate("support-bundle", "-i", "hosts.yml", "--run", "nobody", "b.tar.gz")
     assert (done.status, "no run 'nobody'" in done.err) == (1, True)
     done = gpustate("support-bundle", "-i", "hosts.yml", "no/b.tar.gz")
