@@ -170,7 +170,9 @@ class ContainerResult:
         error: why no container ran, in the runtime's words; empty if one ran.
         devices: NVIDIA's device nodes in it.
         denied: device nodes that the device cgroup, or a security module, prevents it from opening.
-        unlinked: device nodes without their link below /dev/char, if systemd writes the device cgroup.
+        programs: the low-level runtime and systemd, with versions, if systemd manages the container's devices.
+        unlisted: device nodes in it that systemd does not know, so that it loses them at the next daemon-reload.
+        hooked: those of them that are not in its OCI specification, but were added by a hook.
         files: files of the driver that were mounted into it.
         gpus: UUIDs of the GPUs that NVML lists in it.
         nvml_error: why NVML lists none.
@@ -185,7 +187,9 @@ class ContainerResult:
     error: str = ""
     devices: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
-    unlinked: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
+    hooked: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     nvml_error: str = ""

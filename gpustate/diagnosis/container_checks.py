@@ -64,6 +64,8 @@ OBSERVED = (
     Kind("library-missing", "a library of the driver is missing in the container", remedies.CDI_STALE, "cdi"),
     Kind("denied", "the container may not open its device nodes",
          "check the permissions in the CDI specification and the device cgroup; look for denials: journalctl -k | grep -iE 'apparmor|avc'"),
+    Kind("hook-devices", "the container would lose its GPUs at the next systemctl daemon-reload", remedies.MODE_CDI,
+         "container-toolkit"),
     Kind("dev-char", "the container would lose its GPUs at the next systemctl daemon-reload",
          remedies.by_apply("create the links", "dev-char"), "dev-char"),
     Kind("cuda", "the CUDA kernel fails in the container, but runs on the node",
@@ -87,7 +89,7 @@ REPORTED = (
          remedies.HANDLER_BINARY, "container-toolkit",
          pattern=r"exec:? \"?\S*nvidia-container-runtime[^ \":]*\"?: |unable to retrieve OCI runtime error.*nvidia-container-runtime"),
     Kind("legacy", "mode legacy needs nvidia-container-cli, which fails",
-         "use CDI: gpustate apply POLICY -l NODE --set container-toolkit.mode=cdi; or install libnvidia-container-tools in the toolkit's version",
+         remedies.MODE_CDI + "; or install libnvidia-container-tools in the toolkit's version",
          "container-toolkit",
          pattern=r"nvidia-container-cli|auto-detected mode as 'legacy'"),
     Kind("not-accepted", "NVIDIA's runtime refuses the container's request for GPUs",
@@ -161,7 +163,7 @@ def named(result: ContainerResult) -> str:
     """Names of device nodes and libraries that were injected into the container."""
     nodes = [path.removeprefix("/dev/") for path in result.devices]
     names = sorted(path.rpartition("/")[2] for path in result.files if ".so" in path)
-    return f"{_some(nodes, 16) or 'no device node'}; {_some(names, 8) or 'no library'}"
+    return f"{_some(nodes) or 'no device node'}; {_some(names) or 'no library'}"
 
 
 def _ran(result: ContainerResult, expected: tuple[str, ...]) -> tuple[str, str] | None:
@@ -182,8 +184,18 @@ def _ran(result: ContainerResult, expected: tuple[str, ...]) -> tuple[str, str] 
         lost = "cannot be loaded" in result.cuda_text
         number = "" if result.cuda_error is None else f" (CUDA {result.cuda_error})"
         return "library-missing" if lost else "cuda", f"{result.cuda_text}{number}"
-    if result.unlinked:
-        return "dev-char", f"no link in /dev/char for {_some(list(result.unlinked))}"
+    programs = " and ".join(result.programs)
+    if result.hooked:
+        return (
+            "hook-devices",
+            f"NVIDIA's hook added {_some(list(result.hooked), 2)} (mode legacy), unknown to {programs}, "
+            "as they are not in the OCI specification",
+        )
+    if result.unlisted:
+        return (
+            "dev-char",
+            f"{programs} need a link in /dev/char for {_some(list(result.unlisted), 2)}",
+        )
     return None
 
 
@@ -197,7 +209,9 @@ def failure(result: ContainerResult, expected: tuple[str, ...]) -> Failure | Non
         found = _ran(result, expected)
         if found is None:
             return None
-        kind, words = _BY_NAME[found[0]], f"{found[1]}; injected: {named(result)}"
+        kind, words = _BY_NAME[found[0]], found[1]
+        if kind.name not in ("hook-devices", "dev-char"):
+            words += f"; injected: {named(result)}"
     return Failure(kind, f"{result.way}: {kind.summary}: {words}")
 
 
@@ -221,6 +235,7 @@ def summary(observed: ChainObservation) -> str:
     rows = [
         f"{one.way}: {len(one.gpus)} GPUs, {injected(one)}"
         + (f", kernel ran on {one.cuda_ok}" if one.cuda_ok else "")
+        + (f", known to {' and '.join(one.programs)}" if one.programs else "")
         for one in observed.containers or ()
     ]
     return "; ".join(rows)

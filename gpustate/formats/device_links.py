@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_RUNC = (1, 1, 7)
-_SYSTEMD = 240
+#: Versions from which on no links are needed.
+_SINCE = {"runc": (1, 1, 7), "crun": (0,), "systemd": (240,)}
 
 
 def program_versions(text: str) -> tuple[str, ...]:
@@ -29,12 +29,12 @@ def links_needed(programs: Iterable[str]) -> bool:
     Args:
         programs: as :func:`program_versions` returns them.
     """
-    versions = [program.split(" ") for program in programs]
-    runtimes = [name for name, _ in versions if name != "systemd"]
-    old = (
-        tuple(int(part) for part in number.split(".") if part)
-        < (_RUNC if name == "runc" else (_SYSTEMD,))
-        for name, number in versions
-        if name != "crun"
-    )
-    return not runtimes or len(runtimes) == len(versions) or any(old)
+    names = {program.split(" ")[0] for program in programs}
+    known = "systemd" in names and len(names) > 1
+    return not known or any(too_old(program) for program in programs)
+
+
+def too_old(program: str) -> bool:
+    """Whether a program, with its version, needs the links."""
+    name, number = program.split(" ")
+    return tuple(int(part) for part in number.split(".") if part) < _SINCE[name]

@@ -1,10 +1,11 @@
 """Report the driver's files and devices in this container, and run the CUDA kernel on devices.
 
-    python3 -I -S -B container_inside.py TIMEOUT_S (all | UUID...)
+    python3 -I -S -B container_inside.py [--hold=TOKEN] TIMEOUT_S (all | UUID...)
 
 Prints one line ``gpustate-container=`` with a JSON object: device nodes with the error number of opening them,
 files that are mounted one by one, the GPUs and MIG devices that NVML lists, and a result of the kernel for each
 requested device: with ``all``, every MIG device that NVML lists, or every GPU if there is none.
+With ``--hold`` it then waits for SIGUSR1, at most 10 s, so that the node can read what systemd knows of this container.
 
 Surprising: a device node that the device cgroup denies exists anyway; only opening it fails, with EPERM. Any
 other error comes from the driver.
@@ -23,6 +24,7 @@ import glob
 import json
 import os
 import re
+import signal
 import stat
 import sys
 from typing import Any
@@ -33,6 +35,7 @@ sys.path.insert(0, os.path.abspath(__file__).rpartition("/gpustate/")[0] or "/")
 from gpustate.nodeside import cuda_validation
 
 MARK = "gpustate-container="
+_HOLD_S = 10
 #: Files that runtimes themselves mount.
 _OWN = ("/etc/", "/proc/", "/sys/", "/dev/", "/run/.containerenv", "/run/secrets", "/.dockerenv")
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -111,13 +114,20 @@ def _mig_devices(library: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[str]:
 def main() -> int:
     """Entry point in the container."""
     listed = nvml()
-    wanted = sys.argv[2:]
+    words = sys.argv[1:]
+    held = words[0].startswith("--hold=")
+    timeout_s, *wanted = words[held:]
     if wanted == ["all"]:
         wanted = listed["mig"] or listed["uuids"]
-    results = cuda_validation.validate(wanted, float(sys.argv[1])) if wanted else []
+    results = cuda_validation.validate(wanted, float(timeout_s)) if wanted else []
     report = {"devices": devices(), "files": files(), "nvml": listed, "cuda": results}
     sys.stdout.write(f"\n{MARK}{json.dumps(report)}\n")
     sys.stdout.flush()
+    if held:
+        # The handler shows the node that this program waits: see container_scope.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        signal.signal(signal.SIGUSR1, lambda number, frame: None)
+        signal.sigtimedwait({signal.SIGUSR1}, _HOLD_S)
     return 0
 
 

@@ -29,14 +29,15 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpustate.diagnosis import chain
 from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult, Wanted
-from gpustate.nodeside import container_hooks, container_image, cri, cri_rows
+from gpustate.formats.device_links import links_needed, program_versions, too_old
+from gpustate.nodeside import container_hooks, container_image, container_scope, cri, cri_rows
 
 #: Unique name of the containerd namespace, the containers and the image.
 NAME = "gpustate-validate"
@@ -65,17 +66,27 @@ class Test:
         timeout_s: how long one may take, with its image.
         image: archive in the format of ``docker save``.
         command: to run in it.
+        low_level: with the systemd cgroup driver, prints the version of the low-level runtime; empty otherwise.
+        token: identifies the container's process, which waits after its report; empty: it does not wait.
     """
 
     uuids: tuple[str, ...]
     timeout_s: float
     image: bytes
     command: tuple[str, ...]
+    low_level: tuple[str, ...] = ()
+    token: str = ""
+
+    def in_unit(self, *low_level: str) -> Test:
+        """This test in a container that is a unit of systemd."""
+        token = f"{os.getpid()}-{time.monotonic_ns()}"
+        return replace(self, low_level=low_level, token=token)
 
     @property
     def argv(self) -> list[str]:
         """The command line in the container."""
-        return [*self.command, f"{self.timeout_s:g}", *self.uuids]
+        hold = [f"--hold={self.token}"] if self.token else []
+        return [*self.command, *hold, f"{self.timeout_s:g}", *self.uuids]
 
 
 #: linux/prctl.h.
@@ -88,36 +99,60 @@ def end_with_parent() -> None:
 
 
 def run(
-    argv: Sequence[str], timeout_s: float, data: bytes | None = None, clean: bool = True
+    argv: Sequence[str],
+    timeout_s: float,
+    data: bytes | None = None,
+    clean: bool = True,
+    watch: Callable[[], bool] | None = None,
 ) -> str:
     """Run a program and return what it printed.
+
+    Args:
+        argv: its command line.
+        timeout_s: how long it may take, in seconds.
+        data: its input.
+        clean: a failure is an error.
+        watch: called from time to time while it runs, until it returns true.
 
     Raises:
         CommandError: it is missing, failed, or did not finish in time.
     """
     environment = {key: value for key, value in os.environ.items() if key not in _UNSET}
     environment["LC_ALL"] = "C"
+    ends = time.monotonic() + timeout_s
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             argv,
-            input=data if data is not None else b"",
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=environment,
-            timeout=timeout_s,
-            check=False,
             start_new_session=True,
             preexec_fn=end_with_parent,
         )
-    except subprocess.TimeoutExpired:
-        raise CommandError(f"{argv[0]} did not finish within {timeout_s:.0f} s") from None
     except OSError as error:
         raise CommandError(f"{argv[0]}: {error.strerror or error}") from None
-    if done.returncode != 0 and clean:
-        text = done.stderr.decode("utf-8", "replace").strip()
+    with process:
+        while True:
+            left = max(0.0, ends - time.monotonic())
+            try:
+                out, err = process.communicate(data, left if watch is None else min(left, 0.1))
+                break
+            except subprocess.TimeoutExpired:
+                data = None
+                if left == 0.0:
+                    process.kill()
+                    raise CommandError(
+                        f"{argv[0]} did not finish within {timeout_s:.0f} s"
+                    ) from None
+                if watch is not None and watch():
+                    watch = None
+    if process.returncode != 0 and clean:
+        text = err.decode("utf-8", "replace").strip()
         lines = [line for line in text.splitlines() if "level=warning" not in line]
-        words = lines or done.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise CommandError(" ".join(words[-6:]) or f"{argv[0]} exited with {done.returncode}")
-    return done.stdout.decode("utf-8", "replace")
+        words = lines or out.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise CommandError(" ".join(words[-6:]) or f"{argv[0]} exited with {process.returncode}")
+    return out.decode("utf-8", "replace")
 
 
 #: Variables that select another machine's daemon, or another namespace.
@@ -144,9 +179,19 @@ def started(
         began: monotonic time from which the limit counts, in seconds.
         log: file that has the container's output instead of the command's own output.
     """
+    scopes: list[container_scope.Scope | None] = []
+    systemd = program_versions(attempt(["systemctl", "--version"])) if test.token else ()
+
+    def watch() -> bool:
+        pid = container_scope.ready(test.argv)
+        if pid is not None:
+            reads_names = bool(systemd) and not too_old(systemd[0])
+            scopes.append(container_scope.observe(pid, attempt, reads_names=reads_names))
+        return pid is not None
+
     left = max(1.0, test.timeout_s - (time.monotonic() - began))
     try:
-        out = run(argv, left)
+        out = run(argv, left, watch=watch if test.token else None)
         out = out if log is None else _text(log)
     except CommandError as error:
         tail = " ".join(_text(log).strip().splitlines()[-6:]) if log is not None else ""
@@ -155,12 +200,22 @@ def started(
     lines = [line for line in out.splitlines() if line.startswith(MARK)]
     try:
         report: dict[str, Any] = json.loads(lines[-1][len(MARK) :])
-        return reported(way, report, began)
+        result = reported(way, report, began)
     except (IndexError, ValueError, KeyError, TypeError, AttributeError):
         last = out.strip().splitlines()[-1:] or ["nothing"]
         return ContainerResult(
             way, error=f"the container printed no report: {last[0]}", elapsed_s=elapsed(began)
         )
+    if not test.token:
+        return result
+    programs = (*program_versions(attempt(test.low_level)), *systemd)
+    if not scopes:
+        needed = unlinked(result.devices) if links_needed(programs) else ()
+        return replace(result, unlisted=needed, programs=programs if needed else ())
+    scope = scopes[0]
+    if scope is None:
+        return result
+    return replace(result, programs=programs, unlisted=scope.unlisted, hooked=scope.hooked)
 
 
 def _text(path: Path) -> str:
@@ -429,17 +484,19 @@ class Containerd:
             return ContainerResult(way, error=f"cannot create a directory in /run: {error}")
         log = folder / "output"
         argv = [*self.ctr, "run", "--rm", "--log-uri", f"file://{log}", *options]
-        argv += [*self.request_options(how), IMAGE, name, *self.test.argv]
+        test = self.test
+        if handler.systemd_cgroup:
+            test = test.in_unit(handler.binary or "runc", "--version")
+        argv += [*self.request_options(how), IMAGE, name, *test.argv]
         try:
-            result = started(way, argv, self.test, began, log)
+            result = started(way, argv, test, began, log)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         words = completed(result.error, handler.binary)
         binary = "" if how == "device" else handler.binary
         result = replace(result, error=with_hook(words, binary, how))
-        links = unlinked(result.devices) if handler.systemd_cgroup else ()
         files = tuple(path for path in result.files if not path.startswith(_MOUNT))
-        return replace(result, unlinked=links, files=files)
+        return replace(result, files=files)
 
     def clean(self) -> None:
         """Remove the namespace of the test with its content, and the folders of output."""
@@ -522,15 +579,16 @@ def docker(info: dict[str, Any], test: Test) -> list[ContainerResult]:
     if found is None:
         return []
     way = f"docker {info.get('ServerVersion') or ''}".strip() + f", {found[0]}"
-    result = loaded("docker", way, found[1], test)
-    links = unlinked(result.devices) if info.get("CgroupDriver") == "systemd" else ()
-    return [replace(result, unlinked=links)]
+    if info.get("CgroupDriver") == "systemd":
+        test = test.in_unit("runc", "--version")
+    return [loaded("docker", way, found[1], test)]
 
 
 def podman(test: Test) -> list[ContainerResult]:
     """Test podman, which only needs the CDI specification."""
     version = attempt(["podman", "--version"]).strip().rpartition(" ")[2]
     way = f"podman {version}, CDI device {ALL}"
+    test = test.in_unit("podman", "info", "--format", "{{.Host.OCIRuntime.Version}}")
     return [loaded("podman", way, ["--device", ALL], test)] if version else []
 
 

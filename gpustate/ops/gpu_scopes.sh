@@ -13,7 +13,7 @@ gpu_scopes() { # containers that lose their GPUs at a daemon-reload, one a line
 $(timeout -k 2 10 systemctl show -p ControlGroup -p DeviceAllow -p DevicePolicy "$gs")
 END
     [ "$ga" = auto ] && [ -z "${gd% }" ] && continue
-    case $gd in *char-nvidia*|*/dev/nvidia*|*/dev/char/195:*|*'char-*'*) continue ;; esac
+    case $gd in *char-nvidia*|*/dev/nvidia*|*/dev/char/195:*|*'char-* rw'*) continue ;; esac
     for gf in "/sys/fs/cgroup$gg" "/sys/fs/cgroup/systemd$gg" "/sys/fs/cgroup/devices$gg"; do
       gp=; [ -r "$gf/cgroup.procs" ] && read -r gp <"$gf/cgroup.procs"
       [ -n "$gp" ] && [ -e "/proc/$gp/root/dev/nvidiactl" ] && { echo "$gs"; break; }

@@ -67,7 +67,6 @@ def containerd(table: str, line: str) -> tuple[str, str]:
 
 
 _SYSTEMD = "sed -i 's|BinaryName = .*|&\\n    SystemdCgroup = true|'"
-_BOTH = f"{_SYSTEMD} {CONTAINERD}; printf '[%s.runtimes.runc.options]\\nSystemdCgroup = true\\n' '{CRI}' >>"
 
 BREAKS = (
     Break("no-handler", ("no nvidia; it has runc",),
@@ -87,9 +86,6 @@ BREAKS = (
     Break("cgroup-drivers", ("kubelet", "systemd", "handler nvidia: cgroupfs"),
           "mkdir -p /var/lib/kubelet; echo 'cgroupDriver: systemd' >/var/lib/kubelet/config.yaml",
           "rm -r /var/lib/kubelet", "kubelet"),
-    Break("dev-char", ("/dev/nvidia0",),
-          edited(CONTAINERD, _BOTH)[0] + "; mkdir -p /root/char; mv /dev/char/195:* /root/char/",
-          "mv /root/char/* /dev/char/; " + edited(CONTAINERD, _BOTH)[1]),
     Break("disk-full", ("no space left on device",),
           f"systemctl stop containerd; mount -t tmpfs -o size=6m none {STORE}; systemctl start containerd",
           f"systemctl stop containerd; umount {STORE}; systemctl start containerd"),
