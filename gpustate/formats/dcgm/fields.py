@@ -6,7 +6,8 @@ have no id.
 
 Sources:
     NVIDIA/DCGM 4.6.0 tree: dcgmlib/dcgm_fields.h; NVIDIA/dcgm-exporter (d5e5f51):
-    go.mod of its releases with NVIDIA/go-dcgm, pkg/dcgm at those commits (names each knows),
+    go.mod of its releases with NVIDIA/go-dcgm, pkg/dcgm at those commits (names each knows); that of 4.8.3 is in
+    its release notes (docs.nvidia.com/datacenter/dcgm, retrieved 2026-11-28): v1.4601.1;
     internal/pkg/counters/exporter_counters.go, etc/dcp-metrics-included.csv (profiling: data-centre
     GPUs of Volta or newer); nvml.h: nvmlDeviceGetTotalEccErrors (ECC mode enabled),
     nvmlDeviceGetRemappedRows (Ampere or newer), nvmlDeviceGetUtilizationRates and
@@ -27,7 +28,7 @@ from gpustate.formats import dpkg
 
 PREFIX = "DCGM_FI_"
 #: The newest release of dcgm-exporter in the data; names that it lacks have the next one as ``since``.
-NEWEST_RELEASE = "4.8.2"
+NEWEST_RELEASE = "4.8.3"
 #: The exporter's own counters; a line appears only once there is something to count.
 EXPORTERS_OWN = (
     "DCGM_EXP_CLOCK_EVENTS_COUNT",
