@@ -155,6 +155,9 @@ EXPECTED = (
         ("helm",),
     ),
     Expected("customMetrics", _CHART_OF_EXPORTER.format("config.data"), "", ("helm",)),
+    Expected(
+        "cuda", "the Operator installs no CUDA toolkit; it comes with the images of applications"
+    ),
     Expected("driver.branch", 'write the branch as driver.version: "580"', "driver.version"),
     Expected("driver.tag", "the tag of the image is driver.version", "driver.version"),
     Expected("driver.imageTag", "the tag of the image is driver.version", "driver.version"),

@@ -185,7 +185,7 @@ def _refuse_look_alike(version: str, name: str, place: str) -> None:
         other = _OTHERS.get((group, name))
         if other is not None:
             raise PolicyError(f"{name} of {version} is {other}", place=place, fix=WANTED)
-        meant = _MEANT.get(_folded(name))
+        meant = _MEANT.get(_folded(name)) or _OWN.get(_folded(name))
         if meant is not None and ("nvidia" in group or name.lower().startswith(("gpu", "nvidia"))):
             raise _no_such_kind(version, name, f"did you mean {meant}", place)
         return
@@ -213,5 +213,10 @@ def _folded(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
+#: The Operator's kinds, which people also write with other groups.
+_OWN = {_folded(kind): f"{kind} of {version}" for version, kind in KINDS if version != "v1"}
+
+
 def _no_such_kind(version: str, name: str, fix: str, place: str) -> PolicyError:
-    return PolicyError(f"unknown kind {quote(name)} of {version}", place=place, fix=fix)
+    message = f"unknown kind {quote(name)} of {version}: no release of the GPU Operator has it"
+    return PolicyError(message, place=place, fix=fix)

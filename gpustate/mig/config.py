@@ -14,6 +14,7 @@ Sources:
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -34,6 +35,8 @@ _ENTRY = ("device-filter", "devices", "mig-enabled", "mig-devices")
 _MOST = 64
 #: More GPUs than any node has.
 _MOST_GPUS = 10_000
+#: A MIG device in the name of a configuration.
+_PROFILE = re.compile(r"\d+g\.\d+gb")
 _RULES = yaml_events.Rules(
     PolicyError, depth=12, values=200_000, text_keys=True, last_key_counts=True, quoted_keys=True
 )
@@ -119,12 +122,23 @@ class ConfigFile:
         return found
 
     def _hint(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self.configs, 3)
+        near = difflib.get_close_matches(name, self.configs, 3) or self._with_profiles_of(name)[:3]
         if near:
             return f"did you mean {' or '.join(near)}"
         names = list(self.configs)
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""
         return f"select one of {', '.join(names[:12])}{more}"
+
+    def _with_profiles_of(self, name: str) -> list[str]:
+        """The configurations with profiles that a name consists of, those with most of them and fewest others first."""
+        wanted = set(_PROFILE.findall(name))
+
+        def likeness(config: Config) -> tuple[int, int]:
+            devices = [set(entry.devices) for entry in config.entries]
+            return max((len(wanted & one), -len(one - wanted)) for one in devices)
+
+        near = [one for one in self.configs.values() if likeness(one)[0]]
+        return [one.name for one in sorted(near, key=likeness, reverse=True)]
 
 
 def read(text: str, path: str) -> ConfigFile:

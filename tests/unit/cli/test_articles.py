@@ -298,3 +298,48 @@ def test_the_values_of_production_with_a_release() -> None:
 def test_a_patch_of_job_mapping_reaches_the_exporter() -> None:
     patch = '{"spec":{"dcgmExporter":{"enabled":true,"hpcJobMapping":{"enabled":true,"directory":"/jobs"}}}}'
     assert states(load("cp.yaml", patches=patch))["dcgm-exporter"]["job_mapping"] == "/jobs"
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "meant"),
+    [
+        ("gpu.nvidia.com/v1", "GPUClusterPolicy", "ClusterPolicy of nvidia.com/v1"),
+        ("nvidia.com/v1", "GpuPolicy", "ClusterPolicy of nvidia.com/v1"),
+        ("gpu.nvidia.com/v1alpha1", "NvidiaDriver", "NVIDIADriver of nvidia.com/v1alpha1"),
+    ],
+)
+def test_a_kind_that_no_release_has_is_refused_with_the_one_to_write(
+    version: str, kind: str, meant: str
+) -> None:
+    Path("wrong.yaml").write_text(
+        f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {{cuda: {{version: '12.4'}}}}\n"
+    )
+    with pytest.raises(PolicyError, match="no release of the GPU Operator has it") as caught:
+        load("wrong.yaml")
+    assert f"did you mean {meant}" in str(caught.value)
+    Path("meant.yaml").write_text(
+        CLUSTER_POLICY.replace("driver: {}", "driver: {}, cuda: {version: '12.4'}")
+    )
+    assert any("installs no CUDA toolkit" in note for note in load("meant.yaml").notes)
+
+
+@pytest.mark.parametrize(
+    ("label", "near"),
+    [
+        ("1g.10gb-2,3g.40gb-1", "all-balanced"),
+        ("2g.20gb-3", "all-2g.20gb"),
+        ("1g.5gb-7", "all-1g.5gb"),
+    ],
+)
+def test_a_layout_that_does_not_exist_is_refused_with_those_that_come_near(
+    label: str, near: str
+) -> None:
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n1", "labels": {"nvidia.com/mig.config": label}},
+    }
+    Path("cp.yaml").write_text(f"{CLUSTER_POLICY}---\n{yaml.safe_dump(node)}")
+    with pytest.raises(PolicyError, match=f"label nvidia.com/mig.config is '{label}'") as caught:
+        load("cp.yaml")
+    assert near in str(caught.value).partition("did you mean")[2]

@@ -176,7 +176,9 @@ def test_a_name_that_no_released_exporter_knows_is_a_warning_with_the_one_it_kno
     found = dcgm.check("DCGM_FI_DEV_CPU_UTIL_RATIO, gauge, x\n", "my.csv")
     (warning,) = found.too_new
     assert warning.place == "my.csv:1"
-    assert "newer than 4.8.3; its name in older releases is DCGM_FI_DEV_CPU_UTIL_TOTAL" in str(warning)
+    assert "newer than 4.8.3; its name in older releases is DCGM_FI_DEV_CPU_UTIL_TOTAL" in str(
+        warning
+    )
     assert not dcgm.check(shipped.counters_file(), "f").too_new
 
 
