@@ -11,11 +11,17 @@ Sources:
 
 from __future__ import annotations
 
+from gpustate.formats.words import quote
 from gpustate.gpu_operator.components import component, texts, value
 from gpustate.gpu_operator.desired import Source
+from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import is_null
-from gpustate.gpu_operator.operands import missing_reference, require_config_map
-from gpustate.manifests.settings import Component, Counters, Exporter, Monitor
+from gpustate.gpu_operator.operands import (
+    missing_key_error,
+    missing_reference,
+    require_config_map,
+)
+from gpustate.manifests.settings import COUNTERS_KEY, Component, Counters, Exporter, Monitor
 
 #: Default folder of the exporter's job mapping.
 JOBS = "/var/lib/dcgm-exporter/job-mapping"
@@ -100,8 +106,26 @@ def _counters(source: Source) -> Counters | None:
         return None
     if missing_reference(source, _COUNTERS) is not None:
         return Counters(str(name.value))
+    return Counters(str(name.value), counters_of(source, name))
+
+
+def counters_of(source: Source, name: Item) -> dict[str, str]:
+    """The data of the ConfigMap with the counters file; its only key may have another name.
+
+    Raises:
+        PolicyError: it is missing, or lacks the key that the Operator reads, which is asked for strictly.
+    """
     found = require_config_map(source, name, _COUNTERS)
-    return Counters(str(name.value), {key: one.text for key, one in found.entries.items()})
+    data = {key: one.text for key, one in found.entries.items()}
+    if COUNTERS_KEY in data:
+        return data
+    if len(data) != 1 or source.strict:
+        raise missing_key_error(found, COUNTERS_KEY)
+    source.notes.append(
+        f"{found.place}: warning: {next(iter(data))} of the ConfigMap {quote(found.name)} is read as {COUNTERS_KEY}, "
+        "the only key that the Operator reads; rename it"
+    )
+    return {COUNTERS_KEY: next(iter(data.values()))}
 
 
 def _monitor(source: Source) -> Monitor:

@@ -19,13 +19,8 @@ from gpustate.formats.words import quote
 from gpustate.gpu_operator.companions import CONFIG_MAP
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.driver import software_version
-from gpustate.gpu_operator.exporters import JOBS, NODE_STATUS, in_pods, on_hosts
-from gpustate.gpu_operator.operands import (
-    left_out_note,
-    missing_key_error,
-    missing_reference,
-    require_config_map,
-)
+from gpustate.gpu_operator.exporters import JOBS, NODE_STATUS, counters_of, in_pods, on_hosts
+from gpustate.gpu_operator.operands import left_out_note, missing_reference
 from gpustate.manifests.settings import COUNTERS_KEY
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)+")
@@ -62,13 +57,10 @@ def desired_metrics(source: Source) -> Iterator[DesiredState]:
     spec = source.spec
     name = spec.get("dcgmExporter", "config", "name")
     if name is not None and name.value:
-        found = require_config_map(source, name, "dcgmExporter.config.name")
-        entry = found.entries.get(COUNTERS_KEY)
-        if entry is None:
-            raise missing_key_error(found, COUNTERS_KEY)
-        path = f"{CONFIG_MAP} {found.name}"
+        path = f"{CONFIG_MAP} {name.value}"
         state.set("counters", path, source.place(name))
-        state.set("contents", {path: entry.text}, source.place(name))
+        text = counters_of(source, name)[COUNTERS_KEY]
+        state.set("contents", {path: text}, source.place(name))
     jobs = spec.get("dcgmExporter", "hpcJobMapping")
     if jobs is not None and source.enabled("dcgmExporter.hpcJobMapping", otherwise=False):
         folder = jobs.get("directory")

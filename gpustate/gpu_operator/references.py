@@ -11,9 +11,7 @@ from gpustate.files import TextFiles
 from gpustate.formats.words import kind_of
 from gpustate.gpu_operator import documents
 from gpustate.gpu_operator.companions import (
-    CONFIG_MAP,
-    SECRET,
-    Companion,
+    KUSTOMIZATIONS,
     CompanionStore,
     Entry,
     entry_of,
@@ -23,13 +21,8 @@ from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.other_files import OtherFiles
 
 _FILES = TextFiles("values", PolicyError, limit_mib=5)
-_SUFFIXES = (".yaml", ".yml")
-#: A folder with more files is not that of one application.
-_MOST_FILES = 200
 #: How many parent folders are searched for values files of Argo CD's ``$values/...``.
 _LEVELS = 6
-_KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
-_GENERATORS = {CONFIG_MAP: "configMapGenerator", SECRET: "secretGenerator"}
 
 
 @dataclass(slots=True)
@@ -92,9 +85,9 @@ class ReferenceResolver:
         return False
 
     def _kustomizations(self) -> Iterator[Path]:
-        if self.name in _KUSTOMIZATIONS or self.file in ("", "-"):
+        if self.name in KUSTOMIZATIONS or self.file in ("", "-"):
             return
-        for name in _KUSTOMIZATIONS:
+        for name in KUSTOMIZATIONS:
             path = self.directory / name
             if path.is_file():
                 yield path
@@ -127,12 +120,9 @@ class ReferenceResolver:
             key: in its data.
             namespace: that it must be in, if it has one.
         """
-        found = self._object(kind, name, namespace)
-        if found is not None:
-            return found.entries.get(key)
-        for path in self._generated(kind, name, key):
-            return Entry(_FILES.text(str(path)), str(path), 1)
-        return None
+        store = CompanionStore(self.file, self.items, elsewhere=self.elsewhere)
+        found = store.find(kind, name, namespace)
+        return found.entries.get(key) if found is not None else None
 
     def file_values(self, name: str) -> Item | None:
         """The values in a file next to this one or below a parent folder; ``None`` if there is none."""
@@ -148,45 +138,6 @@ class ReferenceResolver:
                 return self.values_of(Entry(_FILES.text(str(found)), str(found), 1))
             start = start / ".."
         return None
-
-    def _object(self, kind: str, name: str, namespace: str) -> Companion | None:
-        self.elsewhere.clear()
-        store = CompanionStore(self.file, self.items, elsewhere=self.elsewhere)
-        own = store.find(kind, name, namespace)
-        if own is not None:
-            return own
-        for path in self._neighbours():
-            try:
-                store = CompanionStore(str(path), tuple(_read(path)), elsewhere=self.elsewhere)
-                found = store.find(kind, name, namespace)
-            except PolicyError:
-                continue  # not an Operator file
-            if found is not None:
-                return found
-        return None
-
-    def _neighbours(self) -> Iterator[Path]:
-        if not self.directory.is_dir():
-            return
-        files = sorted(
-            path
-            for path in self.directory.iterdir()
-            if path.suffix in _SUFFIXES and path.is_file() and path.name != self.name
-        )
-        yield from files[:_MOST_FILES]
-
-    def _generated(self, kind: str, name: str, key: str) -> Iterator[Path]:
-        """The files from which a kustomization next to the file generates the object."""
-        for path in self._kustomizations():
-            for item in _read(path):
-                generators = item.get(_GENERATORS.get(kind, ""))
-                for one in generators.value if generators is not None else ():
-                    files = one.get("files") if one.text("name") == name else None
-                    for file in files.value if files is not None else ():
-                        as_key, _, source = str(file.value).rpartition("=")
-                        found = self.directory / source
-                        if (as_key or Path(source).name) == key and found.is_file():
-                            yield found
 
 
 def _read(path: Path) -> list[Item]:

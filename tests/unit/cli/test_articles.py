@@ -343,3 +343,51 @@ def test_a_layout_that_does_not_exist_is_refused_with_those_that_come_near(
     with pytest.raises(PolicyError, match=f"label nvidia.com/mig.config is '{label}'") as caught:
         load("cp.yaml")
     assert near in str(caught.value).partition("did you mean")[2]
+
+
+TIME_SLICING = '{"spec":{"devicePlugin":{"config":{"name":"time-slicing-config","default":"any"}}}}'
+
+
+@pytest.mark.parametrize(
+    "source", ["clusterpolicy-with-versions.yaml", "values.yaml", "helmrelease.yaml", CHART]
+)
+def test_a_config_map_in_a_file_beside_the_policy_is_read(source: str) -> None:
+    plugin = states(load(source, patches=TIME_SLICING))["device-plugin-config"]
+    assert plugin["default"] == "any"
+    assert plugin["configs"]["any"]["sharing"]["timeSlicing"]["resources"][0]["replicas"] == 4
+
+
+def test_a_config_map_that_a_kustomization_generates_beside_the_policy_is_read() -> None:
+    text = yaml.safe_load(Path("time-slicing-config.yaml").read_text())["data"]["any"]
+    Path("time-slicing-config.yaml").unlink()
+    Path("several.yaml").unlink()
+    Path("any").write_text(text)
+    generator = {"name": "time-slicing-config", "files": ["any"]}
+    Path("kustomization.yaml").write_text(yaml.safe_dump({"configMapGenerator": [generator]}))
+    assert "device-plugin-config" in states(load("cp.yaml", patches=TIME_SLICING))
+
+
+def test_several_config_maps_of_a_name_beside_the_policy_are_refused() -> None:
+    other = Path("time-slicing-config.yaml").read_text().replace("replicas: 4", "replicas: 2")
+    Path("other.yaml").write_text(other)
+    with pytest.raises(PolicyError, match="several files have the ConfigMap 'time-slicing-config'"):
+        load("cp.yaml", patches=TIME_SLICING)
+
+
+@pytest.mark.parametrize("enabled", ["", "dcgmExporter.enabled=true,"])
+def test_the_only_key_of_the_counters_is_read_whatever_its_name(
+    gpustate: Cli, enabled: str
+) -> None:
+    change = f"{enabled}dcgmExporter.config.name=dcgm-metrics"
+    policy = load("cp.yaml", set_typed=change)
+    (note,) = [one for one in policy.notes if "is read as dcgm-metrics.csv" in one]
+    assert note.startswith("dcgm-metrics.yaml:1: warning: default-counters.csv of the ConfigMap")
+    if enabled:
+        (text,) = states(policy)["dcgm-exporter"]["contents"].values()
+        assert "DCGM_FI_DEV_GPU_UTIL" in text
+    else:
+        done = gpustate("render", "cp.yaml", "--set", change)
+        maps = [one for one in yaml.safe_load_all(done.out) if one["kind"] == "ConfigMap"]
+        assert any("dcgm-metrics.csv" in one["data"] for one in maps)
+    with pytest.raises(PolicyError, match="has no key dcgm-metrics.csv"):
+        load("cp.yaml", set_typed=change, strict=True)
