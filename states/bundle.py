@@ -21,7 +21,7 @@ Sources:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -101,6 +101,9 @@ class BundleInPlace(State[Observed]):
     """
 
     name: ClassVar[str] = "bundle"
+    labels: ClassVar[Mapping[str, str]] = {
+        "bundles": "unpacked bundles",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     before: ClassVar[tuple[str, ...]] = ("driver-repository", "toolkit-repository")
     brings_bundle: ClassVar[bool] = True

@@ -147,6 +147,10 @@ class ContainerToolkitInstalled(State[Observed]):
     """
 
     name: ClassVar[str] = "container-toolkit"
+    labels: ClassVar[Mapping[str, str]] = {
+        "versions": "container toolkit version",
+        "kept": "original configuration is kept",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     after: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")

@@ -73,6 +73,11 @@ class CudaToolkitsInstalled(State[Observed]):
     """
 
     name: ClassVar[str] = "cuda-toolkit"
+    labels: ClassVar[Mapping[str, str]] = {
+        "link": "default CUDA toolkit",
+        "nvcc": "compiler",
+        "link_record": "record of the default toolkit",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     after: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository",)

@@ -97,10 +97,18 @@ class DcgmRunning(State[Observed]):
     """
 
     name: ClassVar[str] = "dcgm"
+    labels: ClassVar[Mapping[str, str]] = {
+        "packages": "dcgm version",
+        "old": "packages of DCGM 3",
+        "bound": "addresses it listens on",
+        "words": "options of the service",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "mig")
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     worst: ClassVar[Disruption] = Disruption.RESTART
+    disturbs: ClassVar[str] = "active"
+    worst_if: ClassVar[str] = "its version or settings change"
     needs_gpu: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("driver", "packages", "old", "held", "drop_in", "at_boot", "active", "bound", "words"),

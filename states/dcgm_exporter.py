@@ -117,10 +117,17 @@ class DcgmExporterRunning(State[Observed]):
     """
 
     name: ClassVar[str] = "dcgm-exporter"
+    labels: ClassVar[Mapping[str, str]] = {
+        "jobs": "folder of job mappings",
+        "running": "options of the service",
+        "missing": "what the program lacks",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver", "dcgm")
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "mig")
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver", "mig", "dcgm")
     worst: ClassVar[Disruption] = Disruption.RESTART
+    disturbs: ClassVar[str] = "active"
+    worst_if: ClassVar[str] = "its version or settings change"
     needs_gpu: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("package", "version", "held", "unit", "drop_in", "counters", "jobs", "at_boot", "active"),

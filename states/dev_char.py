@@ -22,7 +22,7 @@ Sources:
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -76,6 +76,9 @@ class DevCharLinksPresent(State[Observed]):
     """
 
     name: ClassVar[str] = "dev-char"
+    labels: ClassVar[Mapping[str, str]] = {
+        "missing": "links in /dev/char",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver")
     after: ClassVar[tuple[str, ...]] = ("persistenced",)
     # What others do to systemd then finds the links.

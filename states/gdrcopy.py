@@ -87,9 +87,15 @@ class GdrCopyInstalled(State[Observed]):
     """
 
     name: ClassVar[str] = "gdrcopy"
+    labels: ClassVar[Mapping[str, str]] = {
+        "packages": "gdrcopy version",
+        "device": "device node",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     worst: ClassVar[Disruption] = Disruption.DRAIN
+    disturbs: ClassVar[str] = "loaded"
+    worst_if: ClassVar[str] = "its module is built anew for the driver"
 
     version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
     tests: bool = False

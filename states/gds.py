@@ -79,10 +79,16 @@ class GpuDirectStorageEnabled(State[Observed]):
     """
 
     name: ClassVar[str] = "gds"
+    labels: ClassVar[Mapping[str, str]] = {
+        "stale": "loaded module is outdated",
+        "says": "state of GPUDirect Storage",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("ofed", "peermem")
     known_after: ClassVar[tuple[str, ...]] = ("ofed", "driver-repository", "driver")
     worst: ClassVar[Disruption] = Disruption.DRAIN
+    disturbs: ClassVar[str] = "loaded"
+    worst_if: ClassVar[str] = "its module is built anew for the driver"
 
     version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
     tools: Annotated[str, Field(pattern=r"^(gds-tools-[0-9]+-[0-9]+)?$")] = ""

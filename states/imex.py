@@ -113,10 +113,19 @@ class ImexRunning(State[Observed]):
     """
 
     name: ClassVar[str] = "imex"
+    labels: ClassVar[Mapping[str, str]] = {
+        "nodes": "nodes of the domain",
+        "nodes_file": "file of the nodes",
+        "config": "IMEX settings",
+        "masked": "service is masked",
+        "kept": "original configuration is kept",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("fabric-manager", "persistenced")
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     worst: ClassVar[Disruption] = Disruption.DRAIN
+    disturbs: ClassVar[str] = "active"
+    worst_if: ClassVar[str] = "its version or settings change"
 
     nodes: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(imex.checked_nodes)] = ()
     domains: Annotated[

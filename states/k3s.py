@@ -173,6 +173,11 @@ class K3sHandlerRegistered(State[Observed]):
     """
 
     name: ClassVar[str] = "k3s"
+    labels: ClassVar[Mapping[str, str]] = {
+        "lacks": "missing in the configuration",
+        "late": "started before the program was there",
+        "running": "service runs",
+    }
     supported_runtime: ClassVar[str] = "k3s and RKE2"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     known_after: ClassVar[tuple[str, ...]] = ("container-toolkit",)
@@ -237,6 +242,13 @@ class K3sHandlerRegistered(State[Observed]):
             return observed
         late = bool(observed.lacks) or observed.late
         return replace(observed, lacks=(), late=late, dead="", active=True, running=True)
+
+    def worst_case(self, observed: Observed) -> tuple[Disruption, str] | None:
+        return (
+            (self.worst, "it was started before the program was installed")
+            if observed.unit
+            else None
+        )
 
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or not observed.unit:

@@ -84,6 +84,15 @@ class KernelPinned(State[Observed]):
     """
 
     name: ClassVar[str] = "kernel"
+    labels: ClassVar[Mapping[str, str]] = {
+        "ours": "holds set by gpustate",
+        "installed": "kernel installed",
+        "module": "driver's module built for it",
+        "pinned": "kernel that boots",
+        "default": "default kernel",
+        "running": "running kernel",
+        "record": "record of the packages that gpustate installed",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     # The driver that is wanted is there, so that the module built here is the right one.
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "driver")
@@ -207,6 +216,11 @@ class KernelPinned(State[Observed]):
             },
         )
         return plan
+
+    def worst_case(self, observed: Observed) -> tuple[Disruption, str] | None:
+        if self.release is None or observed.running == self.release:
+            return Disruption.NONE, ""
+        return Disruption.REBOOT, ""
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         wanted = self.desired(observed)

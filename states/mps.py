@@ -105,12 +105,20 @@ class MpsRunning(State[Observed]):
     """
 
     name: ClassVar[str] = "mps"
+    labels: ClassVar[Mapping[str, str]] = {
+        "threads": "share of threads of a client",
+        "exclusive": "GPUs in exclusive mode",
+        "proven": "validated with two clients",
+        "control": "control daemon answers",
+        "folder": "folder of the pipes",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager")
     known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     needs_gpu: ClassVar[bool] = True
     left_to_apply: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.DRAIN
+    worst_if: ClassVar[str] = "programs use MPS"
     stable: ClassVar[tuple[str, ...] | None] = (
         *("unit_text", "active", "at_boot", "threads", "exclusive", "proven", "folder"),
     )

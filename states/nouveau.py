@@ -107,6 +107,13 @@ class NouveauBlacklisted(State[Observed]):
     """
 
     name: ClassVar[str] = "nouveau"
+    labels: ClassVar[Mapping[str, str]] = {
+        "hook_executable": "initramfs hook is executable",
+        "loaded": "loaded modules",
+        "bound": "GPUs driven by them",
+        "initramfs": "modules in the initramfs",
+        "ours_in_initramfs": "initramfs with gpustate's modprobe.d file",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     before: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.REBOOT
@@ -191,14 +198,13 @@ class NouveauBlacklisted(State[Observed]):
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        why_reboot = "unloaded without a reboot if unused"
+        in_use = "a program keeps nouveau from being unloaded"
         return diff(
             observed,
             self.desired(observed),
             costs={"loaded": Disruption.REBOOT, "bound": Disruption.REBOOT},
+            conditions={"loaded": in_use, "bound": in_use},
             why={
-                "loaded": why_reboot,
-                "bound": why_reboot,
                 "initramfs": "modules in an initramfs are loaded at the next boot, before "
                 "modprobe.d on the disk is read",
                 "ours_in_initramfs": "rebuilt without gpustate's modprobe.d file",
@@ -222,6 +228,8 @@ class NouveauBlacklisted(State[Observed]):
                 f"the kernel command line has {' '.join(wrong)}; it has no effect while nouveau "
                 "is disabled"
             )
+        if observed.running and not observed.loaded and observed.conf_text != CONF_TEXT:
+            yield "nouveau is not loaded here: no reboot"
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         yield from self._files(plan)

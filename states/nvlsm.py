@@ -77,9 +77,14 @@ class SubnetManagerInstalled(State[Observed]):
     """
 
     name: ClassVar[str] = "nvlsm"
+    labels: ClassVar[Mapping[str, str]] = {
+        "loaded": "loaded modules",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     worst: ClassVar[Disruption] = Disruption.DRAIN
+    disturbs: ClassVar[str] = "version"
+    worst_if: ClassVar[str] = "its version changes"
 
     version: Annotated[str | None, Field(pattern=r"^[0-9][0-9A-Za-z.+~:-]*$")] = None
     hold: bool = True

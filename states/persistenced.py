@@ -69,6 +69,9 @@ class PersistenceModeEnabled(State[Observed]):
     """
 
     name: ClassVar[str] = "persistenced"
+    labels: ClassVar[Mapping[str, str]] = {
+        "persistent": "persistence mode, by GPU",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.NONE

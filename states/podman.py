@@ -121,6 +121,10 @@ class PodmanCdiEnabled(State[Observed]):
     """
 
     name: ClassVar[str] = "podman"
+    labels: ClassVar[Mapping[str, str]] = {
+        "leftovers": "old hooks",
+        "kept": "files kept from before",
+    }
     supported_runtime: ClassVar[str] = "Podman"
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     after: ClassVar[tuple[str, ...]] = ("container-toolkit", "cdi")

@@ -127,6 +127,11 @@ class PreflightPassed(State[Observed]):
     """
 
     name: ClassVar[str] = "preflight"
+    labels: ClassVar[Mapping[str, str]] = {
+        "unsettled": "packages of an interrupted installation",
+        "journal": "interrupted package journal",
+        "torn_lists": "damaged package lists",
+    }
     before: ClassVar[tuple[str, ...]] = (
         "nouveau",
         "driver-repository",

@@ -16,7 +16,7 @@ Sources:
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, ClassVar
@@ -97,6 +97,10 @@ class GpusQuarantined(State[Observed]):
     """
 
     name: ClassVar[str] = "quarantine"
+    labels: ClassVar[Mapping[str, str]] = {
+        "gpus": "excluded GPUs",
+        "file": "record of excluded GPUs",
+    }
     after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     known_after: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.NONE

@@ -88,6 +88,8 @@ class SlurmGresConfigured(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("driver", "fabric-manager", "mig", "quarantine")
     left_to_apply: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.RESTART
+    disturbs: ClassVar[str] = "active"
+    worst_if: ClassVar[str] = "the GPUs in gres.conf change"
     stable: ClassVar[tuple[str, ...] | None] = (
         *("gres_text", "node_text", "drop_in", "gres_file", "lines", "node_line"),
     )

@@ -18,7 +18,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
@@ -104,6 +104,10 @@ class VfioBound(State[Observed]):
     """
 
     name: ClassVar[str] = "vfio"
+    labels: ClassVar[Mapping[str, str]] = {
+        "bound": "bound to vfio-pci",
+        "overrides": "driver overrides",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     after: ClassVar[tuple[str, ...]] = ("nouveau",)
     before: ClassVar[tuple[str, ...]] = ("driver",)

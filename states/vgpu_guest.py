@@ -16,7 +16,7 @@ Sources:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -80,6 +80,11 @@ class VgpuLicensed(State[Observed]):
     """
 
     name: ClassVar[str] = "vgpu-guest"
+    labels: ClassVar[Mapping[str, str]] = {
+        "token": "licence token",
+        "token_mode": "mode of the licence token",
+        "licensed": "licensed",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.RESTART

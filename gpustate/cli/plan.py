@@ -163,7 +163,6 @@ def make_plan(
                 words = ["gpustate", "apply", out, "-i", options["inventory"]]
                 words += ["--kubeconfig", path] if (path := options.get("kubeconfig")) else []
                 click.echo(f"Saved to {out}; apply it with: {shlex.join(words)}")
-            objects.show(document, whole=whole)
             if isinstance(result, api.DriftResult):
                 click.echo(_drift_sentence(result))
             click.echo(result.summary)
@@ -205,5 +204,3 @@ def _show_saved(
     reports.check(options["reports"], None)
     made = saved.read(source)
     reports.show_plan(made, output, diff=diff, whole=whole, reports=options["reports"])
-    if output == "text":
-        objects.show(made, whole=whole)

@@ -84,6 +84,7 @@ def show_plan(
         if verb != "drift":
             show(render.fleet_page(made))
         show(render.troubles_page(made, diff=diff, whole=whole))
+        show(render.objects_page(made, whole=whole))
         if verb != "drift":
             click.echo(render.plan_sentence(made))
         for path in reports:
@@ -109,9 +110,9 @@ def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
         render.notes_page(made["notes"]),
         render.fleet_page(made),
         render.troubles_page(made, diff=diff, whole=whole),
+        render.objects_page(made, whole=whole),
     )
-    plain = "".join(page.plain() for page in pages) + render.plan_sentence(made) + "\n"
-    return plain + render.objects_page(made, whole=whole).plain()
+    return "".join(page.plain() for page in pages) + render.plan_sentence(made) + "\n"
 
 
 def write_result(

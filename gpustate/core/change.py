@@ -45,8 +45,10 @@ class Change:
         before: as it is; plain JSON data, ``None`` for "does not exist".
         after: as it will be.
         disruption: what this change costs the node.
+        label: the field in the user's words; ends in ``version`` where that is its value.
         why: half a sentence on what asks for it or why it costs that; may be empty.
         path: the file whose content this is, so that it can be shown as a diff.
+        condition: it costs that only if this is so: half a sentence; empty: surely.
         secret: never print ``before`` and ``after``.
         lines: what people are shown instead of them, where they alone say little; ``+``, ``-`` and ``~`` are coloured.
     """
@@ -57,6 +59,8 @@ class Change:
     disruption: Disruption = Disruption.NONE
     why: str = ""
     path: str | None = None
+    condition: str = ""
+    label: str = ""
     secret: bool = False
     lines: tuple[str, ...] = ()
 
@@ -70,6 +74,9 @@ class Plan:
         notes: things a person should know that change nothing.
         refusal: why this state must not be applied here, with the next move; ``None`` when it may.
         warnings: as notes, but shown of the node, and also where there is nothing to do.
+        gpu_users: programs that have a GPU open and must have ended, as ``pid 7 (python3, user alice, pod trainer-0)``.
+        versions: what gets another version, the one before (empty: it is not there), and the one after, where
+            no change says so.
         blocked: what only a person at the node's console can do, once nothing is left to change; states
             that need this one wait until then.
     """
@@ -78,6 +85,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     refusal: str | None = None
     warnings: tuple[str, ...] = ()
+    gpu_users: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str, str], ...] = ()
     blocked: str | None = None
 
     def __bool__(self) -> bool:
@@ -92,3 +101,11 @@ class Plan:
     def disruption(self) -> Disruption:
         """The worst any of the changes costs."""
         return max((change.disruption for change in self.changes), default=Disruption.NONE)
+
+    @property
+    def condition(self) -> str:
+        """On which condition they cost that; empty: surely."""
+        worst = [
+            change.condition for change in self.changes if change.disruption is self.disruption
+        ]
+        return "" if "" in worst else " or ".join(dict.fromkeys(worst))

@@ -41,7 +41,8 @@ class StateResult:
         command: of a failed step: its command, for a root shell on the node; empty where it has none.
         inspect: of a failed step: a read-only command that shows why, for the same shell.
         known_after: names of the states it waits for.
-        worst: what a plan not known yet may cost.
+        worst: what its changes, or those of a plan not known yet, may cost.
+        condition: on which condition they cost that; empty: surely.
         validating: of a state that only validates others.
     """
 
@@ -54,6 +55,7 @@ class StateResult:
     inspect: str = ""
     known_after: tuple[str, ...] = ()
     worst: Disruption = Disruption.NONE
+    condition: str = ""
     validating: bool = False
 
     def masked(self) -> StateResult:
@@ -65,6 +67,7 @@ class StateResult:
                 before=mask_data(change.before),
                 after=mask_data(change.after),
                 why=mask(change.why),
+                condition=mask(change.condition),
                 path=None if change.path is None else mask(change.path),
             )
             for change in plan.changes
@@ -77,9 +80,11 @@ class StateResult:
                 notes=mask_data(plan.notes),
                 refusal=mask_data(plan.refusal),
                 warnings=mask_data(plan.warnings),
+                gpu_users=mask_data(plan.gpu_users),
                 blocked=mask_data(plan.blocked),
             ),
             reason=mask(self.reason),
+            condition=mask(self.condition),
             evidence=mask(self.evidence),
             command=mask(self.command),
             inspect=mask(self.inspect),
@@ -105,6 +110,7 @@ class NodeResult:
 
     ``checks``: those of the validator, if it has a record of ``validated_at`` (seconds since 1970).
     ``proceeds``: states were refused or failed, and an apply does what does not depend on them. ``moving``: the program of an earlier run was at work when the node was planned.
+    ``workloads``: names of those that an apply makes leave, and how they do.
     ``would_refuse``: its plan could be made, but an apply would not take the node out of service.
     """
 
@@ -121,6 +127,7 @@ class NodeResult:
     checks: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
     validated_at: int = 0
     notes: list[str] = field(default_factory=list[str])
+    workloads: tuple[tuple[str, str], ...] = ()
     proceeds: bool = False
     moving: bool = False
     would_refuse: bool = False
@@ -133,6 +140,7 @@ class NodeResult:
         self.facts = mask_data(self.facts)
         self.checks = mask_data(self.checks)
         self.notes = mask_data(self.notes)
+        self.workloads = mask_data(self.workloads)
 
     def outcomes(self, *wanted: Outcome) -> list[StateResult]:
         """States with one of these outcomes."""

@@ -44,6 +44,27 @@ OnlyWhere = Annotated[
 ]
 
 
+#: Labels of fields that mean the same in all states; ``{state}`` is the state's name.
+COMMON_LABELS = {
+    "active": "service runs",
+    "at_boot": "service starts at boot",
+    "brought": "record of the packages that gpustate installed",
+    "built": "module built",
+    "damaged": "damaged files of packages",
+    "enabled": "service starts at boot",
+    "held": "packages on hold",
+    "lists_read": "read package lists once",
+    "loaded": "module loaded",
+    "missing": "missing packages",
+    "package": "package of {state}",
+    "packages": "packages",
+    "pending": "write the boot menu anew",
+    "menu_lacks": "kernel arguments missing in the boot menu",
+    "running_lacks": "arguments missing in the running kernel",
+    "version": "{state} version",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """A reason not to apply a state, or a warning beside its changes.
@@ -72,6 +93,12 @@ class State(BaseModel, Generic[ObservedT]):
             there is a driver). While one of them has changes, this state is planned as "known
             after ..." and planned for real when they are done.
         worst: the most a plan that is not known yet may cost.
+        worst_if: on which condition it costs that: half a sentence that follows "only if".
+        disturbs: field of the observation that is empty where nothing is there that a change could disturb (the service
+            does not run, the module is not loaded): there it costs nothing, whatever is planned later.
+        labels: the fields of the observation that a plan can show, in the user's words; not needed for files with a path, and
+            for those of :data:`COMMON_LABELS`. Of a field that is true or false, what is so when it is true. A version's
+            ends in ``version``.
         stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
         validating: it only validates other states; its failure is a validation failure (exit code 3).
         needs_gpu: it does not apply where the policy expects no GPU.
@@ -107,6 +134,9 @@ class State(BaseModel, Generic[ObservedT]):
     before: ClassVar[tuple[str, ...]] = ()
     known_after: ClassVar[tuple[str, ...]] = ()
     worst: ClassVar[Disruption] = Disruption.NONE
+    worst_if: ClassVar[str] = "it has changes then"
+    disturbs: ClassVar[str] = ""
+    labels: ClassVar[Mapping[str, str]] = {}
     stable: ClassVar[tuple[str, ...] | None] = None
     validating: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False
@@ -135,6 +165,11 @@ class State(BaseModel, Generic[ObservedT]):
     def may_end(self) -> tuple[str, ...] | None:
         """MAY: further units whose processes may have a GPU open at a reboot and end with it; ``None``: whatever has one open."""
         return ()
+
+    @classmethod
+    def field_label(cls, field: str) -> str:
+        """A field of the observation in the user's words; empty: it has none."""
+        return cls.labels.get(field) or COMMON_LABELS.get(field, "").format(state=cls.name)
 
     def conflicts(
         self, policy: Mapping[str, AnyState], facts: NodeFacts, observed: ObservedT | None
@@ -192,6 +227,16 @@ class State(BaseModel, Generic[ObservedT]):
     def plan(self, observed: ObservedT) -> Plan:
         """SHOULD: what differs, each with its cost. Pure; ``plan(desired(observed))`` is empty."""
         return diff(observed, self.desired(observed))
+
+    def worst_case(self, observed: ObservedT) -> tuple[Disruption, str] | None:
+        """MAY: the most a plan that is not known yet may cost this node, and on which condition. Pure.
+
+        It counts what no other state of the policy changes, and is no less than what :meth:`plan` of the same observation
+        costs. ``None``: nothing of this node is the state's, so there is nothing to wait for.
+        """
+        if self.disturbs and not getattr(observed, self.disturbs):
+            return Disruption.NONE, ""
+        return self.worst, self.worst_if
 
     @abstractmethod
     def apply(self, observed: ObservedT, plan: Plan) -> Iterator[Step]:
@@ -296,6 +341,7 @@ def diff(
     costs: Mapping[str, Disruption] | None = None,
     why: Mapping[str, str] | None = None,
     paths: Mapping[str, str] | None = None,
+    conditions: Mapping[str, str] | None = None,
     secret: frozenset[str] = frozenset(),
     notes: tuple[str, ...] = (),
 ) -> Plan:
@@ -306,6 +352,7 @@ def diff(
         costs: what a change of a field costs; ``NONE`` when not named.
         why: half a sentence for a field.
         paths: for fields that are the text of a file, that file's path.
+        conditions: for fields that cost it only on a condition.
         secret: fields whose values are never printed.
         notes: passed on to the plan.
     """
@@ -317,6 +364,7 @@ def diff(
             disruption=(costs or {}).get(name, Disruption.NONE),
             why=(why or {}).get(name, ""),
             path=(paths or {}).get(name),
+            condition=(conditions or {}).get(name, ""),
             secret=name in secret,
         )
         for name, before, after in differing(observed, desired)
@@ -333,6 +381,7 @@ def everything(observed: object, desired: object) -> Plan:
 AnyState = State[Any]
 
 __all__ = [
+    "COMMON_LABELS",
     "AnyState",
     "Conflict",
     "ObservedT",

@@ -44,10 +44,12 @@ class Preview:
     Args:
         notes: of the plan.
         refused: it would refuse the node; the notes say why.
+        workloads: names of those that leave or are waited for, and which of both.
     """
 
     notes: tuple[str, ...] = ()
     refused: bool = False
+    workloads: tuple[tuple[str, str], ...] = ()
 
 
 def out_of_service(result: NodeResult) -> tuple[str, ...]:

@@ -190,6 +190,7 @@ class Walk:
             self.result.proceeds = gate.proceeds(self.result.status, results)
             preview = self.options.maintenance.preview(self._subject(observations, results))
             self.result.notes += preview.notes
+            self.result.workloads = preview.workloads
             self.result.would_refuse = preview.refused
             return
         self._gate(results)
@@ -283,7 +284,10 @@ class Walk:
             except ProbeError as error:
                 plan = Plan(notes=(f"its changes cannot be predicted yet: {error}",))
             notes = (*planned.plan.notes, *plan.notes)
-            results[state.name] = replace(planned, plan=replace(planned.plan, notes=notes))
+            shown = replace(
+                planned.plan, notes=notes, versions=(*planned.plan.versions, *plan.versions)
+            )
+            results[state.name] = replace(planned, plan=shown)
             if plan.refusal is not None:
                 refused[state.name] = StateResult(
                     state.name, Outcome.REFUSED, reason=plan.refusal, validating=state.validating

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpustate.core import cluster_part
-from gpustate.core.change import Change, Disruption
+from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import plain, plain_fingerprint
 from gpustate.core.outcome import NodeResult, StateResult
 from gpustate.core.policy import Policy, parameters
@@ -29,6 +29,8 @@ BAKE_FORMAT = "gpustate.bake/1"
 def change_data(change: Change) -> dict[str, Any]:
     """One change; secrets are masked before anything is written anywhere."""
     data: dict[str, Any] = {"field": change.field}
+    if change.label:
+        data["label"] = change.label
     if change.secret:
         data["before"], data["after"] = MASK, MASK
     else:
@@ -36,6 +38,8 @@ def change_data(change: Change) -> dict[str, Any]:
     data["disruption"] = change.disruption.word
     if change.why:
         data["why"] = change.why
+    if change.condition:
+        data["condition"] = change.condition
     if change.path:
         data["path"] = change.path
     if change.lines and not change.secret:
@@ -52,6 +56,8 @@ def state_data(result: StateResult) -> dict[str, Any]:
     if result.known_after:
         data["known_after"] = list(result.known_after)
         data["worst"] = result.worst.word
+    if result.condition:
+        data["condition"] = result.condition
     if result.reason:
         data["reason"] = result.reason
     if result.evidence:
@@ -62,7 +68,27 @@ def state_data(result: StateResult) -> dict[str, Any]:
         data["inspect"] = result.inspect
     if result.plan.notes:
         data["notes"] = list(result.plan.notes)
+    if versions := _versions(result.plan):
+        data["versions"] = versions
     return data
+
+
+def _versions(plan: Plan) -> list[dict[str, str]]:
+    """What gets another version, by the labels of its changes."""
+    rows = list(plan.versions)
+    for change in plan.changes:
+        if not change.label.endswith("version") or change.secret:
+            continue
+        before, after = _version_text(change.before), _version_text(change.after)
+        if before != after:
+            rows.append((change.label.removesuffix(" version"), before, after))
+    return [{"name": name, "before": before, "after": after} for name, before, after in rows]
+
+
+def _version_text(value: object) -> str:
+    """A version, or those of several packages."""
+    values = value.values() if isinstance(value, Mapping) else (value,)
+    return ", ".join(dict.fromkeys(str(one) for one in values if one))
 
 
 def node_data(node: NodeResult) -> dict[str, Any]:
@@ -84,7 +110,21 @@ def node_data(node: NodeResult) -> dict[str, Any]:
         data["checks"] = list(node.checks)
     if node.notes:
         data["notes"] = list(node.notes)
+    if disturbed := _disturbed(node):
+        data["disturbed"] = disturbed
     return data
+
+
+def _disturbed(node: NodeResult) -> list[dict[str, str]]:
+    """Workloads that leave, and further programs that have a GPU open."""
+    pods = tuple(f"pod {name.rpartition('/')[2]})" for name, _ in node.workloads)
+    programs = (
+        (user, "has a GPU open")
+        for state in node.states
+        for user in state.plan.gpu_users
+        if not user.endswith(pods)
+    )
+    return [{"name": name, "how": how} for name, how in (*node.workloads, *programs)]
 
 
 def policy_data(policy: Policy, source: str) -> dict[str, Any]:

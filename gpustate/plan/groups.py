@@ -2,7 +2,7 @@
 
 Two nodes share a plan when they have the same changes at the same costs, the same reasons and the same
 notes. A node's own name in a reason or a note makes no difference, nor do the numbers of processes and the ids
-of containers, which are other ones on every node.
+of containers, which are other ones on every node, nor the pods, jobs and programs that leave it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,35 @@ _SHORTEST = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Effect:
+    """What a state costs each node of a group.
+
+    Args:
+        state: its name.
+        disruption: the level.
+        certain: it surely does.
+        condition: on which condition it does otherwise; empty: not known.
+    """
+
+    state: str
+    disruption: Disruption
+    certain: bool
+    condition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Nodes that share a plan.
 
     Args:
         names: of the nodes, ``gpu2`` before ``gpu10``.
         node: what is so for all of them, as one row of a document.
+        disturbed: what is in use on them: node, name, and what becomes of it.
     """
 
     names: tuple[str, ...]
     node: Mapping[str, Any]
+    disturbed: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def ranges(self) -> list[str]:
@@ -64,13 +83,25 @@ class Group:
     @property
     def worst(self) -> tuple[str, bool]:
         """Worst disruption of each node, and whether it is certain or only possible."""
-        certain, possible = Disruption.NONE, Disruption.NONE
+        effects = self.effects
+        worst = effects[0].disruption if effects else Disruption.NONE
+        return worst.word, not effects or effects[0].certain
+
+    @property
+    def effects(self) -> list[Effect]:
+        """What each state costs: the worst first, what is certain before what is only possible."""
+        effects: set[Effect] = set()
         for state in self.node["states"]:
+            name = str(state["state"])
             for change in _changes(state):
-                certain = max(certain, Disruption.parse(change["disruption"]))
+                condition = change.get("condition", "")
+                level = Disruption.parse(change["disruption"])
+                effects.add(Effect(name, level, not condition, condition))
             if state["outcome"] == "known after":
-                possible = max(possible, Disruption.parse(state["worst"]))
-        return max(certain, possible).word, certain >= possible
+                level, condition = Disruption.parse(state["worst"]), state.get("condition", "")
+                effects.add(Effect(name, level, certain=False, condition=condition))
+        costly = (effect for effect in effects if effect.disruption)
+        return sorted(costly, key=lambda e: (-e.disruption, not e.certain, e.state, e.condition))
 
     @property
     def quiet(self) -> bool:
@@ -85,27 +116,25 @@ def group(nodes: Sequence[Mapping[str, Any]]) -> list[Group]:
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for node in nodes:
         found.setdefault(_key(node), []).append(node)
-    return [
-        Group(
-            tuple(sorted((str(node["name"]) for node in same), key=natural)),
-            same[0] if len(same) == 1 else _without_names(same[0]),
-        )
-        for same in found.values()
-    ]
+    return [_group(sorted(same, key=lambda node: natural(node["name"]))) for same in found.values()]
 
 
 def as_said(nodes: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Group]:
     """The groups in a plan, which were checked against its nodes when it was read."""
     by_name = {node["name"]: node for node in nodes}
-    return [
-        Group(
-            tuple(row["nodes"]),
-            by_name[row["nodes"][0]]
-            if len(row["nodes"]) == 1
-            else _without_names(by_name[row["nodes"][0]]),
-        )
-        for row in rows
-    ]
+    return [_group([by_name[name] for name in row["nodes"]]) for row in rows]
+
+
+def _group(nodes: Sequence[Mapping[str, Any]]) -> Group:
+    return Group(
+        tuple(str(node["name"]) for node in nodes),
+        nodes[0] if len(nodes) == 1 else _without_names(nodes[0]),
+        tuple(
+            (str(node["name"]), row["name"], row["how"])
+            for node in nodes
+            for row in node.get("disturbed", ())
+        ),
+    )
 
 
 def _key(node: Mapping[str, Any]) -> tuple[str, str]:

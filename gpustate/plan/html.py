@@ -26,7 +26,9 @@ from gpustate.plan.overview import (
     MEANING,
     PROCEEDS,
     Overview,
+    closing,
     overview,
+    summary,
 )
 
 #: Most ranges of names in a heading; the section lists all names.
@@ -44,6 +46,7 @@ def report(document: Mapping[str, Any], *, order: Sequence[tuple[str, str]] = ()
     view = overview(document)
     title = f"Plan: {text(document['policy']['name'])}, {_nodes(view.size)}"
     main = [
+        _first_page(view),
         _cards(view),
         section("Disruption", _totals(view)) if view.totals else "",
         section("Nodes", _groups(view), "nodes"),
@@ -123,6 +126,29 @@ def _origin(document: Mapping[str, Any]) -> str:
         f"<dt>{name.capitalize()}</dt><dd>{code(value)}</dd>" for name, value in shown(document)
     )
     return f'<dl class="origin">{rows}</dl>' if rows else ""
+
+
+def _first_page(view: Overview) -> str:
+    """What changes, group by group, and how the nodes go back."""
+    parts = [
+        f'<h3><span class="mono">{text(", ".join(one.ranges[:_RANGES]))}</span> '
+        f"{_nodes(len(one.names))} {tag(*_at_worst(one))}</h3>{_list(summary(one))}"
+        for one in view.groups
+        if one.pending
+    ]
+    parts += [_list(closing(view))] if closing(view) else []
+    return section("Changes", "".join(parts), "changes") if view.counts["change"] else ""
+
+
+def _at_worst(one: Group) -> tuple[str, str]:
+    """The worst disruption of a group, and its colour."""
+    word, certain = one.worst
+    return word if certain else f"{word} on a condition", word
+
+
+def _list(rows: Sequence[tuple[str, str]]) -> str:
+    body = "".join(f"<dt>{name.capitalize()}</dt><dd>{text(value)}</dd>" for name, value in rows)
+    return f'<dl class="facts">{body}</dl>'
 
 
 def _cards(view: Overview) -> str:
@@ -207,10 +233,10 @@ def _totals(view: Overview) -> str:
         for row in view.totals
     ]
     note = (
-        '<p class="soft">A node counts once, at the worst its plan costs it. <em>Possibly</em>: what it '
-        "will cost is known only after earlier changes; it never exceeds this.</p>"
+        '<p class="soft">A node counts once, at the worst its plan costs it; <em>possibly</em>: only on the '
+        "conditions named above.</p>"
     )
-    return note + table(["At worst", "That is", "Nodes", "Possibly", "Changes"], rows, 3)
+    return note + table(["At worst", "That is", "Surely", "Possibly", "Changes"], rows, 3)
 
 
 def _kind(one: Group) -> str:
@@ -261,8 +287,7 @@ def group_html(one: Group) -> str:
     if one.quiet:
         head += tag("nothing to do", "good")
     elif one.pending:
-        word, sure = one.worst
-        head += tag(word if sure else f"up to {word}", word)
+        head += tag(*_at_worst(one))
         if node.get("proceeds"):
             head += tag(f"{node['status']} in part", "bad")
     else:
@@ -279,7 +304,10 @@ def group_html(one: Group) -> str:
         inside += f'<p class="soft">{text(PROCEEDS[0].upper() + PROCEEDS[1:])}.</p>'
     inside += "".join(state_html(state) for state in node["states"])
     inside += states_rest(node["states"])
-    if node.get("notes"):
+    if one.disturbed:
+        rows = ([code(node), code(name), text(how)] for node, name, how in one.disturbed)
+        inside += f"<h3>In use by</h3>{table(['Node', 'Pod, job or program', 'What becomes of it'], rows, 0)}"
+    if node.get("notes") and not one.pending:
         items = "".join(f"<li>{text(note)}</li>" for note in node["notes"])
         inside += f'<h3>Notes</h3><ul class="text">{items}</ul>'
     if len(one.names) > 1:

@@ -13,7 +13,7 @@ from gpustate.plan.groups import Group
 from gpustate.plan.html import card, group_html, notes_html, objects_html, page, section, table
 from gpustate.plan.htmltext import code, text
 from gpustate.plan.results import sorted_groups
-from gpustate.plan.run_words import facts, heading, headline
+from gpustate.plan.run_words import facts, heading, headline, policy_notes
 
 
 def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
@@ -25,12 +25,6 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """
     about, outcome = run["about"], run["outcome"]
     found = sorted_groups(document)
-    parts = {
-        "Changed": found.changed,
-        "Not finished": found.failed,
-        "Unchanged": found.unchanged,
-    }
-    counts = {name: len(found.names(groups)) for name, groups in parts.items()}
     title = text(heading(about))
     words = headline(outcome, found, len(document["skipped"]))
     top = (
@@ -38,7 +32,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         f'<p class="lead">{text(words)}</p>{_facts(about)}</div>'
         '<button id="theme" type="button" data-script hidden>Dark</button></header>'
     )
-    cards = "".join(card(name, f"{count:,}", "nodes") for name, count in counts.items())
+    cards = "".join(card(name, f"{count:,}", "nodes") for name, count in found.counts.items())
     main = [
         f'<div class="cards" id="nodes">{cards}</div>',
         _failed(document, found.failed),
@@ -47,7 +41,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         _part("Changed", found.changed, "changed"),
         _part("Unchanged", found.unchanged, "unchanged"),
         objects_html(document),
-        notes_html(document["notes"]),
+        notes_html(policy_notes(document, outcome)),
     ]
     footer = f"<footer>Run {code(document['run'])}: {text(document['summary'])}</footer>"
     return page(title, top, main, footer)

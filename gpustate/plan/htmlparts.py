@@ -36,6 +36,8 @@ a{color:var(--accent)}
 .lead{font-size:16px;max-width:75ch}
 .origin{display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;font-size:13px;color:var(--soft)}
 .origin dd{margin:0;min-width:0}
+.facts{display:grid;grid-template-columns:6.5em 1fr;gap:3px 12px;margin-bottom:14px}
+.facts dt{color:var(--soft)}.facts dd{margin:0;min-width:0;overflow-wrap:anywhere}
 button,input[type=search]{font:inherit;color:inherit;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:6px 12px}
 button{cursor:pointer}
 button:hover{border-color:var(--accent)}

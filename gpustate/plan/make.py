@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from gpustate.core.change import Disruption, Plan
+from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import fingerprint, plain
 from gpustate.core.facts import NodeView
 from gpustate.core.outcome import Outcome, StateResult
@@ -189,8 +189,9 @@ def _one(
     gone = tuple(n for n in state.after if n in here and here[n].absent)
     behind = () if state.absent else (*state.known_after, *gone)
     waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
+    case = _worst_case(state, observations) if waits else None
     # A problem that needs a fix on the node will not go away.
-    if waits and name not in observations.refused:
+    if case is not None and name not in observations.refused:
         masked, plan = _masked_already(state, observations)
         if masked is not None:
             return StateResult(
@@ -200,7 +201,8 @@ def _one(
             name,
             Outcome.KNOWN_AFTER,
             known_after=waits,
-            worst=state.worst,
+            worst=case[0],
+            condition=case[1] if case[0] else "",
             validating=state.validating,
         )
     if name in observations.errors:
@@ -221,6 +223,7 @@ def _one(
                 plan = replace(plan, warnings=(*plan.warnings, conflict.reason))
             elif refusal is None and conflict.state in (None, name):
                 refusal = conflict.reason
+        plan = replace(plan, changes=_labelled(state, plan))
         refused = refusal or plan.refusal or state.absent
         if plan and not refused and (observations.masked or observations.links):
             refusal = in_the_way(
@@ -240,7 +243,28 @@ def _one(
     outcome = Outcome.PENDING if plan else Outcome.UNCHANGED
     if plan and observations.view.facts.image and left_to_first_boot(state, observed, plan):
         outcome = Outcome.FIRST_BOOT
-    return StateResult(name, outcome, plan, worst=plan.disruption, validating=state.validating)
+    return StateResult(
+        name,
+        outcome,
+        plan,
+        worst=plan.disruption,
+        condition=plan.condition,
+        validating=state.validating,
+    )
+
+
+def _worst_case(state: AnyState, observations: Observations) -> tuple[Disruption, str] | None:
+    """The most a plan that is not known yet may cost; ``None``: there is nothing to wait for."""
+    if state.name not in observations.observed:
+        return state.worst, state.worst_if
+    try:
+        return state.worst_case(observations.observed[state.name])
+    except Exception:  # noqa: BLE001  evaluated again in its stage
+        return state.worst, state.worst_if
+
+
+def _labelled(state: AnyState, plan: Plan) -> tuple[Change, ...]:
+    return tuple(replace(one, label=state.field_label(one.field)) for one in plan.changes)
 
 
 def _masked_already(state: AnyState, observations: Observations) -> tuple[str | None, Plan]:

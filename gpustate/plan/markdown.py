@@ -22,11 +22,14 @@ from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
     MEANING,
     PROCEEDS,
+    QUIET,
     Overview,
     change_line,
+    closing,
     detail_lines,
     overview,
     state_words,
+    summary,
 )
 
 #: Characters with a meaning anywhere, at the start of a line, or before a word (``:name:``, ``http://``).
@@ -97,7 +100,11 @@ def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
     ]
     origin = [f"- {name.capitalize()}: {code(value)}" for name, value in shown(document)]
     lines += ["", *origin] if origin else []
-    if view.totals:
+    for one in view.groups:
+        if one.pending:
+            lines += ["", *_summary(one)]
+    lines += ["", *(f"- {name}: {text(value)}" for name, value in closing(view))]
+    if sum(one.pending for one in view.groups) > 1:
         lines += ["", "## Disruption", "", *_totals(view)]
     lines += ["", "## Nodes"]
     for one in view.groups:
@@ -121,9 +128,9 @@ def objects_lines(document: Mapping[str, Any]) -> list[str]:
     lines = ["", "## Objects of the clusters"] if document.get("clusters") else []
     for data in document.get("clusters", ()):
         lines += ["", f"### {text(objects.title_of(data))}", ""]
-        for one in objects.changed(data):
+        for names, one in objects.changed(data):
             reason = f": {text(one['reason'])}" if one.get("reason") else ""
-            lines.append(f"- {code(one['object'])} **{one['action']}**{reason}")
+            lines.append(f"- {code(names)} **{one['action']}**{reason}")
             lines += [
                 f"  - {code(objects.change_text(change))}" for change in one.get("changes", ())
             ]
@@ -141,7 +148,16 @@ def _totals(view: Overview) -> list[str]:
         ]
         for row in view.totals
     ]
-    return table(["at worst", "that is", "nodes", "possibly", "changes"], rows, 3)
+    return table(["at worst", "that is", "surely", "possibly", "changes"], rows, 3)
+
+
+def _summary(one: Group) -> list[str]:
+    """The rows of the first page of a group."""
+    lines = [
+        f"**{code(', '.join(one.ranges))}** ({len(one.names)} nodes), at worst {one.node['disruption']}:",
+        "",
+    ]
+    return lines + [f"- {name}: {text(value)}" for name, value in summary(one)]
 
 
 def group_lines(one: Group, *, diff: bool) -> list[str]:
@@ -165,9 +181,14 @@ def group_lines(one: Group, *, diff: bool) -> list[str]:
         lines += ["", f"{text(PROCEEDS[0].upper() + PROCEEDS[1:])}."]
     body: list[str] = []
     for state in node["states"]:
-        if state["outcome"] not in ("unchanged", "not applicable"):
+        if state["outcome"] not in QUIET:
             body += _state(state, diff=diff)
-    body += [f"- {text(note)}" for note in node.get("notes", [])]
+    body += [] if one.pending else [f"- {text(note)}" for note in node.get("notes", [])]
+    if one.disturbed:
+        rows = [
+            [code(part, cell=True) for part in row[:2]] + [text(row[2])] for row in one.disturbed
+        ]
+        body += ["", *table(["node", "in use by", "what becomes of it"], rows)]
     return [*lines, *([""] if body else []), *body]
 
 

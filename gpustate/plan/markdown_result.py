@@ -8,7 +8,7 @@ from typing import Any
 from gpustate.plan.context import retry
 from gpustate.plan.markdown import block, code, group_lines, objects_lines, table, text
 from gpustate.plan.results import sorted_groups
-from gpustate.plan.run_words import facts, heading, headline
+from gpustate.plan.run_words import facts, heading, headline, policy_notes
 
 
 def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = False) -> str:
@@ -44,8 +44,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = 
         lines += ["", f"## Unchanged: {len(found.names(found.unchanged))}", ""]
         lines += [code(", ".join(name for one in found.unchanged for name in one.ranges))]
     lines += objects_lines(document)
-    if document["notes"]:
-        lines += ["", "## Notes on the policy", ""]
-        lines += [f"- {text(note)}" for note in document["notes"]]
+    if notes := policy_notes(document, outcome):
+        lines += ["", "## Notes on the policy", "", *(f"- {text(note)}" for note in notes)]
     lines += ["", code(document["summary"])]
     return "\n".join(lines) + "\n"

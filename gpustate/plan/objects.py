@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpustate.formats.words import value_text
 from gpustate.plan import htmltext
+from gpustate.plan.ranges import fold
 
 Json = Mapping[str, Any]
 
@@ -46,18 +48,18 @@ def lines(data: Json, *, whole: bool = False) -> Iterator[list[tuple[str, str]]]
         whole: include unchanged objects.
     """
     yield [("cluster: ", "bold"), (title_of(data), "")]
-    for one in data["objects"]:
+    for names, one in alike(data):
         if one["action"] == SKIPPED or (one["action"] in QUIET and not whole):
             continue
         sign, style = _SIGNS[one["action"]]
-        yield [(f"  {sign} {one['object']}", style), (f"  {one['action']}", "dim")]
+        yield [(f"  {sign} {names}", style), (f"  {one['action']}", "dim")]
         for change in one.get("changes", ()):
             yield [(f"      {change_text(change)}", "")]
         if one.get("reason"):
             yield [(f"      {one['reason']}", "")]
     sign, style = _SIGNS[SKIPPED]
-    for reason, names in _skipped(data).items():
-        yield [(f"  {sign} {', '.join(names)}", style), (f"  skipped: {reason}", "")]
+    for reason, skipped in _skipped(data).items():
+        yield [(f"  {sign} {', '.join(skipped)}", style), (f"  skipped: {reason}", "")]
     same = _same(data)
     if same and not whole:
         yield [(f"  {same} unchanged", "dim")]
@@ -73,10 +75,10 @@ def html(clusters: Sequence[Json]) -> str:
 
 def _html(data: Json) -> str:
     body = ""
-    for one in changed(data):
+    for names, one in changed(data):
         bad = one["action"] == REFUSED
         mark = htmltext.tag(one["action"], "bad" if bad else "reload")
-        head = f"<b>{htmltext.text(one['object'])}</b>{mark}"
+        head = f"<b>{htmltext.text(names)}</b>{mark}"
         if one.get("reason"):
             head += f'<span class="soft">{htmltext.text(one["reason"])}</span>'
         rows = "".join(
@@ -96,9 +98,20 @@ def title_of(data: Json) -> str:
     return f"{data['server']}, namespace {data['namespace']}"
 
 
-def changed(data: Json) -> list[Json]:
-    """Objects that change, or would if they were not refused."""
-    return [one for one in data["objects"] if one["action"] in (*PENDING, REFUSED)]
+def alike(data: Json) -> Iterator[tuple[str, Json]]:
+    """Objects of a kind that change alike, once: their names in ranges, and one of them."""
+    groups: dict[str, list[Json]] = {}
+    for one in data["objects"]:
+        change = json.dumps({**one, "object": one["object"].partition("/")[0]})
+        groups.setdefault(change, []).append(one)
+    for same in groups.values():
+        number = f" ({len(same)} objects)" if len(same) > 1 else ""
+        yield ", ".join(fold(one["object"] for one in same)) + number, same[0]
+
+
+def changed(data: Json) -> list[tuple[str, Json]]:
+    """Objects that change, or would if they were not refused, as of :func:`alike`."""
+    return [row for row in alike(data) if row[1]["action"] in (*PENDING, REFUSED)]
 
 
 def _skipped(data: Json) -> dict[str, list[str]]:

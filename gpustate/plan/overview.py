@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ WIDE = 72
 #: Changed keys of a mapping, and items of a list, on one line.
 _KEYS, _ITEMS = 4, 6
 LEVELS = ("reboot", "reset", "drain", "restart", "reload", "none")
+#: Outcomes of states that are not shown unless all are.
+QUIET = ("unchanged", "not applicable")
 #: Meaning of each level of disruption.
 MEANING = {
     "reboot": "the node reboots",
@@ -99,7 +102,10 @@ def sentence(view: Overview) -> str:
     ]
     worst = ", ".join(f"{n} {w}" if w != "none" else f"{n} without disruption" for n, w in at_worst)
     text = f"Plan: {change} node{'s' * (change != 1)} would change"
-    text += f" (at worst: {worst})" if worst else ""
+    if at_worst and at_worst[0][1] == "none":
+        text += ", without disruption"
+    elif worst:
+        text += f" (at worst: {worst})"
     text += f", {view.counts['unchanged']} unchanged"
     refused, others = view.counts.get("refused", 0), view.counts["not_planned"]
     text += f", {refused} refused" if refused else ""
@@ -117,7 +123,7 @@ def short(value: Any) -> str:
 def change_line(change: Mapping[str, Any]) -> str:
     """A change on one line."""
     before, after = change["before"], change["after"]
-    name = change["field"]
+    name = change.get("label", change["field"])
     if "lines" in change:
         return f"{name}:"
     if "path" in change:
@@ -141,6 +147,8 @@ def change_line(change: Mapping[str, Any]) -> str:
             if some
         ]
         return f"{name}: {' '.join(parts) or 'order'}"
+    if after is True and not before and "label" in change:
+        return str(name)
     return f"{name}: {short(before)} -> {short(after)}"
 
 
@@ -198,8 +206,77 @@ def state_words(state: Mapping[str, Any]) -> tuple[str, str]:
     cost = str(state.get("worst") or state.get("disruption") or "")
     told = outcome
     if outcome == "known after":
-        told = f"known after {', '.join(state['known_after'])}"
+        told = f"decided after {_and(state['known_after'])} {'are' if state['known_after'][1:] else 'is'} applied"
         cost = f"<={cost}" if cost not in ("", "none") else ""
     elif state.get("reason"):
         told = f"{outcome}: {state['reason']}"
+    if state.get("condition"):
+        told = f"{cost.removeprefix('<=')} only if {state['condition']}" + f"; {told}" * (
+            told != "would change"
+        )
+        cost = f"<={cost.removeprefix('<=')}"
     return "" if cost == "none" else cost, told
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def summary(one: Group) -> list[tuple[str, str]]:
+    """What a change of each node of a group is: names and texts of the rows of the first page."""
+    versions = [row for state in one.node["states"] for row in state.get("versions", ())]
+    rows = [
+        ("versions", ", ".join(_version(row) for row in versions)),
+        ("surely", _effects(one, certain=True)),
+        ("possibly", _effects(one, certain=False)),
+        *(("note", note) for note in one.node.get("notes", ())),
+        ("in use", _in_use(one)),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def _version(row: Mapping[str, str]) -> str:
+    before, after = row["before"], row["after"]
+    return f"{row['name']} {f'{before} -> ' if before else ''}{after or 'removed'}"
+
+
+def _effects(one: Group, *, certain: bool) -> str:
+    """The states that cost something, level by level."""
+    levels: dict[str, dict[str, str]] = {}
+    for effect in one.effects:
+        if effect.certain == certain:
+            level = levels.setdefault(effect.disruption.word, {})
+            condition = effect.condition and f", only if {effect.condition}"
+            level.setdefault(effect.state, f"{effect.state}{condition}")
+    return "; ".join(
+        f"{word} ({MEANING[word]}): {', '.join(level.values())}" for word, level in levels.items()
+    )
+
+
+def _in_use(one: Group) -> str:
+    """How many workloads are disturbed, by their namespaces."""
+    kinds: dict[str, int] = {}
+    for _, name, _ in one.disturbed:
+        space, slash, _ = name.partition("/")
+        kind = f"pods of {space}" if slash else "jobs" if name.startswith("job ") else "programs"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+
+
+def closing(view: Overview) -> list[tuple[str, str]]:
+    """How the nodes would change, and how they go back: names and texts of the last rows of the first page."""
+    document = view.document
+    waves = (document.get("rollout") or {}).get("text", "")
+    rows = [("waves", waves)] if waves else []
+    context = document.get("context") or {}
+    words = list(context.get("retry") or ())
+    if words[1:2] and words[1] != "rollback" and context.get("inventory"):
+        command = shlex.join(["gpustate", "rollback", "-i", str(context["inventory"])])
+        limit = f" -l {shlex.quote(context['limit'])}" if context.get("limit") else ""
+        rows.append(
+            (
+                "way back",
+                f"{command}{limit} restores packages, module parameters, files, services and the MIG layout, where a repository still has the versions of before",
+            )
+        )
+    return rows

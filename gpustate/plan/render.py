@@ -16,10 +16,13 @@ from gpustate.plan.context import retry, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
     PROCEEDS,
+    QUIET,
     change_line,
+    closing,
     detail_lines,
     overview,
     state_words,
+    summary,
 )
 from gpustate.plan.ranges import fold
 
@@ -53,6 +56,8 @@ _DIFF = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
 _LONGEST = 4000
 #: Ranges of names that a line shows.
 _RANGES = 6
+#: Nodes whose workloads are listed, and how many of each.
+_NODES, _WORKLOADS = 8, 6
 
 
 @dataclass(slots=True)
@@ -80,7 +85,7 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
     for state in states:
         outcome = str(state["outcome"])
         sign, style = _SIGNS.get(outcome, ("?", ""))
-        quiet = outcome in ("unchanged", "not applicable")
+        quiet = outcome in QUIET
         if quiet and not whole:
             continue
         cost, text = state_words(state)
@@ -134,10 +139,43 @@ def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool =
     """
     page = Page()
     view = overview(document)
-    for one in view.groups:
-        if not troubled(one):
-            _group(page, one, diff=diff, whole=whole)
+    groups = [one for one in view.groups if not troubled(one)]
+    several = sum(one.pending for one in groups) > 1
+    if several:
+        for one in groups:
+            if one.pending:
+                _head(page, one)
+                _summary(page, one)
+        _rows(page, closing(view))
+        page.add("")
+        page.add(("Changes:", "bold"))
+    for one in groups:
+        _group(page, one, diff=diff, whole=whole, summed_up=several)
+    if view.counts["change"] and not several:
+        _rows(page, closing(view))
     return page
+
+
+def _rows(page: Page, rows: Sequence[tuple[str, str]], indent: str = "") -> None:
+    """Names and texts."""
+    for name, text in rows:
+        page.add(indent, (f"{name:<10}", "dim"), text)
+
+
+def _summary(page: Page, one: Group) -> None:
+    """What the change of a group is, and who is disturbed by it."""
+    _rows(page, summary(one), "  ")
+    by_node: dict[str, list[str]] = {}
+    for node, name, how in one.disturbed:
+        by_node.setdefault(node, []).append(name if how == "leaves" else f"{name} ({how})")
+    for node, names in list(by_node.items())[:_NODES]:
+        more = f" and {len(names) - _WORKLOADS} more" if len(names) > _WORKLOADS else ""
+        page.add("    ", (f"{node}  ", "dim"), f"{', '.join(names[:_WORKLOADS])}{more}")
+    if len(by_node) > _NODES:
+        page.add(
+            "    ",
+            (f"and on {len(by_node) - _NODES} more nodes; reports and -o json have all", "dim"),
+        )
 
 
 def objects_page(document: Mapping[str, Any], *, whole: bool = False) -> Page:
@@ -177,11 +215,11 @@ def _own_reason(node: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) ->
     return "" if shown else reason
 
 
-def _group(page: Page, one: Group, *, diff: bool, whole: bool) -> None:
-    """Nodes that share a plan."""
+def _head(page: Page, one: Group) -> None:
+    """The names of the nodes of a group, and what becomes of them."""
     node = one.node
     status = str(node["status"])
-    touched = [s for s in node["states"] if s["outcome"] not in ("unchanged", "not applicable")]
+    touched = [s for s in node["states"] if s["outcome"] not in QUIET]
     head: list[Piece | str] = [(names_line(one.names), "bold")]
     if status != "ok":
         head += ["  ", (f"{status} in part" if node.get("proceeds") else status, "red")]
@@ -194,13 +232,22 @@ def _group(page: Page, one: Group, *, diff: bool, whole: bool) -> None:
         worst = str(node["disruption"])
         head += ["  ", (f"at worst: {worst}", _COSTS.get(worst, ""))]
     page.add(*head)
+
+
+def _group(page: Page, one: Group, *, diff: bool, whole: bool, summed_up: bool = False) -> None:
+    """Nodes that share a plan; ``summed_up``: their summary is on the page already."""
+    node = one.node
+    touched = [s for s in node["states"] if s["outcome"] not in QUIET]
+    _head(page, one)
+    if one.pending and not summed_up:
+        _summary(page, one)
     if reason := _own_reason(node, touched):
         page.add("  ", (reason, "red"))
     if touched or whole:
         _states(page, node["states"], diff=diff, whole=whole)
     if node.get("proceeds"):
         page.add("  ", (PROCEEDS, "dim"))
-    for note in node.get("notes", []):
+    for note in () if one.pending else node.get("notes", []):
         page.add("  ", (f"note: {note}", "dim"))
 
 
@@ -234,17 +281,17 @@ def question(
     view = overview(document)
     names = [name for one in view.groups if one.pending for name in one.names]
     worst = next((row for row in view.totals if row["nodes"] or row["possible"]), None)
-    cost = "no disruption"
+    cost = ", without disruption"
     if worst is not None and worst["disruption"] != "none":
         number = worst["nodes"] + worst["possible"]
-        cost = f"at worst {worst['disruption']}" + (f" on {number}" if view.size > 1 else "")
+        cost = f": at worst {worst['disruption']}" + (f" on {number}" if view.size > 1 else "")
     pace = ""
     if batches:
         pace = f", in {batches} batch{'es' * (batches != 1)} ({','.join(sizes)})"
     elif view.size > 1:
         pace = f", {forks} at a time"
     begin = {"remove": "Remove from", "rollback": "Roll back"}.get(verb, "Apply to")
-    return f"{begin} {names_line(names)}: {cost}{pace}?"
+    return f"{begin} {names_line(names)}{cost}{pace}?"
 
 
 def fleet_page(document: Mapping[str, Any]) -> Page:
@@ -253,8 +300,8 @@ def fleet_page(document: Mapping[str, Any]) -> Page:
     view = overview(document)
     if not view.counts["change"]:
         return page
-    if view.size > 1:
-        page.add((f"{'Disruption':<12}{'nodes':>7}{'possibly':>10}{'changes':>9}", "bold"))
+    if sum(one.pending for one in view.groups) > 1:
+        page.add((f"{'Disruption':<12}{'surely':>7}{'possibly':>10}{'changes':>9}", "bold"))
         for row in view.totals:
             word = str(row["disruption"])
             numbers = (f"{row[key] or '-':>{width}}" for key, width in _COLUMNS)

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.plan.groups import Group
-from gpustate.plan.overview import overview
-
-_QUIET = ("unchanged", "not applicable")
+from gpustate.plan.overview import QUIET, overview
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +18,24 @@ class Results:
     failed: Sequence[Group]
     unchanged: Sequence[Group]
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of nodes, as in the line for grep: a node that changed and failed counts twice."""
+        failed = [one for one in self.failed if any(map(_has_changed, one.node["states"]))]
+        return {
+            "Changed": len(self.names([*self.changed, *failed])),
+            "Not finished": len(self.names(self.failed)),
+            "Unchanged": len(self.names(self.unchanged)),
+        }
+
     @staticmethod
     def names(groups: Sequence[Group]) -> list[str]:
         """Names of the nodes of some groups."""
         return [name for one in groups for name in one.names]
+
+
+def _has_changed(state: Mapping[str, Any]) -> bool:
+    return state["outcome"] in ("changed", "reboot pending")
 
 
 def sorted_groups(document: Mapping[str, Any]) -> Results:
@@ -32,6 +44,6 @@ def sorted_groups(document: Mapping[str, Any]) -> Results:
     failed = [one for one in groups if one.node["status"] != "ok"]
     good = [one for one in groups if one.node["status"] == "ok"]
     changed = [
-        one for one in good if any(state["outcome"] not in _QUIET for state in one.node["states"])
+        one for one in good if any(state["outcome"] not in QUIET for state in one.node["states"])
     ]
     return Results(changed, failed, [one for one in good if one not in changed])

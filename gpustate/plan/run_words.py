@@ -40,15 +40,20 @@ def heading(about: Mapping[str, Any]) -> str:
     return ": ".join(str(about[key]) for key in ("verb", "source") if about.get(key))
 
 
+def policy_notes(document: Mapping[str, Any], outcome: Mapping[str, Any]) -> list[str]:
+    """The notes on the policy; why the run stopped is in the headline."""
+    return [note for note in document["notes"] if note != f"stopped: {outcome.get('stopped')}"]
+
+
 def headline(outcome: Mapping[str, Any], found: Results, skipped: int) -> str:
     """The result in one sentence; ``skipped`` is the number of nodes that were not started."""
-    parts = (found.changed, found.unchanged, found.failed)
-    changed, unchanged, failed = (len(found.names(part)) for part in parts)
-    total = changed + failed + unchanged + skipped
+    counts = found.counts
+    total = sum(len(found.names(part)) for part in (found.changed, found.unchanged, found.failed))
+    total += skipped
     begun = f", {skipped} not started" if skipped else ""
     stopped = f" Stopped: {outcome['stopped']}." if outcome.get("stopped") else ""
     how = "Interrupted" if outcome["interrupted"] else f"Exit code {outcome['exit_code']}"
     return (
-        f"{how}: {total} node{'s' * (total != 1)}, {changed} changed, {unchanged} unchanged, "
-        f"{failed} not finished{begun}.{stopped}"
+        f"{how}: {total} node{'s' * (total != 1)}, {counts['Changed']} changed, "
+        f"{counts['Unchanged']} unchanged, {counts['Not finished']} not finished{begun}.{stopped}"
     )

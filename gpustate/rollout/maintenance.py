@@ -171,18 +171,23 @@ class ScheduledMaintenance:
         if scope is None:
             return Preview()
         notes: list[str] = []
+        gone: list[tuple[str, str]] = []
         refusals: list[str] = []
         for kind in _kinds_to_ask(subject.facts):
             try:
                 found = self._member(subject, kind)
-                noted, stuck = self._preview_of(*found, subject, scope) if found else ([], [])
+                if found is None:
+                    continue
+                workloads, stuck = self._preview_of(*found, subject, scope)
             except GpustateError as error:
                 refusals.append(str(error))
             else:
-                notes += noted
+                scheduler, member = found
+                notes.append(f"{scheduler.title}: holds {member.name}")
+                gone += workloads
                 refusals += stuck
         refused = (f"apply would refuse: {reason}" for reason in refusals)
-        return Preview((*notes, *refused), refused=bool(refusals))
+        return Preview((*notes, *refused), refused=bool(refusals), workloads=tuple(gone))
 
     def _member(self, subject: Subject, kind: str) -> tuple[Scheduler, Member] | None:
         """Its scheduler of a kind, and what it is there; ``None``: it is in none.
@@ -207,7 +212,7 @@ class ScheduledMaintenance:
 
     def _preview_of(
         self, scheduler: Scheduler, member: Member, subject: Subject, scope: Scope
-    ) -> tuple[list[str], list[str]]:
+    ) -> tuple[list[tuple[str, str]], list[str]]:
         """What becomes of its workloads, and those that keep it from being drained."""
         if member.foreign:
             raise HeldElsewhereError(
@@ -215,29 +220,17 @@ class ScheduledMaintenance:
             )
         policy = self._policies.get(subject.node.name, self._policy)
         workloads = scheduler.workloads(member, scope, policy)
-        waits: dict[str, list[Workload]] = {}
-        for one in workloads:
-            if one.waited:
-                waits.setdefault(one.then or _waiting_time(policy), []).append(one)
-        words = "".join(
-            f"; waits for {_names(some)} to complete, {limit}" for limit, some in waits.items()
-        )
-        gone = [one for one in workloads if not one.problem and not one.waited]
-        which = "GPU workloads" if scope is Scope.GPU else "workloads"
-        notes = [
-            f"{scheduler.title}: holds {member.name}{words}; {which} that leave: {_names(gone)}"
-        ]
-        notes += [
-            f"cannot be drained unless {one.name} completes in time: {one.problem}"
+        gone = [
+            (one.name, _how_it_leaves(one, policy))
             for one in workloads
-            if one.problem and one.waited and (one.then or policy.wait_timeout_s)
+            if one.waited or not one.problem
         ]
         stuck = [
             f"{scheduler.title}: {member.name} cannot be drained: {one.name}: {one.problem}"
             for one in workloads
             if one.problem and not one.waited
         ]
-        return notes, stuck
+        return gone, stuck
 
     def _no_access(self, subject: Subject, kind: str) -> str:
         facts = subject.facts
@@ -512,6 +505,14 @@ def _waiting_time(policy: DrainPolicy) -> str:
     return f"{seconds:g} s at most" if seconds else "without a time limit"
 
 
+def _how_it_leaves(workload: Workload, policy: DrainPolicy) -> str:
+    if not workload.waited:
+        return "leaves"
+    limit = workload.then or (policy.wait_timeout_s and _waiting_time(policy))
+    stuck = f"; otherwise it cannot leave: {workload.problem}" if limit and workload.problem else ""
+    return f"is waited for, {limit or _waiting_time(policy)}{stuck}"
+
+
 def _brief(text: str) -> str:
     """One line that a scheduler keeps, without secrets."""
     return shorten(mask(" ".join(text.split())), _MOST_CHARS)
@@ -524,9 +525,3 @@ def _never() -> bool:
 def _stays_out(scheduler: Scheduler, member: Member, why: str) -> str:
     out = f"{scheduler.title}: {member.name} {STAYS_OUT}"
     return f"{out}: {why}" if why else out
-
-
-def _names(workloads: list[Workload], limit: int = 5) -> str:
-    names = [one.name for one in workloads]
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more if names else "none"

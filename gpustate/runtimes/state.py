@@ -78,6 +78,13 @@ class RuntimeState(State[R], Generic[R]):
 
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
     worst: ClassVar[Disruption] = Disruption.RESTART
+    labels: ClassVar[Mapping[str, str]] = {
+        "files": "configuration files",
+        "lacks": "missing in the configuration",
+        "read": "service has read its configuration",
+        "running": "service runs",
+        "kept": "files kept from before",
+    }
     stable: ClassVar[tuple[str, ...] | None] = ("digest", "lacks", "read", "running", "version")
     label: ClassVar[str] = ""
     process: ClassVar[str] = ""

@@ -81,6 +81,16 @@ class CdiSpecificationCurrent(State[Observed]):
     """
 
     name: ClassVar[str] = "cdi"
+    labels: ClassVar[Mapping[str, str]] = {
+        "stale": "outdated entries of the CDI specification",
+        "present": "CDI specification exists",
+        "access": "files that containers cannot read",
+        "leftovers": "old CDI files",
+        "refresh": "unit that refreshes the specification",
+        "failed": "failed units",
+        "dropins": "drop-ins of services",
+        "program": "program that refreshes the specification",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver", "container-toolkit")
     after: ClassVar[tuple[str, ...]] = ("persistenced", "mps")
     known_after: ClassVar[tuple[str, ...]] = ("driver", "container-toolkit", "mig", "quarantine")

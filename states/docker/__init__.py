@@ -79,6 +79,10 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
     """
 
     name: ClassVar[str] = "docker"
+    labels: ClassVar[Mapping[str, str]] = {
+        **RuntimeServiceState.labels,
+        "ours": "settings of gpustate",
+    }
     supported_runtime: ClassVar[str] = "Docker"
     worst: ClassVar[Disruption] = Disruption.DRAIN
     label: ClassVar[str] = "docker"

@@ -85,6 +85,24 @@ class DriverInstalled(DriverParameters):
     """
 
     name: ClassVar[str] = "driver"
+    labels: ClassVar[Mapping[str, str]] = {
+        "broken": "half-installed packages",
+        "headers": "kernel headers",
+        "built": "modules built, by kernel",
+        "loaded": "loaded driver",
+        "modules": "loaded modules",
+        "library": "driver version",
+        "pin_text": "pin file",
+        "options_text": "options file",
+        "autoload_text": "modules loaded at boot",
+        "parameters": "module parameters",
+        "stopped": "services stopped by an interrupted reload",
+        "installer": "installed by NVIDIA's .run installer",
+        "device_nodes": "wrong device nodes",
+        "stream": "dnf module stream",
+        "stream_kept": "the stream of before is kept",
+        "left_stopped": "services stopped without a driver",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "secure-boot", "driver-repository")
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "secure-boot", "driver-repository")
     worst: ClassVar[Disruption] = Disruption.REBOOT
@@ -248,9 +266,13 @@ class DriverInstalled(DriverParameters):
         if stays:
             elsewhere = self._stays_elsewhere(observed)
             notes = (f"stays {what}{changes}", *elsewhere, *flavour, *holds)
-        else:
-            notes = (f"will install {what}{changes}", *flavour, *holds)
-        return Plan(notes=notes, refusal=why)
+            return Plan(notes=notes, refusal=why)
+        before = there[1] if there is not None else observed.library or ""
+        return Plan(
+            notes=(f"will install {what}{changes}", *flavour, *holds),
+            refusal=why,
+            versions=(("driver", before, target.version),),
+        )
 
     # --- desired, plan -------------------------------------------------------------------
 
@@ -441,6 +463,15 @@ class DriverInstalled(DriverParameters):
             return Disruption.REBOOT, f"{foreign[0].who} holds a GPU"
         return Disruption.DRAIN, f"the loaded modules are {'un' if unloads else 're'}loaded"
 
+    def worst_case(self, observed: Observed) -> tuple[Disruption, str] | None:
+        if observed.in_use:
+            return Disruption.REBOOT, f"its modules have to change: {observed.in_use}"
+        if observed.loaded is None:
+            return Disruption.NONE, ""
+        if self.in_use == "reboot":
+            return Disruption.REBOOT, "its modules have to change while a program has a GPU open"
+        return Disruption.DRAIN, "its version or parameters change"
+
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)
         cost, because = self._load_cost(observed)
@@ -468,11 +499,11 @@ class DriverInstalled(DriverParameters):
             paths=files.PATHS,
         )
         warnings = refusals.warnings(observed) if wanted.autoload_text else ()
-        return Plan(plan.changes, tuple(self._notes(observed, wanted)), warnings=tuple(warnings))
+        users = tuple(holder.who for holder in self._foreign_holders(observed))
+        notes = tuple(self._notes(observed, wanted))
+        return Plan(plan.changes, notes, warnings=tuple(warnings), gpu_users=users)
 
     def _notes(self, observed: Observed, wanted: Observed) -> Iterator[str]:
-        for holder in observed.holders:
-            yield f"has a GPU open: {holder.who}"
         yield from self._stops(observed)
         again = [unit for unit in observed.left_stopped if " " not in unit]
         if again and not wanted.left_stopped:

@@ -102,10 +102,18 @@ class FabricManagerRunning(FabricManagerState[Observed]):
     """
 
     name: ClassVar[str] = "fabric-manager"
+    labels: ClassVar[Mapping[str, str]] = {
+        "config": "Fabric Manager's settings",
+        "kept": "original configuration is kept",
+        "fabric": "state of the fabric",
+        "subnet_manager": "subnet manager runs",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("nvlsm",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver", "nvlsm")
     worst: ClassVar[Disruption] = Disruption.DRAIN
+    disturbs: ClassVar[str] = "active"
+    worst_if: ClassVar[str] = "its version or settings change"
 
     hold: bool = True
     config: Annotated[Mapping[str, str | int], AfterValidator(_checked)] = Field(

@@ -22,7 +22,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
@@ -81,6 +81,12 @@ class MigLayoutApplied(State[Observed]):
     """
 
     name: ClassVar[str] = "mig"
+    labels: ClassVar[Mapping[str, str]] = {
+        "modes": "MIG mode",
+        "instances": "MIG devices",
+        "stopped": "services stopped by an interrupted change",
+        "device_nodes": "missing device nodes",
+    }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "container-toolkit")
     before: ClassVar[tuple[str, ...]] = ("cdi",)
@@ -263,6 +269,19 @@ class MigLayoutApplied(State[Observed]):
             if held:
                 return f"{'; '.join(dict.fromkeys(held))}; stop that, name its service in clients, or set in_use: reboot"
         return None
+
+    def worst_case(self, observed: Observed) -> tuple[Disruption, str] | None:
+        now = self.plan(observed).disruption
+        if self.in_use == "reboot" or now is Disruption.REBOOT:
+            return (
+                Disruption.REBOOT,
+                "a GPU is in use, or cannot be reset, when its MIG mode changes",
+            )
+        if observed.problem:
+            return self.worst, "the MIG mode of a GPU of the Ampere generation changes"
+        return max(
+            now, Disruption.DRAIN
+        ), "the layout is not there any more when the driver is loaded"
 
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -68,6 +69,16 @@ class RepositoryParameters(State[Observed]):
         pin_priority: apt priority of this repository for its packages; dnf's and zypper's is fixed.
         refresh_days: read the package lists again when they are older; never, when not given.
     """
+
+    labels: ClassVar[Mapping[str, str]] = {
+        "fingerprints": "trusted keys",
+        "pin_text": "pin file",
+        "key_access": "permissions of the key",
+        "folder_access": "permissions of the key's folder",
+        "imported": "key is imported into rpm",
+        "logins": "logins of the repository",
+        "half_bundle": "remove a half-unpacked bundle",
+    }
 
     url: str | None = None
     username: Annotated[str, Field(pattern=_LOGIN)] | None = None

@@ -24,7 +24,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -59,6 +59,13 @@ class SecureBootKeyEnrolled(State[Observed]):
     """
 
     name: ClassVar[str] = "secure-boot"
+    labels: ClassVar[Mapping[str, str]] = {
+        "tools": "signing tools installed",
+        "brought": "signing tools come from gpustate",
+        "own": "the node has a signing key",
+        "signed": "signed modules",
+        "enrolment": "enrolment of the key",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     # A reboot without anybody at the console would lose what is queued, so those come first.
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "nouveau")

@@ -164,6 +164,12 @@ class NodeValidated(State[Observed]):
     """
 
     name: ClassVar[str] = "validator"
+    labels: ClassVar[Mapping[str, str]] = {
+        "proof": "validation",
+        "program": "validator",
+        "status_missing": "missing status files",
+        "left": "leftovers",
+    }
     after: ClassVar[tuple[str, ...]] = (
         "preflight",
         "nouveau",

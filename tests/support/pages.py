@@ -27,16 +27,25 @@ def plan(text: str, names: tuple[str, ...] = ("gpu1", "gpu2", "gpu3")) -> dict[s
     """A plan of four kinds of nodes that says ``text`` wherever somebody else's words can stand."""
     changes = (
         Change("text", f"{text}\n", f"a\n{text}\n", Disruption.RESTART, text, f"/etc/{text}"),
-        Change("mapping", {text: text}, {text: None}, Disruption.REBOOT),
+        Change("mapping", {text: text}, {text: None}, Disruption.REBOOT, condition=text),
         Change("items", [text], ["other"]),
-        Change("value", None, text),
+        Change("value", None, text, label=f"{text} version"),
     )
     states = [
         StateResult("first", Outcome.PENDING, Plan(changes, (text,)), worst=Disruption.REBOOT),
-        StateResult("second", Outcome.KNOWN_AFTER, known_after=("first",), worst=Disruption.DRAIN),
+        StateResult(
+            "second",
+            Outcome.KNOWN_AFTER,
+            known_after=("first",),
+            worst=Disruption.DRAIN,
+            condition=text,
+        ),
     ]
     failed = StateResult("first", Outcome.FAILED, reason=text, evidence=f"{text}\n{text}")
-    nodes = [NodeResult(name, states=states, notes=[text]) for name in names]
+    nodes = [
+        NodeResult(name, states=states, notes=[text], workloads=((f"{text}/{name}", text),))
+        for name in names
+    ]
     nodes += [
         NodeResult("bad1", NodeStatus.FAILED, text, [failed]),
         NodeResult("far1", NodeStatus.UNREACHABLE, text),

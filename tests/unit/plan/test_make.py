@@ -63,6 +63,27 @@ def test_what_looks_behind_a_pending_state_is_known_after_it_with_its_worst_cost
     assert (results["b"].known_after, results["b"].worst) == (("a",), Disruption.DRAIN)
 
 
+@pytest.mark.parametrize(
+    ("case", "outcome", "worst"),
+    [
+        ((Disruption.RESTART, "it runs"), "known after", (Disruption.RESTART, "it runs")),
+        ((Disruption.NONE, "it does not run"), "known after", (Disruption.NONE, "")),
+        (None, "unchanged", (Disruption.NONE, "")),
+    ],
+)
+def test_the_facts_of_the_node_lower_the_worst_case(
+    case: tuple[Disruption, str] | None, outcome: str, worst: tuple[Disruption, str]
+) -> None:
+    last = one("b", known_after=("a",), worst=Disruption.REBOOT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(last), "worst_case", lambda self, observed: case)
+        results = make.make([one("a"), last], observations(a=None, b="x"))
+    assert (results["b"].outcome.value, (results["b"].worst, results["b"].condition)) == (
+        outcome,
+        worst,
+    )
+
+
 def test_what_comes_after_a_state_that_is_taken_away_looks_behind_it() -> None:
     gone = one("a").model_copy(update={"ensure": "absent"})
     results = make.make([gone, one("b", after=("a",))], observations(a="x", b="x"))

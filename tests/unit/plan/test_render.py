@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpustate import Disruption, Plan
+from gpustate import Disruption, Plan, Policy
 from gpustate.core.change import Change
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.inventory import select
-from gpustate.plan import document, render
+from gpustate.plan import document, markdown, render
 
 
 def page(*nodes: NodeResult, **how: Any) -> str:
@@ -35,7 +35,7 @@ CONF = Change("text", "a\nb\n", "a\nc\n", Disruption.RESTART, "the policy says s
 
 def pending(name: str, *changes: Change, notes: tuple[str, ...] = ()) -> StateResult:
     plan = Plan(changes, notes)
-    return StateResult(name, Outcome.PENDING, plan, worst=plan.disruption)
+    return StateResult(name, Outcome.PENDING, plan, worst=plan.disruption, condition=plan.condition)
 
 
 def test_nodes_that_share_a_plan_are_shown_once() -> None:
@@ -44,10 +44,92 @@ def test_nodes_that_share_a_plan_are_shown_once() -> None:
     nodes.insert(2, NodeResult("gpu3", states=[StateResult("driver", Outcome.UNCHANGED)]))
     assert page(*nodes) == golden("""
         gpu[1-2,4] (3 nodes)  at worst: restart
+          surely    restart (a service restarts, workloads continue): driver
           ~ driver  restart
                  /etc/x.conf: content  (the policy says so)
         gpu3  nothing to do
     """)
+
+
+def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_page() -> None:
+    unload = Change(
+        "loaded", ["nouveau"], [], Disruption.REBOOT, condition="a program keeps nouveau loaded"
+    )
+    mig = StateResult(
+        "mig",
+        Outcome.KNOWN_AFTER,
+        known_after=("driver",),
+        worst=Disruption.RESET,
+        condition="the MIG mode changes",
+    )
+    version = Change("library", "570.1", "580.2", Disruption.DRAIN, label="driver version")
+    pods = (("a/train-0", "leaves"), ("a/train-1", "is waited for, 60 s at most"))
+    nodes = [
+        NodeResult("gpu1", states=[pending("nouveau", unload)]),
+        NodeResult("gpu2", states=[pending("driver", version), mig], workloads=pods, notes=["old"]),
+    ]
+    made = document.plan_document(
+        Policy(),
+        "p.yml",
+        nodes,
+        run="r",
+        created="2026-11-21T07:55:00Z",
+        context={"inventory": "hosts", "person": "a@b", "retry": ["gpustate", "plan", "p.yml"]},
+    )
+    assert render.nodes_page(made).plain() == golden("""
+        gpu1  at worst: reboot
+          possibly  reboot (the node reboots): nouveau, only if a program keeps nouveau loaded
+        gpu2  at worst: reset
+          versions  driver 570.1 -> 580.2
+          surely    drain (GPU workloads must leave): driver
+          possibly  reset (a GPU is reset): mig, only if the MIG mode changes
+          note      old
+          in use    2 pods of a
+            gpu2  a/train-0, a/train-1 (is waited for, 60 s at most)
+        way back  gpustate rollback -i hosts restores packages, module parameters, files, services and the MIG layout, where a repository still has the versions of before
+
+        Changes:
+        gpu1  at worst: reboot
+          ~ nouveau  <=reboot reboot only if a program keeps nouveau loaded
+                 loaded: - nouveau
+        gpu2  at worst: reset
+          ~ driver  drain
+                 driver version: 570.1 -> 580.2
+          ? mig     <=reset  reset only if the MIG mode changes; decided after driver is applied
+    """)
+
+
+def test_busy_nodes_with_other_pods_each_are_one_group_on_one_page() -> None:
+    version = Change("library", "570.1", "580.2", Disruption.DRAIN, label="driver version")
+    nodes = [
+        NodeResult(
+            f"gpu{n:03}",
+            states=[
+                StateResult(
+                    "driver",
+                    Outcome.PENDING,
+                    Plan(
+                        (version,), gpu_users=(f"pid {n} (python3, pod train-{n})", f"pid {n} (x)")
+                    ),
+                    worst=Disruption.DRAIN,
+                )
+            ],
+            workloads=(
+                *((f"team-{n % 3}/train-{n}-{i}", "leaves") for i in range(n % 7)),
+                (f"a/train-{n}", "leaves"),
+            ),
+            notes=[f"Kubernetes at test: holds gpu{n:03}"],
+        )
+        for n in range(120)
+    ]
+    made = document.plan_document(Policy(), "p.yml", nodes, run="r", created="2026-11-21T07:55:00Z")
+    assert len(made["fleet"]["groups"]) == 1
+    lines = render.nodes_page(made).plain().splitlines()
+    assert len(lines) < 25, lines
+    assert lines[0] == "gpu[000-119] (120 nodes)  at worst: drain"
+    assert "120 pods of a" in "".join(lines)
+    assert "120 programs" in "".join(lines), "the pods among them count once"
+    assert markdown.report(made).count("| `gpu1") >= 20, "a report lists them all"
 
 
 def test_many_names_are_counted() -> None:
@@ -76,7 +158,7 @@ def test_a_page_tells_all_that_can_become_of_a_state() -> None:
           = preflight            unchanged
           ~ nouveau     reboot
                  loaded: - nouveau
-          ? driver      <=drain  known after nouveau, r
+          ? driver      <=drain  decided after nouveau and r are applied
           - cdi                  not run: because driver failed
           x containerd           failed: it broke
                  | E: one
@@ -159,7 +241,9 @@ def test_the_question_repeats_nodes_cost_and_batches() -> None:
         "Remove from gpu[0-2] (3 nodes): at worst reboot on 1, 2 at a time?"
     )
     alone = result(NodeResult("gpu1", states=[pending("driver", Change("n", 1, 2))]))
-    assert query(alone, "apply", forks=1, batches=0, sizes=()) == "Apply to gpu1: no disruption?"
+    assert query(alone, "apply", forks=1, batches=0, sizes=()) == (
+        "Apply to gpu1, without disruption?"
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,6 +281,7 @@ def test_a_diff_shows_the_lines_of_files_and_no_secret() -> None:
         NodeResult("gpu1", states=[pending("s", CONF, new, gone, secret)]), diff=True
     ) == golden("""
         gpu1  at worst: restart
+          surely    restart (a service restarts, workloads continue): s
           ~ s  restart
                  /etc/x.conf: content  (the policy says so)
                  --- /etc/x.conf
@@ -295,6 +380,9 @@ def test_the_sentence_counts_nodes_and_their_worst_costs() -> None:
     refused = NodeResult("f", states=[pending("s", CONF)], would_refuse=True)
     assert render.plan_sentence(result(nodes[3], refused)) == (
         "Plan: 0 nodes would change, 1 unchanged, 1 refused."
+    )
+    assert render.plan_sentence(result(nodes[2])) == (
+        "Plan: 1 node would change, without disruption, 0 unchanged."
     )
     assert render.plan_sentence(result()) == "Plan: 0 nodes would change, 0 unchanged."
     assert render.plan_sentence(result(nodes[0])) == (

@@ -586,10 +586,11 @@ def test_a_plan_names_what_leaves_and_what_cannot() -> None:
     preview = maintenance(Kubernetes=scheduler).preview(subject())
     assert preview == Preview(
         (
-            "Kubernetes at test: holds n1; GPU workloads that leave: a/train",
+            "Kubernetes at test: holds n1",
             "apply would refuse: Kubernetes at test: n1 cannot be drained: a/alone: no controller",
         ),
         refused=True,
+        workloads=(("a/train", "leaves"),),
     )
     foreign = FakeScheduler(current=Member("n1", True, False, foreign=("cordoned by bob",)))
     preview = maintenance(Kubernetes=foreign).preview(subject())
@@ -613,12 +614,11 @@ def test_a_plan_says_what_is_waited_for_and_how_long(limit_s: float, words: str)
         lambda node, kind: scheduler if kind == "Kubernetes" else None, "r2", "ann@ops1", policy
     )
     preview = plan.preview(subject())
-    first, *stuck = preview.notes
-    assert first.endswith(
-        f"; waits for a/job to complete, {words}; GPU workloads that leave: a/train"
+    stuck = "; otherwise it cannot leave: a budget" if limit_s else ""
+    assert preview.workloads == (
+        ("a/job", f"is waited for, {words}{stuck}"),
+        ("a/train", "leaves"),
     )
-    in_time = "cannot be drained unless a/job completes in time: a budget"
-    assert stuck == ([in_time] if limit_s else [])
     assert not preview.refused
 
 
@@ -630,10 +630,8 @@ def test_a_plan_says_of_each_job_what_becomes_of_it_at_the_limit() -> None:
         )
     )
     preview = maintenance(Slurm=scheduler).preview(subject(Disruption.RESET, "slurmd"))
-    first, second = preview.notes
-    assert (
-        "; waits for job 1 of ann to complete, requeued after 60 s"
-        "; waits for job 2 of bob to complete, 60 s at most; GPU"
-    ) in first
-    assert second == "cannot be drained unless job 2 of bob completes in time: Requeue=0"
+    assert preview.workloads == (
+        ("job 1 of ann", "is waited for, requeued after 60 s"),
+        ("job 2 of bob", "is waited for, 60 s at most; otherwise it cannot leave: Requeue=0"),
+    )
     assert not preview.refused, "it may complete"

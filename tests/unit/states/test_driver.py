@@ -556,10 +556,18 @@ def test_a_stranger_on_a_gpu_is_refused_with_pid_and_command() -> None:
     why = refusal(state, node)
     assert "pid 4711 (python3, user alice, unit cri-1.scope)" in why
     assert "persiste" not in why
-    notes = state.plan(state.probe(node)).notes
-    assert (
-        "has a GPU open: pid 99 (nvidia-persiste, user nvidia-persistenced, unit nvidia-persistenced.service)"
-        in notes
+    assert state.plan(state.probe(node)).gpu_users == (
+        "pid 4711 (python3, user alice, unit cri-1.scope)",
+    ), "the services that gpustate stops and starts again disturb no one"
+
+
+def test_on_a_node_without_a_driver_the_worst_case_is_no_disruption() -> None:
+    state, fresh = DriverInstalled(branch=580), World(gpu())
+    assert state.worst_case(state.probe(fresh)) == (Disruption.NONE, "")
+    fresh.reach(DriverInstalled(branch=570))
+    assert state.worst_case(state.probe(fresh)) == (
+        Disruption.DRAIN,
+        "its version or parameters change",
     )
 
 
@@ -572,7 +580,7 @@ def test_a_pod_on_a_gpu_is_left_to_its_scheduler_which_drains_the_node() -> None
     assert state.refuse(observed) is None
     plan = state.plan(observed)
     assert cost(plan, "loaded") is Disruption.DRAIN
-    assert "has a GPU open: pid 4711 (python3, user alice, pod trainer-0)" in plan.notes
+    assert plan.gpu_users == ("pid 4711 (python3, user alice, pod trainer-0)",)
 
 
 def test_a_known_service_is_stopped_and_started_again() -> None:

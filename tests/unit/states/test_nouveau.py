@@ -195,6 +195,18 @@ def test_install_lines_that_do_not_win_are_no_reason_to_refuse(line: str) -> Non
     assert state.refuse(state.probe(Node(World(named=line)))) is None
 
 
+def test_a_reboot_has_its_condition_and_where_nouveau_is_not_loaded_there_is_none() -> None:
+    state = NouveauBlacklisted()
+    plan = state.plan(nouveau.Observed(loaded=("nouveau",), tools=("dracut",)))
+    assert (plan.disruption, plan.condition) == (
+        Disruption.REBOOT,
+        "a program keeps nouveau from being unloaded",
+    )
+    plan = state.plan(nouveau.Observed(tools=("dracut",)))
+    assert plan.disruption is Disruption.NONE
+    assert "nouveau is not loaded here: no reboot" in plan.notes
+
+
 def test_files_that_ask_for_the_module_by_name_are_told() -> None:
     state = NouveauBlacklisted()
     plan = state.plan(state.probe(Node(World(named="/etc/modules:nouveau\n"))))
