@@ -179,9 +179,8 @@ class _Verbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             known = self.list_commands(ctx)
             if args[0] not in known:
-                package = plugins.PACKAGES.get(args[0])
-                if package is not None:
-                    hint = f"install {package}: pipx inject gpustate {package}"
+                if (folder := plugins.FOLDERS.get(args[0])) is not None:
+                    hint = f"install it from a clone of gpustate: pipx inject gpustate {folder}"
                     raise UsageError(f"no verb {args[0]!r}", fix=hint)
                 from gpustate.cli import common
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "gpustate.verbs"
-#: Verbs of optional packages of gpustate, for a hint if they are not installed.
-PACKAGES = {"lab": "gpustate-lab"}
+#: Folders, in gpustate's repository, of the packages that add verbs; for a hint if they are not installed.
+FOLDERS = {"lab": "./lab"}
 
 
 def verbs(own: Collection[str]) -> dict[str, EntryPoint]:

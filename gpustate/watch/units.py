@@ -104,7 +104,6 @@ def systemd_unit(words: Sequence[str], folder: str, kubeconfig: str = "") -> str
     return f"""\
 [Unit]
 Description=Apply a gpustate policy to GPU nodes that join, reboot, or get another MIG label
-Documentation=man:gpustate(1)
 Wants=network-online.target
 After=network-online.target
 

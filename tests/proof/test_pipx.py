@@ -1,11 +1,10 @@
-"""The first line of the documentation on a fresh Debian: ``pipx install``, and a plan of a node from there."""
+"""The first lines of README and of docs/lab.md on a fresh Debian, in a clone, and a plan of a node from there."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -64,13 +63,21 @@ def inside(root: Path, script: str, timeout: float = 540) -> str:
 
 
 def test_gpustate_is_installed_by_pipx_and_plans_a_node(
-    root: Path, lab_factory: Callable[[LabSpec], Lab], tmp_path: Path
+    root: Path, lab_factory: Callable[[LabSpec], Lab]
 ) -> None:
     lab = lab_factory(LabSpec(nodes=1, images=("debian12",), gpus=("2xH100",)))
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, TOP)
-    wheel = f"gpustate-{__version__}-py3-none-any.whl"
-    shutil.copy(tmp_path / wheel, root / "root" / wheel)
-    inside(root, f"pipx install /root/{wheel}")
+    run("git", "checkout-index", "--all", f"--prefix={root}/root/gpustate/")
+    typed = [
+        next(
+            line.split("  #")[0].strip()
+            for line in (TOP / page).read_text().splitlines()
+            if "pipx" in line
+        )
+        for page in ("README.md", "docs/lab.md")
+    ]
+    assert typed == ["pipx install .", "pipx inject gpustate ./lab"]
+    inside(root, f"cd /root/gpustate; {'; '.join(typed)}")
+    assert "Manage disposable test nodes" in inside(root, "gpustate lab --help")
     assert inside(root, "gpustate --version") == f"gpustate {__version__}\n"
 
     # The inventory names its key by path.

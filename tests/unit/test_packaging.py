@@ -202,7 +202,7 @@ def test_without_the_lab_its_verb_says_what_to_install(installed: Path, tmp_path
         check=False,
     )
     assert done.returncode == 1
-    assert "pipx inject gpustate gpustate-lab" in done.stderr
+    assert "pipx inject gpustate ./lab" in done.stderr
 
 
 def test_the_labs_wheel_brings_the_verb(wheel: Path, lab_wheel: Path, tmp_path: Path) -> None:

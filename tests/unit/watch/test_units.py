@@ -64,3 +64,4 @@ def test_a_unit_has_the_kubeconfig_of_its_environment() -> None:
     text = units.systemd_unit(("/usr/bin/gpustate",), "/srv", "/home/a b/config")
     assert 'Environment="KUBECONFIG=/home/a b/config"\n' in text
     assert "KUBECONFIG" not in units.systemd_unit(("/usr/bin/gpustate",), "/srv")
+    assert "man:" not in text, "gpustate has no man page"
