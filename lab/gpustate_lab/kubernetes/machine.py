@@ -30,7 +30,8 @@ from gpustate_lab.spec import NodeSpec
 
 #: Mount points of the lab's folders in a node.
 PROGRAMS = "/opt/gpustate-lab/programs"
-NETWORK_PLUGINS = "/opt/cni/bin"
+#: Where kubeadm's nodes have the CNI plugins, and where Debian's containerd looks for them.
+NETWORK_PLUGINS = ("/opt/cni/bin", "/usr/lib/cni")
 IMAGES = "/opt/gpustate-lab/images"
 #: Environment file of the device plugin.
 PLUGIN_SETTINGS = "/etc/default/gpustate-lab-device-plugin"
@@ -53,11 +54,11 @@ _SYS_RESOURCE = 24
 def binds(lab: Path) -> list[str]:
     """Return systemd-nspawn arguments that mount the lab's programs and images in a node."""
     folders = {
-        lab / "programs": PROGRAMS,
-        lab / "kubernetes" / "cni": NETWORK_PLUGINS,
-        lab / "kubernetes" / "images": IMAGES,
+        PROGRAMS: lab / "programs",
+        IMAGES: lab / "kubernetes" / "images",
+        **dict.fromkeys(NETWORK_PLUGINS, lab / "kubernetes" / "cni"),
     }
-    return [f"--bind-ro={source}:{target}" for source, target in folders.items()]
+    return [f"--bind-ro={source}:{target}" for target, source in folders.items()]
 
 
 def fill(root: Path, layout: Layout, node: NodeSpec) -> None:
@@ -121,9 +122,6 @@ def fill(root: Path, layout: Layout, node: NodeSpec) -> None:
         _link(wanted / unit, f"/etc/systemd/system/{unit}")
     for program in ("kubelet", "kubectl"):
         _link(root / "usr/bin" / program, f"{PROGRAMS}/{program}")
-    # Debian's containerd reads plugins from here.
-    if not (root / "usr/lib/cni").exists():
-        _link(root / "usr/lib/cni", NETWORK_PLUGINS)
 
 
 def kubelet_configuration(cgroup_driver: str) -> dict[str, Any]:
