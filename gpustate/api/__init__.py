@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpustate.core.policy import Policy
     from gpustate.engine.events import Event
     from gpustate.rollout.options import Schedulers
+    from gpustate.rollout.strategy import Strategy
 
 __all__ = [
     "ApplyResult",
@@ -55,6 +56,7 @@ __all__ = [
     "RollbackPlan",
     "Schedulers",
     "StateResult",
+    "Strategy",
     "apply",
     "drift",
     "load_inventory",
@@ -84,6 +86,7 @@ _HOME = {
     "RollbackPlan": "gpustate.api.rollbacks",
     "Schedulers": "gpustate.rollout.options",
     "StateResult": "gpustate.core.outcome",
+    "Strategy": "gpustate.rollout.strategy",
     "apply": "gpustate.api.functions",
     "drift": "gpustate.api.functions",
     "load_inventory": "gpustate.api.sources",

@@ -28,7 +28,7 @@ from gpustate.resolver.checks import node_checks
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import ByLabel, by_label, of_every_label
 from gpustate.rollout.options import SCHEDULERS, Schedulers
-from gpustate.rollout.strategy import Strategy
+from gpustate.rollout.strategy import MAX_UNAVAILABLE, STRATEGY, Strategy
 
 if TYPE_CHECKING:
     from gpustate.api.sources import InventorySource, PolicySource
@@ -52,7 +52,7 @@ def plan(
     remove: bool = False,
     forks: int = fleet.DEFAULT_FORKS,
     all_or_nothing: bool = False,
-    serial: Sequence[str] = (),
+    strategy: Strategy = STRATEGY,
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
     stop: Callable[[], bool] = never,
@@ -71,7 +71,7 @@ def plan(
         remove: plan the removal of what the policy installed.
         forks: nodes processed in parallel.
         all_or_nothing: do not change a node if one of its states is refused or fails to plan.
-        serial: sizes of the waves, which are checked: ``("1", "10%")``.
+        strategy: how the rollout goes through the nodes; the plan has its waves.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         events: called with events, one at a time, from the threads of the run.
         stop: polled between steps; once it returns true no new steps are started.
@@ -95,7 +95,7 @@ def plan(
                 labelled,
                 forks,
                 all_or_nothing,
-                serial,
+                strategy,
                 events,
                 stop,
                 forecast=True,
@@ -112,6 +112,7 @@ def plan(
         context=context,
     )
     _add_lock(document, inputs)
+    add_rollout(document, inputs.inventory, strategy.beside(effective.rollout))
     return PlanResult(
         **common_fields(result, inputs.notes),
         document=document,
@@ -147,7 +148,9 @@ def drift(
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
     with schedulers.access(inputs.inventory) as access:
         inputs, labelled = _with_labels(inputs, inputs.policy, access)
-        result = _probe(inputs, labelled, forks, False, (), events, stop, forecast=False, run=run)
+        result = _probe(
+            inputs, labelled, forks, False, STRATEGY, events, stop, forecast=False, run=run
+        )
         cluster_nodes = {} if access is None else access.listed()
     result.drift = True
     document = documents.plan_document(
@@ -175,15 +178,8 @@ def apply(
     forks: int = fleet.DEFAULT_FORKS,
     max_disruption: Disruption = Disruption.REBOOT,
     all_or_nothing: bool = False,
-    serial: Sequence[str] = (),
-    max_failures: int = 0,
+    strategy: Strategy = STRATEGY,
     rollback_on_failure: bool = False,
-    canary: str = "",
-    soak: str = "",
-    soak_alerts: str = "",
-    window: str = "",
-    spread: str = "",
-    soak_pods: bool = False,
     reason: str = "",
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -198,18 +194,17 @@ def apply(
     """Apply a policy, or a plan exactly as it was made, without confirmation.
 
     Args:
-        policy: a policy, a result of :func:`plan`, or a saved plan: its file, or its document.
+        policy: a policy, a result of :func:`plan` or :func:`plan_rollback`, or a saved plan: its file, or its document.
             A node whose observed state is not the one a plan was made from is refused; with a result of
             :func:`plan` not one on which the program of an interrupted run has ended meanwhile.
         nodes, limit, exclude, lock, forks, all_or_nothing, events, stop, source, context: as for
             :func:`plan`. A plan includes the lock file that it was made with.
         remove: remove what the policy installed.
         max_disruption: refuse nodes whose plan may exceed it.
-        serial: batch sizes, ``("1", "10%", "50%")``; a batch in which a node fails is the last one.
-        max_failures: no further node is begun once so many failed; 0: see ``serial``.
+        strategy: how the rollout goes through the nodes. What it leaves open is as in the policy, by default waves of
+            one node, 10 % and 50 % for a change that costs ``drain`` or more, else one wave.
         rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run,
             the other nodes of its wave that were changed go back, too.
-        canary, soak, soak_alerts, window, spread, soak_pods: see :class:`gpustate.rollout.strategy.Strategy`.
         reason: a ticket or reason, for the nodes' leases and the records of the run.
         schedulers: how the nodes' schedulers are reached and workloads leave.
         started: called with the id of the run once everything is checked, before the first node is reached.
@@ -223,6 +218,32 @@ def apply(
     """
     document = _plan_of(policy)
     fresh = policy if isinstance(policy, PlanResult) else None
+    shared: dict[str, Any] = {
+        "strategy": strategy,
+        "schedulers": schedulers,
+        "events": events,
+        "stop": stop,
+        "started": started,
+    }
+    requested: dict[str, Any] = {
+        "apply": True,
+        "max_disruption": max_disruption,
+        "run": run or fleet.new_run_id(),
+        "ticket": " ".join(reason.split()),
+        "all_or_nothing": all_or_nothing,
+        "forecast": True,
+        "rollback_on_failure": rollback_on_failure,
+        "planned_now": fresh is not None,
+        "moving": fresh.moving if fresh else frozenset(),
+        **_of_plan(document, observed=not partly_applied),
+    }
+    if document is not None and documents.ROLLBACK in document:
+        from gpustate.api import rollbacks
+
+        back = rollbacks.of_plan(
+            fresh or document, nodes_of(nodes, limit, exclude), forks, exact=not partly_applied
+        )
+        return rollbacks.carry_out(back, forks, requested, shared, context)
     if document is None:
         inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
         effective = _removal(inputs.policy) if remove else inputs.policy
@@ -239,63 +260,74 @@ def apply(
             effective,
             inputs.inventory,
             labelled.checks,
-            apply=True,
             forks=forks,
-            max_disruption=max_disruption,
-            planned=documents.planned_observations(document)
-            if document and not partly_applied
-            else None,
-            announced=documents.announced_disruptions(document) if document else None,
-            planned_now=fresh is not None,
-            moving=fresh.moving if fresh else frozenset(),
-            plan_id=str(document["id"]) if document else "",
-            run=run or fleet.new_run_id(),
-            ticket=" ".join(reason.split()),
-            all_or_nothing=all_or_nothing,
-            forecast=True,
-            rollback_on_failure=rollback_on_failure,
+            **requested,
         )
         fleet.resolve_all(request)
-        strategy = Strategy(
-            batch_sizes(serial, effective.pace, len(inputs.inventory.nodes)),
-            max_failures,
-            canary,
-            soak,
-            soak_alerts,
-            window,
-            spread,
-            soak_pods,
-        )
-        result = roll_out(request, strategy, schedulers, events, stop, started, access, labelled)
+        cost = documents.changing(document) if document is not None else None
+        result = roll_out(request, **shared, access=access, labelled=labelled, changing=cost)
+    verb = "remove" if remove else "apply"
+    context = _retried(context, document, result.nodes)
+    return apply_result(result, verb, inputs.notes, effective.notes, context)
+
+
+def _of_plan(document: Mapping[str, Any] | None, *, observed: bool) -> dict[str, Any]:
+    """Fields of a request that a plan decides; ``observed``: the nodes have to be as they were."""
+    if document is None:
+        return {}
+    return {
+        "planned": documents.planned_observations(document) if observed else None,
+        "planned_at": str(document["created"]),
+        "announced": documents.announced_disruptions(document),
+        "plan_id": str(document["id"]),
+    }
+
+
+def apply_result(
+    result: fleet.FleetResult,
+    verb: str,
+    notes: tuple[str, ...],
+    about: Sequence[str],
+    context: Mapping[str, Any] | None,
+) -> ApplyResult:
+    """The result of a run that changed nodes.
+
+    Args:
+        result: of the engine.
+        verb: of the run.
+        notes: on the inventory.
+        about: notes on the policy.
+        context: origin of the document.
+    """
     outcome = documents.result_document(
         result.nodes,
         run=result.run,
         created=clock.now(),
-        verb="remove" if remove else "apply",
+        verb=verb,
         summary=result.summary(),
         exit_code=result.exit_code,
-        notes=(*effective.notes, *([f"stopped: {result.stopped}"] if result.stopped else ())),
+        notes=(*about, *([f"stopped: {result.stopped}"] if result.stopped else ())),
         skipped=result.skipped,
-        context=_retried(context, document, result.nodes),
+        context=context,
     )
     return ApplyResult(
-        **common_fields(result, inputs.notes),
+        **common_fields(result, notes),
         document=outcome,
         skipped=tuple(result.skipped),
         stopped=result.stopped,
     )
 
 
-def batch_sizes(requested: Sequence[str], pace: Sequence[str], count: int) -> tuple[str, ...]:
-    """Sizes of batches: the requested ones, else the policy's limit for this number of nodes."""
-    if requested:
-        return tuple(requested)
-    if not pace or not count:
-        return ()
-    shares = (
-        -(-count * int(size[:-1]) // 100) if size.endswith("%") else int(size) for size in pace
-    )
-    return (str(min(shares)),)
+def add_rollout(document: dict[str, Any], inventory: Inventory, strategy: Strategy) -> None:
+    """Add to a plan the waves in which its nodes would change, if there are several."""
+    rollout = strategy.foreseen(inventory, documents.changing(document))
+    if rollout.words:
+        limit = strategy.max_unavailable or MAX_UNAVAILABLE
+        document["rollout"] = {
+            "waves": list(rollout.wave_sizes),
+            "max_unavailable": limit,
+            "text": f"{rollout.words}; at most {limit} of a cluster out of service at a time",
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +396,7 @@ def _probe(
     labelled: ByLabel,
     forks: int,
     all_or_nothing: bool,
-    serial: Sequence[str],
+    strategy: Strategy,
     events: Listener,
     stop: Callable[[], bool],
     *,
@@ -374,7 +406,7 @@ def _probe(
 ) -> fleet.FleetResult:
     """Probe and plan all nodes."""
     policy = labelled.policy
-    fleet.batches((), batch_sizes(serial, policy.pace, len(inputs.inventory.nodes)))
+    strategy.foreseen(inputs.inventory)  # refuses invalid options
     request = run_request(
         policy,
         inputs.inventory,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpustate import registry
+from gpustate.core.change import Disruption
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult
@@ -21,10 +22,11 @@ from gpustate.resolver.checks import node_checks
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.board import RecordBoard
 from gpustate.rollout.by_label import ByLabel
+from gpustate.rollout.decide import Rollout
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 from gpustate.rollout.options import Schedulers
-from gpustate.rollout.strategy import ALERTS, Strategy
+from gpustate.rollout.strategy import ALERTS, MAX_UNAVAILABLE, Strategy
 from gpustate.rollout.waves import Ages, Check, Waves, no_check
 
 
@@ -37,8 +39,9 @@ def roll_out(
     started: Callable[[str], None] | None,
     access: Accesses | None = None,
     labelled: ByLabel | None = None,
+    changing: Mapping[str, Disruption] | None = None,
 ) -> fleet.FleetResult:
-    """Run a request.
+    """Run a request, in waves if it costs ``drain`` or more or they are asked for.
 
     Args:
         request: with its run's id.
@@ -47,11 +50,13 @@ def roll_out(
         events, stop, started: as for :func:`gpustate.api.apply`.
         access: to the schedulers; by default one of its own.
         labelled: what labels of Nodes select.
+        changing: by a plan, what it costs the nodes that change; ``None``: the nodes are looked at first, if it matters.
 
     Raises:
         GpustateError: the strategy, an inventory variable or a cluster is invalid; no node was reached.
     """
     gate, person = Gate(), fleet.controller().name
+    strategy = strategy.beside(request.policy.rollout)
     with schedulers.maintenance(
         request.inventory,
         request.policy.drain,
@@ -62,6 +67,7 @@ def roll_out(
         person=person,
         text=request.ticket,
         gate=gate,
+        max_unavailable=strategy.max_unavailable or MAX_UNAVAILABLE,
     ) as maintenance:
         request.maintenance = maintenance
         scheduled = maintenance if isinstance(maintenance, ScheduledMaintenance) else None
@@ -69,10 +75,19 @@ def roll_out(
         if scheduled is not None:
             held = scheduled.held() if len(request.inventory.nodes) > 1 else ()
             known = {"labels": scheduled.labels, "held": held}
-        rollout = strategy.rollout(request.inventory, request.forks, time.time(), **known)
+
+        def planned(changing: Mapping[str, Disruption] | None) -> Rollout:
+            now = time.time()
+            return strategy.rollout(
+                request.inventory, request.forks, now, **known, changing=changing
+            )
+
+        several = len(request.inventory.nodes) > 1
+        unknown = several and changing is None and not strategy.serial
+        rollout = planned(changing)
         pods = schedulers.kubeconfig if strategy.soak_pods else None
         check: Check = no_check
-        if rollout.soak_s:
+        if strategy.soak:
             check = soak_check(request, stop, strategy.soak_alerts, pods)
 
         def say(text: str) -> None:
@@ -94,6 +109,7 @@ def roll_out(
             say=say,
             announce=announce,
             after=labelled.ended if labelled is not None else _nothing,
+            survey=planned if unknown else None,
         )
         if started is not None:
             started(request.run)

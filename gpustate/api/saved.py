@@ -12,6 +12,7 @@ from gpustate import registry
 from gpustate.api.results import PlanResult
 from gpustate.core.inventory import Inventory
 from gpustate.core.policy import Policy, build
+from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.masking import missing_secrets, with_secrets
 from gpustate.plan.document import policy_parameters, read_plan
@@ -33,6 +34,11 @@ def read(path: str) -> Plan:
 def document_of(plan: Plan | PlanResult) -> Mapping[str, Any]:
     """The document of a saved or new plan."""
     return plan if isinstance(plan, Plan) else plan.document
+
+
+def rollout_of(document: Mapping[str, Any]) -> RolloutPolicy:
+    """How many nodes change at a time by the policy of a plan."""
+    return rollout_policy(document["policy"].get("rollout"), {})
 
 
 def read_json(path: str) -> Any:
@@ -66,7 +72,7 @@ def policy_of(
             notes=tuple(document.get("notes", ())),
             allow=data.get("allow"),
             last=data.get("last", ()),
-            pace=data.get("pace", ()),
+            rollout=data.get("rollout"),
             drain=data.get("drain"),
             groups=data.get("groups") or {},
             nodes=data.get("nodes") or {},

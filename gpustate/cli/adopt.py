@@ -180,7 +180,7 @@ def _run(
             raise UsageError(
                 "stdin is not a terminal", fix="review with --dry-run, then pass --yes"
             )
-        click.confirm(f"{verb.capitalize()} {len(paths)} clusters?", abort=True, err=True)
+        common.confirm(f"{verb.capitalize()} {len(paths)} clusters?", "nothing was changed")
     stop = common.Interrupt(lambda: _say("interrupted: run it again to continue"), "run it again")
     stop.arm()
     done: list[dict[str, Any]] = []

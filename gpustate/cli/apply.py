@@ -12,12 +12,12 @@ import click
 from gpustate import clock
 from gpustate.cli import common, notes, objects, reports, rules, watching
 from gpustate.cli.context import context, words
-from gpustate.cli.rollout import rollout_options, strategy_of
+from gpustate.cli.rollout import rollout_options, strategy_of, wave_sizes
 from gpustate.cli.schedulers import OF_DRAINS, is_given, scheduler_options, schedulers_of
 from gpustate.errors import UsageError, worst_exit_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from gpustate import api
     from gpustate.api import saved
@@ -43,19 +43,25 @@ class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 LEVEL = _Level()
 
-rollback_on_failure = click.option(
-    "--rollback-on-failure",
-    is_flag=True,
-    help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
+rollback_on_failure = common.options(
+    click.option(
+        "--rollback-on-failure",
+        is_flag=True,
+        help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
+    ),
+    heading="Waves",
 )
 
 
-#: Nodes of a cluster that an upgrade takes out of service at a time, unless its policy says so; as the GPU Operator.
-MAX_UNAVAILABLE = "25%"
-#: Options of verbs that change nodes.
-apply_options = common.options(
-    click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
+_RUN = common.options(
     click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
+    click.option("--dry-run", is_flag=True, help="Only show the plan; with --report, its report."),
+    click.option(
+        "--out",
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="Only save the plan: `gpustate apply FILE` carries it out.",
+    ),
     click.option(
         "--max-disruption",
         type=LEVEL,
@@ -70,48 +76,35 @@ apply_options = common.options(
         help="Do not change a node if any of its states is refused or fails to plan.",
     ),
     click.option(
-        "--serial",
-        metavar="SIZES",
-        callback=common.not_empty,
-        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats: 1,10%,50% [default: the policy's, else one wave].",
-    ),
-    click.option(
-        "--max-failures",
-        type=common.WholeNumber(min=1),
-        metavar="N",
-        help="Start no further node once N have failed, were refused or could not be reached [default: finish the wave of the first failure, then stop].",
-    ),
-    *rollout_options,
-    click.option(
         "--reason",
         metavar="TEXT",
         help="Ticket or reason, recorded in the nodes' locks and in the run's records.",
     ),
-    click.option(
-        "--diff",
-        is_flag=True,
-        help="Show file contents and long lists in full; secrets stay masked.",
-    ),
-    reports.report_option,
+)
+#: Options of verbs that change nodes.
+apply_options = common.options(
+    _RUN,
+    rollout_options,
+    scheduler_options,
+    reports.output_options(common.FORMATS),
+    watching.watch_options,
 )
 
 
-@click.command()
+@click.command(cls=common.Verb)
 @click.argument("policy", cls=common.PolicyArgument, metavar="POLICY|PLAN")
 @common.inventory_options
 @common.policy_options
 @common.lock_options
 @apply_options
 @rollback_on_failure
-@scheduler_options
-@watching.watch_options
 @objects.object_options
-@objects.rollout_option
+@common.options(objects.rollout_option, heading="Kubernetes objects")
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
-    A node that has changed since PLAN was saved is refused (exit 5). PLAN's options of waves (--serial), drains and
-    schedulers count unless they are given here; its --kubeconfig has to be given again.
+    A node that has changed since PLAN was saved is refused (exit 5). PLAN may be one of plan, upgrade or rollback; its
+    options of waves, drains and schedulers count unless they are given here, and its --kubeconfig has to be given again.
     """
     from gpustate import policies
 
@@ -127,14 +120,6 @@ def apply(policy: str, **options: Any) -> None:
         apply_policy(policy, options, verb="apply")
 
 
-#: What to do before a change that nobody is asked about, by verb.
-_REVIEW = {
-    "apply": "review with `gpustate plan`",
-    "remove": "review with `gpustate plan --remove`",
-    "upgrade": "run it at a terminal to review it",
-}
-
-
 def apply_policy(
     source: str,
     options: dict[str, Any],
@@ -143,42 +128,57 @@ def apply_policy(
     ensure: str | None = None,
     check: Callable[[api.PlanResult], None] | None = None,
 ) -> None:
-    """Apply a policy, after confirmation on a terminal unless ``--yes`` is given.
+    """Apply a policy or go back to before a run, after confirmation on a terminal unless ``--yes`` is given.
 
     Args:
         source, options: of the command line.
         verb: its verb.
         ensure: ``absent`` removes.
-        check: called with the plan before anything is changed; raises an error to stop.
+        check: called with the plan before anything is changed or saved; raises an error to stop.
     """
-    rules.read()
-    reports.check(options.get("reports") or (), options["serial"])
-    if not options["yes"] or check is not None:
-        if not options["yes"] and not sys.stdin.isatty():
-            raise UsageError("stdin is not a terminal", fix=f"{_REVIEW[verb]}, then pass --yes")
-        from gpustate.cli.plan import make_plan
+    from gpustate.cli.plan import make_plan
 
-        planned, document = make_plan(
+    rules.read()
+    files = options.get("reports") or ()
+    reports.check(files)
+    if options.get("dry_run") or options.get("out"):
+        kept = {**options, "dry_run": True, "reports": files}
+        result, document = make_plan(
             source,
-            watching.recorded(options),
-            output="text",
+            kept,
+            output=options["output"],
+            out=options.get("out"),
             diff=options["diff"],
             ensure=ensure,
             verb=verb,
-            shown=not options["yes"],
+            check=check,
         )
-        if check is not None:
-            check(planned)
-        if not options["yes"]:
-            if not document["fleet"]["nodes"]["change"] and not objects.changes(document):
-                common.finish(planned.exit_code)
-                return
-            confirm(verb, document, options, document["policy"].get("pace", ()))
-        else:
-            click.echo("gpustate: planned; changing the nodes", err=True)
-        execute(source, options, verb=verb, ensure=ensure, plan=planned)
+        common.finish(result.exit_code, *objects.codes(document))
         return
-    execute(source, options, verb=verb, ensure=ensure)
+    asked = not options["yes"]
+    if asked and not sys.stdin.isatty():
+        raise UsageError("stdin is not a terminal", fix="review with --dry-run, then pass --yes")
+    if not asked and check is None and verb != "rollback":
+        execute(source, options, verb=verb, ensure=ensure)
+        return
+    planned, document = make_plan(
+        source,
+        watching.recorded(options),
+        output="text",
+        diff=options["diff"],
+        ensure=ensure,
+        verb=verb,
+        shown=asked,
+        check=check,
+    )
+    if not asked:
+        click.echo("gpustate: planned; changing the nodes", err=True)
+    elif not document["fleet"]["nodes"]["change"] and not objects.changes(document):
+        common.finish(planned.exit_code)
+        return
+    else:
+        confirm(verb, document, options)
+    execute(source, options, verb=verb, ensure=ensure, plan=planned)
 
 
 def _apply_plan(path: str, options: dict[str, Any]) -> None:
@@ -186,34 +186,48 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
 
     objects.check_saved(path, options)
     document = saved.read(path)
+    if options["dry_run"] or options["out"]:
+        raise UsageError(
+            "a saved plan is only shown by plan", fix=f"run: gpustate plan {shlex.quote(path)}"
+        )
     options = {**options, **_of_plan(document, options)}
     rules.read()
-    reports.check(options.get("reports") or (), options["serial"])
+    reports.check(options.get("reports") or ())
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError("stdin is not a terminal", fix="pass --yes")
-        from gpustate.cli.show import show
-        from gpustate.plan import render
+        from gpustate.api.functions import add_rollout
 
-        show(render.nodes_page(document, diff=options["diff"]))
-        show(render.fleet_page(document))
-        show(render.troubles_page(document, diff=options["diff"]))
-        click.echo(render.plan_sentence(document))
+        inventory = saved.only_planned(common.load_inventory(options), document, path)
+        rollout = saved.rollout_of(document)
+        add_rollout(document, inventory, strategy_of(options).beside(rollout))
+        reports.show_plan(document, "text", diff=options["diff"], whole=False, verb="apply")
         objects.show(document)
-        confirm("apply", document, options, document["policy"].get("pace", ()))
+        confirm("apply", document, options)
     execute(path, options, verb="apply", plan=document)
+
+
+#: Options that a saved plan is applied with, unless ``apply`` has its own.
+_PLANNED = (
+    *("serial", "canary", "max_failures", "max_unavailable"),
+    *("soak", "soak_alerts", "soak_pods", "window", "spread"),
+    *("rollback_on_failure", "all_or_nothing"),
+)
 
 
 def _of_plan(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of waves, drains and schedulers that a plan was made with, unless ``apply`` has its own."""
-    from gpustate.cli.plan import plan
+    from gpustate.cli.main import cli
 
-    retry = [str(word) for word in (document.get("context") or {}).get("retry") or ()]
+    retry = [str(word) for word in (document.get("context") or {}).get("retry") or ("", "")]
     try:
-        given = plan.make_context("plan", retry[2:], resilient_parsing=True).params
+        command = cli.get_command(click.get_current_context(), retry[1])
+        if command is None:
+            return {}
+        given = command.make_context(retry[1], retry[2:], resilient_parsing=True).params
     except click.ClickException:  # of another version
         return {}
-    names = ["serial", "max_unavailable"]
+    names = list(_PLANNED)
     # One of them here replaces the other kind there: both together are refused.
     names += [] if any(is_given(options, name) for name in OF_DRAINS) else ["ignore_scheduler"]
     names += [] if options["ignore_scheduler"] else OF_DRAINS
@@ -223,26 +237,16 @@ def _of_plan(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[st
     return kept
 
 
-def confirm(
-    verb: str, document: dict[str, Any], options: dict[str, Any], pace: Sequence[str]
-) -> None:
-    """Ask for confirmation, with nodes, worst disruption and batches in the question."""
-    from gpustate.api.functions import batch_sizes
-    from gpustate.engine import fleet
+def confirm(verb: str, document: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Ask for confirmation, with nodes, worst disruption and waves in the question."""
     from gpustate.plan import render
     from gpustate.plan.overview import overview
 
     objects_change = objects.changes(document)
-    if not overview(document).counts["change"]:
-        if objects_change:
-            click.confirm(f"{verb.capitalize()} {objects_change} objects?", abort=True, err=True)
-        return  # the plan changes no node
-    names = [str(row["name"]) for row in document["nodes"]]
-    sizes = batch_sizes(common.serial(options["serial"]), pace, len(names))
-    batches = len(fleet.batches(names, sizes)) if sizes else 0
-    forks = min(int(options["forks"]), len(names))
-    question = render.question(document, verb, forks=forks, batches=batches, sizes=sizes)
-    click.confirm(question, abort=True, err=True)
+    if overview(document).counts["change"]:
+        common.confirm(render.question(document, verb, forks=int(options["forks"])))
+    elif objects_change:
+        common.confirm(f"{verb.capitalize()} {objects_change} objects?")
 
 
 def resume_plan(path: str, options: dict[str, Any]) -> None:
@@ -253,7 +257,7 @@ def resume_plan(path: str, options: dict[str, Any]) -> None:
     """
     from gpustate.api import saved
 
-    reports.check(options.get("reports") or (), options["serial"])
+    reports.check(options.get("reports") or ())
     execute(path, options, verb="apply", plan=saved.read(path), partly_applied=True)
 
 
@@ -283,8 +287,6 @@ def execute(
             notes.report_warnings(target)
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
-    if verb == "upgrade" and not options.get("max_unavailable"):
-        options = {**options, "max_unavailable": budget(_pace_of(target), len(inventory.nodes))}
     absent = ensure == "absent"
     clusters: objects.Clusters | None
     if isinstance(target, saved.Plan):
@@ -295,7 +297,8 @@ def execute(
     else:
         policy = target.policy if isinstance(target, api.PlanResult) else target
         clusters = objects.clusters(policy, source, inventory, options, absent=absent)
-    serial = common.serial(options["serial"])
+    document = None if isinstance(target, api.Policy) else saved.document_of(target)
+    rollout = target.rollout if isinstance(target, api.Policy) else saved.rollout_of(document or {})
     about = run_of(
         fleet.new_run_id(),
         verb,
@@ -303,8 +306,8 @@ def execute(
         context(verb, source, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, _pace_of(target), inventory, options),
-        plan="" if isinstance(target, api.Policy) else str(saved.document_of(target)["id"]),
+        waves=wave_sizes(strategy_of(options).beside(rollout), inventory, document),
+        plan="" if document is None else str(document["id"]),
     )
 
     def run(**shared: Any) -> api.ApplyResult:
@@ -376,7 +379,15 @@ def carry_out(
             person, born = fleet.person(), fleet.born(os.getpid())
             kept = watching.recorded(options)
             record = records.begin(
-                run, verb, source, kept, person=person, born=born, created=clock.now()
+                run,
+                verb,
+                source,
+                kept,
+                person=person,
+                born=born,
+                created=clock.now(),
+                digest=about.digest,
+                nodes=[node.name for node in inventory.nodes],
             )
             watchers.begin()
 
@@ -386,9 +397,7 @@ def carry_out(
                 forks=options["forks"],
                 max_disruption=options["max_disruption"],
                 all_or_nothing=bool(options.get("all_or_nothing")),
-                serial=common.serial(options["serial"]),
-                max_failures=int(options.get("max_failures") or 0),
-                **strategy_of(options),
+                strategy=strategy_of(options),
                 reason=options.get("reason") or "",
                 schedulers=schedulers_of(options),
                 events=watching.listener(watchers, listen),
@@ -421,24 +430,6 @@ def carry_out(
         show_result(result, options)
         reports.write_result(result.document, options, watchers, outcome)
     common.finish(code)
-
-
-def budget(pace: Sequence[str], count: int) -> str:
-    """Nodes of a cluster that an upgrade of so many nodes takes out of service at a time."""
-    from gpustate.api.functions import batch_sizes
-
-    return next(iter(batch_sizes((), pace, count)), MAX_UNAVAILABLE)
-
-
-def _pace_of(target: Policy | saved.Plan | api.PlanResult) -> Sequence[str]:
-    """Batch sizes of a policy."""
-    from gpustate import api
-    from gpustate.api import saved
-
-    if isinstance(target, api.Policy):
-        return target.pace
-    pace: Sequence[str] = saved.document_of(target)["policy"].get("pace", ())
-    return pace
 
 
 def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:

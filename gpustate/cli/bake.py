@@ -81,7 +81,7 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
             if options["dry_run"] or planned.exit_code or not planned.pending:
                 common.finish(planned.exit_code)
                 return
-            click.confirm("Bake this?", abort=True, err=True)
+            common.confirm("Bake this?", "nothing was baked")
         baked = _run(image, made, apply=True, quiet=options["output"] == "json")
     _print_result(image, made, baked, options)
     common.finish(baked.exit_code)

@@ -97,15 +97,52 @@ def not_empty(context: click.Context, parameter: click.Parameter, value: str | N
     return value
 
 
-def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
-    """One decorator for several options and arguments; help lists them in this order."""
+#: Headings of options in the help of a verb, in their order.
+HEADINGS = ("Nodes and connection", "Policy", "Waves", "Drain", "Kubernetes objects", "Output")
+
+
+class Verb(click.Command):
+    """A verb whose help has its options below headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            row = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if row is not None:
+                rows.setdefault(getattr(param, "heading", "Options"), []).append(row)
+        for heading in ("Options", *HEADINGS):
+            if heading in rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows[heading])
+
+
+def options(*decorators: Callable[[Any], Any], heading: str = "") -> Callable[[F], F]:
+    """One decorator for several options and arguments.
+
+    Args:
+        decorators: help lists them in this order.
+        heading: one of :data:`HEADINGS`, below which the help of a :class:`Verb` lists them; empty: as each has it.
+    """
 
     def decorate(function: F) -> F:
         for decorator in reversed(decorators):
             function = decorator(function)
+            newest: Any = getattr(function, "__click_params__", [None])[-1]
+            if heading and not hasattr(newest, "heading"):
+                newest.heading = heading
         return function
 
     return decorate
+
+
+def confirm(question: str, declined: str = "nothing was applied") -> None:
+    """Ask for confirmation.
+
+    Raises:
+        UsageError: the answer is no; ``declined`` says what that means.
+    """
+    if not click.confirm(question, err=True):
+        raise UsageError(declined)
 
 
 def help_text(command: click.Command, name: str, text: str = "", *, default: str = "") -> None:
@@ -179,6 +216,7 @@ inventory_options = options(
         type=click.Choice(["yes", "accept-new", "no"]),
         help="Unknown host keys: refuse (default), save, or accept any.",
     ),
+    heading="Nodes and connection",
 )
 
 
@@ -200,6 +238,7 @@ lock_options = options(
         help="Lock file of `gpustate solve` [default: gpustate.lock beside POLICY, if it exists].",
     ),
     click.option("--no-lock", is_flag=True, help="Ignore gpustate.lock beside POLICY."),
+    heading="Policy",
 )
 
 
@@ -379,6 +418,7 @@ policy_options = options(
         metavar="FILE",
         help="Install all packages from this bundle alone, a file or folder made by `gpustate bundle`.",
     ),
+    heading="Policy",
 )
 
 

@@ -59,6 +59,7 @@ removal_options = common.options(
         is_flag=True,
         help="Also change objects, and fields of objects, that others manage; otherwise these are refused.",
     ),
+    heading="Kubernetes objects",
 )
 #: Options of verbs that compare objects of clusters with a policy.
 object_options = common.options(
@@ -69,6 +70,7 @@ object_options = common.options(
         help="Include node feature discovery, unless the cluster has one of others [default: as Helm values say].",
     ),
     admission.startup_taint_option,
+    heading="Kubernetes objects",
 )
 
 rollout_option = click.option(

@@ -10,33 +10,45 @@ import click
 
 from gpustate.cli import common, notes, objects, reports, rules, watching
 from gpustate.cli.context import context
+from gpustate.cli.rollout import strategy_of, wave_options, wave_sizes
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import EXIT_PENDING, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpustate import api
 
 
-@click.command()
+def driver_option(*, required: bool = False) -> Callable[[common.F], common.F]:
+    """``--driver``."""
+    more = "" if required else " The plan is that of `gpustate upgrade`."
+    option = click.option(
+        "--driver",
+        required=required,
+        metavar="VERSION",
+        callback=common.not_empty,
+        help=f"Driver version (580.65.06), or a branch (580): the newest version of it that is offered.{more}",
+    )
+    return common.options(option, heading="Policy")
+
+
+@click.command(cls=common.Verb)
 @common.policy_argument
 @common.inventory_options
 @common.policy_options
 @common.lock_options
+@driver_option()
+@wave_options
 @scheduler_options
 @objects.object_options
-@click.option("-o", "--output", type=reports.FORMATS, default="text", show_default=True)
-@reports.report_options
-@watching.events_option
+@reports.output_options(reports.FORMATS)
+@common.options(watching.events_option, heading="Output")
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(dir_okay=False),
     help="Save the plan to apply it later.",
-)
-@click.option(
-    "--diff",
-    is_flag=True,
-    help="Show file contents and long lists in full; secrets stay masked.",
 )
 @click.option("--all", "whole", is_flag=True, help="Include unchanged states.")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there are pending changes.")
@@ -65,6 +77,12 @@ def plan(
     if policy and policies.kind(policy) == "plan":
         _show_saved(policy, options, output=output, out=out, diff=diff, whole=whole)
         return
+    verb, check = "plan", None
+    if options["driver"]:
+        from gpustate.cli.upgrade import check_accepted
+
+        verb, check = "upgrade", check_accepted if out else None
+        options |= {"no_lock": True, "dry_run": True}
     result, document = make_plan(
         policy,
         options,
@@ -73,6 +91,8 @@ def plan(
         diff=diff,
         whole=whole,
         ensure="absent" if options["removal"] else None,
+        verb=verb,
+        check=check,
     )
     codes = [result.exit_code, *objects.codes(document, detailed=detailed_exitcode)]
     if detailed_exitcode and result.pending:
@@ -91,32 +111,50 @@ def make_plan(
     ensure: str | None = None,
     verb: str = "plan",
     shown: bool = True,
+    check: Callable[[api.PlanResult], None] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """Plan and print, unless it is not to be ``shown``; return the run's result and the document."""
+    """Plan, save and print; return the run's result and the document.
+
+    Args:
+        source, options: of the command line.
+        output, diff, whole: how it is shown.
+        out: file that it is saved in.
+        ensure: ``absent`` plans a removal.
+        verb: of the command line. That of ``rollback`` has a run for its source.
+        shown: print it.
+        check: called with the plan before it is saved and shown; raises an error to stop.
+    """
     from gpustate import api
     from gpustate.engine import fleet
     from gpustate.reporting.runs import Outcome, run_of
 
     rules.read()
-    serial, report_files = options.get("serial"), options.get("reports", ())
-    reports.check(report_files, serial)
+    report_files = options.get("reports", ())
+    reports.check(report_files)
     if out is not None:
         common.check_out(out)
-    policy = common.load_policy(source, options)
+    policy = api.Policy() if verb == "rollback" else common.load_policy(source, options)
     inventory = common.load_inventory(options)
     notes.report_unknown_targets(inventory, policy, source)
     clusters = objects.clusters(policy, source, inventory, options, absent=ensure == "absent")
     made = context(verb, source, options)
-    batches = common.serial(serial)
+    strategy = strategy_of(options)
+    waves = wave_sizes(strategy.beside(policy.rollout), inventory)
     count = len(inventory.nodes)
-    waves = watching.wave_sizes(batches, policy.pace, inventory, options)
     about = run_of(fleet.new_run_id(), verb, source, made, nodes=count, waves=waves)
     shared: dict[str, Any] = {
-        "lock": common.lock_file(source, options) or False,
         "forks": options["forks"],
+        "schedulers": schedulers_of(options),
+        "context": made,
+    }
+    of_policy: dict[str, Any] = {
+        "lock": common.lock_file(source, options) or False,
         "run": about.run,
         "source": source,
-        "context": made,
+    }
+    of_plan: dict[str, Any] = {
+        "all_or_nothing": bool(options.get("all_or_nothing")),
+        "strategy": strategy,
     }
     result: api.PlanResult | api.DriftResult
     with watching.watching(about, options, inventory, output=output) as watchers:
@@ -125,26 +163,17 @@ def make_plan(
             listen = watching.listener(watchers, progress)
             if not shown:
                 click.echo("gpustate: planning; nothing is changed yet", err=True)
+            shared |= {"events": listen, "stop": stop}
             if verb == "drift":
-                result = api.drift(
-                    policy,
-                    inventory,
-                    schedulers=schedulers_of(options),
-                    events=listen,
-                    stop=stop,
-                    **shared,
+                result = api.drift(policy, inventory, **shared, **of_policy)
+            elif verb == "rollback":
+                result = api.plan_rollback(
+                    inventory, source, new_run=about.run, **shared, **of_plan
                 )
             else:
+                absent = ensure == "absent"
                 result = api.plan(
-                    policy,
-                    inventory,
-                    remove=ensure == "absent",
-                    all_or_nothing=bool(options.get("all_or_nothing")),
-                    serial=batches,
-                    schedulers=schedulers_of(options),
-                    events=listen,
-                    stop=stop,
-                    **shared,
+                    policy, inventory, remove=absent, **shared, **of_policy, **of_plan
                 )
         if clusters is not None:
             document = clusters.document(result.document, result.nodes, result.cluster_nodes)
@@ -153,11 +182,16 @@ def make_plan(
         watchers.end(
             Outcome(result.exit_code, result.summary, result.nodes, interrupted=result.interrupted)
         )
+        if check is not None and isinstance(result, api.PlanResult):
+            check(result)
         if out is not None:
             common.write_out(common.as_json(document), out)
         if not shown:
             return result, document
-        reports.show_plan(document, output, diff=diff, whole=whole, reports=report_files, verb=verb)
+        shown_as = "plan" if options.get("dry_run") else verb
+        reports.show_plan(
+            document, output, diff=diff, whole=whole, reports=report_files, verb=shown_as
+        )
         if output == "text":
             if out is not None:
                 words = ["gpustate", "apply", out, "-i", options["inventory"]]
@@ -193,6 +227,7 @@ def _show_saved(
     given = {
         "--out": out,
         "--serial": options["serial"],
+        "--driver": options["driver"],
         "--remove": options["removal"],
     }
     if any(given.values()):
@@ -201,6 +236,6 @@ def _show_saved(
             f"{source} is a saved plan, and {name} is only for new plans", fix=f"omit {name}"
         )
     objects.check_saved(source, options)
-    reports.check(options["reports"], None)
+    reports.check(options["reports"])
     made = saved.read(source)
     reports.show_plan(made, output, diff=diff, whole=whole, reports=options["reports"])

@@ -86,11 +86,11 @@ class Progress:
             if not self._quiet:
                 self.say(event.text)
             return
-        if event.kind == "finished":
+        if event.kind in ("planned", "finished"):
             self._busy.pop(event.node, None)
             self._phases.pop(event.node, None)
-            self._done += 1
-            self._failed += event.text not in ("ok",)
+            self._done += event.kind == "finished"
+            self._failed += event.kind == "finished" and event.text != "ok"
         else:
             if event.kind != "probing" or event.node not in self._phases:
                 self._phases[event.node] = _PHASES.get(event.kind, "probing")

@@ -6,20 +6,17 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common, watching
+from gpustate.cli import common
 from gpustate.cli.apply import apply_options, apply_policy
 from gpustate.cli.objects import removal_options, rollout_option
-from gpustate.cli.schedulers import scheduler_options
 
 
-@click.command()
+@click.command(cls=common.Verb)
 @common.policy_argument
 @common.inventory_options
 @apply_options
-@scheduler_options
-@watching.watch_options
 @removal_options
-@rollout_option
+@common.options(rollout_option, heading="Kubernetes objects")
 def remove(policy: str, **options: Any) -> None:
     """Remove everything that POLICY's states installed on nodes, in reverse order.
 

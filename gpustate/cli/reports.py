@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
+from gpustate.cli.common import F
 from gpustate.errors import GpustateError, UsageError
 
 if TYPE_CHECKING:
@@ -29,19 +30,23 @@ report_option = click.option(
     help="Also write a report; its suffix sets the format: .html, .md, .json, .txt; repeatable.",
 )
 
-#: ``--report`` and ``--serial``.
-report_options = common.options(
-    report_option,
-    click.option(
-        "--serial",
-        metavar="SIZES",
-        help="Sizes of the waves, as for apply: 1,10%,50%; a saved plan is applied in them.",
-    ),
-)
+
+def output_options(formats: click.Choice[str]) -> Callable[[F], F]:
+    """``-o``, ``--diff`` and ``--report``."""
+    return common.options(
+        click.option("-o", "--output", type=formats, default="text", show_default=True),
+        click.option(
+            "--diff",
+            is_flag=True,
+            help="Show file contents and long lists in full; secrets stay masked.",
+        ),
+        report_option,
+        heading="Output",
+    )
 
 
-def check(reports: Sequence[str], serial: str | None) -> None:
-    """Check before a run that reports can be written and that batch sizes are valid."""
+def check(reports: Sequence[str]) -> None:
+    """Check before a run that reports can be written."""
     for path in reports:
         if Path(path).suffix.lower() not in _SUFFIXES:
             raise UsageError(
@@ -55,10 +60,6 @@ def check(reports: Sequence[str], serial: str | None) -> None:
             raise UsageError(
                 error.message, place=path, fix="name another file with --report"
             ) from error
-    if serial:
-        from gpustate.engine import fleet
-
-        fleet.batches((), serial.split(","))
 
 
 def show_plan(

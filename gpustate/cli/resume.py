@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import reports, watching
+from gpustate.cli import common, reports, watching
 from gpustate.cli.pause import not_running, unanswered, with_running
 from gpustate.errors import ClusterError, InventoryError, RefusedError, UsageError
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gpustate.rollout.running import Running
+
+
+_DECLINED = "nothing was resumed"
 
 
 @click.command()
@@ -187,7 +190,7 @@ def _choose(
         why = "there are several runs to resume" if len(mine) > 1 else "stdin is not a terminal"
         raise UsageError(why, fix=f"name one: gpustate resume {names[-1]}")
     if len(mine) == 1:
-        click.confirm(f"Resume {names[0]}?", abort=True, err=True)
+        common.confirm(f"Resume {names[0]}?", _DECLINED)
         return mine[0]
     picked = click.prompt("Resume run", type=click.Choice(names), err=True)
     return mine[names.index(str(picked))]
@@ -200,7 +203,7 @@ def _confirm(question: str, run: str, *, yes: bool) -> None:
         raise UsageError(
             question.partition(". ")[0], fix=f"take it over with: gpustate resume {run} --yes"
         )
-    click.confirm(question, abort=True, err=True)
+    common.confirm(question, _DECLINED)
 
 
 def _is_of(record: dict[str, Any], inventory: str) -> bool:
@@ -249,9 +252,9 @@ def _show(found: list[dict[str, Any]]) -> None:
 def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
     from gpustate import policies
     from gpustate.cli.apply import LEVEL, apply_policy, resume_plan
-    from gpustate.cli.rollback import roll_back
     from gpustate.engine import records
     from gpustate.formats.masking import missing_secrets
+    from gpustate.reporting.runs import digest_of
 
     options = dict(record["options"])
     hidden = missing_secrets(options)
@@ -271,14 +274,19 @@ def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
         )
     os.chdir(record["directory"])
     click.echo(f"resuming {record['verb']} {record['source']} (run {record['run']})", err=True)
+    before = record.get("digest")
+    if before and digest_of(str(record["source"])) != before:
+        since = f"since run {record['run']} began ({record.get('created', '')})"
+        click.echo(
+            f"gpustate: note: {record['source']} has changed {since}; it is applied as it is now",
+            err=True,
+        )
     # The new run replaces this one in the list of runs to resume.
     records.end(records.path_of(str(record["run"])), interrupted=False)
     source = str(record["source"])
-    if record["verb"] == "rollback":
-        roll_back(source, options)
-        return
     if policies.kind(source) == "plan":
         resume_plan(source, options)
         return
+    # An upgrade checks its driver before it begins; this one has begun.
     ensure = "absent" if record["verb"] == "remove" else None
     apply_policy(source, options, verb=str(record["verb"]), ensure=ensure)

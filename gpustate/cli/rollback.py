@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common, rules, watching
-from gpustate.cli.apply import apply_options, carry_out, confirm
-from gpustate.cli.context import context
-from gpustate.cli.schedulers import scheduler_options, schedulers_of
-from gpustate.errors import EXIT_UNREACHABLE, UsageError
+from gpustate.cli import common
+from gpustate.cli.apply import apply_options, apply_policy
+from gpustate.errors import EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,14 +17,11 @@ if TYPE_CHECKING:
     from gpustate.engine.before import RunBefore
 
 
-@click.command()
+@click.command(cls=common.Verb)
 @click.argument("run", required=False, default="")
 @common.inventory_options
-@apply_options
 @click.option("--list", "listed", is_flag=True, help="List the runs that changed nodes and exit.")
-@click.option("--dry-run", is_flag=True, help="Only show pending changes.")
-@scheduler_options
-@watching.watch_options
+@apply_options
 def rollback(run: str, listed: bool, **options: Any) -> None:
     """Roll nodes back to their state before RUN, later runs included; without RUN, before each node's last change.
 
@@ -37,77 +31,8 @@ def rollback(run: str, listed: bool, **options: Any) -> None:
     """
     if listed:
         _show(common.load_inventory(options), options)
-        return
-    if not (options["dry_run"] or options["yes"] or sys.stdin.isatty()):
-        raise UsageError("stdin is not a terminal", fix="review with --dry-run, then pass --yes")
-    roll_back(run, options)
-
-
-def roll_back(run: str, options: dict[str, Any]) -> None:
-    """Plan, confirm and carry out a rollback."""
-    from gpustate import api
-    from gpustate.cli import reports
-    from gpustate.engine import fleet
-    from gpustate.reporting.runs import run_of
-
-    rules.read()
-    reports.check(options.get("reports") or (), options["serial"])
-    inventory = common.load_inventory(options)
-    quiet = options["output"] == "json"
-    with common.watched(inventory, quiet=quiet) as (listen, stop):
-        planned = api.plan_rollback(
-            inventory,
-            run,
-            forks=options["forks"],
-            all_or_nothing=bool(options.get("all_or_nothing")),
-            serial=common.serial(options["serial"]),
-            schedulers=schedulers_of(options),
-            events=listen,
-            stop=stop,
-            context=context("rollback", run, options),
-        )
-    pace = planned.document["policy"].get("pace", ())
-    if options.get("dry_run"):
-        reports.show_plan(
-            planned.document,
-            options["output"],
-            diff=options["diff"],
-            whole=False,
-            reports=options.get("reports") or (),
-            verb="rollback",
-        )
-        if not quiet:
-            click.echo(planned.summary)
-        common.finish(planned.exit_code)
-        return
-    if not options["yes"]:
-        reports.show_plan(
-            planned.document, "text", diff=options["diff"], whole=False, verb="rollback"
-        )
-        if not planned.document["fleet"]["nodes"]["change"]:
-            click.echo(planned.summary)
-            common.finish(planned.exit_code)
-            return
-        confirm("rollback", planned.document, options, pace)
-    serial = common.serial(options["serial"])
-    about = run_of(
-        fleet.new_run_id(),
-        "rollback",
-        run,
-        context("rollback", run, options),
-        reason=options.get("reason") or "",
-        nodes=len(inventory.nodes),
-        waves=watching.wave_sizes(serial, pace, inventory, options),
-        plan=str(planned.document["id"]),
-    )
-    carry_out(
-        about,
-        "rollback",
-        run,
-        options,
-        inventory,
-        lambda **shared: api.rollback(planned, **shared),
-    )
+    else:
+        apply_policy(run, options, verb="rollback")
 
 
 def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:

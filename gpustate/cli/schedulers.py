@@ -34,13 +34,6 @@ scheduler_options = common.options(
         help="Change nodes without cordoning or draining them, whatever runs there.",
     ),
     click.option(
-        "--max-unavailable",
-        metavar="N|N%",
-        default="",
-        callback=common.not_empty,
-        help="Nodes with GPUs of a Kubernetes or Slurm cluster, or percentage of all of them, that may be out of service at a time, including those that are cordoned, drained or not ready for other reasons; nodes of no cluster are only limited by --serial and --forks [default: no limit].",
-    ),
-    click.option(
         "--slurm-hold",
         type=click.Choice(("drain", "reservation")),
         help="Keep new jobs off a Slurm node by State=DRAIN, or by a reservation [default: the inventory variable gpustate_slurm_hold, else drain].",
@@ -83,6 +76,7 @@ scheduler_options = common.options(
         metavar="SECONDS",
         help="Evict pods of --wait-selector after this time; 0: no timeout [default: the policy's, else 0].",
     ),
+    heading="Drain",
 )
 
 
@@ -102,7 +96,6 @@ def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
         kubeconfig=options.get("kubeconfig") or "",
         ignore=bool(options.get("ignore_scheduler")),
         slurm_hold=options.get("slurm_hold") or "",
-        max_unavailable=str(options.get("max_unavailable") or "").strip(),
         overrides=DrainOverrides(
             force=options.get("drain_force"),
             delete_empty_dir=options.get("delete_emptydir_data"),

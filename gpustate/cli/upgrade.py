@@ -6,57 +6,45 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common, watching
-from gpustate.cli.apply import MAX_UNAVAILABLE, apply_options, apply_policy
-from gpustate.cli.schedulers import scheduler_options
+from gpustate.cli import common
+from gpustate.cli.apply import apply_options, apply_policy
+from gpustate.cli.plan import driver_option
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.errors import RefusedError
 
 if TYPE_CHECKING:
     from gpustate import api
 
-#: One node first, a tenth of the rest next.
-SERIAL = "1,10%,50%"
 #: What a forecast says of a driver that will be refused.
 _AHEAD = "will be refused: "
 
 
-@click.command()
+@click.command(cls=common.Verb)
 @common.policy_argument
-@click.option(
-    "--driver",
-    required=True,
-    metavar="VERSION",
-    callback=common.not_empty,
-    help="Driver version (580.65.06), or a branch (580): the newest version of it that is offered.",
-)
+@driver_option(required=True)
 @common.inventory_options
 @common.policy_options
 @apply_options
-@click.option(
-    "--rollback-on-failure/--no-rollback-on-failure",
-    default=True,
-    show_default=True,
-    help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
+@common.options(
+    click.option(
+        "--rollback-on-failure/--no-rollback-on-failure",
+        default=True,
+        show_default=True,
+        help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
+    ),
+    heading="Waves",
 )
-@scheduler_options
-@watching.watch_options
-def upgrade(policy: str, driver: str, **options: Any) -> None:
-    """Apply POLICY with another driver version, in waves of 1, 10% and 50% of the nodes.
+def upgrade(policy: str, **options: Any) -> None:
+    """Apply POLICY with another driver version, and roll back a wave in which a node fails.
 
     What has to match the driver (Fabric Manager, IMEX, CDI) follows it. Nothing is changed if a node would refuse
     that driver, for example because its repository does not offer it. POLICY's version and a lock file are ignored
     and stay as they are: set the new version there too, or the next apply goes back to theirs.
     """
-    options |= {"driver": driver, "no_lock": True, "serial": options["serial"] or SERIAL}
-    apply_policy(policy, options, verb="upgrade", check=_check_accepted)
+    apply_policy(policy, {**options, "no_lock": True}, verb="upgrade", check=check_accepted)
 
 
-common.help_text(upgrade, "serial", default=f"{SERIAL}; the policy's sizes are ignored")
-common.help_text(upgrade, "max_unavailable", default=f"the policy's, else {MAX_UNAVAILABLE}")
-
-
-def _check_accepted(planned: api.PlanResult) -> None:
+def check_accepted(planned: api.PlanResult) -> None:
     """Refuse an upgrade whose driver a node cannot get, before anything is changed.
 
     Raises:

@@ -14,7 +14,7 @@ from gpustate import clock
 from gpustate.cli import common, objects, rules, watch_service
 from gpustate.cli.apply import LEVEL
 from gpustate.cli.context import context
-from gpustate.cli.rollout import rollout_options
+from gpustate.cli.rollout import rollout_options, strategy_of
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.core.outcome import NodeStatus
 from gpustate.errors import ClusterError, GpustateError, UsageError
@@ -39,19 +39,7 @@ if TYPE_CHECKING:
     metavar="LEVEL",
     help="Refuse nodes whose plan may exceed this disruption: none, reload (of a service's configuration), restart (of a service), drain (GPU workloads must leave), reset (of GPUs), reboot.",
 )
-@click.option(
-    "--serial",
-    metavar="SIZES",
-    callback=common.not_empty,
-    help="Process nodes that need POLICY at the same time in waves: 1,10%,50%.",
-)
-@click.option(
-    "--max-failures",
-    type=common.WholeNumber(min=1),
-    metavar="N",
-    help="Start no further of these nodes once N have failed; watching goes on [default: finish the wave of the first failure].",
-)
-@common.options(*rollout_options)
+@rollout_options
 @scheduler_options
 @objects.object_options
 @objects.rollout_option
@@ -178,20 +166,19 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
             created=clock.now(),
         )
 
+    # Nodes that join are out of service until they are set up.
+    strategy = strategy_of(options).beside(policy.rollout)
     result = api.apply(
         policy,
         this.inventory,
         lock=common.lock_file(source, options) or False,
         forks=options["forks"],
         max_disruption=options["max_disruption"],
-        serial=common.serial(options["serial"]),
-        max_failures=int(options["max_failures"] or 0),
-        canary=str(options["canary"]),
-        soak=str(options["soak"]),
-        soak_alerts=str(options["soak_alerts"]),
-        window=str(options["window"]),
-        spread=str(options["spread"]),
-        soak_pods=bool(options["soak_pods"]),
+        strategy=replace(
+            strategy,
+            serial=strategy.serial or ("100%",),
+            max_unavailable=strategy.max_unavailable or "100%",
+        ),
         schedulers=replace(schedulers_of(options), fence=this.fence),
         stop=this.stop,
         started=started,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ webhook_option = click.option(
 
 
 #: ``--events`` and ``--webhook``.
-watch_options = common.options(events_option, webhook_option)
+watch_options = common.options(events_option, webhook_option, heading="Output")
 
 
 def warn(text: str) -> None:
@@ -132,26 +131,3 @@ def listener(watchers: Watchers, listen: Listener) -> Listener:
         listen(event)
 
     return both
-
-
-def wave_sizes(
-    requested: Sequence[str], pace: Sequence[str], inventory: Inventory, options: Mapping[str, Any]
-) -> tuple[int, ...]:
-    """Number of nodes of each wave, as planned; empty: there is one.
-
-    Raises:
-        UsageError: a size or the canaries' pattern is invalid, or there is a soak time and nothing after it.
-    """
-    from gpustate.api.functions import batch_sizes
-    from gpustate.rollout.strategy import Strategy
-
-    sizes = batch_sizes(requested, pace, len(inventory.nodes))
-    canary = str(options.get("canary") or "")
-    if not sizes and not canary:
-        if options.get("soak") and len(inventory.nodes) > 1:
-            raise UsageError(
-                "--soak is the time between waves, and there is one wave",
-                fix="add for example --serial 1,10%,50%, or --canary NODE",
-            )
-        return ()
-    return Strategy(sizes, canary=canary).rollout(inventory, 1, time.time()).wave_sizes

@@ -111,7 +111,8 @@ class NodeResult:
     ``checks``: those of the validator, if it has a record of ``validated_at`` (seconds since 1970).
     ``proceeds``: states were refused or failed, and an apply does what does not depend on them. ``moving``: the program of an earlier run was at work when the node was planned.
     ``workloads``: names of those that an apply makes leave, and how they do.
-    ``would_refuse``: its plan could be made, but an apply would not take the node out of service.
+    ``would_refuse``: its plan could be made, but an apply would not take the node out of service. ``deferred``: it has
+    changes, and waits for its wave.
     """
 
     name: str
@@ -131,6 +132,7 @@ class NodeResult:
     proceeds: bool = False
     moving: bool = False
     would_refuse: bool = False
+    deferred: bool = False
 
     def mask(self) -> None:
         """Take secrets out of everything that documents and people get."""
@@ -158,6 +160,11 @@ class NodeResult:
     def pending(self) -> bool:
         """Something would change."""
         return bool(self.outcomes(Outcome.PENDING, Outcome.KNOWN_AFTER))
+
+    @property
+    def worst(self) -> Disruption:
+        """The most that its plan may cost."""
+        return max((result.worst for result in self.states), default=Disruption.NONE)
 
     @property
     def drifted(self) -> bool:

@@ -17,7 +17,6 @@ Paths of values are those of a policy as YAML: ``states.driver.branch``,
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +36,7 @@ from gpustate.core.layers import (
     value_at,
 )
 from gpustate.core.parameter_errors import given
+from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.core.state import AnyState, State
 from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
@@ -61,9 +61,6 @@ Overrides = Mapping[str, Mapping[str, Mapping[str, Any]]]
 _Cached = tuple[tuple[Layer, ...], tuple[AnyState, ...], InventoryNode]
 
 
-_SIZE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
-
-
 class Policy:
     """States that should hold together.
 
@@ -76,7 +73,7 @@ class Policy:
             given here. A group may be a condition on labels instead: ``label('pool', 'gold')``.
         places: where values stand, by path; readers of files give it.
         last: paths of values that no narrower layer replaces; the command line's.
-        pace: what a batch of nodes must not exceed, numbers and percentages, where nobody says otherwise.
+        rollout: how many nodes change at a time, or plain data for it; ``None``: by the defaults.
         drain: how workloads leave, or plain data for it; ``None``: by the defaults.
         cluster: settings of the objects of the nodes' cluster, or plain data for them; ``None``: there are none.
         without: names of states that are not added, although others of the policy need them.
@@ -95,7 +92,7 @@ class Policy:
         nodes: Overrides | None = None,
         places: Mapping[Path, str] | None = None,
         last: Iterable[Path] = (),
-        pace: Iterable[str] = (),
+        rollout: RolloutPolicy | Mapping[str, Any] | None = None,
         drain: DrainPolicy | Mapping[str, Any] | None = None,
         cluster: ClusterObjects | Mapping[str, Any] | None = None,
         without: Iterable[str] = (),
@@ -120,7 +117,7 @@ class Policy:
         self.groups = self._overrides("groups", groups or {})
         self.nodes = self._overrides("nodes", nodes or {})
         self.last = _paths(last)
-        self.pace = _sizes(pace)
+        self.rollout = rollout_policy(rollout, self.places)
         self.drain = drain_policy(drain, self.places)
         self.cluster = cluster_part(cluster, self.places)
         self.without = tuple(without)
@@ -162,7 +159,7 @@ class Policy:
             nodes=kept(self.nodes),
             places=self.places if places is None else places,
             last=(*self.last, *last),
-            pace=self.pace,
+            rollout=self.rollout,
             drain=self.drain,
             cluster=self.cluster,
             without=self.without,
@@ -195,13 +192,12 @@ class Policy:
     def layers_data(self) -> dict[str, Any]:
         """What the policy says beside its states, as plain data that the constructor takes again."""
         last = [list(path) for path in self.last]
-        pace = list(self.pace)
         drain = self.drain.as_data() if self.drain is not None else {}
         said = {
             "groups": self.groups,
             "nodes": self.nodes,
             "last": last,
-            "pace": pace,
+            "rollout": self.rollout.as_data(),
             "drain": drain,
         }
         return {key: value for key, value in said.items() if value}
@@ -293,19 +289,6 @@ def _paths(last: Iterable[Iterable[str]]) -> tuple[Path, ...]:
             raise PolicyError(f"{quote(one)} is not a path of a value")
         found.add(path)
     return tuple(sorted(found))
-
-
-def _sizes(pace: Iterable[str]) -> tuple[str, ...]:
-    """Sizes of batches.
-
-    Raises:
-        PolicyError: one that is none.
-    """
-    sizes = tuple(pace) if isinstance(pace, list | tuple) else ("?",)
-    for size in sizes:
-        if not isinstance(size, str) or not _SIZE.fullmatch(size):
-            raise PolicyError(f"pace: {quote(size)} is neither a number of nodes nor a percentage")
-    return sizes
 
 
 def _reasons(allow: object, place: str | None) -> dict[str, str]:

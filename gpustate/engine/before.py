@@ -68,7 +68,7 @@ class RunBefore:
         undoes: the run that it rolled back; empty: it was none.
         states: by name.
         drain: how workloads left by its policy, as data; empty: by the defaults.
-        pace: batch sizes of its policy.
+        rollout: how many nodes changed at a time by its policy, as data; empty: by the defaults.
         users: users of the system, which the node itself adds.
         changed: states that the run changed, which the node itself adds; ``None``: a record of an older gpustate.
     """
@@ -80,7 +80,7 @@ class RunBefore:
     undoes: str = ""
     states: Mapping[str, StateBefore] = field(default_factory=dict[str, StateBefore])
     drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    pace: tuple[str, ...] = ()
+    rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
     users: tuple[str, ...] = ()
     changed: tuple[str, ...] | None = ()
 
@@ -236,7 +236,7 @@ def read(line: str) -> RunBefore | None:
             str(data["undoes"]),
             states,
             dict(data.get("drain", {})),
-            tuple(str(size) for size in data.get("pace", ())),
+            dict(data.get("rollout", {})),
             changed=() if "changed" in data else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -255,7 +255,7 @@ class WayBack:
         before: what each state observed then.
         applied: each state as that run and those since applied it, to tell changes by others.
         drain: how workloads leave, by the policy of the run.
-        pace: batch sizes of that policy.
+        rollout: how many nodes change at a time, likewise.
     """
 
     run: str
@@ -267,7 +267,7 @@ class WayBack:
         default_factory=dict[str, tuple[AnyState, ...]]
     )
     drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    pace: tuple[str, ...] = ()
+    rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def target(records: Sequence[RunBefore], run: str = "") -> str:
@@ -350,7 +350,7 @@ def way_back(
         before,
         applied,
         undone.drain,
-        undone.pace,
+        undone.rollout,
     )
 
 

@@ -63,17 +63,31 @@ class Holder:
 
 
 def stale(
-    planned: Mapping[str, object] | None, observed: Mapping[str, object], *, now: bool = False
+    node: str,
+    planned: Mapping[str, object] | None,
+    observed: Mapping[str, object],
+    at: str,
+    *,
+    now: bool = False,
 ) -> GpustateError | None:
-    """A plan was made from other observations than the node's current ones; ``now``: by the same command."""
+    """A plan was made from other observations than the node's current ones.
+
+    Args:
+        node: its name.
+        planned: what was observed when the plan was made; ``None``: the plan does not have the node.
+        observed: what is observed now.
+        at: when the plan was made: ``2026-11-28T14:19:05Z``.
+        now: it was made by the same command.
+    """
     if planned is None:
         return RefusedError("the saved plan does not include this node", fix=_PLAN)
     moved = make.moved(planned, observed)
     if not moved:
         return None
-    more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
-    fix = "run the same command again" if now else _PLAN
-    return RefusedError(f"the plan is stale: {'; '.join(moved[:3])}{more}", fix=fix)
+    names = ", ".join((*moved[:3], *["..."] * (len(moved) > 3)))
+    since = at.removesuffix("Z").replace("T", " ")[:16]
+    again = "run the same command again" if now else "plan again"
+    return RefusedError(f"{node} has changed since {since}Z ({names})", fix=again)
 
 
 def too_much(results: Mapping[str, StateResult], allowed: Disruption) -> GpustateError | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ def begin(
     person: str,
     born: str,
     created: str,
+    digest: str = "",
+    nodes: Sequence[str] = (),
 ) -> Path | None:
     """Record a run; ``None`` if the record cannot be written, which does not stop the run.
 
@@ -55,6 +57,8 @@ def begin(
         person: the user who runs it.
         born: start time of this process, see :class:`gpustate.engine.gate.Holder`.
         created: the present time.
+        digest: SHA-256 of the file ``source``; empty if it is not a file.
+        nodes: names of its nodes.
     """
     kept = {
         key: value.word if isinstance(value, Disruption) else value
@@ -76,6 +80,8 @@ def begin(
         "reason": options.get("reason") or "",
         "created": created,
         "options": kept,
+        "digest": digest,
+        "nodes": list(nodes),
         "pid": os.getpid(),
         "born": born,
         "ended": False,
@@ -116,18 +122,36 @@ def end(path: Path | None, *, interrupted: bool, outcome: Mapping[str, Any] | No
         return
 
 
+def started() -> list[dict[str, Any]]:
+    """Runs that have not ended, oldest first."""
+    return [data for data in _all().values() if not data.get("ended")]
+
+
 def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
-    """Runs that can be resumed, oldest first.
+    """Runs that can be resumed, oldest first; without those whose nodes later runs have brought to their end.
 
     Args:
         at_work: a process still runs, by its id and start time.
     """
-    return [
-        data
-        for data in _all().values()
-        if not data.get("ended")
-        and not at_work(_number(data.get("pid")), str(data.get("born", "")))
-    ]
+    converged: dict[object, set[str]] = {}
+    found: list[dict[str, Any]] = []
+    for data in reversed(_all().values()):
+        good = converged.setdefault(data["options"].get("inventory"), set())
+        became = _outcomes(data)
+        left = {str(name) for name in data.get("nodes") or became if became.get(name) != "ok"}
+        superseded = bool(left) and left <= good
+        good |= {name for name, status in became.items() if status == "ok"}
+        alive = at_work(_number(data.get("pid")), str(data.get("born", "")))
+        if not (data.get("ended") or superseded or alive):
+            found.append(data)
+    return found[::-1]
+
+
+def _outcomes(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What became of the nodes of a run, by name; empty: it is not known."""
+    outcome = data.get("outcome")
+    nodes = outcome.get("nodes") if isinstance(outcome, dict) else None
+    return nodes if isinstance(nodes, dict) else {}
 
 
 def load(run: str) -> dict[str, Any]:

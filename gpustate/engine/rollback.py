@@ -74,6 +74,7 @@ def roll_back(
             run=f"{options.run}{SUFFIX}",
             planned=None,
             announced=None,
+            surveying=lambda: False,
             checks=(),
             undoes={result.name: options.run},
         ),

@@ -46,6 +46,11 @@ class Turns(Protocol):
         ...
 
     @property
+    def surveying(self) -> bool:
+        """Nodes that would change are only looked at, and begin again in their wave."""
+        ...
+
+    @property
     def stopped(self) -> str:
         """Why the run ended before all nodes had begun, or was ended by somebody; empty: it did not."""
         ...
@@ -76,6 +81,11 @@ class AllAtOnce:
     def returning(self, failed: Sequence[str]) -> frozenset[str]:
         """All, for they are one wave."""
         return self._all if failed else frozenset()
+
+    @property
+    def surveying(self) -> bool:
+        """There are no waves."""
+        return False
 
     @property
     def stopped(self) -> str:

@@ -66,6 +66,7 @@ class Options:
         holder: for the node-side lock.
         max_disruption: plans that may exceed it are refused.
         planned: for a saved plan, the observations it was made from, by node.
+        planned_at: when the plan was made.
         announced: for a saved plan, the most disruption of each state, by node.
         planned_now: the plan was made by the same command.
         moving: nodes on which the program of an earlier run was at work when they were planned: what it has
@@ -80,8 +81,9 @@ class Options:
         maintenance: takes nodes out of service for a change, and back.
         undoes: the run that this one rolls back, by node.
         drains: how workloads of nodes leave, recorded for a rollback; empty: by the defaults.
-        pace: batch sizes of the policy, likewise.
+        rollout: how many nodes change at a time by the policy, likewise.
         shared: what probes keep for the other nodes of the run.
+        surveying: nodes that would change end before that, as deferred.
     """
 
     run: str
@@ -89,6 +91,7 @@ class Options:
     holder: Holder
     max_disruption: Disruption = Disruption.REBOOT
     planned: Mapping[str, Mapping[str, object]] | None = None
+    planned_at: str = ""
     announced: Mapping[str, Mapping[str, Disruption]] | None = None
     planned_now: bool = False
     moving: frozenset[str] = frozenset()
@@ -102,8 +105,9 @@ class Options:
     maintenance: Maintenance = NO_MAINTENANCE
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
     drains: Mapping[str, DrainPolicy] = field(default_factory=dict[str, DrainPolicy])
-    pace: tuple[str, ...] = ()
+    rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
     shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    surveying: Callable[[], bool] = lambda: False
 
 
 class _InterruptedError(Exception):
@@ -159,7 +163,10 @@ class Walk:
         self.result.connections = self.session.connections
         self.result.duration_s = time.monotonic() - started
         self.result.mask()
-        self._say("finished", self.result.status.value)
+        if self.result.deferred:
+            self._say("planned", "waits for its wave")
+        else:
+            self._say("finished", self.result.status.value)
         return self.result
 
     def _walk(self) -> None:
@@ -194,8 +201,12 @@ class Walk:
             self.result.would_refuse = preview.refused
             return
         self._gate(results)
+        pending = any(r.outcome is Outcome.PENDING for r in results.values())
+        if pending and self.options.surveying():
+            self.result.deferred = True
+            return
         self._link.hand_over(ledger.secrets)
-        if any(r.outcome is Outcome.PENDING for r in results.values()):
+        if pending:
             self._before = self._record(observations, ledger, results)
             self._in_maintenance(observations, ledger, results)
             return
@@ -224,7 +235,7 @@ class Walk:
             options.undoes.get(name, ""),
             before.record(self.states, observations, results, self._as_seen_by),
             options.drains[name].as_data() if name in options.drains else {},
-            options.pace,
+            options.rollout,
         )
         return ops.Before(options.run, made.text())
 
@@ -339,7 +350,11 @@ class Walk:
         moved = options.planned_now and (self._followed or name in options.moving)
         if options.planned is not None and not moved:
             reason = gate.stale(
-                options.planned.get(name), mask_data(self.result.observed), now=options.planned_now
+                name,
+                options.planned.get(name),
+                mask_data(self.result.observed),
+                options.planned_at,
+                now=options.planned_now,
             )
         if reason is None and any(r.outcome is Outcome.PENDING for r in results.values()):
             reason = gate.too_much(results, options.max_disruption)

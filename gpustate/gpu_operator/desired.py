@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.core.drain import DrainPolicy
+from gpustate.core.rollout import RolloutPolicy
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Setting
@@ -25,7 +26,7 @@ class DesiredState:
         parameters: plain data, for :func:`gpustate.core.policy.build`.
         places: ``file:line`` of each parameter that the file sets.
         dependents: states that make sense only together with it.
-        pace: of the driver: upper limits of a batch of nodes.
+        rollout: of the driver: how many nodes change at a time; ``None``: the file does not set it.
         drain: of the driver: how workloads leave; ``None``: the file does not set it.
     """
 
@@ -33,7 +34,7 @@ class DesiredState:
     parameters: dict[str, Any] = field(default_factory=dict[str, Any])
     places: dict[str, str] = field(default_factory=dict[str, str])
     dependents: list[DesiredState] = field(default_factory=list["DesiredState"])
-    pace: tuple[str, ...] = ()
+    rollout: RolloutPolicy | None = None
     drain: DrainPolicy | None = None
 
     def set(self, parameter: str, value: object, place: str | None = None) -> None:

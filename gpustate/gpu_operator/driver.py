@@ -16,7 +16,7 @@ from gpustate.formats.words import quote
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.licensing import desired_license
-from gpustate.gpu_operator.upgrades import desired_drain, desired_pace
+from gpustate.gpu_operator.upgrades import desired_drain, desired_rollout
 
 #: An image tag: the version of the software, and the system the image was built for.
 SYSTEM = re.compile(
@@ -108,7 +108,7 @@ def desired_driver(source: Source, spec: Item, prefix: str) -> DesiredState:
         driver.set("parameters", parameters, source.place(name))
     driver.dependents.extend(_modules_beside(source, spec))
     driver.dependents.extend(desired_license(source, spec, prefix))
-    driver.pace = desired_pace(source, spec, prefix)
+    driver.rollout = desired_rollout(source, spec, prefix)
     driver.drain = desired_drain(source, spec, prefix)
     return driver
 

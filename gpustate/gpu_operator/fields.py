@@ -36,7 +36,8 @@ from gpustate.gpu_operator.blocks import (
     with_support,
 )
 
-_PACE = "max unavailable of apply, with autoUpgrade; --serial takes precedence"
+_WAVES = "size of the waves, with autoUpgrade; --serial takes precedence"
+_OUT = "nodes out of service at a time, with autoUpgrade; --max-unavailable takes precedence"
 _GPU_PODS = "{} pods with GPUs are evicted, with autoUpgrade; {} takes precedence"
 _NODE = "{} all pods are evicted, with autoUpgrade and an enabled drain; {} takes precedence"
 
@@ -63,8 +64,8 @@ def _upgrade_policy(auto_upgrade: bool) -> dict[str, Field]:
         "upgradePolicy.autoUpgrade": honoured(
             "boolean", "whether the settings below apply to gpustate apply", default=auto_upgrade
         ),
-        "upgradePolicy.maxParallelUpgrades": honoured("integer", _PACE, default=1, minimum=0),
-        "upgradePolicy.maxUnavailable": honoured("int-or-string", _PACE, default="25%"),
+        "upgradePolicy.maxParallelUpgrades": honoured("integer", _WAVES, default=1, minimum=0),
+        "upgradePolicy.maxUnavailable": honoured("int-or-string", _OUT, default="25%"),
         "upgradePolicy.waitForCompletion.podSelector": honoured(
             "string",
             "pods that complete before any is evicted, with autoUpgrade; --wait-selector takes precedence",

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from gpustate.core.drain import DrainPolicy
+from gpustate.core.rollout import RolloutPolicy
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote, quote_name
 from gpustate.gpu_operator import (
@@ -92,7 +93,7 @@ class Reading:
         companions: ConfigMaps and Secrets found, by the path of the key that names each.
         for_nodes: parameters from labels of single nodes, in their order.
         for_labels: parameters of nodes with labels, by NVIDIADriver.
-        pace: upper limits of a batch of nodes.
+        rollout: how many nodes change at a time; ``None``: the file does not set it.
         drain: how workloads leave; ``None``: the file does not set it.
         release: of the Operator that it was read for, as tagged.
         objects: settings of the cluster's objects; ``None`` if the file has none.
@@ -105,7 +106,7 @@ class Reading:
     companions: tuple[tuple[str, Companion], ...] = ()
     for_nodes: tuple[ForNode, ...] = ()
     for_labels: tuple[ForLabels, ...] = ()
-    pace: tuple[str, ...] = ()
+    rollout: RolloutPolicy | None = None
     drain: DrainPolicy | None = None
     release: str = ""
     objects: ClusterObjects | None = None
@@ -470,7 +471,7 @@ class _Reader:
             settings = replace(settings, systems=tuple(nodelabels.systems(self.store.nodes)))
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
-        pace = next((one.pace for one in states if one.pace), ())
+        rollout = next((one.rollout for one in states if one.rollout is not None), None)
         drain = next((one.drain for one in states if one.drain is not None), None)
         nodes = (*self.for_nodes, *source.for_nodes)
         labels = tuple(self.for_labels)
@@ -481,7 +482,7 @@ class _Reader:
             notes,
             for_nodes=nodes,
             for_labels=labels,
-            pace=pace,
+            rollout=rollout,
             drain=drain,
             objects=settings,
         )

@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping
 
 from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.core.rollout import RolloutPolicy
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.labels import selectors
 from gpustate.formats.words import quote
@@ -33,33 +34,34 @@ _LONGEST_S = 10**9
 _PERCENT = re.compile(r"0*(100|[0-9]{1,2})%")
 
 
-def desired_pace(source: Source, spec: Item, prefix: str) -> tuple[str, ...]:
-    """Upper limits of a batch of nodes, numbers or percentages; empty without a limit.
+def desired_rollout(source: Source, spec: Item, prefix: str) -> RolloutPolicy | None:
+    """How many nodes change at a time; ``None`` without a limit.
 
     Raises:
         PolicyError: ``maxUnavailable`` is neither a number nor a percentage.
     """
     policy = spec.get("upgradePolicy")
     if policy is None:
-        return ()
+        return None
     parallel, unavailable = policy.get("maxParallelUpgrades"), policy.get("maxUnavailable")
-    sizes = [str(parallel.value)] if parallel is not None and parallel.value else []
-    if unavailable is not None:
-        sizes += _unavailable(source, unavailable, prefix)
+    serial = (str(parallel.value),) if parallel is not None and parallel.value else ()
+    share = _unavailable(source, unavailable, prefix) if unavailable is not None else ""
     first = parallel or unavailable
     if first is None:
-        return ()
+        return None
     if not _automatic(source, policy, prefix):
         silent = tuple(s.path for s in source.settings if not s.has_effect)
         why = f"{prefix}upgradePolicy.autoUpgrade is not true"
         source.note_unused(why, f"{prefix}upgradePolicy.max", but=silent)
-        return ()
-    if sizes:
+        return None
+    limits = [f"waves of {size}" for size in serial]
+    limits += [f"at most {share} of the nodes out of service at a time"] * bool(share)
+    if limits:
         source.notes.append(
-            f"{source.place(first)}: {prefix}upgradePolicy: apply changes at most "
-            f"{' and '.join(dict.fromkeys(sizes))} of the nodes at a time, unless --serial overrides it"
+            f"{source.place(first)}: {prefix}upgradePolicy: {' and '.join(limits)}; "
+            "--serial and --max-unavailable override it"
         )
-    return tuple(sizes)
+    return RolloutPolicy(serial=serial, max_unavailable=share)
 
 
 def desired_drain(source: Source, spec: Item, prefix: str) -> DrainPolicy | None:
@@ -149,7 +151,7 @@ def _selector(source: Source, section: Mapping[str, Item], path: str) -> str:
     return text
 
 
-def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:
+def _unavailable(source: Source, item: Item, prefix: str) -> str:
     text = str(item.value).strip()
     match = _PERCENT.fullmatch(text)
     if match is None and not text.isdecimal():
@@ -164,8 +166,8 @@ def _unavailable(source: Source, item: Item, prefix: str) -> list[str]:
             f"{source.place(item)}: not carried out: {prefix}upgradePolicy.maxUnavailable "
             f"{quote(item.value)}: under the Operator no node would ever be upgraded"
         )
-        return []
-    return [] if size == "100%" else [size]
+        return ""
+    return "" if size == "100%" else size
 
 
 def _automatic(source: Source, policy: Item, prefix: str) -> bool:

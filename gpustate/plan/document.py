@@ -19,11 +19,13 @@ from gpustate.errors import PolicyError
 from gpustate.formats import schemas
 from gpustate.formats.masking import MASK, mask_data
 from gpustate.manifests.settings import ClusterObjects
-from gpustate.plan.groups import TOUCHED, counts, group, groups_data, totals
+from gpustate.plan.groups import TOUCHED, Group, counts, group, groups_data, totals
 
 PLAN_FORMAT = "gpustate.plan/1"
 RESULT_FORMAT = "gpustate.result/1"
 BAKE_FORMAT = "gpustate.bake/1"
+#: Key of a plan that takes nodes back to before a run.
+ROLLBACK = "rollback"
 
 
 def change_data(change: Change) -> dict[str, Any]:
@@ -101,8 +103,7 @@ def node_data(node: NodeResult) -> dict[str, Any]:
     if node.would_refuse:
         data["would_refuse"] = True
     data["states"] = [state_data(result) for result in node.states]
-    worst = max((r.worst for r in node.states), default=Disruption.NONE)
-    data["disruption"] = worst.word
+    data["disruption"] = node.worst.word
     data["reboots"] = node.reboots
     data["connections"] = node.connections
     data["execs"] = node.execs
@@ -212,6 +213,24 @@ def with_clusters(
     return {**made, "id": _id_of(made)}
 
 
+def with_rollback(
+    document: Mapping[str, Any], runs: Mapping[str, str], states: Mapping[str, object]
+) -> dict[str, Any]:
+    """A plan that takes nodes back to before runs.
+
+    Args:
+        document: ``gpustate.plan/1`` of the nodes.
+        runs: by node, the run that is undone, with all that followed it.
+        states: by node, the parameters of the states that take it back.
+    """
+    back = {
+        name: {"run": run, "fingerprint": plain_fingerprint(states[name])}
+        for name, run in runs.items()
+    }
+    made = {**document, ROLLBACK: back}
+    return {**made, "id": _id_of(made)}
+
+
 def _objects_of(cluster: Mapping[str, Any]) -> str:
     """The hash of the objects that this version makes of settings with masked secrets."""
     from gpustate.manifests.build import build  # with all components
@@ -221,7 +240,8 @@ def _objects_of(cluster: Mapping[str, Any]) -> str:
 
 def _id_of(document: Mapping[str, Any]) -> str:
     """The hash of what a plan changes."""
-    names = ("policy", "nodes", *(name for name in ("clusters", "objects") if name in document))
+    more = (name for name in ("clusters", "objects", ROLLBACK) if name in document)
+    names = ("policy", "nodes", *more)
     return plain_fingerprint([document[name] for name in names])
 
 
@@ -361,6 +381,12 @@ def _fleet_fits(data: Mapping[str, Any]) -> bool:
         and data["fleet"]["disruption"] == totals(groups)
         and said == groups_data(groups)
     )
+
+
+def changing(document: Mapping[str, Any]) -> dict[str, Disruption]:
+    """What a plan may cost each node that it changes."""
+    rows = {str(row["name"]): Group((str(row["name"]),), row) for row in document["nodes"]}
+    return {name: Disruption.parse(row.worst[0]) for name, row in rows.items() if row.pending}
 
 
 def planned_observations(document: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:

@@ -18,7 +18,6 @@ from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.path_conflicts import in_the_way
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
-from gpustate.formats.words import cut
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
 _NO_GPU = "the policy expects no GPU on this node"
@@ -336,27 +335,12 @@ def observed_data(states: Sequence[AnyState], observations: Observations) -> dic
 
 
 def moved(planned: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Differences between the observations of a saved plan and the current ones."""
-    differences: list[str] = []
-    for state in sorted({*planned, *now}):
-        before, after = planned.get(state), now.get(state)
-        if fingerprint(before) == fingerprint(after):
-            continue
-        if isinstance(before, dict) and isinstance(after, dict):
-            for key in sorted({*before, *after}):
-                if before.get(key) != after.get(key):
-                    differences.append(
-                        f"{state}.{key} was {_short(before.get(key))}, is {_short(after.get(key))}"
-                    )
-        else:
-            differences.append(
-                f"{state} was {'probed' if before is not None else 'not probed'} for the plan, and is {'probed' if after is not None else 'not probed'} now"
-            )
-    return differences
-
-
-def _short(value: object) -> str:
-    return cut(repr(value), 60)
+    """States whose observations differ from those of a saved plan."""
+    return [
+        state
+        for state in sorted({*planned, *now})
+        if fingerprint(planned.get(state)) != fingerprint(now.get(state))
+    ]
 
 
 def exceeds(result: StateResult, announced: Mapping[str, Disruption]) -> str | None:

@@ -266,32 +266,29 @@ def plan_sentence(document: Mapping[str, Any]) -> str:
     return overview(document).sentence
 
 
-def question(
-    document: Mapping[str, Any], verb: str, *, forks: int, batches: int, sizes: Sequence[str]
-) -> str:
+def question(document: Mapping[str, Any], verb: str, *, forks: int) -> str:
     """The confirmation prompt: nodes, their worst disruption, and how many at a time.
 
     Args:
         document: the plan.
         verb: ``apply``, ``upgrade``, ``remove`` or ``rollback``.
         forks: nodes processed in parallel.
-        batches: number of batches; 0: no batches.
-        sizes: sizes of the batches.
     """
     view = overview(document)
     names = [name for one in view.groups if one.pending for name in one.names]
     worst = next((row for row in view.totals if row["nodes"] or row["possible"]), None)
-    cost = ", without disruption"
+    cost = "without disruption"
     if worst is not None and worst["disruption"] != "none":
         number = worst["nodes"] + worst["possible"]
-        cost = f": at worst {worst['disruption']}" + (f" on {number}" if view.size > 1 else "")
-    pace = ""
-    if batches:
-        pace = f", in {batches} batch{'es' * (batches != 1)} ({','.join(sizes)})"
+        cost = f"at worst {worst['disruption']}" + (f" on {number}" if view.size > 1 else "")
+    waves = (document.get("rollout") or {}).get("waves")
+    if waves:
+        cost += f", in waves of {', '.join(map(str, waves))}"
     elif view.size > 1:
-        pace = f", {forks} at a time"
-    begin = {"remove": "Remove from", "rollback": "Roll back"}.get(verb, "Apply to")
-    return f"{begin} {names_line(names)}{cost}{pace}?"
+        cost += f", {min(forks, len(names))} at a time"
+    back = verb == "rollback" or "rollback" in document
+    begin = "Roll back" if back else "Remove from" if verb == "remove" else "Apply to"
+    return f"{begin} {names_line(names)}, {cost}?"
 
 
 def fleet_page(document: Mapping[str, Any]) -> Page:

@@ -115,7 +115,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         groups=clean["groups"],
         nodes=clean["nodes"],
         last=policy.last,
-        pace=policy.pace,
+        rollout=policy.rollout,
         drain=policy.drain,
         cluster=None if policy.cluster is None else clean["cluster"],
     )
@@ -176,8 +176,7 @@ def differences(wanted: Policy, got: Policy) -> Iterator[str]:
         mine, other_ = getattr(wanted, section), getattr(got, section)
         yield from _values(mine, other_, (section,))
     yield from _values(wanted.allow, got.allow, ("allow",))
-    if wanted.pace != got.pace:
-        yield f"pace {' and '.join(wanted.pace)}: set the number of nodes at a time with apply --serial"
+    yield from _values(wanted.rollout.as_data(), got.rollout.as_data(), ("rollout",))
     yield from _values(_drain(wanted), _drain(got), ("drain",))
     if wanted.name != got.name:
         yield f"name: {quote(wanted.name)} is {quote(got.name)}"

@@ -13,8 +13,9 @@
       device_plugin: {env: {DP_DISABLE_HEALTHCHECKS: xids}}
 
 ``preset`` stands for the states of :mod:`gpustate.presets`. Beside it states may stand at the top; without it they
-are below ``states``. A state without parameters has its defaults; ``false`` leaves it out, of a preset too. ``groups`` and ``nodes`` refer to those of the inventory, ``drain``
-says how workloads leave a node (:class:`gpustate.core.drain.DrainPolicy`), and ``cluster`` what the nodes' cluster
+are below ``states``. A state without parameters has its defaults; ``false`` leaves it out, of a preset too. ``groups`` and ``nodes`` refer to those of the inventory,
+``rollout`` says how many nodes change at a time (:class:`gpustate.core.rollout.RolloutPolicy`), ``drain`` how workloads
+leave a node (:class:`gpustate.core.drain.DrainPolicy`), and ``cluster`` what the nodes' cluster
 has (:class:`gpustate.manifests.ClusterObjects`; nothing for the defaults). JSON with the same keys is read too.
 
 Surprising: YAML reads an unquoted ``580.10`` as a number and ``on`` as true. If a parameter needs text, the error
@@ -47,7 +48,18 @@ from gpustate.presets import STACKS
 
 FORMAT = "gpustate.policy/1"
 #: Keys of a document in written order.
-KEYS = ("format", "name", "preset", "states", "groups", "nodes", "allow", "drain", "cluster")
+KEYS = (
+    "format",
+    "name",
+    "preset",
+    "states",
+    "groups",
+    "nodes",
+    "allow",
+    "rollout",
+    "drain",
+    "cluster",
+)
 #: Recognises a policy in YAML or JSON by a line; a name of a preset also behind a misspelled key.
 _MARK = re.compile(r"""^[ \t{]*["']?\w+["']?[ \t]*:[ \t]*["']?gpustate\.policy/""", re.MULTILINE)
 _LIKELY = re.compile(
@@ -152,6 +164,8 @@ def as_data(policy: Policy) -> dict[str, Any]:
     for key, value in (("groups", policy.groups), ("nodes", policy.nodes), ("allow", policy.allow)):
         if value:
             made[key] = value
+    if rollout := policy.rollout.as_data():
+        made["rollout"] = rollout
     if policy.drain is not None and policy.drain.as_data():
         made["drain"] = policy.drain.as_data()
     if policy.cluster is not None:
@@ -218,6 +232,7 @@ class _Maker:
             nodes=nodes,
             places=places,
             last=_last(self.touched, trees.plain(self.tree)),
+            rollout=trees.plain(self.tree.get("rollout") or Tree(None, "")),
             drain=trees.plain(self.tree.get("drain") or Tree(None, "")),
             cluster=self._cluster(),
             without=(name for name, tree in listed.items() if tree.value is False),

@@ -135,7 +135,7 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         groups=groups,
         nodes=nodes,
         places=places,
-        pace=reading.pace,
+        rollout=reading.rollout,
         drain=reading.drain,
         cluster=reading.objects,
     )

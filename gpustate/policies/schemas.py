@@ -18,6 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from gpustate import manifests, registry
 from gpustate.core import cluster_part
 from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.core.rollout import RolloutPolicy
 from gpustate.core.state import AnyState
 from gpustate.core.where import Condition
 from gpustate.policies.document import FORMAT, KEYS
@@ -80,6 +81,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
         "additionalProperties": _REASONS,
     }
     definitions["drain"] = _drain()
+    definitions["rollout"] = _rollout()
     definitions |= _cluster()
     definitions["overrides"] = {
         "type": "object",
@@ -107,6 +109,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
             "groups": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
             "nodes": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
             "allow": {"oneOf": [{"$ref": "#/$defs/allow"}, {"type": "null"}]},
+            "rollout": {"oneOf": [{"$ref": "#/$defs/rollout"}, {"type": "null"}]},
             "drain": {"oneOf": [{"$ref": "#/$defs/drain"}, {"type": "null"}]},
             "cluster": {"oneOf": [{"$ref": "#/$defs/cluster"}, {"type": "null"}]},
             **listed,
@@ -136,6 +139,25 @@ def _drain() -> dict[str, Any]:
         return {"type": "object", "additionalProperties": False, "properties": rows}
 
     return {**made(DrainPolicy), "description": "How workloads leave a node before a change."}
+
+
+def _rollout() -> dict[str, Any]:
+    """How many nodes change at a time."""
+    size: dict[str, Any] = {"type": ["string", "integer"]}
+    kinds = {
+        "canary": size,
+        "serial": {"oneOf": [size, {"type": "array", "items": size}]},
+        "max_unavailable": size,
+        "max_failures": {"type": "integer", "minimum": 0},
+    }
+    said = _arguments(RolloutPolicy.__doc__ or "")
+    rows = {name: {**kind, "description": said[name]} for name, kind in kinds.items()}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "description": "How many nodes change at a time; options of the command line take precedence.",
+        "properties": rows,
+    }
 
 
 def _cluster() -> dict[str, Any]:

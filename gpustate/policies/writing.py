@@ -58,7 +58,7 @@ def as_python(policy: Policy) -> str:
     drain = policy.drain.as_data() if policy.drain is not None else {}
     given = (
         *(("groups", policy.groups), ("nodes", policy.nodes)),
-        *(("allow", policy.allow), ("drain", drain)),
+        *(("allow", policy.allow), ("rollout", policy.rollout.as_data()), ("drain", drain)),
     )
     for name, value in given:
         if value:

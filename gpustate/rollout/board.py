@@ -39,7 +39,7 @@ class Control:
 
     def __str__(self) -> str:
         word = "paused" if self.action == PAUSE else "aborted"
-        return f"{word} by {self.person} since {self.since}"
+        return f"{word} by {self.person} {'at' if self.action == ABORT else 'since'} {self.since}"
 
     def text(self) -> str:
         """As it is stored."""

@@ -18,6 +18,8 @@ from enum import Enum
 from gpustate.rollout.windows import Window, wait_s
 
 OUTSIDE = "outside of the maintenance window"
+#: Sizes of waves in one line.
+_SHOWN = 6
 
 
 class End(Enum):
@@ -38,12 +40,14 @@ class Place:
         wave: number of its wave, from 0.
         rack: of whose nodes at most one is out of service at a time; empty: it has none.
         windows: in which it may begin, each set on its own; empty: always.
+        changes: it is not known to be unchanged.
     """
 
     name: str
     wave: int = 0
     rack: str = ""
     windows: tuple[tuple[Window, ...], ...] = ()
+    changes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,27 @@ class Rollout:
 
     @property
     def wave_sizes(self) -> tuple[int, ...]:
-        """Number of nodes of each wave."""
-        counts = Counter(place.wave for place in self.places)
+        """Number of nodes of each wave, without those that are known to be unchanged."""
+        counts = Counter(place.wave for place in self.places if place.changes)
         return tuple(counts[wave] for wave in range(max(counts, default=-1) + 1))
+
+    @property
+    def surveyed(self) -> Rollout:
+        """The same nodes in one wave that changes nothing, so no window or rack has to be waited for."""
+        return Rollout(
+            tuple(Place(place.name) for place in self.places), self.slots, self.max_failures
+        )
+
+    @property
+    def words(self) -> str:
+        """Its waves in words; empty: there is one."""
+        sizes = self.wave_sizes
+        if len(sizes) < 2:
+            return ""
+        shown = ", ".join(map(str, sizes[:_SHOWN]))
+        more = f", ... ({len(sizes)} in all)" if len(sizes) > _SHOWN else ""
+        stop = f"{self.max_failures} failures" if self.max_failures > 1 else "the first failure"
+        return f"{shown}{more}; stops at {stop}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +167,9 @@ def decide(rollout: Rollout, progress: Progress, now: float) -> Decision:
     if progress.paused:
         return Decision(wave=wave, why=progress.paused)
     chosen = [place for place in left if place.wave == wave]
-    begun = any(place.wave == wave for place in rollout.places if place.name in progress.busy)
-    begun = begun or any(
-        place.wave == wave for place in rollout.places if place.name in progress.ended
+    known = progress.busy | progress.ended.keys()
+    begun = any(
+        place.wave == wave and place.changes for place in rollout.places if place.name in known
     )
     if wave and not begun and rollout.soak_s and progress.checked < wave and progress.ended:
         left_s = max(0.0, progress.wave_ended_at + rollout.soak_s - now)

@@ -25,8 +25,6 @@ class Schedulers:
         ignore: change nodes as they are, whatever runs on them.
         drain: how workloads leave; ``None``: as the policy has it, by default as ``kubectl drain --ignore-daemonsets``.
         overrides: values that replace those of ``drain`` or of the policy.
-        max_unavailable: members of one cluster that may be out of service at a time, whoever took them out: a
-            number, or a percentage of those with GPUs, rounded up; empty: no limit.
         slurm_hold: how nodes of Slurm are held: ``drain``, or by a ``reservation``; empty: the inventory's variable
             ``gpustate_slurm_hold``, else ``drain``.
         fence: called before every write to a cluster; raises where nothing may be written any more.
@@ -36,7 +34,6 @@ class Schedulers:
     ignore: bool = False
     drain: DrainPolicy | None = None
     overrides: DrainOverrides = field(default_factory=DrainOverrides)
-    max_unavailable: str = ""
     slurm_hold: str = ""
     fence: Callable[[], None] | None = None
 
@@ -78,6 +75,7 @@ class Schedulers:
         person: str = "",
         text: str = "",
         gate: Gate | None = None,
+        max_unavailable: str = "",
     ) -> Iterator[Maintenance]:
         """Maintenance of these nodes; its connections are closed at the end.
 
@@ -91,6 +89,8 @@ class Schedulers:
             person: who runs it.
             text: the ticket or reason.
             gate: shared with the rollout of these nodes.
+            max_unavailable: members of one cluster that may be out of service at a time, whoever took them out: a
+                number, or a percentage of those with GPUs, rounded up; empty: no limit.
 
         Raises:
             UsageError: a label selector, a kubeconfig, or a variable that names a scheduler, cannot be used.
@@ -103,7 +103,7 @@ class Schedulers:
         used = access or self._accesses(inventory, read=bool(run))
         try:
             yield ScheduledMaintenance(
-                used, run, person, leaving, text, self.max_unavailable, gate, mig, others
+                used, run, person, leaving, text, max_unavailable, gate, mig, others
             )
         finally:
             if used is not access:

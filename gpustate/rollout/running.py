@@ -58,7 +58,7 @@ class Running:
 
 def running_here() -> list[Running]:
     """Runs of this person on this machine."""
-    return [_local(record) for record in records.unfinished(lambda *_: False) if _alive(record)]
+    return [_local(record) for record in records.started() if _alive(record)]
 
 
 def running_in(access: Accesses) -> list[Running]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.core.rollout import RolloutPolicy
 from gpustate.engine import fleet
 from gpustate.errors import ClusterError, InventoryError, UsageError
 from gpustate.inventory import patterns
@@ -14,6 +17,10 @@ from gpustate.rollout import windows
 from gpustate.rollout.decide import Place, Rollout
 from gpustate.rollout.waves import cut
 
+#: Waves of a change that costs ``drain`` or more, where nothing else is set: one node first, a tenth next.
+SERIAL = ("1", "10%", "50%")
+#: Nodes of a cluster that may be out of service at a time, where nothing else is set; as the GPU Operator.
+MAX_UNAVAILABLE = "25%"
 #: Inventory variables: maintenance windows of a node, its NVLink domain, and where its alerts are read.
 WINDOW, DOMAIN, ALERTS = "gpustate_window", "gpustate_nvlink_domain", "gpustate_soak_alerts"
 #: Label of Nodes of one NVLink domain, by NVIDIA's GPU feature discovery.
@@ -49,15 +56,16 @@ class Strategy:
     """How a rollout goes through its nodes.
 
     Args:
-        serial: sizes of waves; the last one repeats. Empty: one wave.
+        serial: sizes of waves; the last one repeats. Empty: :data:`SERIAL` from ``drain`` on, else one wave.
         max_failures: no further node begins once so many have failed; 0: the wave of the first failure is the last.
-        canary: pattern of the nodes of a wave of their own before all others; empty: none.
+        canary: number of the nodes, or their pattern, of a wave of their own before all others; empty: none.
         soak: time between waves in which the nodes done so far are checked: ``30m``; empty: none.
         soak_alerts: URL of Alertmanager or Prometheus, whose critical alerts of nodes are such checks; empty: the
             inventory's variable counts.
         window: maintenance windows outside of which no node begins; empty: none but the nodes' own.
         spread: inventory variable, or label of Nodes, with the rack of a node. At most one node of a rack is at work
             at a time. Empty: racks do not matter.
+        max_unavailable: members of one cluster that may be out of service at a time; empty: :data:`MAX_UNAVAILABLE`.
         soak_pods: at the end of the soak time run a pod with a GPU on each Node that was changed.
     """
 
@@ -69,6 +77,30 @@ class Strategy:
     window: str = ""
     spread: str = ""
     soak_pods: bool = False
+    max_unavailable: str = ""
+
+    def beside(self, policy: RolloutPolicy) -> Strategy:
+        """The same with a policy's values where it sets none."""
+        return replace(
+            self,
+            serial=self.serial or policy.serial,
+            max_failures=self.max_failures or policy.max_failures,
+            canary=self.canary or policy.canary,
+            max_unavailable=self.max_unavailable or policy.max_unavailable,
+        )
+
+    def sizes(self, worst: Disruption) -> tuple[str, ...]:
+        """Sizes of the waves of a change that costs so much; empty: there is one."""
+        waves = worst >= Disruption.DRAIN or bool(self.soak)
+        if self.canary.isdecimal():
+            return (self.canary, *(self.serial or (SERIAL[1:] if waves else ("100%",))))
+        return self.serial or (SERIAL if waves else ())
+
+    def foreseen(
+        self, inventory: Inventory, changing: Mapping[str, Disruption] | None = None
+    ) -> Rollout:
+        """The rollout as far as it is known without the nodes' clusters; arguments and errors as of :meth:`rollout`."""
+        return replace(self, spread="").rollout(inventory, 1, time.time(), changing=changing)
 
     @property
     def watched(self) -> bool:
@@ -82,8 +114,11 @@ class Strategy:
         now: float,
         labels: Labels = _no_labels,
         held: Collection[str] = (),
+        changing: Mapping[str, Disruption] | None = None,
     ) -> Rollout:
         """The rollout of some nodes; those that are held come first, for they are out of service already.
+
+        Nodes that do not change are in the last wave, so that the first one shows what the change does.
 
         Args:
             inventory: its nodes.
@@ -91,6 +126,7 @@ class Strategy:
             now: seconds since the epoch.
             labels: labels of the nodes' Node objects.
             held: names of the nodes that an earlier run holds.
+            changing: what it costs nodes that change; ``None``: that is not known, and no node may change for long.
 
         Raises:
             UsageError: an option is invalid, or keeps nodes from ever beginning.
@@ -102,15 +138,18 @@ class Strategy:
             raise UsageError("--soak-alerts without --soak", fix="add for example --soak 30m")
         if self.soak_pods and not soak_s:
             raise UsageError("--soak-pods without --soak", fix="add for example --soak 30m")
-        fleet.batch_sizes(self.serial, len(nodes))
-        several = bool(self.serial or self.canary)
         canaries = (
             patterns.select(inventory, self.canary, "--canary", among=" of this run").nodes
-            if self.canary
+            if self.canary and not self.canary.isdecimal()
             else ()
         )
         first = frozenset(node.name for node in canaries)
-        waves = cut(nodes, self.serial, first, _domains(nodes, labels) if several else {})
+        sizes = self.sizes(max((changing or {}).values(), default=Disruption.NONE))
+        shares = fleet.batch_sizes(sizes, len(nodes))
+        domains = _domains(nodes, labels) if sizes or first else {}
+        active = [node for node in nodes if changing is None or node.name in changing]
+        waves = cut(active, shares, first, domains) or [[]]
+        waves[-1] += [n.name for n in nodes if changing is not None and n.name not in changing]
         wave_of = {name: number for number, names in enumerate(waves) for name in names}
         racks = _racks(nodes, self.spread, labels)
         general = windows.parse(self.window, "--window")
@@ -120,6 +159,7 @@ class Strategy:
                 wave_of[node.name],
                 racks.get(node.name, ""),
                 _windows(node, general, now),
+                changing is None or node.name in changing,
             )
             for node in nodes
         ]

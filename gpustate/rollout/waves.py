@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
+from gpustate.core.change import Disruption
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus
-from gpustate.engine import fleet
 from gpustate.engine.events import Event
 from gpustate.engine.maintenance import out_of_service
 from gpustate.engine.turns import Turn
@@ -34,7 +34,7 @@ from gpustate.rollout.decide import (
     never_begins,
 )
 from gpustate.rollout.gate import Gate
-from gpustate.rollout.windows import Window, wait_s
+from gpustate.rollout.windows import wait_s
 
 #: Phases of a node, in their order, and how it ends.
 PHASES = ("queued", "held", "drained", "changing", "validating", "released", "failed", "skipped")
@@ -67,7 +67,7 @@ def no_check(nodes: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
 
 def cut(
     nodes: Sequence[InventoryNode],
-    serial: Sequence[str] = (),
+    sizes: Sequence[int] = (),
     canaries: frozenset[str] = frozenset(),
     domains: Mapping[str, str] | None = None,
 ) -> list[list[str]]:
@@ -75,12 +75,9 @@ def cut(
 
     Args:
         nodes: in their order.
-        serial: sizes of waves, percentages of all nodes; the last one repeats.
+        sizes: of waves; the last one repeats. Empty: one wave.
         canaries: names of the nodes of a wave of their own before all others.
         domains: NVLink domain of nodes that have one; nodes of a domain come with its first node.
-
-    Raises:
-        UsageError: a size is not a positive number or percentage.
     """
     mates: dict[str, list[str]] = {}
     for node in nodes:
@@ -88,7 +85,7 @@ def cut(
     units = [(names, any(name in canaries for name in names)) for names in mates.values()]
     first = [name for names, canary in units if canary for name in names]
     rest = [names for names, canary in units if not canary]
-    sizes = fleet.batch_sizes(serial, len(nodes)) or [len(nodes)]
+    sizes = sizes or [len(nodes)]
     waves: list[list[str]] = []
     for names in rest:
         size = sizes[min(max(len(waves) - 1, 0), len(sizes) - 1)]
@@ -121,6 +118,7 @@ class Waves:
         say: tells what the rollout does.
         announce: tells that a wave begins, where there are several.
         after: called with every node that has ended.
+        survey: the rollout by what its nodes cost: first all are looked at. ``None``: that is known, or does not matter.
     """
 
     rollout: Rollout
@@ -133,14 +131,16 @@ class Waves:
     say: Callable[[str], None] = lambda _: None
     announce: Callable[[str], None] = lambda _: None
     after: Callable[[NodeResult], None] = lambda _: None
+    survey: Callable[[Mapping[str, Disruption]], Rollout] | None = None
 
+    _deferred: dict[str, Disruption] = field(default_factory=dict[str, Disruption])
     _progress: Progress = field(default_factory=Progress)
     _decision: Decision = field(default_factory=Decision)
-    _windows: dict[str, tuple[tuple[Window, ...], ...]] = field(init=False)
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _ended: dict[str, float] = field(default_factory=dict[str, float])
     _shown: dict[str, _Shown] = field(default_factory=dict[str, _Shown])
     _reported: str = ""
+    _described: bool = False
     _announced: int = -1
     _looked: float = float("-inf")
     _published: tuple[float, str] = (float("-inf"), "")
@@ -156,9 +156,10 @@ class Waves:
 
     def __post_init__(self) -> None:
         now = self._now()
+        if self.survey is not None:
+            self.rollout = self.rollout.surveyed
         self._shown = {place.name: _Shown(since=now) for place in self.rollout.places}
         self.gate.note = self.note
-        self._windows = {place.name: place.windows for place in self.rollout.places}
         self.gate.closed = self._closed
         self.gate.at_work = lambda name: name in self._progress.busy
 
@@ -170,6 +171,7 @@ class Waves:
         with self._lock:
             if self.gate.exhausted and not self._progress.stopped:
                 self._progress = replace(self._progress, stopped=self.gate.exhausted)
+            self._end_survey()
             self._soak()
             self._decision = decide(self.rollout, self._progress, self.clock())
             decision = self._decision
@@ -189,6 +191,20 @@ class Waves:
         if decision.over and not busy:
             self._leave()
         return Turn(decision.start, decision.over, self._wait_s(decision))
+
+    @property
+    def surveying(self) -> bool:
+        """Nodes that would change are only looked at, and begin again in their wave."""
+        return self.survey is not None
+
+    def _end_survey(self) -> None:
+        """Once all nodes have been looked at, make waves of those that would change."""
+        ended = self._progress.ended
+        if self.survey is None or any(p.name not in ended for p in self.rollout.places):
+            return
+        self.rollout, self.survey = self.survey(self._deferred), None
+        left = {name: end for name, end in ended.items() if name not in self._deferred}
+        self._progress = replace(self._progress, ended=left)
 
     def _wait_s(self, decision: Decision) -> float:
         wake = _LOOK_S if decision.wake_s is None else decision.wake_s
@@ -215,12 +231,16 @@ class Waves:
 
     def _closed(self, node: str) -> str:
         """Why a node that has begun must not be taken out of service yet."""
-        closed = any(wait_s(some, self.clock()) for some in self._windows.get(node, ()))
+        windows = next((p.windows for p in self.rollout.places if p.name == node), ())
+        closed = any(wait_s(some, self.clock()) for some in windows)
         return OUTSIDE if closed else ""
 
     def ended(self, node: NodeResult) -> None:
-        """A node has ended."""
-        self.after(node)
+        """A node has ended, or waits for its wave."""
+        if node.deferred:
+            self._deferred[node.name] = node.worst
+        else:
+            self.after(node)
         end = End.RELEASED
         if node.exit_code:
             end = End.SKIPPED if node.status in _UNTOUCHED else End.FAILED
@@ -235,7 +255,7 @@ class Waves:
                 wave_ended_at=self.clock(),
             )
             phase = End.RELEASED if end is End.ROLLED_BACK else end
-            self._set(node.name, phase.value, node.reason)
+            self._set(node.name, "queued" if node.deferred else phase.value, node.reason)
 
     def returning(self, failed: Sequence[str]) -> frozenset[str]:
         """Nodes of the waves of failed ones, unless so few may fail; what goes back may be taken out of service again."""
@@ -370,6 +390,10 @@ class Waves:
         shown.why = words.shorten(" ".join(why.split()), _WHY_CHARS)
 
     def _tell(self, decision: Decision) -> None:
+        if self.survey is None and not self._described:
+            self._described = True
+            if plan := self.rollout.words:
+                self.say(f"waves: {plan}")
         words = decision.stop and f"no further node is started: {decision.stop}"
         words = words or decision.why
         if words and words != self._reported:

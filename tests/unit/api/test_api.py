@@ -160,7 +160,9 @@ def test_mistakes_are_raised_before_a_node_is_reached(
     with pytest.raises(InventoryError):
         api.apply(site / "policy.py", site / "inventory.yml", limit="gpu9")
     with pytest.raises(UsageError, match="batch size"):
-        api.apply(site / "policy.py", site / "inventory.yml", serial=("none",))
+        api.apply(
+            site / "policy.py", site / "inventory.yml", strategy=api.Strategy(serial=("none",))
+        )
 
 
 def test_every_exported_name_is_there_and_documented() -> None:

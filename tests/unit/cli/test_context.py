@@ -199,11 +199,15 @@ def test_somebody_is_asked_about_what_would_change_and_about_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(click, "confirm", lambda text, **_: asked.append(text))
-    options = {"serial": "1,50%", "forks": 50}
-    apply.confirm("apply", plan("words"), options, ())
-    assert asked == ["Apply to gpu[1-3] (3 nodes): at worst reboot on 3, in 3 batches (1,50%)?"]
-    apply.confirm("apply", plan("words", ()), options, ())
+
+    def confirm(text: str, **_: object) -> bool:
+        asked.append(text)
+        return True
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    apply.confirm("apply", plan("words"), {"forks": 50})
+    assert asked == ["Apply to gpu[1-3] (3 nodes), at worst reboot on 3, 3 at a time?"]
+    apply.confirm("apply", plan("words", ()), {"forks": 50})
     assert len(asked) == 1
 
 

@@ -13,7 +13,6 @@ from commandline import Cli, Done
 
 from gpustate.api import rollbacks
 from gpustate.cli import rollback
-from gpustate.cli.apply import budget
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.engine.before import RunBefore, StateBefore
 
@@ -113,15 +112,6 @@ def test_a_failed_change_goes_back_by_itself(policy: Path, tmp_path: Path, gpust
     (node,) = document(failed)["nodes"]
     assert node["status"] == "rolled back"
     assert (tmp_path / "file").read_text() == "one"
-
-
-@pytest.mark.parametrize(
-    ("pace", "wanted"), [((), "25%"), (("1", "25%"), "1"), (("10%",), "4"), (("7", "50%"), "7")]
-)
-def test_an_upgrade_takes_no_more_out_of_service_than_its_policy_allows(
-    pace: tuple[str, ...], wanted: str
-) -> None:
-    assert budget(pace, 40) == wanted
 
 
 def test_an_upgrade_wants_a_driver_in_the_policy(policy: Path, gpustate: Cli) -> None:

@@ -11,12 +11,11 @@ from click.testing import CliRunner
 from gpustate.cli.apply import apply
 from gpustate.cli.context import context
 from gpustate.cli.rollback import rollback
+from gpustate.cli.rollout import strategy_of, wave_sizes
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.cli.upgrade import upgrade
-from gpustate.cli.watching import wave_sizes
 from gpustate.core.drain import DrainOverrides, DrainPolicy
 from gpustate.core.inventory import Inventory, InventoryNode
-from gpustate.errors import UsageError
 from gpustate.plan.context import retry
 
 POLICY = DrainPolicy(wait_selector="app=job", wait_timeout_s=60.0, node_after_gpu_pods=True)
@@ -68,7 +67,7 @@ def test_the_retry_of_an_upgrade_is_one_that_upgrade_takes(words: tuple[str, ...
 
 
 #: Where a result goes, and how it is shown: nothing that a retry has to repeat.
-SHOWN = {"output", "diff", "reports", "events", "webhook", "limit"}
+SHOWN = {"output", "diff", "reports", "events", "webhook", "limit", "out"}
 
 
 @pytest.mark.parametrize("verb", [apply, rollback, upgrade])
@@ -91,14 +90,9 @@ def test_a_retry_names_no_canary_that_is_not_among_its_nodes() -> None:
     assert command == "gpustate apply p.yml -i hosts --serial 1,2 -l 'gpu[7-8]'"
 
 
-def test_a_soak_time_between_no_waves_is_refused() -> None:
+def test_a_soak_time_makes_waves_of_any_change() -> None:
     nodes = tuple(InventoryNode(name) for name in ("gpu1", "gpu2"))
-    both = Inventory("test", nodes)
-    with pytest.raises(UsageError, match="--soak is the time between waves"):
-        wave_sizes((), (), both, {"soak": "30m"})
-    for more in ({"canary": "gpu1"}, {"soak": ""}):
-        wave_sizes((), (), both, {"soak": "30m", **more})
-    assert wave_sizes(("1",), (), both, {"soak": "30m"}) == (1, 1)
-    assert wave_sizes((), ("1",), both, {"soak": "30m"}) == (1, 1)
+    strategy = strategy_of({"soak": "30m"})
+    assert wave_sizes(strategy, Inventory("test", nodes)) == (1, 1)
     # A retry of one node repeats the option.
-    assert wave_sizes((), (), Inventory("test", nodes[:1]), {"soak": "30m"}) == ()
+    assert wave_sizes(strategy, Inventory("test", nodes[:1])) == ()

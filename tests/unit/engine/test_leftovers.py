@@ -112,10 +112,10 @@ def test_users_that_came_since_are_named_and_stay() -> None:
 
 
 def test_a_record_is_followed_by_the_users_of_its_time() -> None:
-    text = f"{RunBefore('r1').text()}\nusers root daemon\n{RunBefore('r2', drain={'grace_period_s': 5}, pace=('2',)).text()}\n"
+    text = f"{RunBefore('r1').text()}\nusers root daemon\n{RunBefore('r2', drain={'grace_period_s': 5}, rollout={'serial': 2}).text()}\n"
     first, second = BeforeQuery().parse(Answer(0, text.encode()))
     assert (first.users, second.users) == (("root", "daemon"), ())
-    assert (second.drain, second.pace) == ({"grace_period_s": 5}, ("2",))
+    assert (second.drain, second.rollout) == ({"grace_period_s": 5}, {"serial": 2})
 
 
 def test_only_states_with_packages_of_their_own_are_followed_by_it() -> None:

@@ -745,16 +745,14 @@ def test_apply_then_rollback_leads_to_the_observation_before(
 
 def test_workloads_leave_and_nodes_take_turns_as_in_the_run_that_is_undone(node: Node) -> None:
     drain = DrainPolicy(wait_selector="app=train", wait_timeout_s=60.0)
-    policy = Policy(Third(path=node.path("a"), text="1"), drain=drain, pace=("2", "10%"))
+    policy = Policy(Third(path=node.path("a"), text="1"), drain=drain, rollout={"serial": "2,10%"})
     fleet.run(fleet.Request(policy, Inventory("test", (node.node,)), apply=True, run="r1"))
     way = node.way()
-    assert (rollbacks.drains_of({"here": way}), rollbacks.pace_of({"here": way})) == (
-        {"here": drain},
-        ("2", "10%"),
-    )
+    assert rollbacks.drains_of({"here": way}) == {"here": drain}
+    assert rollbacks.rollout_of({"here": way}).serial == ("2", "10%")
     # A rollback of the rollback does, too.
     request = fleet.Request(
-        Policy(*way.states, pace=way.pace),
+        Policy(*way.states, rollout=way.rollout),
         Inventory("test", (node.node,)),
         apply=True,
         run="r2",

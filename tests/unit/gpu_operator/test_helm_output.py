@@ -62,7 +62,7 @@ def test_a_string_that_the_chart_writes_without_quotes_is_read_as_it_renders(
 ) -> None:
     plain = text.replace('"', "") if value is not None else text.replace('""', "null")
     got, wanted = operator.read(text, "v.yaml"), operator.read(plain, "v.yaml")
-    assert (got.states, got.pace) == (wanted.states, wanted.pace)
+    assert (got.states, got.rollout) == (wanted.states, wanted.rollout)
     assert any("v.yaml:1: warning: " in note and path in note for note in got.notes)
     (finding,) = (one for one in lint(text, "v.yaml").findings if one.level != "note")
     assert (finding.rule, finding.level) == ("rendered", "warning")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from operatorfiles import HEAD, load, read, states
 
-from gpustate.api.functions import batch_sizes
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, parameters, resolve
+from gpustate.core.rollout import RolloutPolicy
 from gpustate.errors import PolicyError
 from gpustate.policies.converting import convert
 
@@ -192,44 +192,37 @@ PACE = "  driver: {upgradePolicy: {autoUpgrade: %s, maxParallelUpgrades: %s, max
 
 
 @pytest.mark.parametrize(
-    ("auto", "parallel", "unavailable", "nodes", "sizes"),
+    ("auto", "parallel", "unavailable", "rollout"),
     [
-        ("true", 4, "25%", 100, ("4",)),
-        ("true", 4, "25%", 5, ("2",)),
-        ("true", 0, "25%", 10, ("3",)),
-        ("true", 0, "'100%'", 10, ()),
-        ("true", 3, 2, 10, ("2",)),
-        ("false", 4, "25%", 100, ()),
+        ("true", 4, "25%", RolloutPolicy(serial=("4",), max_unavailable="25%")),
+        ("true", 0, "25%", RolloutPolicy(max_unavailable="25%")),
+        ("true", 0, "'100%'", RolloutPolicy()),
+        ("true", 3, 2, RolloutPolicy(serial=("3",), max_unavailable="2")),
+        ("false", 4, "25%", RolloutPolicy()),
     ],
 )
-def test_apply_takes_as_many_nodes_at_a_time_as_both_limits_allow(
-    auto: str,
-    parallel: int,
-    unavailable: object,
-    nodes: int,
-    sizes: tuple[str, ...],
-    tmp_path: Path,
+def test_limits_of_upgrades_are_waves_and_nodes_out_of_service(
+    auto: str, parallel: int, unavailable: object, rollout: RolloutPolicy, tmp_path: Path
 ) -> None:
     policy = load(HEAD + PACE % (auto, parallel, unavailable), tmp_path)
-    assert batch_sizes((), policy.pace, nodes) == sizes
-    assert batch_sizes(("1", "50%"), policy.pace, nodes) == ("1", "50%")
+    assert policy.rollout == rollout
 
 
-def test_a_pace_that_nobody_wrote_is_not_kept(tmp_path: Path) -> None:
+def test_a_limit_that_nobody_wrote_is_not_kept(tmp_path: Path) -> None:
     policy = load(HEAD + "  driver: {upgradePolicy: {autoUpgrade: true}}\n", tmp_path)
-    assert policy.pace == ()
+    assert policy.rollout == RolloutPolicy()
 
 
 def test_values_are_upgraded_unless_they_say_otherwise(tmp_path: Path) -> None:
     text = "driver: {upgradePolicy: {maxParallelUpgrades: 2}}\n"
-    assert load(text, tmp_path).pace == ("2",)
+    assert load(text, tmp_path).rollout.serial == ("2",)
     off = text.replace("{max", "{autoUpgrade: null, max")
-    assert load(off, tmp_path).pace == ()
+    assert load(off, tmp_path).rollout.serial == ()
 
 
-def test_no_node_at_all_is_no_pace(tmp_path: Path) -> None:
+def test_no_node_at_all_is_no_limit(tmp_path: Path) -> None:
     policy = load(HEAD + PACE % ("true", 1, 0), tmp_path)
-    assert policy.pace == ("1",)
+    assert policy.rollout == RolloutPolicy(serial=("1",))
     assert any("no node would ever be upgraded" in note for note in policy.notes)
 
 
@@ -330,11 +323,9 @@ spec:
     assert any("NVIDIADriver a: how workloads leave differs" in note for note in differ.notes)
 
 
-def test_of_other_shapes_the_pace_is_told_as_lost(tmp_path: Path) -> None:
+def test_limits_are_kept_in_other_shapes(tmp_path: Path) -> None:
     policy = load(HEAD + PACE % ("true", 1, "25%"), tmp_path)
     for shape in ("yaml", "python"):
-        lost = convert(policy, shape).lost
-        assert any(
-            "1 and 25%: set the number of nodes at a time with apply --serial" in one
-            for one in lost
-        )
+        converted = convert(policy, shape)
+        assert not any("rollout" in line for line in converted.lost)
+        assert "max_unavailable" in converted.text

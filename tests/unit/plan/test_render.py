@@ -227,23 +227,23 @@ def test_nodes_that_failed_stand_at_the_end_with_the_command_to_try_them_again()
     assert [node.name for node in select(whole, "gpu[4-5,9]")] == ["gpu4", "gpu5", "gpu9"]
 
 
-def test_the_question_repeats_nodes_cost_and_batches() -> None:
+def test_the_question_repeats_nodes_cost_and_waves() -> None:
     reboot = Change("loaded", ["nouveau"], [], Disruption.REBOOT)
     nodes = [NodeResult(f"gpu{n}", states=[pending("driver", CONF)]) for n in range(3)]
     nodes[0] = NodeResult("gpu0", states=[pending("driver", reboot)])
     nodes.append(NodeResult("gpu7", NodeStatus.UNREACHABLE, "far"))
     made = result(*nodes)
     query = render.question
-    assert query(made, "apply", forks=2, batches=3, sizes=("1", "50%")) == (
-        "Apply to gpu[0-2] (3 nodes): at worst reboot on 1, in 3 batches (1,50%)?"
+    waves = {**made, "rollout": {"waves": [1, 2]}}
+    assert query(waves, "apply", forks=2) == (
+        "Apply to gpu[0-2] (3 nodes), at worst reboot on 1, in waves of 1, 2?"
     )
-    assert query(made, "remove", forks=2, batches=0, sizes=()) == (
-        "Remove from gpu[0-2] (3 nodes): at worst reboot on 1, 2 at a time?"
+    assert query({**waves, "rollback": {}}, "apply", forks=2).startswith("Roll back gpu[0-2] ")
+    assert query(made, "remove", forks=2) == (
+        "Remove from gpu[0-2] (3 nodes), at worst reboot on 1, 2 at a time?"
     )
     alone = result(NodeResult("gpu1", states=[pending("driver", Change("n", 1, 2))]))
-    assert query(alone, "apply", forks=1, batches=0, sizes=()) == (
-        "Apply to gpu1, without disruption?"
-    )
+    assert query(alone, "apply", forks=1) == "Apply to gpu1, without disruption?"
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,8 @@ def run(
     virtual: Fleet, gate: Gate, folder: Path, run_id: str, **strategy: Any
 ) -> fleet.FleetResult:
     request = fleet.Request(Policy(), virtual.inventory, apply=True, forks=30, run=run_id)
-    schedulers = Schedulers(str(gate.kubeconfig(folder, TOKEN)), max_unavailable="10%")
-    wanted = Strategy(("1", "10%", "50%"), **strategy)
+    schedulers = Schedulers(str(gate.kubeconfig(folder, TOKEN)))
+    wanted = Strategy(("1", "10%", "50%"), max_unavailable="10%", **strategy)
     return roll_out(request, wanted, schedulers, ignore, lambda: False, None)
 
 

@@ -82,13 +82,13 @@ def nodes(*names: str, **variables: str) -> list[InventoryNode]:
 
 
 def test_canaries_come_first_and_sizes_count_all_nodes() -> None:
-    found = cut(nodes(*NAMES), ("1", "20%", "50%"), frozenset({"n4", "n7"}))
+    found = cut(nodes(*NAMES), (1, 2, 5), frozenset({"n4", "n7"}))
     assert found == [["n4", "n7"], ["n0"], ["n1", "n2"], ["n3", "n5", "n6", "n8", "n9"]]
 
 
 def test_nodes_of_an_nvlink_domain_come_in_one_wave() -> None:
     domains = {"n1": "d1", "n8": "d1", "n2": "d2", "n3": "d2"}
-    found = cut(nodes(*NAMES), ("1", "2"), frozenset({"n8"}), domains)
+    found = cut(nodes(*NAMES), (1, 2), frozenset({"n8"}), domains)
     assert found[0] == ["n1", "n8"], "a canary brings its whole domain"
     assert found[1:] == [["n0"], ["n2", "n3"], ["n4", "n5"], ["n6", "n7"], ["n9"]]
 
@@ -298,7 +298,7 @@ def test_an_abort_ends_it_after_the_nodes_under_way() -> None:
     assert loop.waves.gate.aborted
     loop.end("n0", "n1")
     assert loop.step().over
-    assert loop.waves.stopped == "aborted by bob@ops2 since 10:00"
+    assert loop.waves.stopped == "aborted by bob@ops2 at 10:00"
     assert loop.phases()["n0"] == "released"
     assert loop.phases()["n9"] == "skipped"
     assert loop.desk.shown[-1] == "", "nothing is left behind"
