@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate import clock
-from gpustate.cli import common, notes, objects, reports, rules, watching
+from gpustate.cli import common, next_steps, notes, objects, reports, rules, watching
 from gpustate.cli.context import context, words
 from gpustate.cli.rollout import rollout_options, strategy_of, wave_sizes
 from gpustate.cli.schedulers import OF_DRAINS, is_given, scheduler_options, schedulers_of
@@ -427,6 +427,8 @@ def carry_out(
             stopped="" if result.interrupted else result.stopped,
         )
         watchers.end(outcome)
+        policy = source if verb != "rollback" else ""
+        next_steps.Target(str(options["inventory"]), policy).complete_result(result.document)
         show_result(result, options)
         reports.write_result(result.document, options, watchers, outcome)
     common.finish(code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -565,23 +564,6 @@ def write_out(text: str, path: str | None = None) -> None:
         write_private(Path(path), text.encode())
     except OSError as error:
         raise UsageError(f"cannot write the file ({error.strerror})", place=path) from error
-
-
-def complete_command(
-    text: str, node: str, options: Mapping[str, Any], policy: str = "POLICY"
-) -> str:
-    """Fill the placeholders in the commands of a remedy.
-
-    Args:
-        text: the remedy; its commands have ``POLICY`` and ``-l NODE``.
-        node: name of the node.
-        options: of the verb, for the inventory.
-        policy: the policy, if the verb has one.
-    """
-    where = f" -i {shlex.quote(str(options['inventory']))} -l {shlex.quote(node)}"
-    return text.replace("POLICY -l NODE", f"{shlex.quote(policy)} -l NODE").replace(
-        " -l NODE", where
-    )
 
 
 def serial(sizes: str | None) -> tuple[str, ...]:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, next_steps
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.errors import EXIT_VALIDATION, GpustateError, UsageError
+from gpustate.plan.ranges import expand, fold
 from gpustate.plan.render import Page
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpustate.explain.walk import Diagnosis
 
 _SIGNS = {"ok": ("=", "green"), "failed": ("x", "red"), "not applicable": ("-", "dim")}
@@ -30,11 +33,11 @@ def checks_page(page: Page, checks: list[dict[str, Any]]) -> None:
             remedy_shown = True
 
 
-def _with_commands(found: Diagnosis, node: str, options: dict[str, Any]) -> Diagnosis:
-    """The diagnosis with commands that can be pasted, except for the policy."""
+def _with_commands(found: Diagnosis, node: str, target: next_steps.Target) -> Diagnosis:
+    """The diagnosis with commands that can be pasted."""
 
     def fill(text: str) -> str:
-        return common.complete_command(text, node, options)
+        return target.complete(text, node)
 
     checks = (
         replace(one, evidence=fill(one.evidence), remedy=fill(one.remedy)) for one in found.checks
@@ -79,8 +82,6 @@ def diagnosis_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
 
 def _cause_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
     indent = " " * (max(len(check["name"]) for check in row["checks"]) + 6)
-    if row["repaired_by"]:
-        page.add(indent, f"fixed by an apply of the state {row['repaired_by']}")
     if row["seen_before"]:
         page.add(indent, (f"seen before: {', '.join(row['seen_before'])}", "dim"))
     if found.open:
@@ -99,7 +100,7 @@ def _pod_name(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 @click.command()
-@click.argument("node", required=False)
+@click.argument("nodes", metavar="[NODE]...", nargs=-1)
 @common.inventory_options
 @click.option(
     "--pod",
@@ -114,21 +115,21 @@ def _pod_name(context: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def explain(
-    node: str | None,
+    nodes: tuple[str, ...],
     output: str,
     pod: tuple[str, str] | None,
     kubeconfig: str | None,
     **options: Any,
 ) -> None:
-    """Diagnose NODE: the first failing layer from PCI to the scheduler, its cause and the fix.
+    """Diagnose NODEs: the first failing layer from PCI to the scheduler, its cause and the fix.
 
-    NODE is a name or pattern of the inventory. Read-only, and no kernel runs on the GPUs: the last CUDA
+    NODE is a name or pattern of the inventory; of several nodes, only what failed is shown. Read-only, and no kernel runs on the GPUs: the last CUDA
     result is the one that the validator keeps on the node. With --pod, every cause that keeps a pod from
     its GPUs, by Node; NODE is optional then.
     """
     from gpustate.cli.show import show
 
-    if node is None and pod is None:
+    if not nodes and pod is None:
         raise UsageError("nothing to explain", fix="name a NODE, or a pod: --pod NAMESPACE/NAME")
     if kubeconfig and pod is None:
         raise UsageError("--kubeconfig is only for --pod", fix="add --pod NAMESPACE/NAME")
@@ -136,8 +137,8 @@ def explain(
     if pod is not None:
         cluster = Kubeconfig(kubeconfig) if kubeconfig else _only_kubeconfig(options)
         codes += _explain_pod(cluster, *pod, page, document)
-    if node is not None:
-        codes += _explain_nodes(node, page, document, options)
+    if nodes:
+        codes += _explain_nodes(":".join(nodes), page, document, options)
     if output == "json":
         common.write_out(common.as_json(document))
     else:
@@ -191,7 +192,7 @@ def _explain_pod(
     )
     for one in found.causes:
         sign, style = _SIGNS["failed"] if found.waits else ("!", "yellow")
-        where = f"{', '.join(one.nodes)}: " if one.nodes else ""
+        where = f"{', '.join(ranges(one.nodes))}: " if one.nodes else ""
         page.add("  ", (sign, style), f" {one.cause}  {where}{one.evidence}")
         page.add("    ", (f"next: {one.remedy}", "bold"))
     if found.scheduler:
@@ -201,8 +202,13 @@ def _explain_pod(
     return [EXIT_VALIDATION] * found.waits
 
 
+def ranges(names: Iterable[str]) -> list[str]:
+    """Names folded into ranges, the smallest first: a few real Nodes do not drown in many virtual ones."""
+    return sorted(fold(names), key=lambda text: len(expand(text)))
+
+
 def _explain_nodes(
-    node: str, page: Page, document: dict[str, Any], options: dict[str, Any]
+    pattern: str, page: Page, document: dict[str, Any], options: dict[str, Any]
 ) -> list[int]:
     """Add the diagnosis of nodes to page and document; return exit codes."""
     from gpustate.core.node import Node
@@ -211,14 +217,17 @@ def _explain_nodes(
     from gpustate.explain import walk
     from gpustate.explain.causes import View
 
-    def question(on: Node) -> tuple[View, str, str]:
+    def question(on: Node) -> tuple[View, str, str, str]:
+        newest = ""
         try:
-            unfinished = on.query(LedgerQuery()).unfinished()
+            ledger = on.query(LedgerQuery())
+            unfinished, newest = ledger.unfinished(), ledger.newest
         except GpustateError as damaged:
             unfinished = str(damaged)
-        return walk.query(on), on.facts().first_boot, unfinished
+        return walk.query(on), on.facts().first_boot, unfinished, newest
 
-    inventory = common.load_named(node, options)
+    inventory = common.load_named(pattern, options)
+    several = len(inventory.nodes) > 1
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
     for one, answer, error in fleet.question(inventory.nodes, options["forks"], question):
@@ -227,9 +236,17 @@ def _explain_nodes(
             rows.append({"name": one.name, "error": str(error)})
             page.add((one.name, "bold"), "  ", (str(error), "red"))
             continue
-        view, first_boot, unfinished = answer
-        found = _with_commands(walk.diagnose(view), one.name, options)
-        unfinished = common.complete_command(unfinished, one.name, options)
+        view, first_boot, unfinished, newest = answer
+        record = next_steps.last_change(options, newest)
+        target = next_steps.of_record(record, options)
+        found = _with_commands(walk.diagnose(view), one.name, target)
+        unfinished = next_steps.interrupted(record, one.name) or target.complete(
+            unfinished, one.name
+        )
+        if step := next_steps.continuation(unfinished):
+            found = replace(
+                found, checks=tuple(replace(check, remedy=step) for check in found.checks)
+            )
         if found.broken is not None:
             codes.append(EXIT_VALIDATION)
         row = {
@@ -242,7 +259,8 @@ def _explain_nodes(
         page.add((one.name, "bold"), "  ", verdict(found))
         if unfinished:
             page.add("  ", (unfinished, "yellow"))
-        diagnosis_page(page, found, row)
+        shown = [check for check in row["checks"] if not several or check["outcome"] == "failed"]
+        diagnosis_page(page, found, {**row, "checks": shown})
         if view.cut_short:
             page.add(
                 "  ",

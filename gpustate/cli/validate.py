@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import click
 
 from gpustate import clock
-from gpustate.cli import admission, common, watching
+from gpustate.cli import admission, common, next_steps, watching
 from gpustate.cli.context import context
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError, worst_exit_code
 from gpustate.formats.words import printable_lines
@@ -118,6 +118,7 @@ def validate(
         ),
     )
     origin = context("validate", policy, {**options, **own})
+    last_change = next_steps.last_change(options)
     about = run_of(request.run, "validate", policy, origin, nodes=len(inventory.nodes))
     resume = f"gpustate resume {request.run}"
     with watching.watching(about, options, inventory, output=output) as watchers:
@@ -161,10 +162,18 @@ def validate(
             skipped=result.skipped,
             context=origin,
         )
+        states = [state.name for state in whole.states if not state.absent]
+        target = next_steps.Target(str(options["inventory"]), policy, states)
+        target.complete_result(made)
+        unfinished = {
+            node["name"]: next_steps.interrupted(last_change, node["name"])
+            for node in made["nodes"]
+            if node["status"] != "ok"
+        }
         for node in made["nodes"]:
-            for check in node.get("checks", ()):
-                fix = common.complete_command(check["remedy"], node["name"], options, policy)
-                check["remedy"] = fix
+            step = next_steps.continuation(unfinished.get(node["name"], ""))
+            for check in node.get("checks", ()) if step else ():
+                check["remedy"] = step
         if path is not None:
             made["tests"] = [one.data() for one in tests]
         if output == "json":
@@ -177,6 +186,8 @@ def validate(
                 good = node["status"] == "ok"
                 mine = [one for one in tests if one.node == node["name"]]
                 page.add((node["name"], "bold"), "  ", _verdict(node, mine))
+                if text := unfinished.get(node["name"]):
+                    page.add("  ", (text, "yellow"))
                 checks = node.get("checks", [])
                 if not good and not any(check["outcome"] == "failed" for check in checks):
                     # They are an earlier validation's: this one did not get that far.

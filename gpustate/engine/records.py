@@ -19,6 +19,7 @@ from gpustate.formats.masking import mask_data
 
 _FORMAT = "gpustate.run/1"
 _KEPT = 50
+_CHANGING = ("apply", "upgrade", "rollback", "remove")
 
 
 def folder() -> Path:
@@ -178,6 +179,27 @@ def newest(nodes: Collection[str]) -> dict[str, Any]:
         if reached is None or not set(nodes).isdisjoint(reached):
             return data
     return {}
+
+
+def last_change(inventory: str, newest: str = "") -> dict[str, Any]:
+    """The newest record of a run that changes nodes of an inventory; empty if there is none.
+
+    Args:
+        inventory: its source.
+        newest: the record of this run instead, if there is one.
+    """
+    found = _all()
+    if newest in found and found[newest]["verb"] in _CHANGING:
+        return found[newest]
+    return next(
+        (
+            data
+            for data in reversed(found.values())
+            if data["verb"] in _CHANGING
+            and data["options"].get("inventory") == inventory_of(inventory)
+        ),
+        {},
+    )
 
 
 def _all() -> dict[str, dict[str, Any]]:

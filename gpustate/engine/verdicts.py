@@ -71,7 +71,10 @@ def after_steps(
         cause, move = apt_errors.find_error(entry.output) or (journal.cause(entry.output), "")
         reason = f"{entry.failed_step} ended with {entry.status}: {cause}" + (move and f"; {move}")
         reason += still_stopped(entry.output, observations.observed.get(state.name))
-        result = become(outcome, reason, journal.last_lines(entry.output))
+        # A line that the reason quotes is not repeated.
+        lines = journal.last_lines(entry.output).splitlines()
+        evidence = "\n".join(line for line in lines if line.strip() not in reason)
+        result = become(outcome, reason, evidence)
         return replace(result, command=entry.command, inspect=entry.inspect)
     if state.name not in observations.observed:
         why = observations.errors.get(state.name, "it could not be probed afterwards")

@@ -90,6 +90,13 @@ def explain(found: Snapshot) -> Explanation:
     pod = found.pod
     if pod is None:
         causes = tuple(_refused(found))
+        owned = _owned(found)
+        if owned:
+            kind, names = owned
+            status = f"no pod; {kind} {found.name} has {len(names)}: name one"
+            remedy = f"gpustate explain --pod {found.namespace}/{names[0]}"
+            pods_cause = Cause("no-pod", (), f"pods: {', '.join(_names(names))}", remedy)
+            return Explanation(status, waits=True, causes=(*causes, pods_cause))
         return Explanation("no such pod", waits=True, causes=causes or (_absent(found),))
     status = pod.get("status") or {}
     phase, node = status.get("phase", "Pending"), (pod.get("spec") or {}).get("nodeName", "")
@@ -155,6 +162,22 @@ def _belongs(wanted: str, owner: str) -> bool:
     return bool(owner) and (
         wanted == owner or wanted.startswith(f"{owner}-") or owner.startswith(f"{wanted}-")
     )
+
+
+def _owned(found: Snapshot) -> tuple[str, list[str]] | None:
+    """Kind and pods of the controller of this name; ``None`` if it has none."""
+    kinds: dict[str, list[str]] = {}
+    for pod in found.pods:
+        metadata = pod["metadata"]
+        if metadata.get("namespace") != found.namespace:
+            continue
+        for owner in metadata.get("ownerReferences") or ():
+            name, kind = owner["name"], owner["kind"]
+            if kind == "ReplicaSet" and name.rpartition("-")[0] == found.name:
+                kinds.setdefault("Deployment", []).append(metadata["name"])
+            elif name == found.name:
+                kinds.setdefault(kind, []).append(metadata["name"])
+    return next(((kind, sorted(names)) for kind, names in kinds.items()), None)
 
 
 def _absent(found: Snapshot) -> Cause:

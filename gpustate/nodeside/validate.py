@@ -281,13 +281,17 @@ class Validator:
 
 
 def report(checks: tuple[chain.Check, ...]) -> int:
-    """Print the first failed check, then all checks."""
+    """Print the first failed check and its remedy, then the others; their evidence if they failed, or none did."""
     broken = chain.first_broken(checks)
     if broken is not None:
-        print(f"validation failed at {broken.name}: {broken.evidence}; {broken.remedy}")
+        print(f"validation failed at {broken.name}: {broken.evidence}\nnext: {broken.remedy}")
     for check in checks:
-        print(f"{check.name}: {check.outcome}: {check.evidence}")
-    return 0 if broken is None else EXIT_BROKEN
+        if check is not broken and (broken is None or check.failed):
+            print(f"{check.name}: {check.outcome}: {check.evidence}")
+    if broken is None:
+        return 0
+    print("passed:", ", ".join(one.name for one in checks if one.outcome == chain.OK))
+    return EXIT_BROKEN
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult
 from gpustate.engine import fleet
 from gpustate.errors import ClusterError, GpustateError, LockHeld
+from gpustate.plan.ranges import fold
 from gpustate.rollout.board import ABORT, Control, RecordBoard
 from gpustate.rollout.strategy import Strategy
 from gpustate.rollout.windows import wait_s
@@ -272,6 +273,7 @@ class Watcher:
                 index.setdefault(node.name, node)
                 index.setdefault(node.connection.host or node.name, node)
         found: dict[str, tuple[InventoryNode, Seen]] = {}
+        unknown: list[str] = []
         for seen in due:
             mine = next((index[name] for name in seen.names if name in index), None)
             if mine is not None:
@@ -279,7 +281,10 @@ class Watcher:
                 continue
             self._todo.unknown(seen)
             if seen.gpus:
-                self._say_once(f"{seen.name}: the Node has GPUs and is not in the inventory")
+                unknown.append(seen.name)
+        if unknown:
+            have = "have GPUs and are" if len(unknown) > 1 else "has GPUs and is"
+            self._say_once(f"{', '.join(fold(unknown))}: {have} not in the inventory")
         return found
 
     def _open(

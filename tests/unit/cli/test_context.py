@@ -16,7 +16,7 @@ import pytest
 from commandline import Cli
 from pages import plan
 
-from gpustate.cli import apply, common, context
+from gpustate.cli import apply, context
 
 POLICY = """
 from filestates import First, Third
@@ -209,16 +209,6 @@ def test_somebody_is_asked_about_what_would_change_and_about_nothing_else(
     assert asked == ["Apply to gpu[1-3] (3 nodes), at worst reboot on 3, 3 at a time?"]
     apply.confirm("apply", plan("words", ()), {"forks": 50})
     assert len(asked) == 1
-
-
-def test_commands_of_a_remedy_name_the_node_and_its_inventory() -> None:
-    options = {"inventory": "my nodes.yml"}
-    fix = "apply (state cdi): gpustate apply POLICY -l NODE; or: gpustate quarantine -l NODE --end"
-    assert common.complete_command(fix, "gpu7", options, "site.yml") == (
-        "apply (state cdi): gpustate apply site.yml -i 'my nodes.yml' -l gpu7; "
-        "or: gpustate quarantine -i 'my nodes.yml' -l gpu7 --end"
-    )
-    assert "apply POLICY -i " in common.complete_command(fix, "gpu7", options)
 
 
 def test_a_rollout_that_stopped_says_how_to_go_on(site: Path, gpustate: Cli) -> None:

@@ -256,6 +256,21 @@ def test_a_pod_that_could_not_be_created_is_found_by_its_controller(
     assert "only its kubectl apply prints" in absent.causes[0].remedy
 
 
+@pytest.mark.parametrize(
+    ("kind", "owner", "shown"),
+    [("ReplicaSet", "job-7d9f", "Deployment"), ("StatefulSet", "job", "StatefulSet")],
+)
+def test_a_controller_s_name_leads_to_its_pods(kind: str, owner: str, shown: str) -> None:
+    pods = tuple(pod(f"job-{n}") for n in (2, 1))
+    for one in pods:
+        one["metadata"]["ownerReferences"] = [{"kind": kind, "name": owner}]
+    other = pod("job-3")
+    other["metadata"] |= {"namespace": "else", "ownerReferences": [{"kind": kind, "name": owner}]}
+    found = explain(Snapshot("team", "job", None, (node(),), (*pods, other)))
+    assert found.status == f"no pod; {shown} job has 2: name one"
+    assert found.causes[0].remedy == "gpustate explain --pod team/job-1"
+
+
 def started(**more: Any) -> Json:
     found = running("job", 1)
     found["status"] = {"phase": "Pending", "conditions": [], **more}

@@ -1,0 +1,126 @@
+"""Next steps with the user's own names: policy, inventory and node, and the line that the policy lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpustate.errors import GpustateError
+
+#: As :func:`gpustate.diagnosis.remedies.by_apply` writes it.
+_BY_STATES = re.compile(
+    r" \(states? ([a-z0-9-]+)((?: (?:and|or) [a-z0-9-]+)*)\): gpustate apply POLICY -l NODE"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a command names.
+
+    Args:
+        inventory: as given to the verb.
+        policy: the policy's file; empty if unknown.
+        states: names of its states; ``None`` if unknown.
+    """
+
+    inventory: str
+    policy: str = ""
+    states: Collection[str] | None = None
+
+    def complete(self, text: str, node: str) -> str:
+        """A text whose commands have ``POLICY`` and ``-l NODE``, for this node."""
+        text = _BY_STATES.sub(self._with_states, text)
+        where = f" -i {shlex.quote(self.inventory)} -l {shlex.quote(node)}"
+        policy = shlex.quote(self.policy) if self.policy else "POLICY"
+        return text.replace("POLICY -l NODE", f"{policy} -l NODE").replace(" -l NODE", where)
+
+    def _with_states(self, match: re.Match[str]) -> str:
+        names = [match[1], *re.findall(r"(?:and|or) (\S+)", match[2])]
+        if self.states is None or not self.policy or any(name in self.states for name in names):
+            return match[0]
+        lines = " and ".join(f"`{name}:`" for name in names)
+        suffix = os.path.splitext(self.policy)[1]
+        if suffix in (".yaml", ".yml") and _has_states(self.policy):
+            what = f"add {lines} to the states of {self.policy}"
+        elif suffix == ".py":
+            what = f"add the state {' and '.join(names)} to {self.policy}"
+        else:  # a file of the GPU Operator, or a single state
+            return f": gpustate apply {names[0]} -l NODE"
+        return f": {what}, then: gpustate apply POLICY -l NODE"
+
+    def complete_result(self, document: Mapping[str, Any]) -> None:
+        """Complete the failures of a result's nodes in place; without states, the policy has those of the result."""
+        for node in document["nodes"]:
+            name = str(node["name"])
+            states = [row["state"] for row in node.get("states", ())]
+            target = self if self.states is not None else replace(self, states=states)
+            for row in (*node.get("states", ()), *node.get("checks", ())):
+                for key in ("reason", "evidence", "remedy"):
+                    if row.get(key):
+                        row[key] = target.complete(row[key], name)
+
+
+def _has_states(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return re.search(r"(?m)^(states|preset):", file.read()) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def last_change(options: Mapping[str, Any], newest: str = "") -> dict[str, Any]:
+    """The record of the last run here that changed nodes of this inventory; empty if there is none.
+
+    Args:
+        options: of the verb.
+        newest: the newest run on a node, which is it if this machine has its record.
+    """
+    from gpustate.engine import records
+
+    return records.last_change(str(options.get("inventory") or ""), newest)
+
+
+def of_record(record: Mapping[str, Any], options: Mapping[str, Any]) -> Target:
+    """The policy of a recorded run, with its states where it can still be read."""
+    from gpustate import policies
+
+    inventory = str(options.get("inventory") or "")
+    source = str(record.get("source", ""))
+    if record.get("verb") not in ("apply", "upgrade") or not os.path.isfile(source):
+        return Target(inventory)
+    relative = os.path.relpath(source)
+    shown = source if relative.startswith("..") else relative
+    try:
+        policy = policies.load(source)
+    except GpustateError:
+        return Target(inventory, shown)
+    return Target(inventory, shown, [state.name for state in policy.states if not state.absent])
+
+
+def continuation(unfinished: str) -> str:
+    """The next step for a node whose run was interrupted, instead of that of a failed check; empty if none was.
+
+    Args:
+        unfinished: as :func:`interrupted` returns it.
+    """
+    what, _, step = unfinished.partition("; ")
+    return step if what.endswith("was interrupted") else ""
+
+
+def interrupted(record: Mapping[str, Any], node: str) -> str:
+    """What to do about a recorded run that was interrupted at a node; empty if it was not."""
+    from gpustate.cli.resume import at_work
+
+    outcome = record.get("outcome") or {}
+    statuses = outcome.get("nodes", {})
+    done = statuses.get(node) == "ok" or (statuses and node not in statuses)
+    if not record or record.get("ended") or done:
+        return ""
+    if at_work(int(record.get("pid") or 0), str(record.get("born", ""))):
+        return ""
+    run = record["run"]
+    return f"run {run} ({record['verb']}) was interrupted; continue it: gpustate resume {run}"

@@ -1,0 +1,116 @@
+"""Next steps name the user's policy, inventory and node, and what the policy lacks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from commandline import Cli
+
+from gpustate.cli import explain, next_steps
+from gpustate.diagnosis import remedies
+from gpustate.engine import records
+
+LINKS = remedies.by_apply("create the links", "dev-char")
+ON = "-i 'my nodes.yml' -l gpu7"
+
+
+@pytest.mark.parametrize(
+    ("policy", "text", "states", "command"),
+    [
+        ("site.yml", "states:\n  driver:\n", ["driver"],
+         f"create the links: add `dev-char:` to the states of site.yml, then: gpustate apply site.yml {ON}"),
+        ("site.yml", "preset: plain-node\n", ["driver"],
+         f"create the links: add `dev-char:` to the states of site.yml, then: gpustate apply site.yml {ON}"),
+        ("site.yml", "states:\n  dev-char:\n", ["dev-char"], f"create the links (state dev-char): gpustate apply site.yml {ON}"),
+        ("site.py", "", ["driver"], f"create the links: add the state dev-char to site.py, then: gpustate apply site.py {ON}"),
+        ("clusterpolicy.yaml", "kind: ClusterPolicy\n", ["driver"], f"create the links: gpustate apply dev-char {ON}"),
+        ("", "", None, f"create the links (state dev-char): gpustate apply POLICY {ON}"),
+    ],
+)  # fmt: skip
+def test_a_state_that_the_policy_lacks_is_a_line_to_add(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str,
+    text: str,
+    states: list[str] | None,
+    command: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if policy:
+        Path(policy).write_text(text)
+    target = next_steps.Target("my nodes.yml", policy, states)
+    assert target.complete(LINKS, "gpu7") == command
+    rows = [{"state": name} for name in states or ()]
+    rows.append({"state": "validator", "reason": LINKS})
+    result = {"nodes": [{"name": "gpu7", "states": rows}]}
+    next_steps.Target("my nodes.yml", policy).complete_result(result)
+    if policy:
+        assert rows[-1]["reason"] == command
+
+
+def test_commands_name_the_node_and_its_inventory() -> None:
+    target = next_steps.Target("my nodes.yml", "site.yml", ["cdi"])
+    fix = "apply (state cdi): gpustate apply POLICY -l NODE; or: gpustate quarantine -l NODE --end"
+    assert target.complete(fix, "gpu7") == (
+        f"apply (state cdi): gpustate apply site.yml {ON}; or: gpustate quarantine {ON} --end"
+    )
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.yaml").write_text("states:\n  nouveau:\n")
+    (tmp_path / "hosts").write_text("gpu1\ngpu2\n")
+    return tmp_path
+
+
+def run(name: str, verb: str = "apply", *, ended: bool, nodes: dict[str, str]) -> None:
+    options = {"inventory": "hosts"}
+    path = records.begin(
+        name, verb, "policy.yaml", options, person="root@here", born="1", created="now"
+    )
+    outcome = {"nodes": nodes} if nodes else None
+    records.end(path, interrupted=not ended, outcome=outcome)
+
+
+def test_an_interrupted_run_is_resumed_on_the_nodes_it_did_not_finish(site: Path) -> None:
+    run("1-a", ended=False, nodes={"gpu1": "ok", "gpu2": "interrupted"})
+    record = next_steps.last_change({"inventory": str(site / "hosts")})
+    assert next_steps.interrupted(record, "gpu1") == ""
+    assert "continue it: gpustate resume 1-a" in next_steps.interrupted(record, "gpu2")
+    assert next_steps.interrupted(record, "gpu3") == ""
+    step = next_steps.continuation(next_steps.interrupted(record, "gpu2"))
+    assert step == "continue it: gpustate resume 1-a"
+    target = next_steps.of_record(record, {"inventory": "hosts"})
+    assert (target.policy, target.states) == ("policy.yaml", ["nouveau"])
+    run("2-b", ended=True, nodes={"gpu2": "ok"})
+    record = next_steps.last_change({"inventory": "hosts"})
+    assert (record["run"], next_steps.interrupted(record, "gpu2")) == ("2-b", "")
+    assert next_steps.last_change({"inventory": "hosts"}, "1-a")["run"] == "1-a"
+
+
+def test_names_of_a_few_nodes_do_not_drown_in_many() -> None:
+    names = [*(f"a{n}" for n in range(1, 301)), "gpu1", "gpu2"]
+    assert explain.ranges(names) == ["gpu[1-2]", "a[1-300]"]
+
+
+def test_of_several_nodes_only_what_failed_is_shown(gpustate: Cli, project: Path) -> None:
+    local = f"ansible_connection: local\n      gpustate_state_folder: {project}/state\n"
+    hosts = "".join(f"    {name}:\n      {local}" for name in ("near", "here"))
+    (project / "inventory.yml").write_text(f"all:\n  hosts:\n{hosts}")
+    several = gpustate("explain", "near", "here", "-i", "inventory.yml").out.splitlines()
+    assert [line.split()[0] for line in several if line[0] != " "] == ["near", "here"]
+    assert not [line for line in several if line.startswith(("  =", "  - pci"))]
+
+
+def test_a_run_that_was_killed_is_resumed_and_one_at_work_is_not(site: Path) -> None:
+    run("1-a", ended=False, nodes={})
+    record = next_steps.last_change({"inventory": "hosts"})
+    assert "gpustate resume 1-a" in next_steps.interrupted(record, "gpu1")
+    from gpustate.engine import fleet
+
+    alive = {**record, "pid": os.getppid(), "born": fleet.born(os.getppid())}
+    assert next_steps.interrupted(alive, "gpu1") == ""
