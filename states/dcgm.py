@@ -30,7 +30,6 @@ from gpustate.core.shared_probes import LISTENING, shown
 from gpustate.core.state import without_dependents
 from gpustate.formats import cdi, dpkg, keyed, systemd
 from gpustate.formats.dcgm import packages, services
-from gpustate.ops.daemon_seen import HALTED
 from gpustate.probes import listeners
 from gpustate.probes.package_files import PackageFiles, unit_paths
 
@@ -43,7 +42,6 @@ _FILES = PackageFiles(
     ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_paths("nvidia-dcgm")),
 )
 _LOOK = (
-    f"halted() {{\n{HALTED}\n}}\n"
     f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
     f"{shell.load('process_words')}{shell.load('dcgm_probe', 'gpustate.states')}"
     'while read -r l; do [ -z "$l" ] || printf \'tcp=%s\\n\' "$l"; done <<END\n'
@@ -157,8 +155,6 @@ class DcgmRunning(State[Observed]):
         words = services.words_after("".join(keys.get("words", [])), "nv-hostengine") or ()
         if "replaced" in keys:  # a package came, and what runs is the program of the one before
             words = ("replaced", *words)
-        if "halted" in keys:  # a signal has stopped it
-            words = ("halted", *words)
         return Observed(
             driver="".join(keys.get("driver", [])) if facts.image else loaded,
             packages={name: mine[name].version for name in sorted(mine)},

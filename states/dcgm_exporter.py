@@ -35,7 +35,6 @@ from gpustate.errors import GpustateError, PolicyError, UsageError
 from gpustate.formats import dcgm, dpkg, keyed, systemd
 from gpustate.formats.dcgm import fields, packages, scraping, services, shipped
 from gpustate.formats.numbers import whole
-from gpustate.ops.daemon_seen import HALTED
 from gpustate.probes import listeners
 from gpustate.probes.gpu_facts import Gpu, GpuFacts
 from gpustate.probes.package_files import PackageFiles
@@ -48,7 +47,6 @@ COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
 _FILES = PackageFiles("dcgm-exporter-files", packages.EXPORTERS, (services.EXPORTER,))
 _NAMES = {"PROGRAM": services.EXPORTER, "UNIT": UNIT, "DIGEST": services.DIGEST}
 _LOOK = (
-    f"halted() {{\n{HALTED}\n}}\n"
     f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
     f"{shell.load('process_words')}{shell.load('dcgm_exporter_probe', 'gpustate.states', **_NAMES)}"
 )
@@ -256,7 +254,7 @@ class DcgmExporterRunning(State[Observed]):
             jobs=jobs[self.job_mapping].kind if self.job_mapping in jobs else None,
             at_boot=unit is not None and unit.enabled,
             active=active,
-            running=(*(word for word in ("halted", "replaced") if word in keys), *running),
+            running=(*(("replaced",) if "replaced" in keys else ()), *running),
             program="program" in keys,
             packaged_unit="unit" in keys,
             offered=tuple(

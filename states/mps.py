@@ -34,7 +34,6 @@ from gpustate.formats import dpkg, keyed, mps, systemd
 from gpustate.formats.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
 from gpustate.formats.numbers import whole
 from gpustate.formats.rpm import is_rpm
-from gpustate.ops.daemon_seen import HALTED, halted
 from gpustate.probes.gpu_facts import Gpu, GpuFacts, NvmlFacts
 
 UNIT = mps.UNIT
@@ -83,7 +82,6 @@ class Observed:
         OPEN  # owner and mode of the pipe folder, where other users cannot get at the daemon
     )
     strange: str = ""  # something in the pipe folder that no daemon has made
-    halted: str = ""  # process of the control daemon, where a signal has stopped it
 
 
 _DAEMON: tuple[str, ...] = ("package", "unit_text", "active", "threads", "exclusive")
@@ -174,7 +172,6 @@ class MpsRunning(State[Observed]):
             manager=facts.package_manager,
             folder=_otherwise(pipes),
             strange=keyed.first(keys, "strange"),
-            halted=keyed.first(keys, "halted"),
             site=node.drop_ins(UNIT),
         )
         if not nvml.driver_loaded or observed == self.desired(observed):
@@ -285,8 +282,6 @@ class MpsRunning(State[Observed]):
                 f"{self.pipe_folder} holds {observed.strange}, which no MPS daemon created; set "
                 "pipe_folder to a folder used by MPS only"
             )
-        if observed.halted:
-            return f"{halted(UNIT, observed.halted)}; find out who stopped it, then resume it"
         if not observed.nvml.works:
             return f"NVML: {observed.nvml.error_text or observed.nvml.error_name or 'no answer'}; see: gpustate explain"
         if not observed.control and self._package(observed) is None:
@@ -430,7 +425,7 @@ def _look(pipe_folder: str, folders: tuple[str, ...]) -> str:
     # ``odd`` is told of files: it looks above one that nobody has.
     inside = " ".join(f"{folder}/.gpustate" for folder in folders)
     words = {"PIPES": pipe_folder, "INSIDE": inside, "CONTROL": CONTROL, "UNIT": UNIT}
-    return f"{ODD}halted() {{\n{HALTED}\n}}\n{shell.load('mps_probe', 'gpustate.states', **words)}"
+    return f"{ODD}{shell.load('mps_probe', 'gpustate.states', **words)}"
 
 
 def _otherwise(pipes: FileStat | None) -> str:

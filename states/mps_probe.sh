@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Prints the control program, strange files of the pipe folder, daemons that are not gpustate's, and what the daemon answers.
-# Reads G; PIPES (pipe folder), INSIDE (paths below folders), CONTROL and UNIT; calls odd, and halted of a process in m.
+# Reads G; PIPES (pipe folder), INSIDE (paths below folders), CONTROL and UNIT; calls odd.
 [ -z "${GPUSTATE_IMAGE-}" ] || exit 0
 odd $INSIDE || exit 0
 c=$CONTROL; [ -x "$c" ] && echo control=1 || c=
@@ -18,8 +18,7 @@ done
       printf 'daemon=%s|%s\n' "$m" "$(tr '\0' '\n' <"$q/environ" | sed -n 's/^CUDA_MPS_PIPE_DIRECTORY=//p')"
       continue
     fi
-    halted
-    [ -z "${hl-}" ] || c= ;; esac;; esac
+    ;; esac;; esac
 done
 CUDA_MPS_PIPE_DIRECTORY=$PIPES; export CUDA_MPS_PIPE_DIRECTORY
 if [ -n "$c" ] && [ -e "$PIPES/control" ]; then

@@ -11,7 +11,7 @@ Sources:
     UEFI specification: SecureBoot is one byte behind four bytes of attributes.
     kubernetes/kubernetes, pkg/kubelet/cm/devicemanager/checkpoint: RegisteredDevices.
     NVIDIA/gpu-operator#2781: SW_MNG in the VPD of the network function that manages NVLink 5 switches.
-    proc_pid_stat(5): T is stopped by a signal, t by a debugger; NVIDIA/dcgm-exporter, README: flags and variables.
+    NVIDIA/dcgm-exporter, README: flags and variables.
     systemd, org.freedesktop.systemd1: UnitsLoadTimestamp is the time of the last (re)load of units.
 """
 

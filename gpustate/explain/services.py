@@ -1,10 +1,10 @@
-"""Causes with systemd services: a service is masked, stopped, halted, or fails because of a drop-in.
+"""Causes with systemd services: a service is masked, stopped, or fails because of a drop-in.
 
 If something fails for lack of a service, a masked one is the cause: neither systemd nor an apply can start it. A
 masked service that nothing needs is intended. An enabled exporter that does not run is reported although
 nothing fails: a node without metrics looks healthy.
 
-systemd reports a service as active if its process was stopped by a signal, or hangs, so both are detected.
+systemd reports a service as active if its process hangs, so that is detected.
 
 Surprising: a service whose condition is not met is inactive and enabled too, and that is intended.
 
@@ -22,7 +22,6 @@ from gpustate.explain.causes import Cause, View
 from gpustate.explain.clues import Unit
 from gpustate.explain.script import SILENT_S
 from gpustate.formats import modprobe
-from gpustate.ops.daemon_seen import halted
 
 #: Exporters of metrics and their engine: unit, name of the cause, state that starts the unit.
 EXPORTERS = (
@@ -35,20 +34,7 @@ _ANSWER = (
     ("dcgm-exporter", "other-exporter-silent", ""),
 )
 _MPS = "gpustate-mps"
-#: Services whose process may be halted while systemd reports them as active: name of the cause, check, units.
-_HALTED = (
-    ("fabric-manager-halted", "fabric", ("nvidia-fabricmanager", "nvlsm", "nvidia-imex")),
-    ("container-runtime-halted", "runtime", ("containerd", "docker", "crio")),
-    (
-        "scheduler-halted",
-        "scheduler",
-        ("kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent", "slurmd"),
-    ),
-    ("mps-halted", "cuda", (_MPS,)),
-    ("dcgm-halted", "metrics", tuple(unit for unit, _, _ in EXPORTERS)),
-)
 DROP_IN = "fix or remove that foreign drop-in; then: systemctl daemon-reload, and systemctl restart the service"
-_CONTINUE = "continue the process: kill -CONT PID; or restart the service: systemctl restart UNIT"
 
 
 def is_masked(unit: Unit) -> bool:
@@ -152,16 +138,6 @@ def _stopped(name: str) -> Callable[[View], str]:
 def _imex_stopped(view: View) -> str:
     """Only on a rack: elsewhere it has nothing to do, and its RPM enables it anyway."""
     return _stopped("nvidia-imex")(view) if gpus.on_rack(view) else ""
-
-
-def _halted(*names: str) -> Callable[[View], str]:
-    def detect(view: View) -> str:
-        for name, pid in view.clues.fields("halted", 2):
-            if name in names:
-                return halted(name, pid)
-        return ""
-
-    return detect
 
 
 def _drop_ins(view: View, name: str) -> list[tuple[str, str]]:
@@ -272,7 +248,6 @@ CAUSES = (
     Cause("exporter-without-engine", "metrics", _without_engine,
           "start the engine: systemctl start nvidia-dcgm; if it listens at another address, set that address as engine "
           "of the state dcgm-exporter", explains=False),
-    *(Cause(cause, link, _halted(*names), _CONTINUE, explains=False) for cause, link, names in _HALTED),
     *(Cause(cause, "metrics", _silent(unit), _restart(unit, state), state=state, explains=False)
       for unit, cause, state in _ANSWER),
     Cause("exporter-empty", "metrics", _empty,

@@ -52,10 +52,10 @@ if [ -d /run/systemd/system ]; then
   printf '%s\n' "$s" | awk 'BEGIN { RS = ""; FS = "\n" } /ActiveState=active/ { u = p = ""
     for (i = 1; i <= NF; i++) { if ($i ~ /^Id=/) u = substr($i, 4); if ($i ~ /^MainPID=/) p = substr($i, 9) }
     if (p > 0) print u, p }' | while read -r u p; do
+    case $u in *dcgm-exporter.service) ;; *) continue ;; esac
     l=; { read -r l <"/proc/$p/stat"; } 2>/dev/null
-    case ${l##*) } in T*) printf 'halted=%s|%s\n' "${u%.service}" "$p"; continue ;; esac
     read -r t _ </proc/uptime; set -- ${l##*) }
-    case $u in *dcgm-exporter.service) exporter "${u%.service}" "$p" $((${t%.*} - ${20:-0} / 100)) ;; esac
+    exporter "${u%.service}" "$p" $((${t%.*} - ${20:-0} / 100))
   done
   # Of a docker that does not run nothing is asked: its socket would start it.
   have docker && try systemctl is-active --quiet docker && (unset DOCKER_HOST DOCKER_CONTEXT

@@ -39,8 +39,6 @@ class Service(Protocol):
     @property
     def enabled(self) -> str: ...
     @property
-    def halted(self) -> str: ...
-    @property
     def starting_s(self) -> int: ...
 
 
@@ -81,14 +79,6 @@ def no_service(found: Service, unit: str, usual: str) -> str | None:
     return f"unit {unit} not found; set the parameter unit to the service that runs {found.program}"
 
 
-def halted(unit: str, process: str) -> str:
-    """What is wrong with a service whose process somebody has stopped by a signal."""
-    return (
-        f"{unit} is active, and its process {process} is stopped by a signal (state T); resume it "
-        f"with: kill -CONT {process}"
-    )
-
-
 def starting(unit: str, seconds: int) -> str:
     """What is wrong with a service that hangs in its start."""
     return f"{unit} has been starting for {seconds} s without becoming active"
@@ -102,16 +92,9 @@ def silent(found: Service, unit: str, restart: str) -> str | None:
         unit: its service.
         restart: the state's parameter; whoever restarts a service is also the one to look after it.
     """
-    if restart != "systemd" or not found.program:
+    if restart != "systemd" or not found.program or not found.starting_s:
         return None
-    if found.halted:
-        return f"{halted(unit, found.halted)}; find out who stopped it, then resume or restart it"
-    if found.starting_s:
-        return (
-            f"{starting(unit, found.starting_s)}; journalctl -u {unit} may show what it waits "
-            "for; fix that, or wait"
-        )
-    return None
+    return f"{starting(unit, found.starting_s)}; journalctl -u {unit} may show what it waits for; fix that, or wait"
 
 
 #: Seconds after which a start hangs.
@@ -166,20 +149,12 @@ def unit_command(unit: str) -> str:
     """Sh that prints ``unit=1``, ``active=`` and ``enabled=`` and sets ``x``, the unit's command line, and ``t``.
 
     One that systemd starts again and again counts as failed. ``hl`` is set where nobody is to be asked for an
-    answer: a process that is stopped by a signal is told with ``halted=``, a start that hangs with ``starting=``.
+    answer; a start that hangs is told with ``starting=``.
     ``t`` is when the service started, empty when it does not run; ``m`` its process.
     In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
     """
-    return shell.fill(
-        _UNIT_COMMAND, UNIT=_q(unit), SHOWN=shown(unit), PATIENCE=str(PATIENCE_S), HALTED=HALTED
-    )
+    return shell.fill(_UNIT_COMMAND, UNIT=_q(unit), SHOWN=shown(unit), PATIENCE=str(PATIENCE_S))
 
-
-#: Says ``halted=`` and sets ``hl`` where a signal has stopped the process ``m``, which may be empty; changes ``l``.
-HALTED = (
-    'l=; [ -z "$m" ] || { IFS= read -r l <"/proc/$m/stat"; } 2>/dev/null || :\n'
-    'case ${l##*) } in T*) hl=1; echo "halted=$m" ;; esac'
-)
 
 #: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``print_blobs`` prints; and ``known FOLDER...``,
 #: which does so with kept originals.
@@ -200,11 +175,6 @@ class Rows:
     def last(self, key: str) -> str:
         """The value of the last row of a key; empty where there is none."""
         return self.keys.get(key, ("",))[-1]
-
-    @property
-    def halted(self) -> str:
-        """The unit's process, where a signal has stopped it; else empty."""
-        return self.last("halted")
 
     @property
     def starting_s(self) -> int:

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Prints unit=1, active= and enabled= of a service, and sets x, t, m and hl: see daemon_seen.py. @UNIT@ is its name,
-# @SHOWN@ what systemctl shows of it, read once for all fragments, @PATIENCE@ seconds, @HALTED@ sh.
+# @SHOWN@ what systemctl shows of it, read once for all fragments, @PATIENCE@ seconds.
 # shellcheck disable=SC2034 # x, t, m and hl: read by the caller
 x=; t=; m=; hl=; ua=; ur=; us=; ue=
 if [ -d /run/systemd/system ]; then
@@ -29,7 +29,6 @@ END
     if [ -n "$ur" ]; then ua=failed hl=1; elif [ "$l" -ge @PATIENCE@ ]; then hl=1; echo "starting=$l"; fi
   fi
   echo "active=$ua"
-  @HALTED@
 elif [ -n "${GPUSTATE_IMAGE-}" ]; then
   for f in /lib/systemd/system/@UNIT@ /usr/lib/systemd/system/@UNIT@ /etc/systemd/system/@UNIT@ \
     /lib/systemd/system/@UNIT@.d/*.conf /usr/lib/systemd/system/@UNIT@.d/*.conf /etc/systemd/system/@UNIT@.d/*.conf; do

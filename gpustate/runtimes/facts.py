@@ -21,7 +21,6 @@ class RuntimeFacts:
         version: such as ``1.7.24~ds1``.
         active: ``ActiveState`` of the unit; empty without systemd or without the unit.
         enabled: its ``UnitFileState``.
-        halted: its process, where a signal has stopped it.
         starting_s: for how long it has been starting, where that is too long.
         files: path to text of the configuration files.
         originals: path to text as it was before gpustate; ``None`` for a file that was not there.
@@ -38,7 +37,6 @@ class RuntimeFacts:
     version: str = ""
     active: str = ""
     enabled: str = ""
-    halted: str = ""
     starting_s: int = 0
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
@@ -68,7 +66,6 @@ class RuntimeFacts:
             "version": rows.last("version"),
             "active": active,
             "enabled": enabled,
-            "halted": rows.halted,
             "starting_s": rows.starting_s,
             "files": rows.blobs.get("file", {}),
             "originals": rows.originals,

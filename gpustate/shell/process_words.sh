@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Defines process_words: it prints words= for the command line of a unit's process, and replaced=1 where its program is another
-# by now, and sets m, the process. Calls show_unit, which sets SHOWN to what systemctl shows of the unit, and halted.
+# by now, and sets m, the process. Calls show_unit, which sets SHOWN to what systemctl shows of the unit.
 process_words() {
   show_unit
   m=0; while IFS= read -r l; do case $l in MainPID=*) m=${l#*=} ;; esac; done <<END
@@ -8,7 +8,6 @@ $SHOWN
 END
   case $m in ''|0) ;; *)
     [ -r "/proc/$m/cmdline" ] && printf 'words=%s\n' "$(tr '\0' ' ' <"/proc/$m/cmdline")"
-    halted
     case $(readlink "/proc/$m/exe") in *' (deleted)') echo replaced=1;; esac;;
   esac
 }

@@ -121,14 +121,14 @@ ITS_FILE = "etc/dcgm-exporter/own.csv"
 TAKEN = "   0: 00000000:24B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 555 1\n"
 
 
-def process(name: str, state: str = "S", command: str = "", began: int = 99) -> Change:
-    """A service with a main process in a state of the kernel, and its command line; none of its answers hangs."""
+def process(name: str, command: str = "", began: int = 99) -> Change:
+    """A service with a main process and its command line; none of its answers hangs."""
 
     def change(world: World) -> None:
         world.unit(name, RUNS)
         pid = world.pids.setdefault(name, 700 + len(world.pids))
         # It began in the first second; see proc_pid_stat(5).
-        world.files[f"proc/{pid}/stat"] = f"{pid} (a) b) {state} {'1 ' * 18}{began}"
+        world.files[f"proc/{pid}/stat"] = f"{pid} (a) b) S {'1 ' * 18}{began}"
         world.files["proc/uptime"] = "5000.10 9000.20\n"
         world.files[f"proc/{pid}/cmdline"] = command.replace(" ", "\0")
         world.files[f"proc/{pid}/environ"] = ""
@@ -483,8 +483,6 @@ GPUS = (
     Scenario("fabric-manager-drop-in", (11,), both(World.switches, World.fabric_down, drop_in(FABRIC),
              lambda w: w.unit(FABRIC, "failed/failed/enabled", "Main process exited, code=exited, status=1/FAILURE")),
              (f"{FABRIC} is failed (Main process", f"{FABRIC}.service.d/x.conf has ExecStart=/bin/false"), both(World.switches, drop_in(FABRIC))),
-    Scenario("fabric-manager-halted", (11,), both(World.switches, process(FABRIC, "T")), ("is active", "stopped by a signal"),
-             both(World.switches, process(FABRIC))),
     Scenario("uvm-not-loaded", (16,), lambda w: w.majors.pop("nvidia-uvm"), ("nvidia-uvm is not loaded",)),
     Scenario("uvm-node-not-made", (16,), lambda w: w.devices.pop("/dev/nvidia-uvm"), ("/dev/nvidia-uvm is missing",)),
     Scenario("device-node-not-a-device", (16,), lambda w: w.devices.__setitem__("/dev/nvidia1", (0, 0)),
@@ -694,7 +692,6 @@ CONTAINERS = (
              docker("inactive/dead/disabled", ours=False)),
     Scenario("docker-disabled", (3,), docker("inactive/dead/disabled"), ("docker is disabled and does not run", "gpustate has registered"),
              both(docker("inactive/dead/disabled"), lambda w: w.unit("docker.socket", RUNS))),
-    Scenario("container-runtime-halted", (3,), process("containerd", "T"), ("containerd is active",), process("containerd", "S")),
     Scenario("docker-configuration-broken", (3,), both(docker(RUNS), file("etc/docker/daemon.json", "{ x"), kept("etc/docker/daemon.json", None)),
              ("/etc/docker/daemon.json", "cannot start with it", "did not exist before gpustate"),
              both(docker(RUNS), file("etc/docker/daemon.json", '{\n "runtimes": {}\n}\n'), kept("etc/docker/daemon.json", None))),
@@ -863,7 +860,6 @@ CLUSTER = (
     Scenario("labels-missing", (38,), lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true"}), ("no label nvidia.com/gpu.product",),
              lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true", "gpu.product": "NVIDIA-H100", "gpu.count": "2"})),
     Scenario("kubelet-masked", (7, 30), both(masked("kubelet"), condition("Unknown")), ("kubelet is masked", "not ready"), masked("kubelet")),
-    Scenario("scheduler-halted", (30,), process("kubelet", "T"), ("kubelet is active", "stopped by a signal"), process("kubelet", "S")),
     Scenario("slurmd-masked", (30,), both(lambda w: w.slurm("DOWN", "Not responding"), masked("slurmd")), ("slurmd is masked",),
              lambda w: w.slurm("IDLE")),
     Scenario("cordoned", (21,), both(spec(unschedulable=True, taints=[{"key": "maintenance", "effect": "NoSchedule"}])),
@@ -886,7 +882,6 @@ CLUSTER = (
     Scenario("mps-other-daemon", (33,), both(lambda w: w.unit("gpustate-mps", STOPPED), programs(ps="  7 nvidia-cuda-mps-control -d\n")),
              ("does not run, and a foreign MPS control daemon does: 7",),
              both(lambda w: w.unit("gpustate-mps", RUNS), programs(ps="  7 nvidia-cuda-mps-control -d\n"))),
-    Scenario("mps-halted", (33,), process("gpustate-mps", "T"), ("gpustate-mps is active", "stopped by a signal"), process("gpustate-mps", "S")),
     Scenario("mps-drop-in", (33,), both(drop_in("gpustate-mps"), lambda w: w.unit("gpustate-mps", "failed/failed/enabled")),
              ("gpustate-mps.service.d/x.conf has ExecStart=/bin/false",), both(drop_in("gpustate-mps"), lambda w: w.unit("gpustate-mps", RUNS))),
     Scenario("mps-pipes-moved", (33,), mps_pipes("'CUDA_MPS_PIPE_DIRECTORY=/run/other'"),
@@ -897,7 +892,6 @@ CLUSTER = (
     Scenario("dcgm-drop-in", (32,), both(drop_in("nvidia-dcgm"), drop_in("nvidia-dcgm", "/usr/bin/nv-hostengine -n", "gpustate"),
              lambda w: w.unit("nvidia-dcgm", "activating/auto-restart/enabled")), ("nvidia-dcgm.service.d/x.conf has ExecStart=/bin/false",),
              both(drop_in("nvidia-dcgm"), lambda w: w.unit("nvidia-dcgm", "inactive/dead/disabled"))),
-    Scenario("dcgm-halted", (32,), process("nvidia-dcgm", "T"), ("nvidia-dcgm is active", "stopped by a signal"), process("nvidia-dcgm", "t")),
     Scenario("exporter-without-engine", (32,), exporter("nvidia-dcgm-exporter", engine=" -r localhost:5555"),
              ("no host engine listens at localhost:5555",),
              both(exporter("nvidia-dcgm-exporter", engine=" -r localhost:5555"),

@@ -141,13 +141,6 @@ BREAKS = (
         "is not running, and it is disabled",
     ),
     Break(
-        "fabric-manager-halted",
-        "",
-        sh("kill -STOP $(systemctl show -p MainPID --value nvidia-fabricmanager)"),
-        "is stopped by a signal",
-        sh("systemctl kill -s CONT nvidia-fabricmanager"),
-    ),
-    Break(
         "module-kept-from-loading",
         "",
         sh("echo 'install nvidia /bin/false' >/etc/modprobe.d/zz.conf"),

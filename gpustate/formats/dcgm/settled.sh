@@ -3,11 +3,11 @@
 # metrics: sh that cannot be a variable.
 [ -d /run/systemd/system ] || exit 0
 read -r now _ </proc/uptime; at=$now
-# What has run for long enough, or is stopped by a signal, is seen without a program: its first process' state, and
+# What has run for long enough is seen without a program: its first process' state, and
 # when it began, in hundredths of a second.
 for c in /sys/fs/cgroup /sys/fs/cgroup/systemd; do
   p=; l=; { read -r p <"$c/system.slice/@UNIT@/cgroup.procs" && read -r l <"/proc/$p/stat"; } 2>/dev/null || continue
-  set -- ${l##*) }; case $1 in T*) exit 0 ;; esac; [ $((${now%.*} - ${20:-0} / 100)) -lt 20 ] || exit 0
+  set -- ${l##*) }; [ $((${now%.*} - ${20:-0} / 100)) -lt 20 ] || exit 0
 done
 while [ $((${at%.*} - ${now%.*})) -lt 20 ]; do
   state=; since=0; tries=0; engine=; up=0; i=

@@ -267,14 +267,6 @@ def test_a_disabled_containerd_that_serves_no_pods_by_its_packages_default_is_le
     assert not plan_of(node)
 
 
-def test_a_service_whose_process_is_stopped_by_a_signal_is_refused() -> None:
-    node = node_with(halted="41")
-    for state in (ContainerdHandlerRegistered(), ContainerdHandlerRegistered(ensure="absent")):
-        assert "its process 41 is stopped by a signal" in (state.refuse(state.probe(node)) or "")
-    theirs = ContainerdHandlerRegistered(restart="none")
-    assert theirs.refuse(theirs.probe(node)) is None
-
-
 @pytest.mark.parametrize(("kubelet", "value"), [("systemd", "true"), ("cgroupfs", "false")])
 def test_another_cgroup_driver_than_the_kubelets_is_refused_before_a_restart(
     kubelet: str, value: str

@@ -304,7 +304,6 @@ def test_what_cannot_be_edited_safely_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        ({"halted": "41"}, "its process 41 is stopped by a signal"),
         ({"starting_s": 75, "active": "activating"}, "docker.service has been starting for 75 s"),
         ({"mute": True}, "docker.service is active, and docker info did not answer within 10 s"),
     ],
@@ -416,9 +415,8 @@ def test_the_answer_of_a_node_is_read() -> None:
     assert found.runtimes == {"runc": "runc", "nvidia": "/n"}
     assert (found.live_restore, found.containers, found.cdi) == (True, 2, False)
     assert (found.text, found.original, found.ours) == ("{}", None, ("runtimes.nvidia",))
-    assert (found.halted, found.mute) == ("", False)
-    silent = DockerQuery("docker.service").parse(Answer(0, b"unit=1\nhalted=41\nmute=1\n"))
-    assert (silent.halted, silent.mute) == ("41", True)
+    assert not found.mute
+    assert DockerQuery("docker.service").parse(Answer(0, b"unit=1\nmute=1\n")).mute
     with pytest.raises(ProbeError, match="truncated"):
         DockerQuery("docker.service").parse(Answer(0, b"file=400 /c.json\nabc\n"))
 
