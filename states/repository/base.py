@@ -433,8 +433,9 @@ class RepositoryState(RepositoryParameters):
     def forecast(self, node: Node, preview: str) -> Plan:
         observed = self.probe(node)
         where = observed.where
-        there = dict(observed.logins) == self._logins(where, observed.manager)
-        if where.uri is None or rpm.is_bundled(where.uri) or not there:
+        # A login comes with the change, and dnf's and zypper's is not read in other folders.
+        login = where.private or dict(observed.logins) != self._logins(where, observed.manager)
+        if where.uri is None or rpm.is_bundled(where.uri) or login:
             return Plan()
         reason, fetched = node.query(RepositoryQuery(preview))
         if not reason or reason.startswith(NO_ROOM):

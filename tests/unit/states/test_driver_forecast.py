@@ -238,3 +238,7 @@ def test_a_repository_that_no_change_can_read_is_refused(answer: str, refusal: s
         )
     private = state.model_copy(update={"username": "a", "password": "b"})
     assert private.forecast(fake, "preview") == Plan(), "its login comes with the change"
+    facts = NodeFacts(os_id="rocky", os_version="9", machine="x86_64", package_manager="dnf")
+    rpm = read_only(facts=facts, answers={"RepositoryQuery": said})
+    assert bool(state.forecast(rpm, "preview").refusal) is bool(refusal)
+    assert private.forecast(rpm, "preview") == Plan(), "nor is it read elsewhere"
