@@ -151,6 +151,10 @@ class ContainerToolkitInstalled(State[Observed]):
         "versions": "container toolkit version",
         "kept": "original configuration is kept",
     }
+    implies: ClassVar[Mapping[str, str]] = {
+        "toolkit-repository": "its packages come from there, where no other repository of the node has them",
+        "cdi": "containers get their GPUs by its specification",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     after: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")

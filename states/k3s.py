@@ -35,7 +35,7 @@ from gpustate.ops.daemon_seen import or_refusal, read_rows
 from gpustate.probes import cri_status
 from gpustate.runtimes.facts import CriQuery
 from gpustate.runtimes.services import SERVICES, is_needed
-from gpustate.runtimes.state import AbsolutePath, bundled_problems
+from gpustate.runtimes.state import IMPLIED, AbsolutePath, bundled_problems
 
 #: Where they look, the first one wins.
 SEARCHED = ("/usr/local/nvidia/toolkit", "/usr/bin")
@@ -180,6 +180,7 @@ class K3sHandlerRegistered(State[Observed]):
     }
     supported_runtime: ClassVar[str] = "k3s and RKE2"
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
+    implies: ClassVar[Mapping[str, str]] = IMPLIED
     known_after: ClassVar[tuple[str, ...]] = ("container-toolkit",)
     worst: ClassVar[Disruption] = Disruption.RESTART
     stable: ClassVar[tuple[str, ...] | None] = ("unit", "lacks", "active", "running")

@@ -18,6 +18,8 @@ from gpustate.formats.words import quote_name
 T = TypeVar("T")
 #: Beside states in a layer: exceptions from the compatibility matrix.
 ALLOW = "allow"
+#: How the place of a state begins that no file lists.
+COMES_WITH = "comes with "
 #: Where a policy has values, and which of them is the stronger.
 SECTIONS = {"states": 0, "groups": 1, "nodes": 2}
 

@@ -32,6 +32,7 @@ from gpustate.core.layers import (
     REMOVED,
     Layer,
     Path,
+    dotted,
     merged,
     value_at,
 )
@@ -76,7 +77,7 @@ class Policy:
         rollout: how many nodes change at a time, or plain data for it; ``None``: by the defaults.
         drain: how workloads leave, or plain data for it; ``None``: by the defaults.
         cluster: settings of the objects of the nodes' cluster, or plain data for them; ``None``: there are none.
-        without: names of states that are not added, although others of the policy need them.
+        without: names of states that are left out, although others of the policy imply them.
 
     Raises:
         PolicyError: one name twice, or parameters for a group or node that cannot be.
@@ -338,7 +339,7 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
     """
     key = _key(policy, node)
     _check_exclusive(policy, node)
-    if key == ((), (), ()):
+    if key == ((), (), ()) and not policy.last:
         return Resolved(node, policy.states, allow=policy.allow)
     if key not in policy._resolved:
         layers = layers_of(policy, node)
@@ -352,6 +353,7 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
             continue
         allow.update(_reasons(layer.states.get(ALLOW, {}), _place_in(layer, (ALLOW,), node)))
         notes.extend(_others(policy, layer, node, known))
+    notes.extend(_without_effect(states, layers, node))
     return Resolved(node, states, tuple(notes), allow)
 
 
@@ -426,6 +428,28 @@ def _state(state: AnyState, layers: tuple[Layer, ...], node: InventoryNode) -> A
 def _place_in(layer: Layer, path: Path, node: InventoryNode) -> str | None:
     place = layer.place_of(path)
     return place_for_node(place, node) if layer.inventory else place or None
+
+
+def _without_effect(
+    states: tuple[AnyState, ...], layers: tuple[Layer, ...], node: InventoryNode
+) -> Iterator[str]:
+    """Notes on parameters that a narrower layer gives to a state that a wider one removes."""
+    for state in states:
+        if not state.absent:
+            continue
+        ensure = (state.name, "ensure")
+        removing = max(
+            number
+            for number, layer in enumerate(layers)
+            if value_at(layer.states, ensure) is not REMOVED
+            or any(ensure[: len(path)] == path for path, _ in layer.exact)
+        )
+        there = _place_in(layers[removing], ensure, node) or layers[removing].title
+        for layer in layers[removing + 1 :]:
+            exact = [path for path, _ in layer.exact if path[0] == state.name]
+            for path in (*((state.name, key) for key in layer.states.get(state.name, ())), *exact):
+                place = _place_in(layer, path, node) or layer.title
+                yield f"{place}: {dotted(path)} has no effect, ensure is absent ({there})"
 
 
 def _others(

@@ -41,7 +41,7 @@ class Resolution:
     Args:
         node: its name; empty: no node.
         origins: by state, what put it into the policy: a place in a file, a preset.
-        unused: what was said for states that the policy lacks.
+        unused: what was said for states that the policy lacks or removes.
     """
 
     node: str
@@ -68,7 +68,7 @@ def resolution(policy: Policy, node: InventoryNode, known: Collection[str] = ())
         tuple(state.name for state in resolved.states),
         values,
         resolved.allow,
-        tuple(_unused(policy, layers)),
+        (*_unused(policy, layers), *resolved.notes),
         {
             state.name: policy.places[path]
             for state in resolved.states

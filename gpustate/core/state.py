@@ -112,6 +112,9 @@ class State(BaseModel, Generic[ObservedT]):
         observed_before: of a state of a rollback with :meth:`as_before`: its argument ``before``.
         supported_runtime: name of the container runtime that it sets up, with the versions that were tested, for the
             table of what is supported; how it was tested, its tests on nodes declare.
+        implies: states without which this one is of no use on some nodes, each with the reason. A policy that lists this
+            one has them, unless it leaves them out.
+        implied_parameters: of this state where another implies it.
         family: of a state that a policy may have many times, each with its own parameters: names that
             begin with this and a dash are its members. The class itself has no name and is in no policy.
 
@@ -146,6 +149,8 @@ class State(BaseModel, Generic[ObservedT]):
     restored: ClassVar[tuple[str, ...]] = ()
     observed_before: ClassVar[Mapping[str, Any] | None] = None
     supported_runtime: ClassVar[str] = ""
+    implies: ClassVar[Mapping[str, str]] = {}
+    implied_parameters: ClassVar[Mapping[str, Any]] = {}
     family: ClassVar[str] = ""
 
     ensure: Literal["present", "absent"] = "present"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.core.change import Disruption
+from gpustate.core.layering import COMES_WITH
 from gpustate.core.state import AnyState
 from gpustate.graph.build import Graph
 
@@ -83,9 +84,9 @@ def describe_reasons(graph: Graph, name: str) -> str:
 def describe_origin(about: About) -> str:
     """Where a state is set in the policy, and for which nodes."""
     # A state derived from an Operator file as a whole has no line.
-    lined = about.place.rpartition(":")[2].isdecimal()
+    word = "set at " if about.place.rpartition(":")[2].isdecimal() else "set by "
     words = [
-        about.place and f"set {'at' if lined else 'by'} {about.place}",
+        about.place and f"{'' if about.place.startswith(COMES_WITH) else word}{about.place}",
         about.only and f"only where {about.only}",
     ]
     words.append("to be removed" if about.absent else "")

@@ -13,7 +13,8 @@ from typing import Any
 from gpustate.core import cluster_part
 from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import plain, plain_fingerprint
-from gpustate.core.outcome import NodeResult, StateResult
+from gpustate.core.layering import COMES_WITH
+from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import Policy, parameters
 from gpustate.errors import PolicyError
 from gpustate.formats import schemas
@@ -26,6 +27,8 @@ RESULT_FORMAT = "gpustate.result/1"
 BAKE_FORMAT = "gpustate.bake/1"
 #: Key of a plan that takes nodes back to before a run.
 ROLLBACK = "rollback"
+#: Outcomes of a plan that may change a node or be refused.
+_PLANNED = (Outcome.PENDING.value, Outcome.KNOWN_AFTER.value, Outcome.REFUSED.value)
 
 
 def change_data(change: Change) -> dict[str, Any]:
@@ -170,6 +173,10 @@ def plan_document(
     rows: list[dict[str, Any]] = []
     for node in nodes:
         row = node_data(node)
+        for state in row["states"]:
+            origin = policy.places.get(("states", state["state"]), "")
+            if origin.startswith(COMES_WITH) and state["outcome"] in _PLANNED:
+                state["notes"] = [origin, *state.get("notes", ())]
         row["observed"] = node.observed
         row["fingerprint"] = plain_fingerprint(node.observed)
         rows.append(row)

@@ -42,6 +42,7 @@ from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.policies import trees
+from gpustate.policies.implying import implied, left_out
 from gpustate.policies.rewriting import quoting
 from gpustate.policies.trees import Tree
 from gpustate.presets import STACKS
@@ -160,7 +161,7 @@ def as_data(policy: Policy) -> dict[str, Any]:
     if policy.name:
         made["name"] = policy.name
     made["states"] = {state.name: parameters(state) for state in policy.states}
-    made["states"] |= dict.fromkeys(policy.without, False)
+    made["states"] |= dict.fromkeys(left_out(policy), False)
     for key, value in (("groups", policy.groups), ("nodes", policy.nodes), ("allow", policy.allow)):
         if value:
             made[key] = value
@@ -221,8 +222,12 @@ class _Maker:
             )
         listed = self._mapping(("states",))
         states = [self._state(key, tree) for key, tree in listed.items() if tree.value is not False]
+        without = [name for name, tree in listed.items() if tree.value is False]
         groups, nodes = self._overrides("groups"), self._overrides("nodes")
-        states += self._confined({*listed, ALLOW}, groups, nodes)
+        states += self._confined({*listed, *implied(states, without), ALLOW}, groups, nodes)
+        for state, reason in implied(states, without).values():
+            states.append(state)
+            places["states", state.name] = reason
         made = Policy(
             *states,
             name=(name.value or None) if name is not None else None,
@@ -235,7 +240,7 @@ class _Maker:
             rollout=trees.plain(self.tree.get("rollout") or Tree(None, "")),
             drain=trees.plain(self.tree.get("drain") or Tree(None, "")),
             cluster=self._cluster(),
-            without=(name for name, tree in listed.items() if tree.value is False),
+            without=without,
         )
         if made.cluster is not None:
             cluster_part.refuse_ignored(made.cluster, places)

@@ -8,10 +8,12 @@ from enum import StrEnum
 from pathlib import Path as FilePath
 
 from gpustate import registry
+from gpustate.core.layering import COMES_WITH
 from gpustate.core.policy import Policy, build
 from gpustate.errors import PolicyError
 from gpustate.policies import document, files, python, trees
 from gpustate.policies.changes import Changes, Format
+from gpustate.policies.implying import implied
 from gpustate.policies.trees import Tree
 
 _DOCUMENT = re.compile(r'\A\s*\{.*?"format"\s*:\s*"gpustate\.(\w+)/(\d+)"', re.DOTALL)
@@ -123,13 +125,16 @@ def _changed(
 
 def _python(text: str, source: str, changes: Changes | None, origins: bool) -> Policy:
     policy = python.run(text, source)
-    if not changes and not origins:
-        return policy
-    from gpustate.policies import pythonplaces
+    more = implied(policy.states, policy.without)
+    states = (*policy.states, *(state for state, _ in more.values()))
+    places: dict[trees.Path, str] = {("states", name): why for name, (_, why) in more.items()}
+    if changes or origins:
+        from gpustate.policies import pythonplaces
 
-    places = pythonplaces.places(text, source, policy)
+        places = pythonplaces.places(text, source, policy) | places
+    policy = policy.but(*states, places=places)
     if not changes:
-        return policy.but(*policy.states, places=places)
+        return policy
     classes = {state.name: type(state) for state in policy.states}
     return _changed(document.of_policy(policy, places, source), changes, classes, policy.notes)
 
@@ -151,7 +156,9 @@ def _single(name: str, changes: Changes | None) -> Policy:
     if changes:
         tree = trees.from_data({"format": document.FORMAT, "states": {name: {}}}, name)
         policy = _changed(tree, changes)
-        return policy.but(*policy.states, name=policy.name or name)
+        comes = [path for path, place in policy.places.items() if place.startswith(COMES_WITH)]
+        states = (state for state in policy.states if ("states", state.name) not in comes)
+        return policy.but(*states, name=policy.name or name)
     try:
         state = build(cls, {})
     except PolicyError as error:

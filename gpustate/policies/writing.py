@@ -19,6 +19,7 @@ from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.yaml_events import Dumper, Written
 from gpustate.policies import document
+from gpustate.policies.implying import left_out
 
 _WIDTH = 100
 #: Common parameters come after a state's own.
@@ -59,6 +60,7 @@ def as_python(policy: Policy) -> str:
     given = (
         *(("groups", policy.groups), ("nodes", policy.nodes)),
         *(("allow", policy.allow), ("rollout", policy.rollout.as_data()), ("drain", drain)),
+        ("without", left_out(policy)),
     )
     for name, value in given:
         if value:

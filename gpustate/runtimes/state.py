@@ -59,6 +59,9 @@ ServiceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")]
 
 R = TypeVar("R", bound=RuntimeObservation)
 
+#: States that go with every container runtime.
+IMPLIED = {"dev-char": "runc before 1.1.7 and systemd before 240 need its links"}
+
 
 class RuntimeState(State[R], Generic[R]):
     """A container runtime serves the NVIDIA runtime handler, and its other settings are what they were.
@@ -77,6 +80,7 @@ class RuntimeState(State[R], Generic[R]):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("preflight", "container-toolkit")
+    implies: ClassVar[Mapping[str, str]] = IMPLIED
     worst: ClassVar[Disruption] = Disruption.RESTART
     labels: ClassVar[Mapping[str, str]] = {
         "files": "configuration files",

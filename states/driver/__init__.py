@@ -103,6 +103,11 @@ class DriverInstalled(DriverParameters):
         "stream_kept": "the stream of before is kept",
         "left_stopped": "services stopped without a driver",
     }
+    implies: ClassVar[Mapping[str, str]] = {
+        "nouveau": "the kernel's own driver must not hold the GPUs",
+        "driver-repository": "its packages come from there, where no other repository of the node has them",
+        "fabric-manager": "GPUs behind NVSwitches need it",
+    }
     needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "secure-boot", "driver-repository")
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "secure-boot", "driver-repository")
     worst: ClassVar[Disruption] = Disruption.REBOOT

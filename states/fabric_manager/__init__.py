@@ -108,6 +108,7 @@ class FabricManagerRunning(FabricManagerState[Observed]):
         "fabric": "state of the fabric",
         "subnet_manager": "subnet manager runs",
     }
+    implies: ClassVar[Mapping[str, str]] = {"nvlsm": "NVSwitches of NVLink 5 need it"}
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("nvlsm",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver", "nvlsm")

@@ -24,15 +24,20 @@ Sources:
 
 from __future__ import annotations
 
+import re
+from itertools import chain
 from typing import ClassVar, Literal
 
 from gpustate import NodeFacts
 from gpustate.core.planned import PlannedObservation
-from gpustate.formats import drivernames
+from gpustate.formats import drivernames, driverset
 from gpustate.states.repository import rpm
 from gpustate.states.repository.base import RepositoryState
 from gpustate.states.repository.parameters import Observed
 from gpustate.states.repository.where import Repository, cuda_repository, toolkit_repository
+
+#: Names of packages that bring kernel modules.
+_MODULES = re.compile(r"dkms|kmod|kernel|cuda-drivers|nvidia-driver|nvidia-open")
 
 
 class DriverRepository(RepositoryState):
@@ -42,7 +47,7 @@ class DriverRepository(RepositoryState):
         origin: ``vendor`` is NVIDIA's CUDA repository; ``distribution`` is the archive of Debian
             (non-free) or Ubuntu (restricted), with the missing components added; ``mirror`` is
             ``url`` with ``key``.
-        url, username, password, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
+        url, username, password, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days, unless_offered: see above.
 
     Disruption:
         ``NONE``: nothing is installed.
@@ -69,6 +74,11 @@ class DriverRepository(RepositoryState):
     def rpm_vendor(self, facts: NodeFacts) -> Repository:
         return rpm.cuda_repository(facts)
 
+    def chief_packages(self) -> tuple[str, ...]:
+        families = ("debian", "ubuntu", "rhel", "sles")
+        names = (driverset.names_to_query(f, drivernames.KNOWN_BRANCHES) for f in families)
+        return tuple(dict.fromkeys(n for n in chain(*names) if _MODULES.search(n)))
+
     def _same_packages(self, uri: str) -> bool:
         # The toolkit's repository has no driver in it.
         return "nvidia.github.io" not in uri and "libnvidia-container" not in uri
@@ -80,7 +90,7 @@ class ToolkitRepository(RepositoryState):
     Args:
         origin: ``vendor`` is NVIDIA's libnvidia-container repository, ``mirror`` is ``url`` with
             ``key``. The distributions do not have the toolkit.
-        url, username, password, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days: see above.
+        url, username, password, suite, components, signed, key, fingerprint, exclusive, pin_priority, refresh_days, unless_offered: see above.
 
     Disruption:
         ``NONE``: nothing is installed.
@@ -102,6 +112,9 @@ class ToolkitRepository(RepositoryState):
 
     def rpm_vendor(self, facts: NodeFacts) -> Repository:
         return rpm.toolkit_repository(facts)
+
+    def chief_packages(self) -> tuple[str, ...]:
+        return ("nvidia-container-toolkit",)
 
     def _same_packages(self, uri: str) -> bool:
         # The CUDA repository carries the toolkit too, and the driver's state wants it: it is pinned

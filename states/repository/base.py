@@ -6,9 +6,9 @@ import hashlib
 import shlex
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
 from gpustate.core.file_queries import FileStat, apart, noted
@@ -52,6 +52,7 @@ class RepositoryState(RepositoryParameters):
     """What both repositories do; :class:`RepositoryParameters` is what they take."""
 
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
+    implied_parameters: ClassVar[Mapping[str, Any]] = {"unless_offered": True}
     driver: ClassVar[bool] = False  # the driver is in it
     serves: ClassVar[tuple[str, ...]] = ()  # states whose packages come from here
     stable: ClassVar[tuple[str, ...] | None] = (
@@ -83,6 +84,7 @@ class RepositoryState(RepositoryParameters):
             "fingerprint": None,
             "exclusive": True,
             "refresh_days": None,
+            "unless_offered": False,
             "signed": "metadata",
         }
 
@@ -93,6 +95,10 @@ class RepositoryState(RepositoryParameters):
     @abstractmethod
     def packages(self, os_id: str) -> tuple[str, ...]:
         """Names of the packages that come from here and nowhere else."""
+
+    @abstractmethod
+    def chief_packages(self) -> tuple[str, ...]:
+        """Names of packages of which a repository that serves a node has one."""
 
     @property
     def sources_path(self) -> str:
@@ -115,6 +121,16 @@ class RepositoryState(RepositoryParameters):
         return f"/var/lib/gpustate/{self.name}.read"
 
     def probe(self, node: Node) -> Observed:
+        observed = self._probe(node)
+        if not self.unless_offered:
+            return observed
+        offers = node.candidates(*self.chief_packages())
+        return replace(
+            observed,
+            offered=any(offers.values()) and not (observed.sources_text or observed.pin_text),
+        )
+
+    def _probe(self, node: Node) -> Observed:
         facts = node.facts()
         private = logins.paths(self.name)
         texts = node.read_texts(f"{SOURCE_PATTERNS} {rpm.SOURCE_PATTERN} {' '.join(private)}")
@@ -324,6 +340,8 @@ class RepositoryState(RepositoryParameters):
                 imported=False,
                 logins=(),
             )
+        if observed.offered:
+            return observed
         if where.uri is None:
             return replace(
                 observed,
@@ -359,7 +377,7 @@ class RepositoryState(RepositoryParameters):
     def refuse(self, observed: Observed) -> str | None:
         if not observed.apt and not is_rpm(observed.manager):
             return "no apt, dnf or zypper on this node; exclude the node from this state with only="
-        if self.absent:
+        if self.absent or observed.offered:
             return None
         if observed.where.problem:
             return observed.where.problem
@@ -395,6 +413,8 @@ class RepositoryState(RepositoryParameters):
                 "half_bundle": "an incompletely transferred bundle, unused",
             },
         )
+        if observed.offered and not self.absent:
+            return Plan(notes=("other repositories of the node have the packages",))
         notes = [f"pinned away: {place}" for place in observed.foreign] if self.exclusive else []
         notes += [
             f"{place}: apt may prompt for a disc; remove the entry" for place in observed.cdroms
@@ -403,7 +423,7 @@ class RepositoryState(RepositoryParameters):
 
     def preview(self, observed: Observed) -> str:
         where = observed.where
-        if self.absent or where.problem:
+        if self.absent or observed.offered or where.problem:
             return ""
         if rpm.is_bundled(where.uri):
             return "preview_failed 'the bundle is not on the node yet'"

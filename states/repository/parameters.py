@@ -38,6 +38,7 @@ class Observed:
     imported: bool = False  # the key is in rpm's database because of this state
     logins: tuple[tuple[str, str], ...] = ()  # files with user and password: path and text
     half_bundle: bool = False  # what came of a bundle is there, and nothing reads it
+    offered: bool = False  # other repositories have the packages, and this one is not there
 
 
 #: What is one word in apt's files.
@@ -68,6 +69,7 @@ class RepositoryParameters(State[Observed]):
             it such a node is refused.
         pin_priority: apt priority of this repository for its packages; dnf's and zypper's is fixed.
         refresh_days: read the package lists again when they are older; never, when not given.
+        unless_offered: leave a node alone of which other repositories have the packages.
     """
 
     labels: ClassVar[Mapping[str, str]] = {
@@ -93,6 +95,7 @@ class RepositoryParameters(State[Observed]):
     exclusive: bool = False
     pin_priority: Annotated[int, Field(ge=1, le=1000)] = 700
     refresh_days: Annotated[int, Field(ge=1)] | None = None
+    unless_offered: bool = False
 
     @property
     @abstractmethod

@@ -80,6 +80,14 @@ def test_a_preset_is_printed_with_the_origin_of_each_state(gpustate: Cli, projec
     Draft202012Validator(schema).validate(document)
 
 
+def test_the_reason_for_which_a_state_comes_along_is_named(gpustate: Cli, project: Path) -> None:
+    (project / "p.yaml").write_text("states: {driver: {branch: 580}}\n")
+    for verb in ("graph", "resolve"):
+        assert "comes with driver: GPUs behind NVSwitches need it" in gpustate(verb, "p.yaml").out
+    done = gpustate("resolve", "p.yaml", "--why", "driver-repository.unless_offered")
+    assert done.out.splitlines()[1].startswith("  fleet: true  comes with driver: its packages")
+
+
 def test_a_key_is_shown_by_its_fingerprint(gpustate: Cli, project: Path) -> None:
     key = (Path(__file__).parents[2] / "data/openpgp/one.asc").read_text()
     (project / "p.yaml").write_text(json.dumps({"states": {"driver-repository": {"key": key}}}))

@@ -310,7 +310,9 @@ def test_a_change_of_our_own_yaml_names_states_without_their_section() -> None:
     assert made["driver"] == {"branch": 570, "parameters": {"NVreg_B": 2}}
     made = states("own.yaml", set_typed="states.nouveau.reboot_timeout_s=60,name=red")
     assert made["nouveau"] == {"reboot_timeout_s": 60}
-    assert states("own.yaml", set_typed="containerd=null").keys() == {"driver"}
+    left = states("own.yaml", set_typed="containerd=null")
+    assert "driver" in left
+    assert "containerd" not in left
 
 
 def test_null_in_values_means_the_default_and_in_a_json_patch_nothing_at_all() -> None:
@@ -332,7 +334,8 @@ def test_a_policy_in_python_is_changed_by_the_names_of_its_states() -> None:
         "policy = Policy(DriverInstalled(branch=580), Mine(branch=550))\n"
     )
     made = states("p.py", set_typed="driver.branch=570,acme-driver.hold=false")
-    assert made == {"driver": {"branch": 570}, "acme-driver": {"branch": 550, "hold": False}}
+    assert made["driver"] == {"branch": 570}
+    assert made["acme-driver"] == {"branch": 550, "hold": False}
     with pytest.raises(PolicyError, match=r"--set driver\.branch=x: states\.driver: branch: "):
         policies.load("p.py", changes=Changes(set_typed=("driver.branch=x",)))
 

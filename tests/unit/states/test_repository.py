@@ -18,7 +18,7 @@ import pytest
 from gpustate import NodeFacts, PolicyError, ops
 from gpustate.core.file_queries import FileStat, FileStats
 from gpustate.core.policy import build, parameters
-from gpustate.formats import aptsources
+from gpustate.formats import aptsources, dpkg
 from gpustate.formats.masking import mask
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, RPM_REPOS
 from gpustate.states.repository import DriverRepository, ToolkitRepository, logins
@@ -83,6 +83,35 @@ def test_a_mirror_gets_its_source_its_key_and_its_pins() -> None:
     # Removed again when the lists cannot be read.
     assert set(update.roll_back) == {state.sources_path, state.key_path, state.pin_path}
     assert fake.files[LIST] == ARCHIVE
+
+
+@pytest.mark.parametrize(
+    ("kind", "package"),
+    [
+        (DriverRepository, "nvidia-kernel-open-dkms"),
+        (DriverRepository, "nvidia-driver-580-server"),
+        (ToolkitRepository, "nvidia-container-toolkit"),
+    ],
+)
+def test_a_node_that_other_repositories_serve_is_left_alone(
+    kind: type[DriverRepository], package: str
+) -> None:
+    state, foreign = kind(**MIRROR, unless_offered=True), "http://developer.download.nvidia.com/x"
+    fake = node({"/etc/apt/sources.list.d/cuda.list": f"deb {foreign} /\n"})
+    fake.offered[package] = (dpkg.Candidate("1.0", foreign),)
+    observed = state.probe(fake)
+    assert state.refuse(observed) is None
+    assert state.plan(observed).notes == ("other repositories of the node have the packages",)
+    assert not state.plan(observed)
+    assert state.preview(observed) == ""
+    # Its own files stay as they should be, whatever others offer now.
+    del fake.offered[package], fake.files["/etc/apt/sources.list.d/cuda.list"]
+    list(converge(state, fake))
+    assert state.sources_path in fake.files
+    fake.offered[package] = (dpkg.Candidate("1.0", URL),)
+    fake.files.pop(state.pin_path)
+    assert {"pin_text"} <= state.plan(state.probe(fake)).fields
+    check_contract(state, node())
 
 
 def test_the_pins_let_one_host_in_and_keep_the_others_out() -> None:
