@@ -68,6 +68,7 @@ from gpustate.gpu_operator.pools import (
 )
 from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desired_validator
+from gpustate.gpu_operator.upgrades import desired_drain, desired_rollout
 from gpustate.manifests import ClusterObjects
 from gpustate.manifests.settings import DriverContainer
 
@@ -183,6 +184,8 @@ class _Reader:
     for_labels: list[ForLabels] = field(default_factory=list[ForLabels])
     choice: Choice = field(init=False)
     drivers: list[DriverContainer] = field(default_factory=list[DriverContainer])
+    rollout: RolloutPolicy | None = None
+    drain: DrainPolicy | None = None
 
     def __post_init__(self) -> None:
         objects = (*self.by_kind.get("configmap", ()), *self.by_kind.get("secret", ()))
@@ -258,7 +261,7 @@ class _Reader:
                 source.note_unused("set by the NVIDIADriver", *_OF_DRIVER, but=_SWITCHES)
             elif source.in_containers("driver"):
                 self.drivers.append(containers.of_policy(source))
-                _note_upgrades(source, "driver.")
+                self._upgrades(source, section, "driver.")
             else:
                 driver = driver_stack(desired_driver(source, section, "driver."))
         if drivers and (crd is None or not crd.value):
@@ -295,7 +298,7 @@ class _Reader:
             by_object = crd is not None and bool(crd.value)
             make = containers.of_chart if by_object else containers.of_policy
             self.drivers.append(make(source))
-            _note_upgrades(source, "driver.")
+            self._upgrades(source, source.spec.get("driver") or source.spec, "driver.")
         elif source.enabled("driver", otherwise=True):
             section = source.spec.get("driver") or source.spec
             driver = driver_stack(desired_driver(source, section, "driver."))
@@ -360,7 +363,7 @@ class _Reader:
             title = f"NVIDIADriver {quote_name(name)}"
             if source.in_containers("driver"):
                 self.drivers.append(containers.of_object(source, name, condition_of(source)))
-                _note_upgrades(source, "")
+                self._upgrades(source, spec, "")
                 notes.extend((*source.notes, *notes_on(source)))
                 continue
             states = driver_stack(desired_driver(source, spec, ""))
@@ -376,6 +379,11 @@ class _Reader:
             )
             return None
         return self._together(pools, notes)
+
+    def _upgrades(self, source: Source, section: Item, prefix: str) -> None:
+        """The limits and drains of a driver in containers hold for what else changes on its nodes."""
+        self.rollout = self.rollout or desired_rollout(source, section, prefix)
+        self.drain = self.drain or desired_drain(source, section, prefix)
 
     def _together(self, pools: list[Pool], notes: list[str]) -> Stack:
         """One driver on its nodes, or several; Nodes next to the file add their own parameters."""
@@ -471,8 +479,9 @@ class _Reader:
             settings = replace(settings, systems=tuple(nodelabels.systems(self.store.nodes)))
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
-        rollout = next((one.rollout for one in states if one.rollout is not None), None)
-        drain = next((one.drain for one in states if one.drain is not None), None)
+        of_states = (one.rollout for one in states if one.rollout is not None)
+        rollout = next(of_states, self.rollout)
+        drain = next((one.drain for one in states if one.drain is not None), self.drain)
         nodes = (*self.for_nodes, *source.for_nodes)
         labels = tuple(self.for_labels)
         return Reading(
@@ -492,16 +501,10 @@ def _of_containers(source: Source) -> Iterator[str]:
     """Paths of components that run as containers."""
     for one in source.settings:
         section = one.path.partition(".")[0]
-        if source.in_containers({"gds": "driver", "gdrcopy": "driver"}.get(section, section)):
+        if "upgradePolicy" not in one.path and source.in_containers(
+            {"gds": "driver", "gdrcopy": "driver"}.get(section, section)
+        ):
             yield one.path
-
-
-def _note_upgrades(source: Source, prefix: str) -> None:
-    """Note that nothing replaces the pods of a driver but their deletion."""
-    source.note_unused(
-        "the driver runs as containers, whose pods are replaced when they are deleted",
-        f"{prefix}upgradePolicy.",
-    )
 
 
 def _dra_stack(driver: Stack) -> tuple[DesiredState, ...]:

@@ -234,13 +234,19 @@ def test_machines_have_containers_instead_of_the_state_vfio(read: Read) -> None:
     assert any("create the ConfigMap default-vgpu-devices-config" in note for note in policy.notes)
 
 
-def test_pods_of_a_driver_are_replaced_when_they_are_deleted(read: Read) -> None:
-    policy = read("  driver: {upgradePolicy: {autoUpgrade: true, maxParallelUpgrades: 2}}\n")
+def test_pods_of_a_driver_are_replaced_when_they_are_deleted_and_its_limits_hold(
+    read: Read,
+) -> None:
+    upgrades = "{autoUpgrade: true, maxParallelUpgrades: 2, drain: {enable: true, force: true}}"
+    policy = read(f"  driver: {{upgradePolicy: {upgrades}}}\n")
     found = objects(policy)["DaemonSet/nvidia-driver-daemonset"]["spec"]
     assert found["updateStrategy"] == {"type": "OnDelete"}
-    assert any(
-        "not used: driver.upgradePolicy.autoUpgrade" in note and "when they are deleted" in note
-        for note in policy.notes
+    assert policy.rollout is not None
+    assert policy.rollout.serial == ("2",)
+    assert policy.drain is not None
+    assert policy.drain.node.force
+    assert not any(
+        "only with --cluster-objects" in n and "upgradePolicy" in n for n in policy.notes
     )
 
 
