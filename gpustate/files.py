@@ -17,14 +17,6 @@ from gpustate.errors import UsageError
 _HANDED_OVER = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
 
 
-def _is_utf_16(head: bytes) -> bool:
-    """Whether a file that holds zero bytes begins as UTF-16: with its mark, or with every second byte zero."""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return True
-    even, odd = head[0:-1:2], head[1::2]
-    return len(head) > 7 and any(not any(a) and all(b) for a, b in ((even, odd), (odd, even)))
-
-
 @dataclass(frozen=True, slots=True)
 class TextFiles:
     """Reader of the files of one kind.
@@ -64,8 +56,6 @@ class TextFiles:
                 fix=f"check that this is the {self.kind}",
             )
         nul = data.find(b"\0")
-        if nul >= 0 and _is_utf_16(data[:64]):
-            raise self.error("is UTF-16, wanted UTF-8", place=path, fix="save the file as UTF-8")
         if nul >= 0:
             raise self.error(
                 f"is a binary file (a zero byte at offset {nul}), wanted text", place=path

@@ -52,12 +52,13 @@ def lint(
     reports: list[Report] = []
     errors: list[PolicyError] = []
     for file in files:
-        text = ""
         try:
             text = reader.text("/dev/stdin" if file == "-" else file)
+            if own_policy(text, file):
+                raise _own(file)
             reports.append(linted(text, file, release=release))
         except PolicyError as error:
-            errors.append(_own(file) if text and own_policy(text, file) else error)
+            errors.append(error)
     if not reports:
         common.raise_all(errors)
     failed = strict and strict_failure(reports)

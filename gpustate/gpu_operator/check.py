@@ -14,7 +14,7 @@ from functools import cache
 from gpustate.errors import PolicyError
 from gpustate.formats.quantities import is_quantity
 from gpustate.formats.words import kind_of, quote
-from gpustate.gpu_operator import former, history, nearest
+from gpustate.gpu_operator import history, nearest
 from gpustate.gpu_operator.blocks import Field, Fields
 from gpustate.gpu_operator.documents import Item, placeholder, plain
 from gpustate.gpu_operator.nearest import Suggestion
@@ -64,8 +64,7 @@ class Problem:
     """Something wrong in a document.
 
     Args:
-        rule: ``unknown``, ``newer`` (than the release), ``former`` (in the release, not in the newest),
-            ``misnamed`` (read under the correct name), ``rendered`` (read as the chart renders it),
+        rule: ``unknown``, ``newer`` (than the release), ``misnamed`` (read under the correct name), ``rendered`` (read as the chart renders it),
             ``type``, ``value`` or ``nameless``.
         path: where, ``[]`` for the elements of lists.
         item: the value.
@@ -130,10 +129,6 @@ class Checker:
                 self.notes.append(f"{self.file}:{one.item.line}: {one.message}")
             elif one.rule == "rendered":
                 self.notes.append(f"{self.file}:{one.item.line}: warning: {one.message}; {one.fix}")
-            elif one.rule == "former":
-                self.notes.append(
-                    f"{self.file}:{one.item.line}: {one.path} is about Kubernetes objects, not nodes"
-                )
             elif one.rule in ("unknown", "newer") and not self.strict(one.item.line):
                 fix = f"; {one.fix}" if one.fix else ""
                 self.notes.append(
@@ -238,13 +233,6 @@ class Checker:
         return bool(since) and history.before(self.release, since)
 
     def _unknown(self, path: str, item: Item, branch: Branch) -> Problem:
-        release = self.release or history.newest()
-        for old in former.FORMER:
-            inside = not history.before(release, old.first) and not history.before(
-                old.last, release
-            )
-            if inside and old.covers(path, self.kind):
-                return Problem("former", path, item, f"{path} was removed after {old.last}")
         self.unknown.append(path)
         few = len(self.unknown) <= _MOST_MEANT
         meant = nearest.suggest(path, item, self.fields, self.kind) if few else None

@@ -132,8 +132,10 @@ class Source:
         item = self.spec.get(*section.split("."), switch)
         return otherwise if item is None else bool(item.value)
 
-    def note_unused(self, why: str, *prefixes: str, but: tuple[str, ...] = ()) -> None:
-        """Note settings that are not used because of ``why``."""
+    def note_unused(
+        self, why: str, *prefixes: str, but: tuple[str, ...] = (), warn: bool = False
+    ) -> None:
+        """Note settings that are not used because of ``why``; ``warn``: every verb says so."""
         honoured = [
             s
             for s in self.settings
@@ -143,7 +145,9 @@ class Source:
         ]
         unused = [s for s in honoured if s.item.value not in ("", False)]
         if unused:
-            self.notes.append(f"{_first(self, unused)}: not used: {_listed(unused, 20)}: {why}")
+            level = "warning: " if warn else ""
+            text = f"{level}not used: {_listed(unused, 20)}: {why}"
+            self.notes.append(f"{_first(self, unused)}: {text}")
         self.noted.update(s.path for s in honoured)
 
     def config_map(self, name: Item, path: str) -> Companion:

@@ -1,17 +1,39 @@
-"""The settings of the DRA driver in a GPUCluster or in Helm values.
+"""The settings of the DRA driver in a GPUCluster or in Helm values, and the values of its own chart.
+
+gpustate installs the DRA driver with a GPUCluster alone. Beside a ClusterPolicy it is installed by its own chart, whose
+values may come as a further values file: what each of its keys is with a GPUCluster is noted.
 
 Sources:
+    kubernetes-sigs/dra-driver-nvidia-gpu: deployments/helm (values.yaml).
     NVIDIA/gpu-operator v26.7: internal/state/dra_driver.go (defaults of ports and gates), manifests/state-dra-driver.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpustate.gpu_operator.components import component, value
 from gpustate.gpu_operator.desired import Source
 from gpustate.manifests.settings import Container, DraDriver
 
+#: Values of its own chart, with the Operator's value for a GPUCluster; empty: there is none.
+_OF_CHART = {
+    "nvidiaDriverRoot": "",
+    "gpuResourcesEnabledOverride": "",
+    "resources.gpus.enabled": "",
+    "resources.computeDomains.enabled": "draDriver.computeDomains.enabled",
+    "featureGates": "draDriver.featureGates",
+    "image.repository": "draDriver.repository and draDriver.image",
+    "image.tag": "draDriver.version",
+    "image.pullPolicy": "draDriver.imagePullPolicy",
+    "imagePullSecrets": "draDriver.imagePullSecrets",
+    "controller": "draDriver.computeDomains.controller",
+    "kubeletPlugin": "draDriver.gpus.kubeletPlugin and draDriver.computeDomains.kubeletPlugin",
+    "logVerbosity": "",
+    "webhook": "",
+}
+_TELLING = ("nvidiaDriverRoot", "gpuResourcesEnabledOverride", "kubeletPlugin")
 _PORTS = {"gpus": 51516, "computeDomains": 51515}
 
 
@@ -34,6 +56,29 @@ def driver(source: Source) -> DraDriver:
         compute_domain_plugin=_plugin(source, "computeDomains"),
         controller=_container(source, "draDriver.computeDomains.controller"),
     )
+
+
+def of_own_chart(values: Mapping[str, Any]) -> bool:
+    """Whether values are those of the DRA driver's chart."""
+    return any(key in values for key in _TELLING)
+
+
+def notes_on_own_chart(values: Mapping[str, Any], place: str) -> Iterator[str]:
+    """A note on each value of the DRA driver's chart."""
+    yield (
+        f"{place}: warning: values of the DRA driver's own chart: its pods are left to that chart (helm install); drivers, "
+        "toolkit and CDI of its nodes are carried out; gpustate installs it with gpuCluster.deployCR"
+    )
+    for key, section in values.items():
+        below = [f"{key}.{name}" for name in section] if isinstance(section, Mapping) else []
+        paths = (
+            [key] if key in _OF_CHART else [one for one in _OF_CHART if one.startswith(f"{key}.")]
+        )
+        for path in paths or below or [key]:
+            instead = _OF_CHART.get(path, "")
+            yield f"{place}: not carried out: {path}" + (
+                f": with a GPUCluster {instead}" if instead else ""
+            )
 
 
 def _plugin(source: Source, name: str) -> Container:

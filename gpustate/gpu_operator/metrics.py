@@ -74,10 +74,8 @@ def _note_unused(source: Source, name: str) -> None:
     of_pods = [one for one in source.settings if one.path.startswith(f"{name}.")]
     if on_hosts(source, name):
         unused = [one.path for one in of_pods if one.field.objects]
-        why = (
-            f"{name}.enabled is true in the file, so it is a service of the nodes; without it, pods"
-        )
-        source.note_unused(why, *unused)
+        why = f"{name}.enabled is true in the file, so it is a service of the nodes; as pods with --set {name}.enabled=null"
+        source.note_unused(why, *unused, warn=True)
         source.noted.update(unused)
     elif source.kind == "gpucluster" or not in_pods(source, name):
         source.note_unused(f"{name}.enabled is not true", f"{name}.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpustate.formats.words import quote_name
-from gpustate.gpu_operator import former
+from gpustate.gpu_operator import expected
 from gpustate.gpu_operator.blocks import Fields
 from gpustate.gpu_operator.documents import Item
 
@@ -29,18 +29,14 @@ class Suggestion:
     Args:
         path: the path to use; empty if there is none.
         why: why the key does not exist, if known.
-        removed: the last release that had it.
     """
 
     path: str
     why: str = ""
-    removed: str = ""
 
     @property
     def hint(self) -> str:
         """Half a sentence for an error."""
-        if self.removed:
-            return f"it was removed after {self.removed}; {self.why}"
         return self.why or f"did you mean {self.path}"
 
 
@@ -68,14 +64,11 @@ def suggest(path: str, item: Item, fields: Fields, kind: str) -> Suggestion | No
 
 
 def _from_tables(path: str, item: Item, kind: str) -> Suggestion | None:
-    """A suggestion from the tables of former, expected and renamed keys."""
-    for old in former.FORMER:
-        if old.covers(path, kind) and old.path != old.instead:
-            return Suggestion(old.instead, old.why, old.last)
-    for missed in former.EXPECTED:
+    """A suggestion from the tables of expected and renamed keys."""
+    for missed in expected.EXPECTED:
         if kind in missed.kinds and path == missed.path:
             return Suggestion(missed.instead, missed.why)
-    for wrong, kinds, right in former.RENAMED:
+    for wrong, kinds, right in expected.RENAMED:
         if kind not in kinds:
             continue
         if path == wrong:

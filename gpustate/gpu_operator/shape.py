@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote
-from gpustate.gpu_operator import former, nearest
+from gpustate.gpu_operator import dra, expected, nearest
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import HELM, SECTIONS
 from gpustate.gpu_operator.nearest import top_level
@@ -133,7 +133,12 @@ def counters_file(text: str, file: str) -> PolicyError | None:
 def _part_of_config_map(item: Item, place: str) -> PolicyError | None:
     """The error for a file that belongs into a ConfigMap of a policy; ``None`` for others."""
     file = shlex.quote(place.rpartition(":")[0])
-    if "mig-configs" in item.value:
+    if dra.of_own_chart(item.value):
+        what, fix = (
+            "a values file of the DRA driver's chart",
+            f"give it beside the Operator's: --values {file}",
+        )
+    elif "mig-configs" in item.value:
         what, fix = "a mig-parted file", f"plan a layout of it: gpustate mig plan {file} NAME"
     elif item.text("version") == "v1" and _OF_PLUGIN & set(item.value):
         what = "a configuration of the device plugin"
@@ -153,7 +158,7 @@ def _values(item: Item, place: str) -> str:
     if SECTIONS & set(item.value) or not item.value:
         return "helm"
     key = next(iter(item.value), "")
-    if any(one.path == key and "helm" in one.kinds for one in former.EXPECTED):
+    if any(one.path == key and "helm" in one.kinds for one in expected.EXPECTED):
         return "helm"
     if nearest.spelled_otherwise(key, HELM) or difflib.get_close_matches(key, SECTIONS, 1, 0.85):
         return "helm"  # reported later with the key and a suggestion

@@ -17,13 +17,13 @@ from gpustate.core.layers import REMOVED, Path, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
-from gpustate.gpu_operator import DesiredState, history, records
+from gpustate.gpu_operator import DesiredState, dra, history, records
 from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, without_heading
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import parts
 from gpustate.gpu_operator.shape import WANTED
-from gpustate.policies import document, trees
+from gpustate.policies import document, files, trees
 from gpustate.policies.changes import Changes, Format
 from gpustate.policies.rewriting import Rewritten
 from gpustate.policies.trees import Tree
@@ -65,6 +65,7 @@ def read(
     how = _How(strict, history.release(release) if release is not None else "")
     if not changes:
         return _read(text, path, how, None)
+    changes, own_notes = _without_dra_values(changes)
     documents, said, others = _documents(text, path)
     which = _which(documents)
     how = replace(how, release=how.release or said)
@@ -81,6 +82,7 @@ def read(
     except PolicyError:
         before = None  # the change repairs it
     made = policy.but(*policy.states, last=_last(policy, before, path, others))
+    made.notes = (*made.notes, *own_notes)
     old = _given(before) if before is not None else {}
     for full in made.last:
         value = value_at(old, full[1:])
@@ -151,6 +153,23 @@ def _defaults(state: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _home(key: str) -> Path:
     return () if key in _OBJECT_KEYS else ("spec",)
+
+
+def _without_dra_values(changes: Changes) -> tuple[Changes, list[str]]:
+    """The changes without values files of the DRA driver's chart, and the notes on those."""
+    kept: list[str] = []
+    notes: list[str] = []
+    for file in changes.values:
+        found = (
+            [trees.plain(one) for one in trees.documents(files.text_of(file), file)]
+            if file != "-"
+            else []
+        )
+        if found and isinstance(found[0], dict) and dra.of_own_chart(found[0]):
+            notes += dra.notes_on_own_chart(found[0], file)
+        else:
+            kept.append(file)
+    return replace(changes, values=tuple(kept)), notes
 
 
 def _format(document: Tree, release: str) -> Format:

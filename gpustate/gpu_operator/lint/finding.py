@@ -31,7 +31,6 @@ RULES = {
     rule.id: rule
     for rule in (
         Rule("unknown-key", _ERROR, "A key that the schema or the chart does not have."),
-        Rule("removed-key", _ERROR, "A key that an earlier release of the Operator had."),
         Rule("newer-key", _ERROR, "A key that only a later release of the Operator has."),
         Rule("misnamed-key", _ERROR, "A key under its name in another kind of file."),
         Rule("wrong-type", _ERROR, "A value whose type the schema does not allow."),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
-from gpustate.gpu_operator import choice, former, history, shape, umbrella
+from gpustate.gpu_operator import choice, expected, history, shape, umbrella
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Checker, Problem, Setting
 from gpustate.gpu_operator.choice import Choice
@@ -178,8 +178,6 @@ def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
 
 
 def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -> Iterator[Finding]:
-    if problem.rule == "former":
-        return
     rule, message, fix = _RULES[problem.rule], problem.message, problem.fix
     if problem.rule == "newer":
         message = f"{problem.path} was added in {_since(kind, problem.path)}, and this is {release}"
@@ -187,10 +185,8 @@ def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -
         since = _since(kind, problem.meant.path) if problem.meant is not None else ""
         if since and (history.number(release) or (0,)) < (history.number(since) or (0,)):
             fix = f"{fix}; that was added in {since}, and this is {release}"
-        if problem.meant is not None and problem.meant.removed:
-            rule = "removed-key"
-        elif problem.meant is not None and any(
-            problem.path.startswith(wrong) and kind in kinds for wrong, kinds, _ in former.RENAMED
+        if problem.meant is not None and any(
+            problem.path.startswith(wrong) and kind in kinds for wrong, kinds, _ in expected.RENAMED
         ):
             rule = "misnamed-key"
     elif problem.rule == "misnamed" and problem.meant is not None:

@@ -66,6 +66,8 @@ _SYSTEM = re.compile(r"-(ubuntu|rhel|rhcos|rocky|ol|sles|sl-micro|debian|amzn)\d
 #: The Operator appends the node's system to the tag of these.
 _GET_SYSTEM = ("driver", "gds", "gdrcopy", "vgpuManager")
 _TAGGED_V_SINCE = "v1.10.0"
+#: Earlier tags of the toolkit end in a system, and have no v before 1.6 (values.yaml of v1.7.0, v25.3.2, v25.10.0).
+_TAGGED_ALONE_SINCE = (1, 18, 0)
 _WITH_V = r"v\d+\.\d+(\.\d+)?(-.+)?"
 #: NVIDIA's tags, without the system that the Operator appends to some of them.
 _TAGS: Mapping[str, str] = {
@@ -204,7 +206,10 @@ def _unpublished(context: Context, section: str, path: str, version: str) -> Ite
     if context.before(_TAGGED_V_SINCE) and _TAGS[section] == _WITH_V:
         return
     bare = version.removeprefix("v")
-    meant = next((one for one in (bare, f"v{bare}") if re.fullmatch(_TAGS[section], one)), "")
+    number = history.number(bare)
+    old = section == "toolkit" and number is not None and number < _TAGGED_ALONE_SINCE
+    forms = () if old else (bare, f"v{bare}")
+    meant = next((one for one in forms if re.fullmatch(_TAGS[section], one)), "")
     usual = history.chart_defaults(context.release).get(f"{section}.version")
     example = f"the default of {context.release} is {usual}" if usual else "see NVIDIA's catalogue"
     yield context.find(

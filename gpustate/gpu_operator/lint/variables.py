@@ -170,6 +170,38 @@ def misspelt(context: Context) -> Iterator[Finding]:
                 )
 
 
+#: Read only without autoUpgrade (NVIDIA/k8s-driver-manager: isAutoDrainEnabled), and the key to use with it.
+_WITHOUT_UPGRADES = {
+    "ENABLE_GPU_POD_EVICTION": "podDeletion",
+    "ENABLE_AUTO_DRAIN": "drain.enable",
+    "DRAIN_USE_FORCE": "drain.force",
+    "DRAIN_TIMEOUT_SECONDS": "drain.timeoutSeconds",
+    "DRAIN_DELETE_EMPTYDIR_DATA": "drain.deleteEmptyDir",
+    "DRAIN_POD_SELECTOR_LABEL": "drain.podSelector",
+}
+
+
+def left_to_upgrades(context: Context) -> Iterator[Finding]:
+    """Variables of the driver manager that the Operator's upgrades of the driver replace."""
+    prefix = "" if context.kind == "nvidiadriver" else "driver."
+    if context.value(f"{prefix}upgradePolicy.autoUpgrade") is not True:
+        return
+    for name, _, line in context.env(f"{prefix}manager"):
+        key = _WITHOUT_UPGRADES.get(name, "")
+        if key == "podDeletion" and context.kind == "helm":
+            key = "gpuPodDeletion"
+        if key:
+            yield Finding(
+                "variable",
+                f"{prefix}manager.env",
+                f"{prefix}manager.env {quote(name)} is ignored with {prefix}upgradePolicy.autoUpgrade",
+                context.file,
+                line,
+                f"use {prefix}upgradePolicy.{key}",
+                context.title,
+            )
+
+
 def nearest_name(name: str, known: frozenset[str]) -> str | None:
     """The known name that was probably meant: similar as a whole and word by word."""
     folded = name.upper().replace("-", "_")
@@ -231,4 +263,4 @@ def unsupported_variables(context: Context) -> dict[int, tuple[Support, str]]:
     return found
 
 
-CHECKS = (misspelt, strategies)
+CHECKS = (misspelt, left_to_upgrades, strategies)

@@ -389,5 +389,84 @@ def test_the_only_key_of_the_counters_is_read_whatever_its_name(
         done = gpustate("render", "cp.yaml", "--set", change)
         maps = [one for one in yaml.safe_load_all(done.out) if one["kind"] == "ConfigMap"]
         assert any("dcgm-metrics.csv" in one["data"] for one in maps)
-    with pytest.raises(PolicyError, match="has no key dcgm-metrics.csv"):
+    with pytest.raises(PolicyError, match="has no key dcgm-metrics"):
         load("cp.yaml", set_typed=change, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "driver: {manager: {env: [{name: ENABLE_AUTO_DRAIN, value: 'true'}]}}\n",
+            "is ignored with driver.upgradePolicy.autoUpgrade; use driver.upgradePolicy.drain.enable",
+        ),
+        (
+            "dcgmExporter: {serviceMonitor: {metricRelabelings: []}}\n",
+            "write a ServiceMonitor or a PodMonitor of your own",
+        ),
+        ("toolkit: {version: 1.17.8}\n", "write the complete tag"),
+        ("toolkit: {version: 1.19.0}\n", "write v1.19.0"),
+        ("devicePlugin: {tolerations: []}\n", "use daemonsets.tolerations, for all components"),
+    ],
+)
+def test_lint_says_what_to_write_instead(gpustate: Cli, text: str, said: str) -> None:
+    Path("v.yaml").write_text(text)
+    assert said in gpustate("lint", "v.yaml").out
+
+
+def test_an_alias_is_a_key() -> None:
+    Path("v.yaml").write_text(
+        "x-keys: &pool example.com/gpu-pool\ndaemonsets: {annotations: {*pool : 'true'}}\n"
+    )
+    assert load("v.yaml").states
+    Path("v.yaml").write_text("x-keys: &pool [a]\ndaemonsets: {annotations: {*pool : 'true'}}\n")
+    with pytest.raises(PolicyError, match="a key is not a string"):
+        load("v.yaml")
+
+
+def test_a_policy_of_gpustate_is_none_of_the_operator_s(gpustate: Cli) -> None:
+    Path("own.yaml").write_text(
+        "format: gpustate.policy/1\nstates:\n  driver: {branch: 580}\n  validator: {cuda: false}\n"
+    )
+    assert "is a gpustate policy" in gpustate("lint", "own.yaml").err
+
+
+def test_settings_of_pods_are_named_where_the_exporter_is_a_service_of_the_nodes(
+    gpustate: Cli,
+) -> None:
+    Path("v.yaml").write_text("dcgmExporter: {enabled: true, serviceMonitor: {interval: 15s}}\n")
+    assert "as pods with --set dcgmExporter.enabled=null" in gpustate("render", "v.yaml").err
+    done = gpustate("render", "v.yaml", "--set", "dcgmExporter.enabled=null")
+    assert "as pods" not in done.err
+    assert "kind: ServiceMonitor" in done.out
+
+
+DRA_VALUES = """\
+nvidiaDriverRoot: /
+gpuResourcesEnabledOverride: true
+resources: {gpus: {enabled: true}, computeDomains: {enabled: false}}
+featureGates: {TimeSlicingSettings: true}
+kubeletPlugin: {priorityClassName: system-node-critical}
+"""
+
+
+def test_values_of_the_dra_driver_s_chart_are_noted_key_by_key() -> None:
+    Path("dra.yaml").write_text(DRA_VALUES)
+    evict = (
+        "driver.manager.env[0].name=NODE_LABEL_FOR_GPU_POD_EVICTION,driver.manager.env[0].value=x"
+    )
+    policy = load(CHART, values="dra.yaml", set_typed=f"devicePlugin.enabled=false,{evict}")
+    assert "driver" in states(policy)
+    notes = [note for note in policy.notes if note.startswith("dra.yaml: ")]
+    assert "left to that chart" in notes[0]
+    told = "\n".join(notes[1:])
+    for key in (
+        "nvidiaDriverRoot",
+        "gpuResourcesEnabledOverride",
+        "resources.gpus.enabled",
+        "kubeletPlugin",
+    ):
+        assert f"not carried out: {key}" in told
+    assert "featureGates: with a GPUCluster draDriver.featureGates" in told
+    with pytest.raises(PolicyError, match="is a values file of the DRA driver's chart"):
+        load("dra.yaml")

@@ -22,8 +22,8 @@ from gpustate import registry
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.blocks import Fields, Support
 from gpustate.gpu_operator.companions import REFERENCES
+from gpustate.gpu_operator.expected import EXPECTED, RENAMED
 from gpustate.gpu_operator.fields import CLUSTER_POLICY, NVIDIA_DRIVER
-from gpustate.gpu_operator.former import EXPECTED, FORMER, RENAMED
 from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
 from gpustate.gpu_operator.helm import HELM
 from gpustate.gpu_operator.lint import lint as linted
@@ -190,13 +190,7 @@ def test_keys_that_name_objects_are_leaves_of_their_kind(kind: str) -> None:
         assert reference.path in records(kind)
 
 
-def test_what_is_told_of_former_keys_leads_to_keys_there_are() -> None:
-    policy = _inner(CLUSTER_POLICY) | _inner(HELM)
-    assert len(FORMER) > 60
-    for old in FORMER:
-        assert not old.instead or old.instead in policy, old.path
-        assert {old.first, old.last} <= set(history.releases()), old.path
-        assert not any(old.path in _inner(TABLES[kind]) for kind in old.kinds), old.path
+def test_what_is_told_of_expected_keys_leads_to_keys_there_are() -> None:
     for missed in EXPECTED:
         for kind in missed.kinds:
             assert missed.path not in _inner(TABLES[kind]), missed.path

@@ -89,16 +89,6 @@ def test_keys_of_later_releases_are_dropped_with_a_warning_and_strictly_refused(
         gpu_operator.read(text, "cp.yaml", release="v24.9.2", strict=always_strict)
 
 
-def test_keys_that_a_release_had_are_no_mistake_there() -> None:
-    text = (
-        HEAD
-        + "  validator: {securityContext: {privileged: true}}\n  driver: {rollingUpdate: {maxUnavailable: '1'}}\n"
-    )
-    for release, warned in (("v1.8.0", 1), ("v22.9.0", 1), ("v26.7.0", 2)):
-        notes = gpu_operator.read(text, "cp.yaml", release=release).notes
-        assert sum("warning: unknown key" in note for note in notes) == warned, release
-
-
 def test_the_chart_s_defaults_are_those_of_the_release() -> None:
     notes = gpu_operator.read("operator: {}\n", "v.yaml", release="v24.6.0").notes
     (note,) = [one for one in notes if "default versions of the chart of v24.6.0" in one]

@@ -1,7 +1,4 @@
-"""Keys that were removed, never existed, or have another name in another kind of file.
-
-First and last releases are extracted from the schemas and templates of the releases, like the data of
-:mod:`gpustate.gpu_operator.history`.
+"""Keys that people expect, that earlier releases had, or that have another name in another kind of file.
 
 Sources:
     NVIDIA/gpu-operator, tags 1.3.0 to v26.7.0: config/crd/bases, deployments/gpu-operator.
@@ -9,117 +6,14 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-_OLD = ("driver", "toolkit", "devicePlugin", "dcgmExporter", "gfd", "migManager", "validator")
-_PRIVILEGED = (*_OLD, "dcgm", "nodeStatusExporter")
-_ENVIRONMENTS = (
-    *(f"{name}.env[]" for name in ("devicePlugin", "toolkit", "driver", "dcgmExporter", "gfd")),
-    *(f"{name}.env[]" for name in ("dcgm", "gds", "migManager", "nodeStatusExporter", "validator")),
-    *("sandboxDevicePlugin.env[]", "vfioManager.env[]", "vgpuDeviceManager.env[]"),
-    *("vgpuManager.env[]", "driver.manager.env[]", "vgpuManager.driverManager.env[]"),
-    "vfioManager.driverManager.env[]",
-    *(
-        f"validator.{part}.env[]"
-        for part in ("cuda", "driver", "plugin", "toolkit", "vfioPCI", "vgpuDevices", "vgpuManager")
-    ),
-)
-_LABELS = "node labels nvidia.com/gpu.deploy.* select its nodes"
 BOTH = ("clusterpolicy", "helm")
 
 
 @dataclass(frozen=True, slots=True)
-class Former:
-    """A key of earlier releases, with all keys below it.
-
-    Args:
-        path: as in the tables.
-        first, last: releases.
-        why: what to do about it, half a sentence.
-        instead: the path to use, if any.
-        kinds: of files it applies to.
-    """
-
-    path: str
-    first: str
-    last: str
-    why: str
-    instead: str = ""
-    kinds: tuple[str, ...] = BOTH
-
-    def covers(self, path: str, kind: str) -> bool:
-        """Whether a path of a file is this one or below it."""
-        mine = path == self.path or path.startswith((f"{self.path}.", f"{self.path}[]"))
-        return mine and kind in self.kinds
-
-
-def _moved(path: str, first: str, last: str, instead: str) -> Former:
-    return Former(path, first, last, f"use {instead}", instead)
-
-
-def _formers() -> Iterator[Former]:
-    for name in _OLD:
-        first = "v1.7.0" if name in ("migManager", "validator") else "1.3.0"
-        yield Former(f"{name}.nodeSelector", first, "v1.7.1", _LABELS)
-        yield Former(f"{name}.affinity", first, "v1.7.1", _LABELS)
-        yield _moved(f"{name}.tolerations", first, "v1.7.1", "daemonsets.tolerations")
-        yield _moved(
-            f"{name}.priorityClassName", "v1.7.0", "v1.7.1", "daemonsets.priorityClassName"
-        )
-        yield Former(
-            f"{name}.podSecurityContext",
-            first,
-            "v1.7.1",
-            "a ClusterPolicy has daemonsets.podSecurityContext for all",
-            "daemonsets.podSecurityContext",
-        )
-    for name in _PRIVILEGED:
-        yield Former(
-            f"{name}.securityContext", "1.3.0", "v1.10.1", "the Operator sets what each needs"
-        )
-    for path in _ENVIRONMENTS:
-        yield Former(
-            f"{path}.valueFrom",
-            "1.4.0",
-            "v23.3.2",
-            "driver.secretEnv takes variables of the driver from a Secret, nothing else does",
-        )
-    for name in ("devicePlugin", "dcgmExporter", "toolkit"):
-        yield _moved(f"{name}.repoConfig", "1.4.0", "1.6.2", "driver.repoConfig")
-        yield _moved(f"{name}.licensingConfig", "1.6.0", "1.6.2", "driver.licensingConfig")
-    yield Former(
-        "driver.repoConfig.destinationDir",
-        "1.4.0",
-        "v1.8.2",
-        "the folder depends on the distribution; set only driver.repoConfig.configMapName",
-        "driver.repoConfig.configMapName",
-    )
-    yield _moved("driver.rollingUpdate", "v1.11.1", "v22.9.0", "driver.upgradePolicy")
-    yield _moved(
-        "driver.use_ocp_driver_toolkit", "v1.9.0", "v1.10.1", "operator.use_ocp_driver_toolkit"
-    )
-    yield _moved("gfd.migStrategy", "1.3.0", "1.6.2", "mig.strategy")
-    yield _moved("operator.migStrategy", "v1.7.0", "v22.9.0", "mig.strategy")
-    yield Former("gfd.discoveryIntervalSeconds", "1.3.0", "1.6.2", "GFD runs every 60 seconds")
-    yield _moved("operator.deployGFD", "1.3.0", "1.4.0", "gfd.enabled")
-    yield _moved("operator.validator", "1.3.0", "1.6.2", "validator")
-    yield Former(
-        "operator.defaultGPUMode",
-        "1.5.0",
-        "1.5.1",
-        "use sandboxWorkloads.defaultWorkload",
-        "sandboxWorkloads.defaultWorkload",
-        kinds=("clusterpolicy",),
-    )
-
-
-FORMER = tuple(_formers())
-
-
-@dataclass(frozen=True, slots=True)
 class Expected:
-    """A key that people expect but no release ever had."""
+    """A key that people expect, and what to write instead."""
 
     path: str
     why: str
@@ -127,6 +21,21 @@ class Expected:
     kinds: tuple[str, ...] = BOTH
 
 
+_LABELS = "node labels nvidia.com/gpu.deploy.* select its nodes"
+_COMPONENTS = (
+    *(
+        "driver",
+        "toolkit",
+        "devicePlugin",
+        "dcgm",
+        "dcgmExporter",
+        "gfd",
+        "migManager",
+        "validator",
+    ),
+    "nodeStatusExporter",
+)
+_OF_ALL = ("tolerations", "priorityClassName", "podSecurityContext")
 _ALL = ("clusterpolicy", "helm", "nvidiadriver", "gpucluster")
 _OBJECTS = ("clusterpolicy", "nvidiadriver", "gpucluster")
 _PARAMETERS = "set them in a ConfigMap named by kernelModuleConfig.name"
@@ -143,6 +52,29 @@ CHART_VALUES = (
 )
 _CHART_OF_EXPORTER = "a value of the dcgm-exporter chart; the Operator has dcgmExporter.{}"
 EXPECTED = (
+    *(
+        Expected(f"{name}.{key}", f"use daemonsets.{key}, for all components", f"daemonsets.{key}")
+        for name in _COMPONENTS
+        for key in _OF_ALL
+    ),
+    *(
+        Expected(f"{name}.{key}", why)
+        for name in _COMPONENTS
+        for key, why in (
+            ("nodeSelector", _LABELS),
+            ("affinity", _LABELS),
+            ("securityContext", "the Operator sets what each component needs"),
+        )
+        if (name, key) != ("driver", "nodeSelector")
+    ),
+    Expected(
+        "dcgmExporter.serviceMonitor.metricRelabelings",
+        "no release has it; write a ServiceMonitor or a PodMonitor of your own",
+    ),
+    Expected("driver.rollingUpdate", "use driver.upgradePolicy", "driver.upgradePolicy"),
+    Expected("gfd.migStrategy", "use mig.strategy", "mig.strategy"),
+    Expected("operator.migStrategy", "use mig.strategy", "mig.strategy"),
+    Expected("operator.deployGFD", "use gfd.enabled", "gfd.enabled"),
     Expected("daemonsets.nodeSelector", _LABELS),
     Expected("daemonsets.affinity", _LABELS),
     Expected("daemonsets.env", "set env per component"),
