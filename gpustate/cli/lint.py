@@ -37,7 +37,7 @@ def lint(
 ) -> None:
     """Check GPU Operator files: ClusterPolicy, NVIDIADriver, GPUCluster, Helm values; '-' is standard input.
 
-    Reports unknown keys with a suggestion, removed and deprecated ones, keys that the Operator ignores,
+    Reports unknown keys with a suggestion, deprecated ones, keys that the Operator ignores,
     contradictory settings, and the same in ConfigMaps beside the file. No node is contacted. Without
     --strict the exit code is 0 whatever is found.
     """
