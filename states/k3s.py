@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from gpustate import Change, Disruption, Node, Plan, ProbeError, State, Step, ops, shell
+from gpustate import Change, Disruption, Node, NodeFacts, Plan, ProbeError, State, Step, ops, shell
 from gpustate.core.queries import Answer
 from gpustate.core.shared_probes import shown
 from gpustate.formats.containerd import Handler, effective, handler_problems
@@ -244,7 +244,7 @@ class K3sHandlerRegistered(State[Observed]):
         late = bool(observed.lacks) or observed.late
         return replace(observed, lacks=(), late=late, dead="", active=True, running=True)
 
-    def worst_case(self, observed: Observed) -> tuple[Disruption, str] | None:
+    def worst_case(self, observed: Observed, facts: NodeFacts) -> tuple[Disruption, str] | None:
         return (
             (self.worst, "it was started before the program was installed")
             if observed.unit

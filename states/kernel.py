@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.formats import dkms, dpkg
 from gpustate.ops import kmod, modsign
 from gpustate.probes.kernels import Kernels, default_kernel
@@ -217,7 +217,7 @@ class KernelPinned(State[Observed]):
         )
         return plan
 
-    def worst_case(self, observed: Observed) -> tuple[Disruption, str] | None:
+    def worst_case(self, observed: Observed, facts: NodeFacts) -> tuple[Disruption, str] | None:
         if self.release is None or observed.running == self.release:
             return Disruption.NONE, ""
         return Disruption.REBOOT, ""

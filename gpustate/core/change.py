@@ -75,6 +75,7 @@ class Plan:
         refusal: why this state must not be applied here, with the next move; ``None`` when it may.
         warnings: as notes, but shown of the node, and also where there is nothing to do.
         gpu_users: programs that have a GPU open and must have ended, as ``pid 7 (python3, user alice, pod trainer-0)``.
+        restarted: units that are stopped for it and started again.
         versions: what gets another version, the one before (empty: it is not there), and the one after, where
             no change says so.
         blocked: what only a person at the node's console can do, once nothing is left to change; states
@@ -86,6 +87,7 @@ class Plan:
     refusal: str | None = None
     warnings: tuple[str, ...] = ()
     gpu_users: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
     versions: tuple[tuple[str, str, str], ...] = ()
     blocked: str | None = None
 

@@ -81,6 +81,7 @@ class StateResult:
                 refusal=mask_data(plan.refusal),
                 warnings=mask_data(plan.warnings),
                 gpu_users=mask_data(plan.gpu_users),
+                restarted=mask_data(plan.restarted),
                 blocked=mask_data(plan.blocked),
             ),
             reason=mask(self.reason),

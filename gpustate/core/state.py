@@ -233,7 +233,7 @@ class State(BaseModel, Generic[ObservedT]):
         """SHOULD: what differs, each with its cost. Pure; ``plan(desired(observed))`` is empty."""
         return diff(observed, self.desired(observed))
 
-    def worst_case(self, observed: ObservedT) -> tuple[Disruption, str] | None:
+    def worst_case(self, observed: ObservedT, facts: NodeFacts) -> tuple[Disruption, str] | None:
         """MAY: the most a plan that is not known yet may cost this node, and on which condition. Pure.
 
         It counts what no other state of the policy changes, and is no less than what :meth:`plan` of the same observation

@@ -20,7 +20,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats import schemas
 from gpustate.formats.masking import MASK, mask_data
 from gpustate.manifests.settings import ClusterObjects
-from gpustate.plan.groups import TOUCHED, Group, counts, group, groups_data, totals
+from gpustate.plan.groups import RESTARTED, TOUCHED, Group, counts, group, groups_data, totals
 
 PLAN_FORMAT = "gpustate.plan/1"
 RESULT_FORMAT = "gpustate.result/1"
@@ -120,7 +120,7 @@ def node_data(node: NodeResult) -> dict[str, Any]:
 
 
 def _disturbed(node: NodeResult) -> list[dict[str, str]]:
-    """Workloads that leave, and further programs that have a GPU open."""
+    """Workloads that leave, further programs that have a GPU open, and services that are restarted."""
     pods = tuple(f"pod {name.rpartition('/')[2]})" for name, _ in node.workloads)
     programs = (
         (user, "has a GPU open")
@@ -128,7 +128,10 @@ def _disturbed(node: NodeResult) -> list[dict[str, str]]:
         for user in state.plan.gpu_users
         if not user.endswith(pods)
     )
-    return [{"name": name, "how": how} for name, how in (*node.workloads, *programs)]
+    restarted = dict.fromkeys(
+        (unit, RESTARTED) for state in node.states for unit in state.plan.restarted
+    )
+    return [{"name": name, "how": how} for name, how in (*node.workloads, *programs, *restarted)]
 
 
 def policy_data(policy: Policy, source: str) -> dict[str, Any]:

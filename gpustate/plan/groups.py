@@ -21,6 +21,8 @@ NODE, NUMBER = "(node)", "..."
 _OWN = re.compile(
     r"\b(pid |process |\w+-)(?:(?<=pid )[0-9]+|(?<=process )[0-9]+|(?<=-)[0-9a-f]{32,64})\b"
 )
+#: What becomes of a service that a node's change disturbs.
+RESTARTED = "is stopped and started again"
 #: A node that needs its console has a plan for everything else.
 _PLANNED = ("ok", "blocked: needs a console")
 #: Outcomes of states that a plan would change.

@@ -47,8 +47,7 @@ def report(document: Mapping[str, Any], *, order: Sequence[tuple[str, str]] = ()
     title = f"Plan: {text(document['policy']['name'])}, {_nodes(view.size)}"
     main = [
         _first_page(view),
-        _cards(view),
-        section("Disruption", _totals(view)) if view.totals else "",
+        section("Disruption", _totals(view)) if _several(view) else "",
         section("Nodes", _groups(view), "nodes"),
         objects_html(document),
         notes_html(document["notes"]),
@@ -128,10 +127,14 @@ def _origin(document: Mapping[str, Any]) -> str:
     return f'<dl class="origin">{rows}</dl>' if rows else ""
 
 
+def _several(view: Overview) -> bool:
+    return sum(one.pending for one in view.groups) > 1
+
+
 def _first_page(view: Overview) -> str:
     """What changes, group by group, and how the nodes go back."""
     parts = [
-        f'<h3><span class="mono">{text(", ".join(one.ranges[:_RANGES]))}</span> '
+        f'<h3 class="names"><span class="mono">{text(", ".join(one.ranges[:_RANGES]))}</span> '
         f"{_nodes(len(one.names))} {tag(*_at_worst(one))}</h3>{_list(summary(one))}"
         for one in view.groups
         if one.pending
@@ -151,59 +154,11 @@ def _list(rows: Sequence[tuple[str, str]]) -> str:
     return f'<dl class="facts">{body}</dl>'
 
 
-def _cards(view: Overview) -> str:
-    counts = view.counts
-    words = {
-        "change": ("would change", "accent"),
-        "unchanged": ("unchanged", "good"),
-        "refused": ("refused", "bad"),
-        "not_planned": ("not planned", "bad"),
-    }
-    kinds = [(counts.get(key, 0), *both) for key, both in words.items()]
-    legend = ", ".join(f"{count:,} {word}" for count, word, _ in kinds if count)
-    parts = bar([(count, f"f{colour}") for count, _, colour in kinds], legend)
-    cards = [card("Nodes", f"{view.size:,}", parts + legend)]
-    if view.totals:
-        cards.append(_worst(view))
-    return f'<div class="cards">{"".join(cards)}</div>'
-
-
-def _worst(view: Overview) -> str:
-    """Nodes by worst disruption; paler if it is only possible."""
-    parts: list[tuple[int, str]] = []
-    said: list[str] = []
-    for row in view.totals:
-        word = str(row["disruption"])
-        for key, mark, likely in (("nodes", "", ""), ("possible", " maybe", "possibly ")):
-            if row[key]:
-                parts.append((row[key], f"f{word}{mark}"))
-                said.append(f"{row[key]:,} {likely}{word}")
-    sure = bool(parts) and not parts[0][1].endswith("maybe")
-    worst = said[0].split()[-1] if said else "none"
-    told = ", ".join(said)
-    big = worst if sure else f"up to {worst}"
-    return card("Disruption at worst", big, bar(parts, told) + told)
-
-
 def card(title: str, big: str, more: str) -> str:
     """A card with a number or word."""
     return (
         f'<dl class="card"><dt>{title}</dt><dd class="big">{big}</dd>'
         f'<dd class="soft">{more}</dd></dl>'
-    )
-
-
-def bar(parts: Sequence[tuple[int, str]], told: str) -> str:
-    """Shares of a whole as a bar; the same is shown as text."""
-    whole = sum(number for number, _ in parts) or 1
-    x, rects = 0.0, ""
-    for number, name in parts:
-        width = 1000 * number / whole
-        rects += f'<rect class="{name}" x="{x:.1f}" y="0" width="{width:.1f}" height="10"/>'
-        x += width
-    return (
-        f'<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" '
-        f'aria-label="{text(told)}">{rects}</svg>'
     )
 
 
@@ -236,7 +191,7 @@ def _totals(view: Overview) -> str:
         '<p class="soft">A node counts once, at the worst its plan costs it; <em>possibly</em>: only on the '
         "conditions named above.</p>"
     )
-    return note + table(["At worst", "That is", "Surely", "Possibly", "Changes"], rows, 3)
+    return note + table(["At worst", "That is", "Nodes", "Possibly", "Changes"], rows, 3)
 
 
 def _kind(one: Group) -> str:

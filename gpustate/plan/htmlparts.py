@@ -36,6 +36,7 @@ a{color:var(--accent)}
 .lead{font-size:16px;max-width:75ch}
 .origin{display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;font-size:13px;color:var(--soft)}
 .origin dd{margin:0;min-width:0}
+h3.names{color:var(--ink);font-size:15px;display:flex;gap:4px 14px;flex-wrap:wrap;align-items:baseline}
 .facts{display:grid;grid-template-columns:6.5em 1fr;gap:3px 12px;margin-bottom:14px}
 .facts dt{color:var(--soft)}.facts dd{margin:0;min-width:0;overflow-wrap:anywhere}
 button,input[type=search]{font:inherit;color:inherit;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:6px 12px}
@@ -52,7 +53,6 @@ section.block{margin-bottom:14px}
 .card dt{color:var(--soft);font-size:13px}
 .card dd{margin:0}
 .big{font-size:30px;line-height:1.25;font-weight:650;font-variant-numeric:tabular-nums}
-.bar{display:block;width:100%;height:10px;margin:8px 0 6px;border-radius:5px;overflow:hidden}
 table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:6px 14px 6px 0;border-bottom:1px solid var(--hair);vertical-align:top}
 th{color:var(--soft);font-weight:600;font-size:13px}
@@ -65,9 +65,7 @@ td.num:last-child,th.num:last-child{padding-right:0}
 .none::before{background:var(--none)}.reload::before{background:var(--reload)}.restart::before{background:var(--restart)}
 .drain::before{background:var(--drain)}.reset::before{background:var(--reset)}.reboot::before{background:var(--reboot)}
 .bad::before{background:var(--bad)}.good::before{background:var(--good)}
-.fnone{fill:var(--none)}.freload{fill:var(--reload)}.frestart{fill:var(--restart)}.fdrain{fill:var(--drain)}
-.freset{fill:var(--reset)}.freboot{fill:var(--reboot)}.fbad{fill:var(--bad)}.fgood{fill:var(--good)}.faccent{fill:var(--accent)}
-.maybe{fill-opacity:.5}.nowrap{white-space:nowrap}
+.nowrap{white-space:nowrap}
 ul.plain{list-style:none;margin:0;padding:0}
 dl{margin:0}
 ol.text{margin:8px 0 0;padding-left:24px;font-size:13px}

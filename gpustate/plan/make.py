@@ -257,7 +257,7 @@ def _worst_case(state: AnyState, observations: Observations) -> tuple[Disruption
     if state.name not in observations.observed:
         return state.worst, state.worst_if
     try:
-        return state.worst_case(observations.observed[state.name])
+        return state.worst_case(observations.observed[state.name], observations.view.facts)
     except Exception:  # noqa: BLE001  evaluated again in its stage
         return state.worst, state.worst_if
 

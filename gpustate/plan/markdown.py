@@ -148,13 +148,13 @@ def _totals(view: Overview) -> list[str]:
         ]
         for row in view.totals
     ]
-    return table(["at worst", "that is", "surely", "possibly", "changes"], rows, 3)
+    return table(["at worst", "that is", "nodes", "possibly", "changes"], rows, 3)
 
 
 def _summary(one: Group) -> list[str]:
     """The rows of the first page of a group."""
     lines = [
-        f"**{code(', '.join(one.ranges))}** ({len(one.names)} nodes), at worst {one.node['disruption']}:",
+        f"**{code(', '.join(one.ranges))}** ({len(one.names)} node{'s' * (len(one.names) != 1)}), at worst {one.node['disruption']}:",
         "",
     ]
     return lines + [f"- {name}: {text(value)}" for name, value in summary(one)]

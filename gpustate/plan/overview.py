@@ -12,7 +12,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.file_queries import apart
 from gpustate.formats.words import cut
 from gpustate.plan.context import troubled
-from gpustate.plan.groups import Group, as_said, counts, group, totals
+from gpustate.plan.groups import RESTARTED, Group, as_said, counts, group, totals
 from gpustate.plan.ranges import natural
 
 #: Longest value of a change on one line.
@@ -229,6 +229,8 @@ def summary(one: Group) -> list[tuple[str, str]]:
         ("versions", ", ".join(_version(row) for row in versions)),
         ("surely", _effects(one, certain=True)),
         ("possibly", _effects(one, certain=False)),
+        ("reboots", "" if one.worst[0] in ("reboot", "none") else "none"),
+        ("restarted", ", ".join(sorted({n for _, n, how in one.disturbed if how == RESTARTED}))),
         *(("note", note) for note in one.node.get("notes", ())),
         ("in use", _in_use(one)),
     ]
@@ -243,8 +245,9 @@ def _version(row: Mapping[str, str]) -> str:
 def _effects(one: Group, *, certain: bool) -> str:
     """The states that cost something, level by level."""
     levels: dict[str, dict[str, str]] = {}
+    sure = {effect.disruption for effect in one.effects if effect.certain}
     for effect in one.effects:
-        if effect.certain == certain:
+        if effect.certain == certain and (certain or effect.disruption not in sure):
             level = levels.setdefault(effect.disruption.word, {})
             condition = effect.condition and f", only if {effect.condition}"
             level.setdefault(effect.state, f"{effect.state}{condition}")
@@ -256,7 +259,9 @@ def _effects(one: Group, *, certain: bool) -> str:
 def _in_use(one: Group) -> str:
     """How many workloads are disturbed, by their namespaces."""
     kinds: dict[str, int] = {}
-    for _, name, _ in one.disturbed:
+    for _, name, how in one.disturbed:
+        if how == RESTARTED:
+            continue
         space, slash, _ = name.partition("/")
         kind = f"pods of {space}" if slash else "jobs" if name.startswith("job ") else "programs"
         kinds[kind] = kinds.get(kind, 0) + 1
@@ -276,7 +281,7 @@ def closing(view: Overview) -> list[tuple[str, str]]:
         rows.append(
             (
                 "way back",
-                f"{command}{limit} restores packages, module parameters, files, services and the MIG layout, where a repository still has the versions of before",
+                f"{command}{limit} (restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)",
             )
         )
     return rows

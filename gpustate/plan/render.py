@@ -13,7 +13,7 @@ from typing import Any
 from gpustate.formats.words import cut, printable
 from gpustate.plan import objects
 from gpustate.plan.context import retry, troubled
-from gpustate.plan.groups import Group
+from gpustate.plan.groups import RESTARTED, Group
 from gpustate.plan.overview import (
     PROCEEDS,
     QUIET,
@@ -167,6 +167,8 @@ def _summary(page: Page, one: Group) -> None:
     _rows(page, summary(one), "  ")
     by_node: dict[str, list[str]] = {}
     for node, name, how in one.disturbed:
+        if how == RESTARTED:
+            continue
         by_node.setdefault(node, []).append(name if how == "leaves" else f"{name} ({how})")
     for node, names in list(by_node.items())[:_NODES]:
         more = f" and {len(names) - _WORKLOADS} more" if len(names) > _WORKLOADS else ""
@@ -298,7 +300,7 @@ def fleet_page(document: Mapping[str, Any]) -> Page:
     if not view.counts["change"]:
         return page
     if sum(one.pending for one in view.groups) > 1:
-        page.add((f"{'Disruption':<12}{'surely':>7}{'possibly':>10}{'changes':>9}", "bold"))
+        page.add((f"{'Disruption':<12}{'nodes':>7}{'possibly':>10}{'changes':>9}", "bold"))
         for row in view.totals:
             word = str(row["disruption"])
             numbers = (f"{row[key] or '-':>{width}}" for key, width in _COLUMNS)

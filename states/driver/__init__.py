@@ -468,7 +468,7 @@ class DriverInstalled(DriverParameters):
             return Disruption.REBOOT, f"{foreign[0].who} holds a GPU"
         return Disruption.DRAIN, f"the loaded modules are {'un' if unloads else 're'}loaded"
 
-    def worst_case(self, observed: Observed) -> tuple[Disruption, str] | None:
+    def worst_case(self, observed: Observed, facts: NodeFacts) -> tuple[Disruption, str] | None:
         if observed.in_use:
             return Disruption.REBOOT, f"its modules have to change: {observed.in_use}"
         if observed.loaded is None:
@@ -506,7 +506,13 @@ class DriverInstalled(DriverParameters):
         warnings = refusals.warnings(observed) if wanted.autoload_text else ()
         users = tuple(holder.who for holder in self._foreign_holders(observed))
         notes = tuple(self._notes(observed, wanted))
-        return Plan(plan.changes, notes, warnings=tuple(warnings), gpu_users=users)
+        return Plan(
+            plan.changes,
+            notes,
+            warnings=tuple(warnings),
+            gpu_users=users,
+            restarted=observed.services if wanted.loaded and cost is Disruption.DRAIN else (),
+        )
 
     def _notes(self, observed: Observed, wanted: Observed) -> Iterator[str]:
         yield from self._stops(observed)
@@ -535,8 +541,6 @@ class DriverInstalled(DriverParameters):
             left = [unit for unit in observed.services if unit not in scripts.OWN_SERVICES]
             if left:
                 yield f"stopped for it, and not started again without a driver: {', '.join(left)}"
-        elif observed.services and self._load_cost(observed)[0] is Disruption.DRAIN:
-            yield f"stopped for it and started again: {', '.join(observed.services)}"
 
     # --- refuse --------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.errors import PolicyError
-from gpustate.mig import builtin, saved
+from gpustate.mig import builtin, saved, tables
 from gpustate.mig.config import Config
 from gpustate.mig.document import change_lines
 from gpustate.mig.plan import NodePlan
@@ -270,7 +270,7 @@ class MigLayoutApplied(State[Observed]):
                 return f"{'; '.join(dict.fromkeys(held))}; stop that, name its service in clients, or set in_use: reboot"
         return None
 
-    def worst_case(self, observed: Observed) -> tuple[Disruption, str] | None:
+    def worst_case(self, observed: Observed, facts: NodeFacts) -> tuple[Disruption, str] | None:
         now = self.plan(observed).disruption
         if self.in_use == "reboot" or now is Disruption.REBOOT:
             return (
@@ -278,7 +278,10 @@ class MigLayoutApplied(State[Observed]):
                 "a GPU is in use, or cannot be reset, when its MIG mode changes",
             )
         if observed.problem:
-            return self.worst, "the MIG mode of a GPU of the Ampere generation changes"
+            models = map(tables.by_device_id().get, (gpu.device_id for gpu in facts.gpus))
+            if any(model is None or model.architecture == "ampere" for model in models):
+                return self.worst, "the MIG mode of a GPU changes"
+            return Disruption.DRAIN, "the MIG mode of a GPU changes"
         return max(
             now, Disruption.DRAIN
         ), "the layout is not there any more when the driver is loaded"
@@ -297,8 +300,6 @@ class MigLayoutApplied(State[Observed]):
             if self.in_use == "drain" and self._held_by_pods(observed, plan):
                 mode, parts = max(mode, Disruption.DRAIN), max(parts, Disruption.DRAIN)
         notes = [*_whys(plan), *plan.notes]
-        if plan and stops:
-            notes.append(f"stopped for it and started again: {', '.join(stops)}")
         if observed.image:
             notes.append("MIG is configured by the machine itself, at its first boot")
         found = diff(
@@ -326,7 +327,8 @@ class MigLayoutApplied(State[Observed]):
             replace(one, lines=change_lines(plan)) if one.field == told else one
             for one in found.changes
         )
-        return replace(found, changes=changes, warnings=tuple(self._warnings(observed)))
+        warnings = tuple(self._warnings(observed))
+        return replace(found, changes=changes, warnings=warnings, restarted=tuple(stops))
 
     def _warnings(self, observed: Observed) -> Iterator[str]:
         known = observed.before is not None and saved.is_whole(observed.before)

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from gpustate import ops, registry
 from gpustate.core.change import Plan
 from gpustate.core.encode import fingerprint, plain
-from gpustate.core.facts import FactsQuery, NodeView
+from gpustate.core.facts import FactsQuery, NodeFacts, NodeView
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.policy import build, parameters
 from gpustate.core.state import AnyState
@@ -326,7 +326,7 @@ def test_a_plan_says_exactly_what_differs(name: str, data: st.DataObject) -> Non
         assert (change.before, change.after) == both
     assert state.plan(seen) == plan, "a plan is a function of the observation"
     if state.known_after and not state.absent:
-        case = state.worst_case(seen)
+        case = state.worst_case(seen, NodeFacts())
         assert case is None or plan.disruption <= case[0], (
             "a plan may not cost more than was said beforehand"
         )

@@ -76,7 +76,7 @@ def test_the_facts_of_the_node_lower_the_worst_case(
 ) -> None:
     last = one("b", known_after=("a",), worst=Disruption.REBOOT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(last), "worst_case", lambda self, observed: case)
+        patch.setattr(type(last), "worst_case", lambda self, observed, facts: case)
         results = make.make([one("a"), last], observations(a=None, b="x"))
     assert (results["b"].outcome.value, (results["b"].worst, results["b"].condition)) == (
         outcome,

@@ -45,6 +45,7 @@ def test_nodes_that_share_a_plan_are_shown_once() -> None:
     assert page(*nodes) == golden("""
         gpu[1-2,4] (3 nodes)  at worst: restart
           surely    restart (a service restarts, workloads continue): driver
+          reboots   none
           ~ driver  restart
                  /etc/x.conf: content  (the policy says so)
         gpu3  nothing to do
@@ -83,10 +84,11 @@ def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_p
           versions  driver 570.1 -> 580.2
           surely    drain (GPU workloads must leave): driver
           possibly  reset (a GPU is reset): mig, only if the MIG mode changes
+          reboots   none
           note      old
           in use    2 pods of a
             gpu2  a/train-0, a/train-1 (is waited for, 60 s at most)
-        way back  gpustate rollback -i hosts restores packages, module parameters, files, services and the MIG layout, where a repository still has the versions of before
+        way back  gpustate rollback -i hosts (restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)
 
         Changes:
         gpu1  at worst: reboot
@@ -282,6 +284,7 @@ def test_a_diff_shows_the_lines_of_files_and_no_secret() -> None:
     ) == golden("""
         gpu1  at worst: restart
           surely    restart (a service restarts, workloads continue): s
+          reboots   none
           ~ s  restart
                  /etc/x.conf: content  (the policy says so)
                  --- /etc/x.conf

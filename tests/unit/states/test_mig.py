@@ -136,7 +136,7 @@ def test_a_service_that_is_known_is_stopped_by_name_and_costs_a_restart() -> Non
     observed = state.probe(fake)
     plan = state.plan(observed)
     assert plan.disruption is Disruption.RESTART
-    assert "stopped for it and started again: nvidia-dcgm.service" in plan.notes
+    assert plan.restarted == ("nvidia-dcgm.service",)
     text = "\n".join(
         step.script()
         for step in state.apply(observed, plan)
