@@ -84,8 +84,8 @@ CRI_DEAD = (
 )
 NOT_READ = f"restart containerd: systemctl restart containerd; or apply (state containerd): {APPLY}"
 CGROUP_DRIVERS = (
-    "set SystemdCgroup of these handlers, and the kubelet's cgroupDriver, to the same driver; restart the "
-    "runtime and the kubelet"
+    "set SystemdCgroup of these handlers, and the kubelet's cgroupDriver, to the same driver; then: "
+    "systemctl restart containerd kubelet"
 )
 HANDLER_BINARY = by_apply(
     "install the container toolkit and fix the handler", "container-toolkit", "containerd"

@@ -289,7 +289,7 @@ CAUSES = (
     Cause("handler-of-another-program", "runtime", _evidence_with("not nvidia-container-runtime"), remedies.HANDLER_BINARY,
           state="containerd"),
     Cause("runtime-template-in-the-way", "runtime", _template,
-          "remove the template, or add the nvidia runtime to it; without a template the runtime is detected automatically",
+          "remove the template, or add the nvidia runtime to it; then: systemctl restart k3s, or k3s-agent, rke2-server, rke2-agent",
           ("rancher/rke2#3385",), explains=False),
     Cause("container-runtime-failed", "runtime", _other_runtime,
           "fix what the message names, or restore the file's original (cp -p), and restart the runtime; then apply "

@@ -381,7 +381,7 @@ CAUSES = (
     _own("device-plugin-lacks-gpus", _PLUGIN, _too_few, "restart the plugin's pod, which detects GPUs only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#82"),
     _own("mig-manager-stuck", _SCHEDULER, _mig_manager,
-         "set the paused labels to true and nvidia.com/mig.config again: kubectl label node NODE --overwrite LABEL=true; show the difference: gpustate mig plan",
+         "set the paused labels to true and nvidia.com/mig.config again: kubectl label node NODE --overwrite LABEL=true; show the difference: gpustate mig plan CONFIG NAME -l NODE",
          "NVIDIA/mig-parted#485", "NVIDIA/gpu-operator#2833"),
     _own("operator-upgrade-stuck", _SCHEDULER, _upgrade,
          "fix failed checks before this one and retry the Operator's upgrade: kubectl label node NODE --overwrite nvidia.com/gpu-driver-upgrade-state=upgrade-required",

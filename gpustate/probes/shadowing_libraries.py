@@ -15,9 +15,7 @@ from gpustate import shell
 
 #: Prints ``beside=FOREIGN|OWN`` for each library whose link leads to a file of no package, with the package's file.
 SCRIPT = shell.load("shadowing_libraries", "gpustate.probes")
-REMEDY = (
-    "move it out of that folder and run ldconfig, which no apply does, for it is not gpustate's"
-)
+REMEDY = "move it out of that folder, which no apply does, as it is foreign; then: ldconfig"
 
 
 def describe(rows: Iterable[str]) -> tuple[str, ...]:
