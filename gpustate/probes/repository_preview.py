@@ -15,6 +15,7 @@ from gpustate.formats import rpm
 #: Begins the reason of a node that cannot be asked.
 NO_ROOM = "no room"
 _MARK = re.compile(r"\b[EW]: ")
+_FOLLOWS = re.compile(r"^Failed to fetch |Some index files failed")
 _FAILED = "=preview failed "
 
 
@@ -34,9 +35,9 @@ def failure(output: str) -> str:
     _, failed, reason = output.partition(_FAILED)
     words = (_MARK.sub("", line).strip().rstrip(".") for line in reason.splitlines())
     lines = [line for line in dict.fromkeys(words) if line]
-    # apt ends with what follows from the lines before.
-    shown = [line for line in lines if "Some index files failed" not in line] or lines
-    return "; ".join(shown) if failed else ""
+    # apt goes on with what follows from the lines before.
+    causes = [line for line in lines if not _FOLLOWS.search(line)] or lines[:1]
+    return "; ".join(causes) if failed else ""
 
 
 @dataclass(frozen=True, slots=True)

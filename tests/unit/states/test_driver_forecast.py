@@ -75,7 +75,7 @@ def test_what_is_installed_already_stays() -> None:
 
 
 def test_a_repository_that_cannot_be_read_says_why() -> None:
-    said = b"=preview failed the repository cannot be read: W: no key.\nE: gone\nE: gone\nE: Some index files failed\n"
+    said = b"=preview failed the repository cannot be read: W: no key.\nW: Failed to fetch x  no key\nE: gone\nE: gone\nE: Some index files failed\n"
     with pytest.raises(ProbeError, match=r"^the repository cannot be read: no key; gone$"):
         AptAfterQuery(()).parse(Answer(0, said))
 
