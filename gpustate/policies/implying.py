@@ -17,7 +17,8 @@ def implied(
 ) -> dict[str, tuple[AnyState, str]]:
     """The states that others imply and a policy does not list, each with the reason.
 
-    They apply to the nodes of those that imply them. A state that is removed implies nothing.
+    They apply to the nodes of those that imply them. A state that is removed implies nothing, and none comes whose own
+    needs the policy leaves to somebody else: a node's driver may be none of its concern.
 
     Args:
         states: that the policy lists.
@@ -27,9 +28,12 @@ def implied(
     result: dict[str, tuple[AnyState, str]] = {}
     while True:
         sources: dict[str, list[AnyState]] = {}
-        for state in listed.values():
-            for name in () if state.absent else state.implies:
-                if name not in listed and name not in without:
+        present = {name: state for name, state in listed.items() if not state.absent}
+        for state in present.values():
+            for name in state.implies:
+                if name in listed or name in without:
+                    continue
+                if {*registry.get(name).needs} <= {*present, "preflight"}:
                     sources.setdefault(name, []).append(state)
         if not sources:
             return result

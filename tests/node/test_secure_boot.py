@@ -34,7 +34,8 @@ from gpustate.states.nouveau import NouveauBlacklisted
 from gpustate.states.repository import DriverRepository
 from gpustate.states.secure_boot import SecureBootKeyEnrolled
 
-policy = Policy(NouveauBlacklisted(), SecureBootKeyEnrolled(), DriverRepository(), DriverInstalled(branch=580))
+policy = Policy(NouveauBlacklisted(), SecureBootKeyEnrolled(), DriverRepository(), DriverInstalled(branch=580),
+                without=("fabric-manager",))
 """
 KEY_ONLY = """
 from gpustate import Policy

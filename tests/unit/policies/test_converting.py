@@ -101,7 +101,7 @@ def test_python_is_written_as_a_person_would() -> None:
         "        default=False,\n"
         '        only=(where.runtime("containerd") & ~where.mig_capable) & where.group("inference"),\n'
         "    ),\n"
-        '    name="blue",\n    without=("dev-char",),\n)\n'
+        '    name="blue",\n)\n'
     )
 
 

@@ -56,9 +56,17 @@ def test_a_removed_state_and_a_single_one_bring_nothing() -> None:
 
 
 def test_it_comes_to_the_nodes_of_the_states_that_need_it() -> None:
-    text = "states: {containerd: {only: group('a')}, crio: {only: node('b*')}}\n"
+    text = "states: {driver: , containerd: {only: group('a')}, crio: {only: node('b*')}}\n"
     assert states(load(text))["dev-char"] == {"only": "(group('a') | node('b*'))"}
-    assert states(load("states: {containerd: {only: group('a')}, crio: }\n"))["dev-char"] == {}
+    text = "states: {driver: , containerd: {only: group('a')}, crio: }\n"
+    assert states(load(text))["dev-char"] == {}
+
+
+def test_none_comes_that_needs_what_the_policy_leaves_to_others() -> None:
+    found = states(load("states: {container-toolkit: , containerd: }\n"))
+    assert found.keys() == {"container-toolkit", "containerd", "toolkit-repository"}
+    found = states(load("states: {container-toolkit: , driver: {ensure: absent}}\n"))
+    assert "cdi" not in found
 
 
 def test_it_is_overridden_for_groups_and_removed_with_the_policy() -> None:
