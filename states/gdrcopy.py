@@ -95,7 +95,7 @@ class GdrCopyInstalled(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     worst: ClassVar[Disruption] = Disruption.DRAIN
     disturbs: ClassVar[str] = "loaded"
-    worst_if: ClassVar[str] = "its module is built anew for the driver"
+    worst_if: ClassVar[str] = "its module is rebuilt for the driver"
 
     version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
     tests: bool = False

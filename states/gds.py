@@ -88,7 +88,7 @@ class GpuDirectStorageEnabled(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("ofed", "driver-repository", "driver")
     worst: ClassVar[Disruption] = Disruption.DRAIN
     disturbs: ClassVar[str] = "loaded"
-    worst_if: ClassVar[str] = "its module is built anew for the driver"
+    worst_if: ClassVar[str] = "its module is rebuilt for the driver"
 
     version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
     tools: Annotated[str, Field(pattern=r"^(gds-tools-[0-9]+-[0-9]+)?$")] = ""

@@ -84,7 +84,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("ofed", "driver")
     worst: ClassVar[Disruption] = Disruption.DRAIN
     disturbs: ClassVar[str] = "loaded"
-    worst_if: ClassVar[str] = "its module is loaded anew for the driver"
+    worst_if: ClassVar[str] = "its module is reloaded for the driver"
     needs_gpu: ClassVar[bool] = True
 
     method: Literal["auto", "dma-buf", "peermem"] = "auto"

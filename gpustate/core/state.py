@@ -58,7 +58,7 @@ COMMON_LABELS = {
     "missing": "missing packages",
     "package": "package of {state}",
     "packages": "packages",
-    "pending": "write the boot menu anew",
+    "pending": "rewrite the boot menu",
     "menu_lacks": "kernel arguments missing in the boot menu",
     "running_lacks": "arguments missing in the running kernel",
     "version": "{state} version",

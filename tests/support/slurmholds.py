@@ -72,11 +72,10 @@ def change_waits(cluster: Cluster, tmp_path: Path, name: str) -> None:
     cluster.until(lambda: cluster.head("squeue -h -t R -o %T").stdout.split() == ["RUNNING"] * 2)
     limit = (*words, "--drain-timeout", "3")
     planned = gpustate("plan", cluster.policy, *limit[:-3], *limit[-2:], code=0)
-    assert re.search(
-        r"to complete, requeued after 3 s; waits for job \d+ of op to complete, 3 s at most",
-        planned.out,
-    ), planned.out
-    assert "in time: it cannot be requeued: Requeue=0" in planned.out
+    assert re.search(r"job \d+ of op \(is waited for, requeued after 3 s\)", planned.out), (
+        planned.out
+    )
+    assert "3 s at most; otherwise it cannot leave: it cannot be requeued: Requeue=0" in planned.out
     stopped = gpustate("apply", cluster.policy, *limit, code=5)
     assert "not drained within 3 s, and nothing was requeued: job" in stopped.out
     assert cluster.head("squeue -h -o %T").stdout.split() == ["RUNNING"] * 2
