@@ -410,3 +410,15 @@ def test_a_line_has_an_end() -> None:
     made = render.Page()
     made.add("x" * 1_000_000)
     assert len(made.plain()) == 4001
+
+
+def test_equal_labels_of_many_nodes_are_shown_once() -> None:
+    change = {"field": "metadata.labels.nvidia.com/gpu.product", "before": None, "after": "A100"}
+    objects = [
+        {"object": f"node/gpu{n:03}", "action": "update", "changes": [change]}
+        for n in range(1, 121)
+    ]
+    data = {"server": "https://k", "namespace": "gpu", "objects": objects}
+    lines = render.objects_page({"clusters": [data]}).plain().splitlines()
+    assert len(lines) == 3, lines
+    assert lines[1] == "  ~ node/gpu[001-120] (120 objects)  update"

@@ -17,13 +17,15 @@ from gpustate.reporting import runs
 EVIL = "<script>alert(1)</script> | **x** `y` [z](javascript:a)"
 
 
-def report(kind: str) -> str:
-    """A run of four nodes: changed, unchanged, failed and held, not started."""
+def report(kind: str, *states: StateResult) -> str:
+    """A run of four nodes: changed, unchanged, failed and held, not started; ``states`` of the failed node."""
     held = f"Kubernetes at https://k: n3 {STAYS_OUT}: {EVIL}"
     nodes = [
         NodeResult("gpu1", states=[StateResult("driver", Outcome.CHANGED)]),
         NodeResult("gpu2", states=[StateResult("driver", Outcome.UNCHANGED)]),
-        NodeResult("gpu3", status=NodeStatus.FAILED, reason=EVIL, notes=[held]),
+        NodeResult(
+            "gpu3", status=NodeStatus.FAILED, reason=EVIL, notes=[held], states=list(states)
+        ),
     ]
     nodes[0].status = nodes[1].status = NodeStatus.OK
     context = {"inventory": "hosts", "person": "ann@ops1", "retry": ["gpustate", "apply", "p.yaml"]}
@@ -35,6 +37,7 @@ def report(kind: str) -> str:
         summary="nodes=4",
         exit_code=1,
         skipped=["gpu4"],
+        notes=["stopped: 1 node failed"],
         context=context,
     )
     about = runs.run_of(
@@ -65,6 +68,16 @@ def test_a_report_has_all_that_a_change_request_needs(kind: str) -> None:
         "nodes=4",
     ):
         assert part in text, part
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_a_node_that_changed_and_failed_counts_as_both_and_a_stop_is_no_note(kind: str) -> None:
+    done = StateResult("mig", Outcome.CHANGED)
+    text = report(kind, done, StateResult("cdi", Outcome.FAILED, reason="no"))
+    assert "4 nodes, 2 changed, 1 unchanged, 1 not finished, 1 not started." in text
+    assert "Notes on the policy" not in text
+    if kind == "html":
+        assert '<dt>Changed</dt><dd class="big">2</dd>' in text
 
 
 class Tags(HTMLParser):
