@@ -164,7 +164,6 @@ READ_THEN = {
     "cdi.default": "container-toolkit, its mode",
     "driver.useOpenKernelModules": "driver.module_type",
     "useOpenKernelModules": "driver.module_type",
-    "operator.defaultRuntime": "the states of the runtime",
     "driver.nvidiaDriverCRD.nodeSelector": "driver, on the nodes with these labels",
 }
 

@@ -28,8 +28,6 @@ JOBS = "/var/lib/dcgm-exporter/job-mapping"
 #: Where the host engine of the state ``dcgm`` listens.
 _HOST_ENGINE = "localhost:5555"
 _COUNTERS = "dcgmExporter.config.name"
-#: The first release of the Operator with a host engine of its own.
-_FIRST_ENGINE = "v1.8.0"
 
 
 NODE_STATUS = "nodeStatusExporter"
@@ -50,7 +48,7 @@ def in_pods(source: Source, name: str) -> bool:
         return source.in_containers("driver") and source.enabled(name, otherwise=False)
     if name == "dcgmExporter":
         return True
-    if source.before(_FIRST_ENGINE) or on_hosts(source, "dcgmExporter"):
+    if on_hosts(source, "dcgmExporter"):
         return False  # a host engine as pods serves exporters as pods
     by_default = source.kind != "helm" or bool(source.chart_default("dcgm.enabled"))
     return by_default or is_null(source.spec, "dcgm.enabled")

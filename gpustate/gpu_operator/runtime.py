@@ -10,7 +10,7 @@ another runtime may be unmanaged on purpose.
 Sources:
     NVIDIA/nvidia-container-toolkit v1.20: cmd/nvidia-ctk-installer (names and defaults).
     NVIDIA/gpu-operator v26.7: controllers/object_controls.go, TransformToolkit; v25.3.4: the same (what
-    cdi.default did); v1.8.2: controllers/object_controls.go (operator.defaultRuntime).
+    cdi.default did).
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ ENVIRONMENT = {
     "ROOT": _INSIDE,
     "TOOLKIT_PID_FILE": _INSIDE,
 }
-#: The first release that uses CDI alone, and the first that detects the runtime.
-_CDI_ALONE, _FINDS_OUT = "v25.10.0", "v1.9.0"
+#: The first release that uses CDI alone.
+_CDI_ALONE = "v25.10.0"
 _MODE = "nvidia-container-runtime.mode"
 #: The toolkit is installed, but no runtime is configured.
 _NONE = "NO_RUNTIME_CONFIG"
@@ -237,7 +237,7 @@ def _variables(source: Source) -> Iterator[tuple[Item, str, Item]]:
 
 def _runtimes(source: Source) -> tuple[str, ...]:
     """The states of all possible runtimes."""
-    states = _of_default_runtime(source) or FOUND_OUT
+    states = FOUND_OUT
     for _, name, value in _variables(source):
         if name == "RUNTIME":
             if value.value not in RUNTIMES:
@@ -255,15 +255,6 @@ def _runtimes(source: Source) -> tuple[str, ...]:
         elif name == _NONE and flag_of(source, f"toolkit.env {name}", value):
             return ()
     return states
-
-
-def _of_default_runtime(source: Source) -> tuple[str, ...]:
-    """The states of ``operator.defaultRuntime``; later releases detect the runtime."""
-    if not source.before(_FINDS_OUT):
-        return ()
-    item = source.spec.get("operator", "defaultRuntime")
-    word = item.value if item is not None else source.chart_default("operator.defaultRuntime")
-    return RUNTIMES.get(str(word or "docker"), ())
 
 
 def _home(path: str) -> str | None:

@@ -62,6 +62,7 @@ def uses_its_gpu(lab: Lab, resource: str) -> None:
     delete(lab, "user")
 
 
+@pytest.mark.by_turns
 def test_time_slicing_with_a_config_map_beside_the_policy_and_a_mig_layout_by_label(
     cluster: Lab,
 ) -> None:

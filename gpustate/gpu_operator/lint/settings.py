@@ -65,7 +65,6 @@ _PARTS = ("repository", "image", "version")
 _SYSTEM = re.compile(r"-(ubuntu|rhel|rhcos|rocky|ol|sles|sl-micro|debian|amzn)\d[\w.]*$")
 #: The Operator appends the node's system to the tag of these.
 _GET_SYSTEM = ("driver", "gds", "gdrcopy", "vgpuManager")
-_TAGGED_V_SINCE = "v1.10.0"
 #: Earlier tags of the toolkit end in a system, and have no v before 1.6 (values.yaml of v1.7.0, v25.3.2, v25.10.0).
 _TAGGED_ALONE_SINCE = (1, 18, 0)
 _WITH_V = r"v\d+\.\d+(\.\d+)?(-.+)?"
@@ -202,8 +201,6 @@ def tags(context: Context) -> Iterator[Finding]:
 def _unpublished(context: Context, section: str, path: str, version: str) -> Iterator[Finding]:
     """A version that does not match the tags of NVIDIA's image."""
     if re.fullmatch(_TAGS[section], version):
-        return
-    if context.before(_TAGGED_V_SINCE) and _TAGS[section] == _WITH_V:
         return
     bare = version.removeprefix("v")
     number = history.number(bare)

@@ -65,13 +65,6 @@ def test_cdi_is_what_it_was_in_the_release(
         assert config.get("nvidia-container-runtime.mode") == mode
 
 
-def test_the_runtime_was_named_before_it_was_looked_for() -> None:
-    spec = "operator: {defaultRuntime: crio}\n"
-    assert "containerd" not in states(spec, "v1.8.2", values=True)
-    assert "containerd" in states(spec, "v1.9.0", values=True)
-    assert "docker" in states("operator: {}\n", "v1.8.2", values=True)
-
-
 def test_a_driver_of_the_chart_is_for_the_nodes_that_it_names_up_to_v26_3() -> None:
     values = "driver: {nvidiaDriverCRD: {enabled: true, nodeSelector: {pool: gold}}}\n"
     assert states(values, "v26.3.3", values=True)["driver"]["only"] == "label('pool', 'gold')"
