@@ -126,7 +126,8 @@ TABLE = (
         ("validator", "gpu-labels", "device-plugin-config"),
         Level.REAL,
         ("node/test_lab_kubernetes.py", "node/test_cluster_gpus.py"),
-        "on containerd; API server, scheduler, kubelets and NVIDIA's device plugin",
+        "on containerd, with systemd and cgroupfs as cgroup drivers; API server, scheduler, kubelets and NVIDIA's device "
+        "plugin; nodes of Debian, and simulated ones of Ubuntu",
     ),
     Support(
         Kind.SCHEDULER,

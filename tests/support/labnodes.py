@@ -115,7 +115,7 @@ def lab_programs(lab_machine: None) -> None:
 
 
 @contextlib.contextmanager
-def _labs(cgroups: str | None = "cgroupfs") -> Iterator[LabFactory]:
+def _labs(cgroups: str | None = None) -> Iterator[LabFactory]:
     names: list[str] = []
 
     def make(spec: LabSpec) -> Lab:
@@ -134,28 +134,31 @@ def _labs(cgroups: str | None = "cgroupfs") -> Iterator[LabFactory]:
 
 @pytest.fixture(scope="module")
 def lab_factory(lab_machine: None) -> Iterator[LabFactory]:
-    """Makes labs of any kind; a name is given to each, and all are gone at the end of the module."""
-    with _labs() as make:
+    """Makes labs of any kind; a name is given to each, and all are gone at the end of the module.
+
+    The cgroup driver is cgroupfs, with which containerd's configuration is that of its package.
+    """
+    with _labs("cgroupfs") as make:
         yield make
 
 
 @pytest.fixture(scope="module")
 def kubeadm_labs(lab_machine: None) -> Iterator[LabFactory]:
     """As ``lab_factory``, with the cgroup drivers of the specification."""
-    with _labs(None) as make:
+    with _labs() as make:
         yield make
 
 
 @pytest.fixture(scope="session")
 def lab(lab_machine: None) -> Iterator[Lab]:
-    """The shared lab: gpu1 with Debian 12, gpu2 with Debian 13, eight H100 each."""
-    with _labs() as make:
+    """The shared lab: gpu1 with Debian 12, gpu2 with Debian 13, eight H100 each; as Debian's packages leave them."""
+    with _labs("cgroupfs") as make:
         yield make(LabSpec(nodes=2, images=("debian12", "debian13"), gpus=("8xH100",)))
 
 
 @pytest.fixture(scope="session")
 def ubuntu_lab(lab_machine: None) -> Iterator[Callable[[str], Lab]]:
-    """One node with eight H100 for each image of Ubuntu that is asked for."""
+    """One node with eight H100 for each image of Ubuntu that is asked for, as kubeadm leaves it."""
     with _labs() as make:
         yield functools.cache(
             lambda image: make(LabSpec(nodes=1, images=(image,), gpus=("8xH100",)))
