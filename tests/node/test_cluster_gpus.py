@@ -1,6 +1,6 @@
 """Pods get the GPUs of nodes that gpustate has set up, from NVIDIA's own device plugin, runtime and hooks.
 
-Real: API server, scheduler, kubelet, containerd 1.7 and 2.1, runc, NVIDIA's device plugin, GPU feature discovery
+Real: API server, scheduler, kubelet, containerd 1.7 and 2.1, runc, systemd as the cgroup driver, NVIDIA's device plugin, GPU feature discovery
 and container toolkit, NFD. Simulated: the GPUs, NVML and the CUDA driver library that the CUDA proof runs on.
 """
 
@@ -23,7 +23,7 @@ from gpupods import (
     report,
     working,
 )
-from labkubernetes import WAYS, audit, bring_back, create, get, kubectl, wait_for, wait_phase
+from labkubernetes import WAYS, audit, bring_back, create, get, kubectl, pod, wait_for, wait_phase
 
 from gpustate.cluster import pods
 from gpustate_lab.api import Lab
@@ -47,10 +47,10 @@ COMMON = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 
 
 @pytest.fixture(scope="module")
-def cluster(lab_programs: None, lab_factory: Callable[[LabSpec], Lab]) -> Lab:
-    """gpu1 with containerd 1.7, gpu2 with containerd 2.1; both as the ClusterPolicy has them."""
-    images = ("debian13", "debian13-containerd2")
-    lab = lab_factory(LabSpec(nodes=2, images=images, kubernetes="1.36"))
+def cluster(lab_programs: None, kubeadm_labs: Callable[[LabSpec], Lab]) -> Lab:
+    """gpu1 as Ubuntu 24.04 with containerd 1.7, gpu2 with containerd 2.1; both as the ClusterPolicy has them."""
+    images = ("ubuntu2404", "debian13-containerd2")
+    lab = kubeadm_labs(LabSpec(nodes=2, images=images, kubernetes="1.36"))
     gpustate("apply", POLICY, "-i", lab.inventory, "--yes", code=0)
     create(lab, RUNTIME_CLASS)
     return lab
@@ -133,6 +133,34 @@ def test_pods_get_exactly_the_gpus_that_the_plugin_allocated(
             assert set(observed["devices"]) - paths >= COMMON
             assert {one["uuid"] for one in observed["cuda"] if one["ok"]} == given
         delete(cluster, *names)
+
+
+def test_a_pod_keeps_its_gpu_over_a_daemon_reload(cluster: Lab) -> None:
+    for node in cluster.nodes:
+        wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+        create(cluster, pod(f"keeps-{node.name}", "sleep 10000", node=node.name, gpus=1))
+    for node in cluster.nodes:
+        name = f"keeps-{node.name}"
+        status = wait_phase(cluster, name, "Running")["status"]
+        scope = f"cri-containerd-{status['containerStatuses'][0]['containerID'][13:]}.scope"
+        group = node.run(["systemctl", "show", "-P", "ControlGroup", scope]).stdout
+        assert group.startswith("/kubepods.slice/")
+        before = opened(cluster, name)
+        # No driver answers in the lab, but the kernel asks the cgroup first: the last one is not the pod's.
+        assert len(before) == 3
+        assert [line.endswith("Operation not permitted") for line in before] == [False, False, True]
+        node.run("systemctl daemon-reload")
+        assert opened(cluster, name) == before
+    delete(cluster, *(f"keeps-{node.name}" for node in cluster.nodes))
+
+
+def opened(lab: Lab, name: str) -> list[str]:
+    """What opening the pod's GPU, nvidiactl and a GPU that the pod has not answers."""
+    opening = (
+        "[ -e /tmp/other ] || mknod /tmp/other c 195 99;"
+        "for device in /dev/nvidia[0-9]* /dev/nvidiactl /tmp/other; do (: < $device) 2>&1; done; :"
+    )
+    return kubectl(lab, "exec", name, "--", "sh", "-c", opening).stdout.splitlines()
 
 
 def test_a_pod_that_asks_for_no_gpu_gets_none(cluster: Lab, interpreters: dict[str, str]) -> None:

@@ -38,10 +38,16 @@ LabFactory = Callable[[LabSpec], Lab]
 
 
 @pytest.fixture(scope="module")
-def cluster(lab_programs: None, lab_factory: LabFactory) -> Lab:
-    """gpu1 with Debian 12 and containerd 1.6, gpu2 with Debian 13 and containerd 1.7."""
-    return lab_factory(
-        LabSpec(nodes=2, images=("debian12", "debian13"), kubernetes="1.36", virtual=3)
+def cluster(lab_programs: None, kubeadm_labs: LabFactory) -> Lab:
+    """gpu1 with Debian 12, containerd 1.6 and cgroupfs; gpu2 as Ubuntu 24.04 with containerd 1.7 and systemd."""
+    return kubeadm_labs(
+        LabSpec(
+            nodes=2,
+            images=("debian12", "ubuntu2404"),
+            cgroups=("cgroupfs", "systemd"),
+            kubernetes="1.36",
+            virtual=3,
+        )
     )
 
 
@@ -60,6 +66,10 @@ def test_every_node_is_ready_with_the_cluster_s_version_and_nothing_failed(clust
         assert node.run("systemctl is-system-running").stdout.strip() == "running"
         refused = "journalctl -u kubelet -o cat | grep -i '^[EW].*oom.\\?score' || :"
         assert node.run(refused).stdout == ""
+        systemd = node.spec.cgroups == "systemd"
+        configured = node.run("containerd config dump | grep SystemdCgroup").stdout.strip()
+        assert configured == f"SystemdCgroup = {str(systemd).lower()}"
+        assert ("kubepods" in node.run("systemctl list-units --type=slice").stdout) == systemd
     assert nodes["gpu1"]["status"]["nodeInfo"]["containerRuntimeVersion"].startswith(
         "containerd://1.6."
     )
