@@ -6,17 +6,22 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-POLICY ?= docs/examples/clusterpolicy.yaml
 
 # Without its byte code every gpustate that a test starts would compile all of itself again.
 unexport PYTHONDONTWRITEBYTECODE
 
+#: What is installed beside the lab: the Debian packages of the tests.
+NEEDS := --tests
+
 .PHONY: demo demo-kubernetes test proof bench quick lint docs setup system clean
 
-demo: setup
+# They need the product and the lab, not what the tests need.
+demo demo-kubernetes: NEEDS :=
+
+demo: system $(VENV)/.lab
 	@$(BIN)/python docs/examples/demo.py $(POLICY)
 
-demo-kubernetes: setup
+demo-kubernetes: system $(VENV)/.lab
 	@$(BIN)/python docs/examples/demo_kubernetes.py $(POLICY)
 
 # Three processes on two cores, for a test on a node waits half its time.
@@ -24,7 +29,7 @@ test: setup
 	@$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Every enumerated point of the kill and fault harness, the virtual machines and the bench: an hour.
-proof: NEEDS := --proof
+proof: NEEDS := --tests --proof
 proof: setup
 	@$(BIN)/python tests/support/proofs.py
 
@@ -54,14 +59,21 @@ system:
 	    echo "gpustate: installing Debian packages:$$missing"; \
 	    case "$$missing " in *" prometheus "*) echo "gpustate: only promtool is wanted: prometheus.service is masked"; \
 	      mkdir -p /etc/systemd/system; ln -s /dev/null /etc/systemd/system/prometheus.service 2>/dev/null || :;; esac; \
-	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	    apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing; \
 	  else echo "gpustate: not root, so these Debian packages are left out, and with them the disposable test nodes:$$missing"; fi; \
 	fi
 
-$(VENV)/.done: pyproject.toml lab/pyproject.toml
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+
+$(VENV)/.lab: pyproject.toml lab/pyproject.toml
 	@echo "gpustate: making the virtual environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --editable ./lab
+	@$(PIP) --editable . --editable ./lab
+	@touch $@
+
+$(VENV)/.done: $(VENV)/.lab
+	@echo "gpustate: installing the tools of the tests"
+	@$(PIP) --editable '.[test]'
 	@touch $@
 
 clean:

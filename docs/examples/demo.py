@@ -2,9 +2,9 @@
 
     python docs/examples/demo.py [POLICY] [--keep]
 
-Every command is printed before it runs, so that it can be repeated by hand. The nodes are real Debian
-12 and 13 systems with real systemd, sshd, apt, dkms and containerd. GPUs and NVIDIA's packages and
-libraries are simulated, see docs/lab.md.
+Every command is printed before it runs, so that it can be repeated by hand. The nodes identify as Ubuntu 24.04, as
+kubeadm leaves it, with real systemd, sshd, apt, dkms and containerd. GPUs and NVIDIA's packages and libraries are
+simulated, see docs/lab.md.
 """
 
 from __future__ import annotations
@@ -59,30 +59,19 @@ def lab(name: str) -> dict[str, str]:
     return entry
 
 
-def parse_arguments(arguments: list[str]) -> tuple[str, bool]:
-    """Return the policy, and whether to keep the lab."""
+def parse_arguments(arguments: list[str], default: str) -> tuple[str, bool]:
+    """Return the policy, ``default`` if none is named, and whether to keep the lab."""
     named = [word for word in arguments if not word.startswith("-")]
-    policy = named[0] if named else "docs/examples/clusterpolicy.yaml"
+    policy = named[0] if named else default
     if not Path(policy).is_file():
         raise SystemExit(f"demo: policy {policy} does not exist")
     return policy, "--keep" in arguments
 
 
 def main(arguments: list[str]) -> None:
-    policy, keep = parse_arguments(arguments)
+    policy, keep = parse_arguments(arguments, "docs/examples/policy.yaml")
     started = time.monotonic()
-    run(
-        "lab",
-        "up",
-        "--name",
-        NAME,
-        "--nodes",
-        "2",
-        "--image",
-        "debian12,debian13",
-        "--gpus",
-        "8xH100",
-    )
+    run("lab", "up", "--name", NAME, "--nodes", "2", "--gpus", "8xH100")
     inventory = lab(NAME)["inventory"]
     run("plan", policy, "-i", inventory)
     run("apply", policy, "-i", inventory, "--yes")

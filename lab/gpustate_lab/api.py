@@ -100,8 +100,13 @@ def describe_absent(name: str) -> tuple[str, str | None]:
     return message, f"did you mean {near[0]!r}" if near else None
 
 
-def up(spec: LabSpec, say: Say = _silent) -> Lab:
+def up(spec: LabSpec, say: Say = _silent, toolkits: Sequence[str] = ()) -> Lab:
     """Create or start a lab and wait until every node is ready; a running lab is left unchanged.
+
+    Args:
+        spec: the lab.
+        say: called with lines of progress.
+        toolkits: versions of NVIDIA's container toolkit that the packages of all labs have beside the newest.
 
     Raises:
         LabError: a requirement is missing on this machine, a lab of that name has other nodes, or a
@@ -114,12 +119,18 @@ def up(spec: LabSpec, say: Say = _silent) -> Lab:
     with _lab_lock(spec.name):
         lab = _reusable(spec, say)
         if lab is not None and _runs(lab):
+            simulation.build_toolkits(paths.repository_dir(), toolkits, say)
             say(
                 f"lab {lab.name} is already running: {len(lab.nodes)} nodes, inventory {lab.inventory}"
             )
             return lab
-        prepared = images.prepare(spec.images, say, slurm=spec.slurm)
-        clusters.prepare(spec, say)
+        prepared = images.prepare(
+            spec.images,
+            say,
+            slurm=spec.slurm,
+            toolkits=toolkits,
+            cluster=lambda: clusters.prepare(spec, say),
+        )
         try:
             lab = lab or _create(spec, prepared)
             _start(lab, prepared.repository, say)
@@ -258,6 +269,7 @@ def _start(lab: Lab, repository: simulation.Repository, say: Say) -> None:
         cluster.start(say)
     for machine in lab.machines:
         machine.boot(wait=False)
+    say(f"nodes: waiting for {len(lab.machines)} to boot")
     _wait_ready(lab.machines)
     for node in lab.nodes:
         gpus = "no GPUs" if node.gpus == NO_GPUS else f"GPUs {node.gpus} (simulated)"

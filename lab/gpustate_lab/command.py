@@ -1,4 +1,4 @@
-"""Run programs on the controller with a timeout and a one-line error."""
+"""Run programs on the controller with a timeout and a one-line error, and report the progress of long work."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpustate.errors import LabError
+
+PROGRESS_EVERY_S = 10.0
 
 _running: set[subprocess.Popen[str]] = set()
 
@@ -82,6 +87,36 @@ def run(
             fix=f"read {log}" if log is not None else None,
         )
     return result
+
+
+@contextmanager
+def progress(
+    name: str, work: str, say: Callable[[str], None], status: Callable[[], str]
+) -> Iterator[None]:
+    """Report work when it begins, every few seconds while it lasts, and when it succeeds.
+
+    Args:
+        name: begins each line.
+        work: what is done, as ``building etcd``.
+        say: called with each line.
+        status: returns what is being waited for.
+    """
+    began = time.monotonic()
+    ended = threading.Event()
+
+    def report() -> None:
+        while not ended.wait(PROGRESS_EVERY_S):
+            say(f"{name}: {status()} ({time.monotonic() - began:.0f} s)")
+
+    say(f"{name}: {work}")
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    say(f"{name}: built in {time.monotonic() - began:.0f} s")
 
 
 def end_running() -> None:

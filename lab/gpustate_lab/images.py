@@ -13,17 +13,16 @@ running.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpustate.errors import LabError
 from gpustate_lab import paths, programs, simulation
-from gpustate_lab.command import end_running, run
+from gpustate_lab.command import end_running, progress, run, tail
 from gpustate_lab.host import mounted_layers
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -201,13 +200,22 @@ def recipe_of(image: str) -> Recipe:
         ) from None
 
 
-def prepare(images: Sequence[str], say: Say, *, slurm: bool = False) -> Prepared:
-    """Build missing images in parallel.
+def prepare(
+    images: Sequence[str],
+    say: Say,
+    *,
+    slurm: bool = False,
+    toolkits: Sequence[str] = (),
+    cluster: Callable[[], None] | None = None,
+) -> Prepared:
+    """Build missing images and packages in parallel: one repository for each distribution of the images.
 
     Args:
         images: images of the nodes.
-        say: called with one line for each build.
+        say: called with lines of progress.
         slurm: add a layer with slurmd, and build the image of Slurm's head.
+        toolkits: versions of NVIDIA's container toolkit beside the newest.
+        cluster: builds the programs of its clusters.
 
     Raises:
         LabError: an image does not exist or cannot be built, or the images have different Slurm versions.
@@ -219,25 +227,30 @@ def prepare(images: Sequence[str], say: Say, *, slurm: bool = False) -> Prepared
             f"one Slurm cluster cannot span {' and '.join(suites)}: their Slurm versions are incompatible",
             fix="with --slurm, choose images of one Debian release",
         )
-    repository = simulation.build_repository(paths.repository_dir(), say)
-    with ThreadPoolExecutor(max_workers=max(1, min(len(names), os.cpu_count() or 1))) as pool:
+    distributions = sorted({recipe_of(image).distribution for image in names})
+    folder = paths.repository_dir()
+    # Every task has a thread from the beginning, so that a layer can wait for the packages.
+    with ThreadPoolExecutor(max_workers=len(names) + 4) as pool:
+        packages = pool.submit(simulation.build_repository, folder, distributions, say)
+        stacks = {image: pool.submit(_stack, image, packages, say, slurm=slurm) for image in names}
+        head = pool.submit(_slurm_head, recipe_of(names[0]), say) if slurm else None
+        others: list[Future[None]] = [pool.submit(simulation.build_toolkits, folder, toolkits, say)]
+        others += [pool.submit(cluster)] if cluster is not None else []
         try:
-            stacks = pool.map(
-                lambda image: _stack(image, repository, say, slurm=slurm),
-                names,
-            )
-            built = dict(zip(names, stacks, strict=True))
-            head = _slurm_head(recipe_of(names[0]), say) if slurm else ()
-            return Prepared(repository, built, head)
+            tasks: list[Future[Any]] = [packages, *stacks.values(), *others]
+            tasks += [head] if head is not None else []
+            for task in wait(tasks, return_when=FIRST_EXCEPTION).done:
+                task.result()
+            built = {image: task.result() for image, task in stacks.items()}
+            return Prepared(packages.result(), built, head.result() if head is not None else ())
         except BaseException:
-            # Ctrl-C interrupts only this thread; without this the pool would wait for running builds.
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Without this the pool would wait for running builds.
             end_running()
             raise
 
 
 def _stack(
-    image: str, repository: simulation.Repository, say: Say, *, slurm: bool
+    image: str, packages: Future[simulation.Repository], say: Say, *, slurm: bool
 ) -> tuple[Path, ...]:
     recipe = recipe_of(image)
     stack: tuple[Path, ...] = (_base(recipe, say),)
@@ -249,6 +262,7 @@ def _stack(
             bound = programs.common_folder(recipe.programs, files)
             content = programs.identity(files)
         stack = (_layer(image, stack, script, bound, content, say), *stack)
+    repository = packages.result()
     script = simulation.install_script(repository, recipe.distribution)
     content = simulation.digest(repository, recipe.distribution)
     stack = (_layer(f"{image}-gpu", stack, script, repository.root, content, say), *stack)
@@ -274,7 +288,7 @@ def _base(recipe: Recipe, say: Say) -> Path:
         _build([str(script), str(folder / "root"), *arguments], log)
 
     digest = _digest(recipe.suite, *PACKAGES, script.read_text())
-    return _cached(recipe.base, digest, build, say, "debootstrap, takes about a minute")
+    return _cached(recipe.base, digest, build, say, "debootstrap")
 
 
 def _layer(
@@ -312,22 +326,25 @@ def _cached(
     with paths.locked(lock, wait_s=BUILD_TIMEOUT_S, what=f"the image {name}"):
         if target.exists():
             return target / "root"
-        say(f"image {name}: building ({how})")
-        began = time.monotonic()
         _prune(layers, name)
         folder = layers / f".{name}@{digest}.building"
         folder.mkdir(parents=True)
         log = paths.cache_dir() / f"{name}.log"
         log.write_text("")
         try:
-            build(folder, log)
+            with progress(f"image {name}", f"building ({how})", say, lambda: _last_line(log)):
+                build(folder, log)
             (folder / "root").chmod(0o755)
             folder.rename(target)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        say(f"image {name}: built in {time.monotonic() - began:.0f} s")
     return target / "root"
+
+
+def _last_line(log: Path) -> str:
+    """Return what debootstrap or apt does now, without debootstrap's ``I:``."""
+    return tail(log.read_text(errors="replace"), 1).removeprefix("I: ")[:80]
 
 
 def _build(argv: list[str], log: Path) -> None:

@@ -21,23 +21,20 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpustate.errors import LabError
 from gpustate_lab import paths
-from gpustate_lab.command import run, tail
+from gpustate_lab.command import progress, run, tail
 
 MODULES = Path(__file__).with_name("modules")
 READY_VARIABLE = "KUBEBUILDER_ASSETS"
 #: Go's default installation folder, if the PATH lacks it.
 GO_FOLDERS = ("/usr/local/go/bin",)
 BUILD_TIMEOUT_S = 3600.0
-PROGRESS_EVERY_S = 10.0
 
 _REQUIRE = re.compile(
     r"^(?:require )?\s*(?P<path>[\w.\-/]+) v(?P<version>[\w.+\-]+)$", re.MULTILINE
@@ -275,11 +272,8 @@ def _built(wanted: Module, say: Say) -> Path:
         fresh = cache / f".{wanted.name}@{digest}.building"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
-        log = paths.cache_dir() / f"{wanted.name}.log"
-        began = time.monotonic()
-        say(f"{wanted.name}: building {', '.join(wanted.programs)} {wanted.version}")
         try:
-            _build(go, wanted, fresh, log, say)
+            _build(go, wanted, fresh, paths.cache_dir() / f"{wanted.name}.log", say)
             for program, package in wanted.programs.items():
                 (fresh / _program_of(package)).rename(fresh / program)
             # Nodes of existing labs run programs from older folders.
@@ -290,61 +284,48 @@ def _built(wanted: Module, say: Say) -> Path:
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-        say(f"{wanted.name}: built in {time.monotonic() - began:.0f} s")
     return target
 
 
-def _build(go: str, wanted: Module, destination: Path, log: Path, say: Say) -> None:
-    environment = {**os.environ, **wanted.environment(), "GOTOOLCHAIN": "local", "GOFLAGS": ""}
-    packages = list(wanted.packages)
-    listed = run(
-        [go, "-C", str(wanted.folder), "list", "-deps", *packages],
-        timeout_s=BUILD_TIMEOUT_S,
-        check=False,
-        env=environment,
+def _build(go: str, pinned: Module, destination: Path, log: Path, say: Say) -> None:
+    environment = {**os.environ, **pinned.environment(), "GOTOOLCHAIN": "local", "GOFLAGS": ""}
+    packages = list(pinned.packages)
+    total = 0
+
+    def status() -> str:
+        if not total:
+            return "downloading modules"
+        return f"compiled {_compiled(log)} of {total} packages"
+
+    work = f"building {', '.join(pinned.programs)} {pinned.version}"
+    with progress(pinned.name, work, say, status):
+        listed = run(
+            [go, "-C", str(pinned.folder), "list", "-deps", *packages],
+            timeout_s=BUILD_TIMEOUT_S,
+            check=False,
+            env=environment,
+        )
+        if listed.returncode != 0:
+            raise LabError(
+                f"{pinned.name}: go list failed: {tail(listed.stderr, 2)}",
+                fix="check that Go's module proxy is reachable: go env GOPROXY",
+            )
+        log.write_text("")
+        total = len(listed.stdout.splitlines())
+        argv = [go, "-C", str(pinned.folder), "build", "-v", *pinned.arguments()]
+        argv += ["-o", f"{destination}/", *packages]
+        result = run(argv, timeout_s=BUILD_TIMEOUT_S, check=False, env=environment, log=log)
+        if result.returncode != 0:
+            raise LabError(
+                f"{pinned.name}: go build failed: {tail(log.read_text())}", fix=f"read {log}"
+            )
+
+
+def _compiled(log: Path) -> int:
+    """Return the number of packages in the output of ``go build -v``, without downloads and warnings of C."""
+    return len(
+        re.findall(r"^[\w.]+(?:/[\w.\-~]+)*$", log.read_text(errors="replace"), re.MULTILINE)
     )
-    if listed.returncode != 0:
-        raise LabError(
-            f"{wanted.name}: go list failed: {tail(listed.stderr, 2)}",
-            fix="check that Go's module proxy is reachable: go env GOPROXY",
-        )
-    total = len(listed.stdout.splitlines())
-    argv = [go, "-C", str(wanted.folder), "build", "-v", *wanted.arguments()]
-    argv += ["-o", f"{destination}/", *packages]
-    _follow(argv, environment, log, wanted.name, total, say)
-
-
-def _follow(
-    argv: list[str], environment: dict[str, str], log: Path, name: str, total: int, say: Say
-) -> None:
-    """Run the build and report its progress every few seconds."""
-    began = reported = time.monotonic()
-    lines: list[str] = []
-    with subprocess.Popen(
-        argv,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        process_group=0,
-    ) as process:
-        try:
-            for line in process.stderr or ():
-                lines.append(line.rstrip())
-                now = time.monotonic()
-                if now - reported >= PROGRESS_EVERY_S:
-                    reported = now
-                    say(f"{name}: compiled {len(lines)} of {total} packages in {now - began:.0f} s")
-        except BaseException:
-            os.killpg(process.pid, 9)
-            raise
-    log.write_text("\n".join(lines) + "\n")
-    if process.returncode != 0:
-        raise LabError(
-            f"{name}: go build failed: {tail(os.linesep.join(lines))}", fix=f"read {log}"
-        )
 
 
 # --- the toolchain ------------------------------------------------------------------------------

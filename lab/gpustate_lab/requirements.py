@@ -1,7 +1,7 @@
-"""The Debian packages that the lab and the tests need; run as a file, it prints one per line.
+"""The Debian packages that the lab needs; run as a file, it prints one per line.
 
-``--proof`` adds those that only ``make proof`` needs. The Makefile runs this with the system's python3 before
-the virtual environment exists, so it imports nothing of gpustate.
+``--tests`` adds those that only ``make test`` needs, and ``--proof`` those of ``make proof``. The Makefile runs this
+with the system's python3 before the virtual environment exists, so it imports nothing of gpustate.
 """
 
 from __future__ import annotations
@@ -47,20 +47,13 @@ PROOF_PROGRAMS = {
 }
 PROOF_PACKAGES = tuple(sorted({*PROOF_PROGRAMS.values(), "vagrant-libvirt"}))
 
-#: All packages, including those without a program.
-DEBIAN_PACKAGES = tuple(
-    sorted(
-        {
-            *PROGRAMS.values(),
-            *TEST_PROGRAMS.values(),
-            "ca-certificates",
-            "debian-archive-keyring",
-            "libc6-dev",
-            "python3-venv",
-        }
-    )
+#: All packages of the lab, including those without a program.
+DEBIAN_PACKAGES = (
+    *("ca-certificates", "debian-archive-keyring", "libc6-dev", "python3-venv"),
+    *PROGRAMS.values(),
 )
 
 if __name__ == "__main__":
+    tests = TEST_PROGRAMS.values() if "--tests" in sys.argv else ()
     proof = PROOF_PACKAGES if "--proof" in sys.argv else ()
-    print("\n".join(sorted({*DEBIAN_PACKAGES, *proof})))
+    print("\n".join(sorted({*DEBIAN_PACKAGES, *tests, *proof})))

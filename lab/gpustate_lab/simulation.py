@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Repository",
     "build_repository",
+    "build_toolkits",
     "check",
     "digest",
     "install_script",
@@ -37,12 +38,19 @@ __all__ = [
 BOUND = "file:///run/gpustate-lab-repository"
 
 
-def build_repository(destination: Path, say: Callable[[str], None]) -> Repository:
-    """Build and sign the simulated packages, unless they are up to date."""
+def build_repository(
+    destination: Path, distributions: Sequence[str], say: Callable[[str], None]
+) -> Repository:
+    """Build and sign the simulated packages of distributions, unless they are up to date."""
     with paths.locked(destination.with_suffix(".lock"), wait_s=600, what="the lab's packages"):
-        if not destination.exists():
-            say("packages: building the simulated NVIDIA packages and their repository")
-        return sim_repository.build(destination, say=say)
+        return sim_repository.build(destination, suites=distributions, say=say)
+
+
+def build_toolkits(destination: Path, versions: Sequence[str], say: Callable[[str], None]) -> None:
+    """Build and sign the packages of NVIDIA's container toolkit: the newest, ``versions`` and those that are there."""
+    lock = destination.with_name(f"{destination.name}-toolkits.lock")
+    with paths.locked(lock, wait_s=1800, what="the packages of NVIDIA's container toolkit"):
+        sim_repository.build_toolkits(destination, versions, say)
 
 
 def digest(repository: Repository, distribution: str) -> str:
@@ -99,6 +107,4 @@ def switch_fault(root: Path, fault: str, on: bool) -> bool:
     Returns:
         Whether the node needs ``systemctl daemon-reload``.
     """
-    # NVIDIA's packages are the same files for every suite.
-    packages = paths.repository_dir() / f"cuda/repos/{sim_repository.SUITES[0]}/x86_64"
-    return node_faults.switch(root, fault, on, packages)
+    return node_faults.switch(root, fault, on, paths.repository_dir() / "cuda/repos")

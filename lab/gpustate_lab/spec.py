@@ -21,6 +21,8 @@ DEFAULT_NAME = "lab"
 DEFAULT_IMAGE = "ubuntu2404"
 #: Cgroup drivers of containerd and kubelet. The first, kubeadm's, is the default.
 CGROUP_DRIVERS = ("systemd", "cgroupfs")
+#: NVIDIA's container toolkits. The first is in every lab's packages.
+TOOLKITS = ("1.20.1", "1.18.2", "1.17.8")
 #: A lab has a /24; the controller has its first address.
 MAX_NODES = 200
 MAX_VIRTUAL = 5000

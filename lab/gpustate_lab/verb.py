@@ -17,6 +17,7 @@ from gpustate_lab.spec import (
     DEFAULT_NAME,
     KUBERNETES_VERSIONS,
     NAME,
+    TOOLKITS,
     LabSpec,
 )
 
@@ -81,7 +82,7 @@ def _programs() -> list[tuple[str, str]]:
     version = KUBERNETES_VERSIONS[0]
     plain = cluster.modules(LabSpec(kubernetes=version))
     modules = {
-        "every lab": [toolkit_packages.module_of(toolkit_packages.VERSIONS[-1])],
+        "every lab": [toolkit_packages.module_of(TOOLKITS[0])],
         "--kubernetes": plain,
         "--virtual": set(cluster.modules(LabSpec(kubernetes=version, virtual=1))) - set(plain),
         "--pods": set(cluster.modules(LabSpec(kubernetes=version, pods=True))) - set(plain),
@@ -161,6 +162,14 @@ def _programs() -> list[tuple[str, str]]:
 )
 @click.option("--slurm", is_flag=True, help="Join the nodes to a new Slurm cluster.")
 @click.option(
+    "--toolkit",
+    "toolkits",
+    multiple=True,
+    type=click.Choice(TOOLKITS),
+    help=f"Build also this version of NVIDIA's container toolkit for the packages of all labs; repeatable. "
+    f"Every lab has {TOOLKITS[0]}.",
+)
+@click.option(
     "--programs",
     type=click.Path(exists=True, file_okay=False),
     envvar="KUBEBUILDER_ASSETS",
@@ -179,6 +188,7 @@ def up(
     virtual: int,
     pods: bool,
     slurm: bool,
+    toolkits: tuple[str, ...],
     programs: str | None,
     name: str | None,
 ) -> None:
@@ -204,7 +214,8 @@ def up(
     )
     if programs is not None:
         os.environ["KUBEBUILDER_ASSETS"] = programs
-    click.echo(api.up(spec, say=lambda line: click.echo(line, err=True)).inventory)
+    built = api.up(spec, say=lambda line: click.echo(line, err=True), toolkits=toolkits)
+    click.echo(built.inventory)
 
 
 @group.command(

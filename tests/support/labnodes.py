@@ -26,7 +26,7 @@ from patience import PATIENCE
 from gpustate_lab import api, checks, programs
 from gpustate_lab.api import Lab
 from gpustate_lab.node import READY_TIMEOUT_S, Node
-from gpustate_lab.spec import LabSpec
+from gpustate_lab.spec import TOOLKITS, LabSpec
 
 LabFactory = Callable[[LabSpec], Lab]
 
@@ -123,7 +123,7 @@ def _labs(cgroups: str | None = None) -> Iterator[LabFactory]:
         names.append(name)
         api.READY_TIMEOUT_S = READY_TIMEOUT_S * PATIENCE
         own = spec if cgroups is None else replace(spec, cgroups=(cgroups,))
-        return api.up(replace(own, name=name))
+        return api.up(replace(own, name=name), toolkits=TOOLKITS)
 
     try:
         yield make

@@ -71,7 +71,8 @@ def vagrant_key() -> Path:
 
 def prepare() -> Box:
     """Build what is missing in the lab's cache."""
-    simulated = simulation.build_repository(paths.repository_dir(), print)
+    simulated = simulation.build_repository(paths.repository_dir(), ["debian12"], print)
+    simulation.build_toolkits(paths.repository_dir(), (), print)
     toolkit = simulated.root / simulated.path("toolkit", "debian12")
     sources = [GUEST / "box.sh", vmpackages.BOOT_DISK, *sorted(vmpackages.GUEST.rglob("*.*"))]
     sources += [Path(vmpackages.__file__), Path(__file__)]

@@ -21,7 +21,9 @@ fi
 printf '#!/bin/sh\nexit 101\n' > "$merged/usr/sbin/policy-rc.d"
 chmod 755 "$merged/usr/sbin/policy-rc.d"
 echo force-unsafe-io > "$merged/etc/dpkg/dpkg.cfg.d/gpustate-lab-build"
+echo 'Acquire::Languages "none";' > "$merged/etc/apt/apt.conf.d/gpustate-lab-build"
 cp /etc/resolv.conf "$merged/etc/resolv.conf"
 DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 HOME=/root chroot "$merged" sh -eu < "$script"
 rm -f "$merged/etc/resolv.conf" "$merged/usr/sbin/policy-rc.d"
-rm -f "$merged/etc/dpkg/dpkg.cfg.d/gpustate-lab-build" "$merged"/var/cache/apt/*.bin
+rm -f "$merged/etc/dpkg/dpkg.cfg.d/gpustate-lab-build" "$merged/etc/apt/apt.conf.d/gpustate-lab-build"
+rm -f "$merged"/var/cache/apt/*.bin

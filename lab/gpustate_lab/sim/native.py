@@ -58,6 +58,8 @@ class Builder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        #: Number of files that were compiled or linked.
+        self.count = 0
         directory.mkdir(parents=True, exist_ok=True)
         if shutil.which("gcc") is None:
             raise LabError(
@@ -164,6 +166,7 @@ class Builder:
 
     def _gcc(self, *arguments: str) -> None:
         run(["gcc", *arguments])
+        self.count += 1
 
 
 def run(command: list[str], *, cwd: Path | None = None, stdin: bytes | None = None) -> bytes:

@@ -23,7 +23,7 @@ import tarfile
 from pathlib import Path
 
 from gpustate.errors import LabError
-from gpustate_lab.sim.driver_packages import DRIVERS, LIBRARY_DIRECTORY, VENDOR
+from gpustate_lab.sim.driver_packages import DRIVERS, LIBRARY_DIRECTORY
 from gpustate_lab.sim.native import run
 
 LIBRARY_MISMATCH = "library-mismatch"
@@ -33,6 +33,8 @@ COPIES = "usr/lib/gpustate-lab/other-version"
 DROP_IN = "etc/systemd/system/containerd.service.d/gpustate-lab-fault.conf"
 #: Package of each library.
 LIBRARIES = {"libnvidia-ml": "libnvidia-ml1", "libcuda": "libcuda1"}
+#: Pattern of Ubuntu's package of all libraries.
+UBUNTU_PACKAGE = "libnvidia-compute*"
 
 _DROP_IN_TEXT = """\
 # Simulated fault of gpustate lab: containerd does not start with NVIDIA's runtime in its configuration.
@@ -49,7 +51,7 @@ def switch(root: Path, fault: str, on: bool, packages: Path) -> bool:
         root: the node's ``/``.
         fault: a fault; those without a file on the node change nothing.
         on: add or remove it.
-        packages: folder with driver packages of several versions.
+        packages: folder with NVIDIA's repositories of any distribution, which have the same libraries.
 
     Returns:
         Whether the node needs ``systemctl daemon-reload``.
@@ -102,8 +104,15 @@ def _break_libraries(root: Path, packages: Path) -> None:
         name = f"{library}.so.{version}"
         copy = root / COPIES / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        deb = packages / f"{package}_{version}{VENDOR.revision}_amd64.deb"
-        copy.write_bytes(_file_of(deb, f"./{LIBRARY_DIRECTORY}/{name}"))
+        names = (package, UBUNTU_PACKAGE)
+        debs = [deb for one in names for deb in packages.rglob(f"{one}_{version}-*_amd64.deb")]
+        if not debs:
+            raise LabError(
+                f"no package of the other driver version has {name}",
+                place=str(packages),
+                fix="rebuild the lab's packages with gpustate lab up",
+            )
+        copy.write_bytes(_file_of(debs[0], f"./{LIBRARY_DIRECTORY}/{name}"))
         _relink(link, os.path.relpath(copy, link.parent))
 
 
@@ -135,11 +144,6 @@ def _relink(link: Path, target: str) -> None:
 
 def _file_of(deb: Path, name: str) -> bytes:
     """Extract a file from a package."""
-    if not deb.exists():
-        raise LabError(
-            f"the package of the other driver version does not exist: {deb}",
-            fix="rebuild the lab's packages with gpustate lab up",
-        )
     with tarfile.open(fileobj=io.BytesIO(run(["dpkg-deb", "--fsys-tarfile", str(deb)]))) as tree:
         handle = tree.extractfile(name)
         if handle is None:

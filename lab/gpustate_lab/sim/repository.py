@@ -10,9 +10,10 @@ Layout below the root, flat repositories as NVIDIA's:
 - ``lab/<suite>``: the simulator and the kernels of the nodes;
 - ``keys/gpustate-lab.asc``: the key that signs all of them.
 
-The folder is built under another name and renamed, so an existing one is complete. It is rebuilt when a source, the
-compiler, the kernel or a program of NVIDIA changes. The private key is kept outside the folder, since the folder is
-served to nodes.
+The packages of a distribution are a part of it, and so are those of the toolkit: a part is built when a lab first
+needs it, and again when a source, the compiler, the kernel or a program of NVIDIA changes. Its folders are built under
+another name and renamed, and its stamp is written last. The private key is kept outside, since nodes are served
+everything here.
 
 Everything is simulated except the programs of the container toolkit, which are built from NVIDIA's Go module.
 """
@@ -25,14 +26,18 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from gpustate.errors import LabError
 from gpustate_lab import programs
+from gpustate_lab.command import progress
+from gpustate_lab.paths import locked, write_text
 from gpustate_lab.sim import (
     cuda_packages,
     dcgm_packages,
@@ -49,16 +54,20 @@ from gpustate_lab.sim.deb import Package
 from gpustate_lab.sim.native import Builder, run
 from gpustate_lab.sim.signing import ModuleSigner, SigningKey
 from gpustate_lab.sim.ubuntu_archive import Pocket
+from gpustate_lab.spec import TOOLKITS
 
 SUITES = ("debian12", "debian13", *ubuntu_packages.RELEASES)
 TOOLKIT_PATH = "libnvidia-container/stable/deb/amd64"
 KEY_PATH = "keys/gpustate-lab.asc"
 #: Path of the key on a node.
 NODE_KEY = "/usr/share/keyrings/gpustate-lab.asc"
-STAMP = "complete.json"
+#: Folder of the stamps, each with the inputs of a complete part.
+STAMPS = "complete"
 
-#: For each toolkit version: NVIDIA's programs by name, and the other files of its module.
-_Toolkits = Mapping[str, tuple[Mapping[str, Path], Mapping[str, Path]]]
+#: Folders of a distribution.
+_FOLDERS = ("cuda/repos/{}", "mirror/{}", "debian/{}", "ubuntu/{}", "esm/{}", "lab/{}")
+#: Name of the part with the toolkit's packages.
+_TOOLKITS = "toolkits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,41 +136,135 @@ def build(
     kernel: str | None = None,
     say: Callable[[str], None] = print,
 ) -> Repository:
-    """Build everything below ``dest``, unless it is up to date.
+    """Build the packages of distributions below ``dest``, unless they are up to date.
 
     Args:
         dest: folder of the repositories; its parent must be writable too.
         suites: releases of Debian and Ubuntu, as NVIDIA writes them.
         kernel: release of the kernel nodes run; default: this machine's.
-        say: called with lines of progress while NVIDIA's programs are built.
+        say: called with lines of progress.
 
     Raises:
         LabError: a tool is missing or fails, or the folder cannot be written.
     """
     running = kernel or platform.release()
     kernels = (running, node_packages.OLDER_KERNEL)
-    repository = Repository(root=dest, key=dest / KEY_PATH, kernels=kernels)
+    inputs = {"content": _content(), "kernels": list(kernels)}
+    outdated = [suite for suite in suites if _inputs(dest, suite) != inputs]
+    key = _signing_key(dest)
+    if outdated:
+        folders = [folder.format(suite) for suite in outdated for folder in _FOLDERS]
+        what = f"NVIDIA's simulated packages for {', '.join(outdated)}"
+        with _part(dest, outdated, inputs, folders, what, say) as part:
+            _fill(part, outdated, kernels, key)
+    return Repository(root=dest, key=dest / KEY_PATH, kernels=kernels)
+
+
+def build_toolkits(dest: Path, versions: Sequence[str], say: Callable[[str], None]) -> None:
+    """Build the packages of NVIDIA's container toolkit below ``dest``, unless they are up to date.
+
+    Args:
+        dest: folder of the repositories.
+        versions: beside the newest and those that are there.
+        say: called with lines of progress.
+
+    Raises:
+        LabError: a version does not exist or cannot be built, or the folder cannot be written.
+    """
+    there = _inputs(dest, _TOOLKITS).get("programs", {})
     toolkits = {
         version: _toolkit(toolkit_packages.module_of(version), say)
-        for version in toolkit_packages.VERSIONS
+        for version in sorted({TOOLKITS[0], *versions, *(set(there) & set(TOOLKITS))})
     }
-    stamp = {"content": _content(toolkits), "kernels": list(kernels), "suites": list(suites)}
+    # The version of the data files is pinned by the module.
+    programs_of = {
+        version: programs.identity(files.values()) for version, (files, _) in toolkits.items()
+    }
+    inputs = {"content": _content(), "programs": programs_of}
+    key = _signing_key(dest)
+    if _inputs(dest, _TOOLKITS) == inputs:
+        return
+    what = f"packages of container toolkit {', '.join(toolkits)}"
+    with _part(dest, [_TOOLKITS], inputs, [TOOLKIT_PATH], what, say) as part:
+        packages = [
+            package
+            for version, files in toolkits.items()
+            for package in toolkit_packages.packages(version, part.builder, *files)
+        ]
+        part.pool.build(packages)
+        origin = "nvidia.github.io/libnvidia-container"
+        part.pool.publish(packages, part.root / TOOLKIT_PATH, origin, "NVIDIA CORPORATION", key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part that is being built.
+
+    Args:
+        root: in place of the repositories' folder.
+        scratch: folder that is removed afterwards.
+        builder: compiles its libraries and modules.
+        pool: its packages.
+    """
+
+    root: Path
+    scratch: Path
+    builder: Builder
+    pool: _Pool
+
+    def status(self) -> str:
+        total = self.pool.total
+        if not total:
+            return f"compiled {self.builder.count} libraries, programs and modules"
+        return f"wrote {len(list(self.pool.directory.glob('*.deb')))} of {total} packages"
+
+
+@contextmanager
+def _part(
+    dest: Path,
+    names: Sequence[str],
+    inputs: dict[str, Any],
+    folders: Sequence[str],
+    what: str,
+    say: Callable[[str], None],
+) -> Iterator[_Part]:
+    """Replace those of ``folders`` that are built inside, then write the stamps of the parts ``names``."""
     try:
-        if (dest / STAMP).exists() and json.loads((dest / STAMP).read_text()) == stamp:
-            return repository
-        dest.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}-") as scratch:
-            fresh = Path(scratch) / "root"
-            fresh.mkdir(mode=0o755)
-            key = SigningKey(dest.with_name(f"{dest.name}.private"))
-            _fill(fresh, Path(scratch), suites, kernels, toolkits, key)
-            (fresh / STAMP).write_text(json.dumps(stamp) + "\n")
-            if dest.exists():
-                os.replace(dest, Path(scratch) / "old")
-            os.replace(fresh, dest)
+        with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}-") as temporary:
+            scratch = Path(temporary)
+            builder, pool = Builder(scratch / "native"), _Pool(scratch / "pool")
+            part = _Part(scratch / "root", scratch, builder, pool)
+            with progress("packages", f"building {what}", say, part.status):
+                yield part
+            for number, folder in enumerate(one for one in folders if (part.root / one).exists()):
+                target = dest / folder
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if target.exists():
+                    os.replace(target, scratch / f"old{number}")
+                os.replace(part.root / folder, target)
+            for name in names:
+                write_text(dest / STAMPS / f"{name}.json", json.dumps(inputs) + "\n")
     except (OSError, shutil.Error) as error:
         raise LabError(f"cannot build the simulated packages: {error}", place=str(dest)) from error
-    return repository
+
+
+def _inputs(dest: Path, part: str) -> dict[str, Any]:
+    """Return the inputs of a complete part; empty if it is not built."""
+    stamp = dest / STAMPS / f"{part}.json"
+    inputs: dict[str, Any] = json.loads(stamp.read_text()) if stamp.exists() else {}
+    return inputs
+
+
+def _signing_key(dest: Path) -> SigningKey:
+    """Return the key of all parts, and write its public key where nodes get it."""
+    (dest / STAMPS).mkdir(parents=True, exist_ok=True)
+    with locked(dest.with_name(f"{dest.name}-key.lock"), wait_s=60, what="the lab's signing key"):
+        key = SigningKey(dest.with_name(f"{dest.name}.private"))
+        public = dest / KEY_PATH
+        if not public.exists():
+            public.parent.mkdir(exist_ok=True)
+            public.write_bytes(key.public())
+    return key
 
 
 def _toolkit(module: str, say: Callable[[str], None]) -> tuple[dict[str, Path], dict[str, Path]]:
@@ -170,12 +273,9 @@ def _toolkit(module: str, say: Callable[[str], None]) -> tuple[dict[str, Path], 
     return programs.provide(module, say), {file.name: file for file in files}
 
 
-def _content(toolkits: _Toolkits) -> str:
-    """Return the digest of all inputs: sources, compiler, NVIDIA's programs."""
+def _content() -> str:
+    """Return the digest of sources and compiler."""
     digest = hashlib.sha256(run(["gcc", "--version"]))
-    # The version of the data files is pinned by the module.
-    for found, _ in toolkits.values():
-        digest.update(programs.identity(found.values()).encode())
     folder = Path(__file__).parent
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -183,18 +283,13 @@ def _content(toolkits: _Toolkits) -> str:
     return digest.hexdigest()
 
 
-def _fill(
-    root: Path,
-    scratch: Path,
-    suites: Sequence[str],
-    kernels: tuple[str, str],
-    toolkits: _Toolkits,
-    key: SigningKey,
-) -> None:
-    builder = Builder(scratch / "native")
-    pool = _Pool(scratch / "pool")
-    debian = [package for one in _driver_sets(builder) for package in one]
-    ubuntu = ubuntu_packages.vendor_packages(builder)
+def _fill(part: _Part, suites: Sequence[str], kernels: tuple[str, str], key: SigningKey) -> None:
+    root, scratch, builder, pool = part.root, part.scratch, part.builder, part.pool
+    archives = {
+        code: release for code, release in ubuntu_packages.RELEASES.items() if code in suites
+    }
+    debian = _driver_packages(builder) if set(suites) - set(archives) else []
+    ubuntu = ubuntu_packages.vendor_packages(builder) if archives else []
     others = [
         *driver_packages.pinning(list(driver_packages.DRIVERS)),
         driver_packages.subnet_manager(),
@@ -204,22 +299,10 @@ def _fill(
     ]
     node = [node_packages.node_package(builder)]
     lab = list(node)
-    for release in kernels:
-        lab += node_packages.kernel_packages(release, builder, scratch)
-    toolkit = [
-        package
-        for version, found in toolkits.items()
-        for package in toolkit_packages.packages(version, builder, *found)
-    ]
-    wanted = {
-        f"{TOOLKIT_PATH}": (toolkit, "nvidia.github.io/libnvidia-container", "NVIDIA CORPORATION")
-    }
+    for kernel in kernels if debian else ():
+        lab += node_packages.kernel_packages(kernel, builder, scratch)
     signer = ModuleSigner(key.directory)
-    archives = {
-        code: ubuntu_archive.pockets(release, kernels[0], builder, signer, scratch)
-        for code, release in ubuntu_packages.RELEASES.items()
-        if code in suites
-    }
+    wanted: dict[str, tuple[list[Package], str, str]] = {}
     for suite in suites:
         vendor = [*(ubuntu if suite in archives else debian), *others]
         wanted[f"cuda/repos/{suite}/x86_64"] = (vendor, "NVIDIA", "NVIDIA CUDA")
@@ -230,46 +313,58 @@ def _fill(
         archive = distribution_packages.packages(suite, builder)
         wanted[f"debian/{suite}"] = (archive, "Debian", "Debian")
         wanted[f"lab/{suite}"] = (lab, "gpustate-lab", "gpustate-lab")
-    pockets = [pocket for found in archives.values() for pocket in found]
-    pool.build([package for packages, _, _ in wanted.values() for package in packages])
-    pool.build([one for pocket in pockets for part in pocket.packages.values() for one in part])
+    pockets = {
+        code: ubuntu_archive.pockets(release, kernels[0], builder, signer, scratch)
+        for code, release in archives.items()
+    }
+    pool.build(
+        [
+            *(package for packages, _, _ in wanted.values() for package in packages),
+            *(
+                package
+                for archive in pockets.values()
+                for pocket in archive
+                for packages in pocket.packages.values()
+                for package in packages
+            ),
+        ]
+    )
     for path, (packages, origin, label) in wanted.items():
         pool.publish(packages, root / path, origin, label, key)
-    for code, found in archives.items():
-        ubuntu_release = ubuntu_packages.RELEASES[code]
-        for pocket in found:
+    for code, release in archives.items():
+        for pocket in pockets[code]:
             folder = root / pocket.archive / code
-            pool.publish_pocket(pocket, folder, ubuntu_release.codename, ubuntu_release.number, key)
-    (root / KEY_PATH).parent.mkdir()
-    (root / KEY_PATH).write_bytes(key.public())
+            pool.publish_pocket(pocket, folder, release.codename, release.number, key)
 
 
-def _driver_sets(builder: Builder) -> list[list[Package]]:
-    sets = []
+def _driver_packages(builder: Builder) -> list[Package]:
+    packages: list[Package] = []
     for version, cuda_version in driver_packages.DRIVERS.items():
-        one = driver_packages.DriverSet(version, cuda_version, driver_packages.VENDOR, builder)
-        sets.append([*one.packages(), *one.vendor_packages()])
-    return sets
+        drivers = driver_packages.DriverSet(version, cuda_version, driver_packages.VENDOR, builder)
+        packages += [*drivers.packages(), *drivers.vendor_packages()]
+    return packages
 
 
 class _Pool:
     """Builds each package once; repositories have hard links to it."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
+        self.total = 0
         directory.mkdir()
 
     def build(self, packages: list[Package]) -> None:
         once = {package.file_name: package for package in packages}
+        self.total = len(once)
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            list(pool.map(lambda one: deb.write(one, self._directory), once.values()))
+            list(pool.map(lambda one: deb.write(one, self.directory), once.values()))
 
     def publish(
         self, packages: list[Package], directory: Path, origin: str, label: str, key: SigningKey
     ) -> None:
         directory.mkdir(parents=True)
         for package in packages:
-            os.link(self._directory / package.file_name, directory / package.file_name)
+            os.link(self.directory / package.file_name, directory / package.file_name)
         indices = deb.write_index(packages, directory)
         self._sign(directory, _release(directory, indices, origin, label), key)
 
@@ -285,7 +380,7 @@ class _Pool:
             files.mkdir(parents=True, exist_ok=True)
             for package in packages:
                 if not (files / package.file_name).exists():
-                    os.link(self._directory / package.file_name, files / package.file_name)
+                    os.link(self.directory / package.file_name, files / package.file_name)
             folder = directory / component / "binary-amd64"
             folder.mkdir(parents=True)
             indices += deb.write_index(packages, folder, files, f"pool/{component}")

@@ -26,7 +26,6 @@ from gpustate_lab.sim.deb import Entry, Link, Package, Program
 from gpustate_lab.sim.driver_packages import LDCONFIG, LIBRARY_DIRECTORY
 from gpustate_lab.sim.native import Builder
 
-VERSIONS = ("1.17.8", "1.18.2", "1.20.1")
 #: Files of NVIDIA's module that are packaged unchanged.
 DATA = (
     *(f"packaging/debian/nvidia-container-toolkit*.{kind}" for kind in ("postinst", "postrm")),

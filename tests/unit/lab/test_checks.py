@@ -61,24 +61,33 @@ def test_the_makefile_gets_every_package_from_a_bare_python() -> None:
         text=True,
         check=True,
     ).stdout.split()
-    assert listed == sorted(listed)
+    assert listed == sorted({*requirements.DEBIAN_PACKAGES})
     assert set(requirements.PROGRAMS.values()) <= set(listed)
-    assert not set(requirements.PROOF_PACKAGES) & set(listed)
 
 
-def test_make_proof_installs_vagrant_too_and_make_test_does_not() -> None:
-    for target, expected in (("proof", True), ("test", False)):
-        dry = ["make", "--dry-run", "--always-make", "-C", str(ROOT), target]
-        printed = subprocess.run(dry, capture_output=True, text=True, check=True).stdout
-        line = next(row for row in printed.splitlines() if "requirements.py" in row)
-        assert ("--packages --proof" in line) is expected
+@pytest.mark.parametrize(
+    ("target", "options", "tools"),
+    [
+        ("demo", [], False),
+        ("demo-kubernetes", [], False),
+        ("test", ["--tests"], True),
+        ("proof", ["--tests", "--proof"], True),
+    ],
+)
+def test_make_installs_what_its_target_needs(target: str, options: list[str], tools: bool) -> None:
+    dry = ["make", "--dry-run", "--always-make", "-C", str(ROOT), target]
+    printed = subprocess.run(dry, capture_output=True, text=True, check=True).stdout
+    line = next(row for row in printed.splitlines() if "requirements.py" in row)
+    words = line.partition("--packages")[2].partition("2>")[0].split()
+    assert words == options
+    assert ("--editable '.[test]'" in printed) is tools
     listed = subprocess.run(
-        [sys.executable, "-I", "-S", requirements.__file__, "--packages", "--proof"],
+        [sys.executable, "-I", "-S", requirements.__file__, *words],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
-    assert listed == sorted({*requirements.DEBIAN_PACKAGES, *requirements.PROOF_PACKAGES})
+    assert ("chromium" in listed, "vagrant" in listed) == (tools, target == "proof")
 
 
 def test_a_command_past_its_deadline_takes_its_children_along(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_list_without_a_lab_says_how_to_make_one(labs: Path) -> None:
 def test_images_and_gpus_that_are_given_twice_are_all_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def up(spec: LabSpec, say: object) -> NoReturn:
+    def up(spec: LabSpec, say: object, toolkits: tuple[str, ...]) -> NoReturn:
         raise LabError(f"{spec.images} {spec.gpus}")
 
     monkeypatch.setattr(api, "up", up)
@@ -159,7 +159,7 @@ def test_the_name_of_a_lab_is_an_argument_or_an_option(
     monkeypatch.setattr(api, "down", lambda given, say: removed.append(given) or ["it"])
     run("down", *words)
 
-    def up(spec: LabSpec, say: object) -> NoReturn:
+    def up(spec: LabSpec, say: object, toolkits: tuple[str, ...]) -> NoReturn:
         raise LabError(spec.name)
 
     monkeypatch.setattr(api, "up", up)

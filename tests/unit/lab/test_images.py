@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import functools
 import json
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from gpustate.errors import LabError
-from gpustate_lab import images, paths
+from gpustate_lab import command, images, paths, simulation
 from gpustate_lab.command import run
+from gpustate_lab.simulation import Repository
+from gpustate_lab.spec import LabSpec
 
 
 @pytest.fixture
@@ -61,6 +67,94 @@ def test_what_a_killed_build_left_is_removed_before_the_next(cache: Path) -> Non
     left.mkdir(parents=True)
     images._cached("x", "1", build, lambda line: None, "what")
     assert not left.exists()
+
+
+def test_a_lab_builds_what_it_needs_and_everything_at_the_same_time(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = threading.Barrier(4)
+    built: list[str] = []
+
+    def build_together(what: str) -> None:
+        built.append(what)
+        # Breaks, and fails the test, if one of the four begins only after another has ended.
+        started.wait(timeout=20)
+
+    def repository(folder: Path, distributions: Sequence[str], say: images.Say) -> Repository:
+        build_together(f"packages of {', '.join(distributions)}")
+        return Repository(folder, folder / "key", ("1", "0"))
+
+    def toolkits(folder: Path, versions: Sequence[str], say: images.Say) -> None:
+        build_together(f"toolkits beside the newest: {list(versions)}")
+
+    def root(recipe: images.Recipe, say: images.Say) -> Path:
+        build_together(f"root of {recipe.base}")
+        return cache / "root"
+
+    def layer(name: str, stack: tuple[Path, ...], *inputs: object) -> Path:
+        built.append(f"layer {name}")
+        return cache / name
+
+    monkeypatch.setattr(simulation, "build_repository", repository)
+    monkeypatch.setattr(simulation, "build_toolkits", toolkits)
+    monkeypatch.setattr(simulation, "install_script", lambda *inputs: "")
+    monkeypatch.setattr(simulation, "digest", lambda *inputs: "")
+    monkeypatch.setattr(images, "_base", root)
+    monkeypatch.setattr(images, "_layer", layer)
+    cluster = functools.partial(build_together, "programs of the cluster")
+    prepared = images.prepare(LabSpec().images, print, cluster=cluster)
+    assert sorted(built[:4]) == [
+        "packages of ubuntu2404",
+        "programs of the cluster",
+        "root of debian13",
+        "toolkits beside the newest: []",
+    ]
+    assert built[4:] == ["layer ubuntu2404", "layer ubuntu2404-gpu"]
+    assert list(prepared.stacks) == ["ubuntu2404"]
+
+
+def test_a_build_that_fails_ends_the_others(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = threading.Event()
+
+    def fail(folder: Path, versions: Sequence[str], say: images.Say) -> None:
+        assert running.wait(timeout=20)
+        raise LabError("no compiler")
+
+    def root(recipe: images.Recipe, say: images.Say) -> Path:
+        threading.Timer(0.2, running.set).start()
+        run(["sleep", "60"])
+        return cache
+
+    monkeypatch.setattr(simulation, "build_repository", lambda *inputs: None)
+    monkeypatch.setattr(simulation, "build_toolkits", fail)
+    monkeypatch.setattr(images, "_base", root)
+    began = time.monotonic()
+    with pytest.raises(LabError, match="no compiler"):
+        images.prepare(["debian12"], print)
+    assert time.monotonic() - began < 30
+
+
+def test_a_long_build_reports_what_it_does_now(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "PROGRESS_EVERY_S", 0.01)
+    lines: list[str] = []
+    reported = threading.Event()
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if "Unpacking gcc" in line:
+            reported.set()
+
+    def slow(folder: Path, log: Path) -> None:
+        (folder / "root").mkdir()
+        log.write_text("I: Retrieving gcc\nI: Unpacking gcc...\n")
+        assert reported.wait(timeout=20)
+
+    images._cached("x", "1", slow, say, "debootstrap")
+    assert lines[0] == "image x: building (debootstrap)"
+    assert "image x: Unpacking gcc... (0 s)" in lines
+    assert lines[-1] == "image x: built in 0 s"
 
 
 def test_an_unknown_image_names_the_known_ones() -> None:

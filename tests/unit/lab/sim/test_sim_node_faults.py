@@ -13,15 +13,19 @@ from gpustate_lab.sim.node_faults import CONTAINERD, LIBRARY_MISMATCH
 INSTALLED, OTHER = "580.65.06", "580.178.04"
 
 
-@pytest.fixture
-def packages(tmp_path: Path) -> Path:
-    folder = tmp_path / "packages"
-    folder.mkdir()
+@pytest.fixture(params=["debian", "ubuntu"])
+def packages(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A repository of NVIDIA's: on Debian with a package for each library, on Ubuntu with one for all."""
+    folder = tmp_path / "packages" / request.param
+    folder.mkdir(parents=True)
+    contents: dict[str, dict[str, deb.Entry]] = {}
     for library, name in node_faults.LIBRARIES.items():
-        files: dict[str, deb.Entry] = {f"{LIBRARY_DIRECTORY}/{library}.so.{OTHER}": f"{OTHER}\n"}
-        package = deb.Package(name=name, version=f"{OTHER}-1", summary="a library", files=files)
-        deb.write(package, folder)
-    return folder
+        package = name if request.param == "debian" else "libnvidia-compute-580"
+        path = f"{LIBRARY_DIRECTORY}/{library}.so.{OTHER}"
+        contents.setdefault(package, {})[path] = f"{OTHER}\n"
+    for package, files in contents.items():
+        deb.write(deb.Package(package, f"{OTHER}-1", "libraries", files), folder)
+    return folder.parent
 
 
 @pytest.fixture
@@ -91,7 +95,7 @@ def test_what_is_missing_for_another_library_is_named(root: Path, tmp_path: Path
     with pytest.raises(LabError, match=r"no driver is installed .libnvidia-ml\.so\.1 is missing"):
         node_faults.switch(tmp_path, LIBRARY_MISMATCH, True, tmp_path)
     before = tree(root)
-    with pytest.raises(LabError, match="package of the other driver version does not exist"):
+    with pytest.raises(LabError, match="no package of the other driver version has libnvidia-ml"):
         node_faults.switch(root, LIBRARY_MISMATCH, True, tmp_path)
     assert tree(root) == before
 

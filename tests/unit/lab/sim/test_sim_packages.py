@@ -16,6 +16,7 @@ from gpustate_lab.sim import deb, driver_packages, node_packages, repository
 from gpustate_lab.sim.deb import Link, Package, Program
 from gpustate_lab.sim.native import Builder
 from gpustate_lab.sim.repository import Repository
+from gpustate_lab.spec import TOOLKITS
 
 KERNEL = "6.1.0-9-test"
 TOOLS = ("gcc", "dpkg-deb", "gpg", "gpgv")
@@ -47,6 +48,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     if programs.missing() is not None:
         pytest.skip(f"NVIDIA's container toolkit cannot be built: {programs.missing()}")
     dest = tmp_path_factory.mktemp("repository") / "root"
+    repository.build_toolkits(dest, TOOLKITS, print)
     return repository.build(dest, suites=DEBIAN, kernel=KERNEL)
 
 
@@ -145,10 +147,15 @@ def test_lists_of_a_node_name_the_key_they_bring(built: Repository) -> None:
 
 
 def test_what_is_built_is_built_once_and_again_for_another_kernel(built: Repository) -> None:
-    stamp = (built.root / repository.STAMP).stat()
-    again = repository.build(built.root, suites=DEBIAN, kernel=KERNEL)
-    assert again == built
-    assert (built.root / repository.STAMP).stat() == stamp
+    def stamps() -> list[tuple[str, int]]:
+        folder = built.root / repository.STAMPS
+        return sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir())
+
+    before = stamps()
+    assert [name for name, _ in before] == ["debian12.json", "debian13.json", "toolkits.json"]
+    assert repository.build(built.root, suites=DEBIAN, kernel=KERNEL) == built
+    repository.build_toolkits(built.root, (), print)
+    assert stamps() == before
     assert built.kernels == (KERNEL, node_packages.OLDER_KERNEL)
 
 

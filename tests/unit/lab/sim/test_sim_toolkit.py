@@ -13,12 +13,13 @@ import pytest
 
 from gpustate.errors import LabError
 from gpustate_lab import programs
-from gpustate_lab.sim import toolkit_packages
+from gpustate_lab.sim import repository, toolkit_packages
 from gpustate_lab.sim.deb import Package, Program
 from gpustate_lab.sim.native import PAYLOAD, Builder
+from gpustate_lab.spec import TOOLKITS
 from tests.unit.lab.sim.conftest import FakeRoot
 
-VERSIONS = toolkit_packages.VERSIONS
+VERSIONS = TOOLKITS[::-1]
 
 
 @functools.cache
@@ -165,3 +166,33 @@ def test_a_container_is_shown_the_hardware_before_the_hook_runs(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [state, "one two", "seen"]
+
+
+def test_other_versions_are_built_when_they_are_asked_for_and_then_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "repository"
+    provided: list[str] = []
+
+    def provide(module: str, say: object) -> dict[str, Path]:
+        provided.append(module)
+        programs_of_module = {name: tmp_path / name for name in programs.module(module).programs}
+        for path in programs_of_module.values():
+            path.write_text("program")
+        return programs_of_module
+
+    monkeypatch.setattr(programs, "provide", provide)
+    for version in VERSIONS:
+        data(version)
+    for versions, expected in (((), ["1.20.1"]), (["1.18.2"], ["1.18.2", "1.20.1"])):
+        provided.clear()
+        repository.build_toolkits(folder, versions, print)
+        assert provided == [f"container-toolkit-{version}" for version in expected]
+        repository.build_toolkits(folder, (), print)
+        index = (folder / repository.TOOLKIT_PATH / "Packages").read_text()
+        found = re.findall(
+            r"^Package: nvidia-container-toolkit\nVersion: (.*)-1$", index, re.MULTILINE
+        )
+        assert found == expected
+    with pytest.raises(LabError, match=r"no pinned module 'container-toolkit-1\.0'"):
+        repository.build_toolkits(folder, ["1.0"], print)
