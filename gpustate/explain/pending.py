@@ -93,10 +93,10 @@ def explain(found: Snapshot) -> Explanation:
         owned = _owned(found)
         if owned:
             kind, names = owned
-            status = f"no pod; {kind} {found.name} has {len(names)}: name one"
+            words = f"no pod; {kind} {found.name} has {len(names)}: name one"
             remedy = f"gpustate explain --pod {found.namespace}/{names[0]}"
             pods_cause = Cause("no-pod", (), f"pods: {', '.join(_names(names))}", remedy)
-            return Explanation(status, waits=True, causes=(*causes, pods_cause))
+            return Explanation(words, waits=True, causes=(*causes, pods_cause))
         return Explanation("no such pod", waits=True, causes=causes or (_absent(found),))
     status = pod.get("status") or {}
     phase, node = status.get("phase", "Pending"), (pod.get("spec") or {}).get("nodeName", "")

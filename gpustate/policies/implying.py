@@ -18,7 +18,7 @@ def implied(
     """The states that others imply and a policy does not list, each with the reason.
 
     They apply to the nodes of those that imply them. A state that is removed implies nothing, and none comes whose own
-    needs the policy leaves to somebody else: a node's driver may be none of its concern.
+    needs the policy leaves to others: it may not manage the driver.
 
     Args:
         states: that the policy lists.

@@ -37,7 +37,6 @@ PHRASES = {
     r"\bprove anew\b|\bnot proven\b": "validate again, not validated",
     r"\bevery link holds\b": "all checks passed",
     r"\bbrings? it no more\b": "the next boot does not load it",
-    r"\bplan again\b": "make a new plan: gpustate plan POLICY --out FILE",
     r"\bleave it away\b": "omit it",
     r"\bnobody is there\b": "stdin is not a terminal",
     r"\ba mistake in (gpustate|the state)\b": "a bug in ...",
