@@ -45,7 +45,6 @@ _VALUES = {
     "namespace": "--namespace",
     "rollout_timeout": "--rollout-timeout",
     "pod_timeout": "--pod-timeout",
-    "slurm_hold": "--slurm-hold",
     "drain_timeout": "--drain-timeout",
     "max_unavailable": "--max-unavailable",
     "grace_period": "--grace-period",

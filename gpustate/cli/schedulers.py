@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Options that say how a node is drained.
 OF_DRAINS = (
-    *("slurm_hold", "drain_timeout", "grace_period", "delete_emptydir_data", "drain_force"),
+    *("drain_timeout", "grace_period", "delete_emptydir_data", "drain_force"),
     *("pod_selector", "wait_selector", "wait_timeout"),
 )
 
@@ -32,11 +32,6 @@ scheduler_options = common.options(
         "--ignore-scheduler",
         is_flag=True,
         help="Change nodes without cordoning or draining them, whatever runs there.",
-    ),
-    click.option(
-        "--slurm-hold",
-        type=click.Choice(("drain", "reservation")),
-        help="Keep new jobs off a Slurm node by State=DRAIN, or by a reservation [default: the inventory variable gpustate_slurm_hold, else drain].",
     ),
     click.option(
         "--drain-timeout",
@@ -95,7 +90,6 @@ def schedulers_of(options: Mapping[str, Any]) -> Schedulers:
     return Schedulers(
         kubeconfig=options.get("kubeconfig") or "",
         ignore=bool(options.get("ignore_scheduler")),
-        slurm_hold=options.get("slurm_hold") or "",
         overrides=DrainOverrides(
             force=options.get("drain_force"),
             delete_empty_dir=options.get("delete_emptydir_data"),

@@ -189,7 +189,6 @@ def _page(shown: Sequence[Status]) -> None:
         state = hold.phase if hold else "in service" if one.in_service else "out of service"
         page.add((member.name, "bold"), f"  {state}", (f"  {one.scheduler}", "dim"))
         if hold is not None:
-            # Slurm before 23.02 keeps neither person nor reason of a reservation.
             person = f" by {hold.person}" if hold.person else ""
             reason = f": {hold.text}" if hold.text else ""
             page.add(f"    since {hold.since}{person}, run {hold.run}{reason}")

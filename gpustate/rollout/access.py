@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.inventory import Inventory, InventoryNode
-from gpustate.errors import ConnectionFailed, InventoryError
-from gpustate.formats.words import quote
+from gpustate.errors import ConnectionFailed
 from gpustate.remote.session import Session
 from gpustate.schedulers.slurm import Slurm
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 #: Inventory variable with the host on which scontrol, sinfo and squeue run as root or SlurmUser.
 SLURM_HOST = "gpustate_slurm_host"
 #: Inventory variable that says how nodes of Slurm are held.
-SLURM_HOLD = "gpustate_slurm_hold"
-DRAIN, RESERVATION = "drain", "reservation"
-HOLDS = (DRAIN, RESERVATION)
 _COMMAND_S = 60.0
 
 
@@ -74,7 +70,6 @@ class Accesses:
         kubeconfig: of the command line; empty: the inventory's variable counts.
         read: read every kubeconfig now.
         read_only: no cluster is changed, so fewer rights are needed.
-        slurm_hold: how nodes of Slurm are held, one of :data:`HOLDS`; empty: the inventory's variable counts.
         fence: called before every write to a cluster; raises where nothing may be written any more.
 
     Raises:
@@ -88,12 +83,10 @@ class Accesses:
         *,
         read: bool = False,
         read_only: bool = False,
-        slurm_hold: str = "",
         fence: Callable[[], None] | None = None,
     ) -> None:
         nodes = inventory.nodes
         self._beyond = inventory.beyond
-        self._slurm_hold = slurm_hold
         self._fence = fence
         self._read_only = read_only
         self._lock = threading.Lock()
@@ -230,8 +223,7 @@ class Accesses:
             commands = SlurmHost(target)
             self._closed.append(commands)
             hosts = {one.name: one.connection.host or one.name for one in self._by_name.values()}
-            reserve = (self._slurm_hold or slurm_hold_of(node)) == RESERVATION
-            self._found[key] = Slurm(commands.run, host, hosts, reserve=reserve)
+            self._found[key] = Slurm(commands.run, host, hosts)
         return self._found[key]
 
     def close(self) -> None:
@@ -242,23 +234,6 @@ class Accesses:
             cluster.leave()
         for one in self._closed:
             one.close()
-
-
-def slurm_hold_of(node: InventoryNode) -> str:
-    """How a node is held in its Slurm.
-
-    Raises:
-        InventoryError: the variable is none of :data:`HOLDS`.
-    """
-    fix = f"use {' or '.join(HOLDS)}"
-    found = node.text(SLURM_HOLD, "a text", fix) or DRAIN
-    if found not in HOLDS:
-        raise InventoryError(
-            f"{SLURM_HOLD} of {node.name} is {quote(found)}",
-            place=node.origins.get(SLURM_HOLD),
-            fix=fix,
-        )
-    return found
 
 
 def slurm_host_of(node: InventoryNode) -> str:

@@ -25,8 +25,6 @@ class Schedulers:
         ignore: change nodes as they are, whatever runs on them.
         drain: how workloads leave; ``None``: as the policy has it, by default as ``kubectl drain --ignore-daemonsets``.
         overrides: values that replace those of ``drain`` or of the policy.
-        slurm_hold: how nodes of Slurm are held: ``drain``, or by a ``reservation``; empty: the inventory's variable
-            ``gpustate_slurm_hold``, else ``drain``.
         fence: called before every write to a cluster; raises where nothing may be written any more.
     """
 
@@ -34,13 +32,10 @@ class Schedulers:
     ignore: bool = False
     drain: DrainPolicy | None = None
     overrides: DrainOverrides = field(default_factory=DrainOverrides)
-    slurm_hold: str = ""
     fence: Callable[[], None] | None = None
 
     def _accesses(self, inventory: Inventory, *, read: bool) -> Accesses:
-        return Accesses(
-            inventory, self.kubeconfig, read=read, slurm_hold=self.slurm_hold, fence=self.fence
-        )
+        return Accesses(inventory, self.kubeconfig, read=read, fence=self.fence)
 
     @contextmanager
     def access(self, inventory: Inventory, *, read: bool = False) -> Iterator[Accesses | None]:

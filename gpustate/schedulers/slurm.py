@@ -1,10 +1,10 @@
-"""Slurm as a scheduler: hold is ``State=DRAIN`` or a reservation, with a reason of ours; draining is waiting for jobs.
+"""Slurm as a scheduler: hold is ``State=DRAIN``, with a reason of ours; draining is waiting for jobs.
 
 The commands run over SSH on the host that the inventory names, as root or SlurmUser. Surprising: a second drain
 overwrites the reason of the first, so every write is preceded by a read and followed by one. ``resume`` of 24.11
 keeps an old reason, which then hides newer ones, so it is emptied after a release. 26.05 adds `` : Not responding`` to
 a reason, and refuses to undrain a node that registered with too few GPUs. A node that is reserved for maintenance may
-look idle for seconds, so reservations are read too. That of 22.05 has no comment: its name alone tells whose it is.
+look idle for seconds, so reservations are read too.
 
 ``sinfo`` and ``squeue`` with formats of their own instead of JSON: scontrol of 22.05 has no JSON, and its sinfo and
 squeue ignore ``-n`` and ``-w`` with it.
@@ -55,12 +55,9 @@ _JOBS = "JobArrayID:40|,State:20|,UserName:64|,BatchFlag:2|,Requeue:2|,tres-per-
 _GRES = "%N|%G"
 _RESERVATION = re.compile(
     r"(?m)^ReservationName=(?P<name>\S+) StartTime=(?P<since>\S+) .*?\bNodes=(?P<nodes>\S+) .*?"
-    r"\bFlags=(?P<flags>\S*) (?:.*? State=(?P<state>\w+) )?(?:.* Comment=(?P<comment>.*))?"
+    r"\bFlags=(?P<flags>\S*) (?:.*? State=(?P<state>\w+) )?"
 )
 _BOOT_TIME = re.compile(r"\bBootTime=([0-9T:-]+)")
-#: A reservation of ours, by its name: the run, and the node.
-_OURS = re.compile(r"gpustate_(?P<run>[^_\s]+)_(?P<node>\S+)")
-_NO_COMMENT = "Unknown parameter Comment"
 #: What Slurm itself writes as a reason when a node does not fit its configuration or does not answer.
 _BY_SLURM = (
     "gres/",
@@ -99,14 +96,10 @@ class Reservation:
     Args:
         name: its name.
         since: when it began, in UTC.
-        comment: its comment; empty where it has none.
-        run: the run of this tool that it is of; empty: it is of someone else.
     """
 
     name: str
     since: str
-    comment: str = ""
-    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +125,6 @@ class SlurmNode:
     reason: str = ""
     emptied: bool = False
     reservations: tuple[Reservation, ...] = ()
-
-    @property
-    def reserved(self) -> Reservation | None:
-        """This tool's reservation of it; where a run has just taken over from a dead one, the newer."""
-        return max(self.own, key=lambda one: one.since, default=None)
-
-    @property
-    def own(self) -> tuple[Reservation, ...]:
-        """This tool's reservations of it."""
-        return tuple(one for one in self.reservations if one.run)
 
     @property
     def ours(self) -> bool:
@@ -256,16 +239,12 @@ def read_nodes(text: str) -> list[SlurmNode]:
 
 
 def read_reservations(text: str) -> dict[str, list[Reservation]]:
-    """Read ``scontrol -o show reservation``: those for maintenance that have begun, by node, and all of this tool."""
+    """Read ``scontrol -o show reservation``: those for maintenance that have begun, by node."""
     found: dict[str, list[Reservation]] = {}
     for match in _RESERVATION.finditer(text):
-        if "MAINT" not in match["flags"].split(","):
+        if "MAINT" not in match["flags"].split(",") or match["state"] == "INACTIVE":
             continue
-        ours = _OURS.fullmatch(match["name"])
-        run = ours["run"] if ours else ""
-        if not run and match["state"] == "INACTIVE":
-            continue
-        one = Reservation(match["name"], match["since"], (match["comment"] or "").strip(), run)
+        one = Reservation(match["name"], match["since"])
         for name in hostlist.names(match["nodes"]):
             found.setdefault(name, []).append(one)
     return found
@@ -317,7 +296,6 @@ class Slurm:
         command: runs a command where its tools are.
         host: that host, for messages.
         hosts: under which name or address the inventory reaches its nodes, by their names there.
-        reserve: hold nodes by a reservation instead of ``State=DRAIN``.
         sleep, clock: for waiting, in seconds.
     """
 
@@ -327,7 +305,6 @@ class Slurm:
         host: str,
         hosts: Mapping[str, str] | None = None,
         *,
-        reserve: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -345,10 +322,8 @@ class Slurm:
         #: Of the machines when the run began, and when slurmctld knew them to have booted as they were held.
         self._boot_ids: dict[str, str] = {}
         self._booted: dict[str, str] = {}
-        self._whys: dict[str, Why] = {}
         #: Whether a node was in service, or held by a run of this tool, when this run first held it.
         self._in_service: dict[str, bool] = {}
-        self._reserve = reserve
         self._store = LeaseFile(self._answer, self.title)
         self._lease = ClusterLease(self._store, sleep=sleep, clock=clock)
 
@@ -522,7 +497,7 @@ class Slurm:
         ask(self._store, run, control)
 
     def hold(self, member: Member, why: Why) -> Member:
-        """Drain or reserve it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""
+        """Drain it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""
         node = self._one(member.name)
         self._booted.setdefault(node.name, self._boot_time(node.name))
         in_service = node.answers and not node.drained_or_down
@@ -534,46 +509,7 @@ class Slurm:
             )
         if node.drained_or_down and node.by_slurm:
             return _member(node)
-        if node.drained or not self._reserve:
-            held = self._set(node.name, why.run, why.text, why.person, "held")
-        else:
-            held = self._reserved(node.name, why)
-        return held if self._unreserve(node, but=why.run) == 0 else _member(self._one(node.name))
-
-    def _unreserve(self, node: SlurmNode, but: str = "") -> int:
-        """Delete this tool's reservations of a node, but not those of one run; how many there were."""
-        names = [one.name for one in node.own if one.run != but]
-        for name in names:
-            try:
-                self._run("scontrol", "delete", f"ReservationName={name}")
-            except ClusterError:
-                if name in (one.name for one in self._one(node.name).own):
-                    raise  # otherwise it was deleted meanwhile
-        return len(names)
-
-    def _reserved(self, name: str, why: Why) -> Member:
-        """Reserve it, unless this run has done so already."""
-        self._whys[why.run] = why
-        node = self._one(name)
-        if all(one.run != why.run for one in node.own):
-            when = ("StartTime=now", "Duration=UNLIMITED", "Users=root", "Flags=MAINT,IGNORE_JOBS")
-            words = (f"ReservationName=gpustate_{why.run}_{name}", *when, f"Nodes={name}")
-            self._with_comment(
-                ("create", "reservation", *words), _reason(why.run, why.text, why.person, "held")
-            )
-        return _member(self._one(name))
-
-    def _with_comment(self, words: Sequence[str], comment: str) -> bool:
-        """Write a reservation with its comment, or without it where that is not known; whether it has it."""
-        command = shlex.join(("scontrol", *words, f"Comment={comment}"))
-        status, output = self._answer(command)
-        if status != 0 and _NO_COMMENT in output:
-            if words[0] == "create":
-                self._run("scontrol", *words)
-            return False
-        if status != 0:
-            self._run("scontrol", *words, f"Comment={comment}")
-        return True
+        return self._set(node.name, why.run, why.text, why.person, "held")
 
     def note(self, member: Member, phase: str, why: str = "") -> Member:
         """Record the phase in the reason."""
@@ -584,15 +520,7 @@ class Slurm:
         if other := taken_over(member, hold):
             raise HeldElsewhereError(f"{self.title}: node {node.name}: {other}")
         text = why or hold.text
-        if node.ours or node.reserved is None:
-            return self._set(node.name, hold.run, text, hold.person, phase)
-        words = ("update", f"ReservationName={node.reserved.name}")
-        if self._with_comment(words, _reason(hold.run, text, hold.person, phase)):
-            return _member(self._one(node.name))
-        if phase == "failed" and not node.drained:  # it has to stand somewhere
-            of = self._whys.get(hold.run, Why(hold.run, "unknown", "a change"))
-            return self._set(node.name, of.run, why or of.text, of.person, phase)
-        return _member(node)
+        return self._set(node.name, hold.run, text, hold.person, phase)
 
     def _set(self, name: str, run: str, text: str, person: str, phase: str) -> Member:
         reason = _reason(run, text, person, phase)
@@ -684,22 +612,16 @@ class Slurm:
         node = self._one(member.name)
         if other := taken_over(member, _hold(node)):
             return other
-        unreserved = self._unreserve(node) > 0
-        if unreserved:
-            node = self._one(node.name)
         in_service = self._in_service.get(node.name, member.hold is not None)
         own = node.ours or (in_service and node.by_registration)
-        if not own and not unreserved:
+        if not own:
             return self._left(node, in_service=in_service)
         deadline = self._clock() + _REGISTER_S
-        if own:
-            node = self._returned(node, deadline)
-        while not node.answers or (node.in_maintenance and not node.reservations):
-            if self._clock() >= deadline:
-                break
-            self._sleep(_POLL_S)  # after a reservation the state follows a moment later
+        node = self._returned(node, deadline)
+        while not node.answers and self._clock() < deadline:
+            self._sleep(_POLL_S)
             node = self._one(node.name)
-        if own and not node.drained_or_down:
+        if not node.drained_or_down:
             # Last: a resumed node is down with its reason until slurmd registers.
             for empty in ("", "none"):  # 24.11 does not take an empty reason
                 if node.ours or node.reason.startswith(_BY_SLURM):
@@ -746,27 +668,19 @@ def _last(output: str) -> str:
 
 
 def _reason(run: str, text: str, person: str, phase: str) -> str:
-    """What stands in a reason or comment of ours."""
+    """What stands in a reason of ours."""
     words = re.sub(r" :(?= )", "", text)  # Slurm adds its own words after one
     return f"{PREFIX}{run}: {words} ({phase}) by {person}"
 
 
 def _hold(node: SlurmNode) -> Hold | None:
-    reserved = node.reserved
-    if not node.ours and reserved is None:
+    if not node.ours:
         return None
-    text, since = (
-        (node.reason, node.since)
-        if node.ours or reserved is None
-        else (reserved.comment, reserved.since)
-    )
-    match = _REASON.fullmatch(text)
+    match = _REASON.fullmatch(node.reason)
     if match is None:
-        run = reserved.run if reserved is not None else ""
-        return Hold(run, node.user, text, "held", since)
-    return Hold(
-        match["run"], match["person"] or node.user, match["text"], match["phase"] or "held", since
-    )
+        return Hold("", node.user, node.reason, "held", node.since)
+    person, phase = match["person"] or node.user, match["phase"] or "held"
+    return Hold(match["run"], person, match["text"], phase, node.since)
 
 
 def _stays(node: SlurmNode) -> str:
@@ -805,8 +719,8 @@ def _elsewhere(node: SlurmNode) -> str:
     """Who else took it out of service; empty: nobody did."""
     drained = node.drained_or_down and not node.base.startswith("maint")
     by_someone = _foreign(node) if drained and not node.ours and not node.by_slurm else ""
-    others = [f"{one.name} from {one.since}" for one in node.reservations if not one.run]
-    if others or (node.base.startswith("maint") and node.reserved is None):
+    others = [f"{one.name} from {one.since}" for one in node.reservations]
+    if others or node.base.startswith("maint"):
         words = f"reserved for maintenance: reservation {', '.join(others) or '(unknown)'}"
         return f"{words}; {by_someone}" if by_someone and node.reason else words
     return by_someone
@@ -814,7 +728,7 @@ def _elsewhere(node: SlurmNode) -> str:
 
 def _undo(node: SlurmNode) -> str:
     """The command that ends what someone else did."""
-    others = [one.name for one in node.reservations if not one.run]
+    others = [one.name for one in node.reservations]
     return f"scontrol delete ReservationName={others[0]}" if others else _resume(node)
 
 

@@ -144,9 +144,7 @@ def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path
     change_waits(cluster, tmp_path, "gpu1")
 
 
-def test_a_reservation_holds_a_node_and_a_second_controller_is_refused(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_foreign_reservation_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:
     reserved(cluster, tmp_path, "gpu1")
 
 

@@ -64,19 +64,15 @@ def test_a_change_waits_for_jobs_and_returns_the_node(cluster: Cluster, tmp_path
     change_waits(cluster, tmp_path, NAME)
 
 
-@pytest.mark.parametrize("dies", [False, True])
-def test_a_reservation_holds_a_node_and_a_second_controller_is_refused_or_follows_a_dead_one(
-    cluster: Cluster, tmp_path: Path, dies: bool
-) -> None:
-    reserved(cluster, tmp_path, NAME, dies=dies)
+def test_a_foreign_reservation_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:
+    reserved(cluster, tmp_path, NAME)
 
 
-@pytest.mark.parametrize("hold", ["drain", "reservation"])
 @pytest.mark.parametrize("returns", [2, 0])
 def test_a_node_that_a_change_reboots_is_in_service_again(
-    cluster: Cluster, tmp_path: Path, hold: str, returns: int
+    cluster: Cluster, tmp_path: Path, returns: int
 ) -> None:
-    reboots(cluster, tmp_path, NAME, hold, returns)
+    reboots(cluster, tmp_path, NAME, returns)
 
 
 def test_a_drain_for_a_wrong_count_is_explained_and_stays(cluster: Cluster) -> None:

@@ -33,8 +33,9 @@ def main(folder: Path, program: str, words: list[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if program == "scontrol" and words[0] == "update" and words[1].startswith("NodeName="):
             return _update(folder, dict(word.split("=", 1) for word in words[1:]))
-        if program == "scontrol" and words[:3] != ["-o", "show", "node"]:
-            return _reservations(folder, words)
+        if program == "scontrol" and words == ["-o", "show", "reservation"]:
+            print("No reservations in the system")
+            return 0
         nodes = _read(folder)
         if program == "scontrol":
             name = words[3]
@@ -54,8 +55,6 @@ def main(folder: Path, program: str, words: list[str]) -> int:
                     reason = one["reason"] or "none"
                     user = one["user"] or "Unknown"
                     state = one["state"]
-                    if one.get("reservations"):
-                        state = "maint" if state == "idle" else f"{state}$"
                     print(f"{name}|127.0.0.1|{name}|{state}|{user}|2026-11-24T10:00:00|{reason}")
         elif program == "squeue":
             name = words[words.index("-w") + 1]
@@ -65,40 +64,6 @@ def main(folder: Path, program: str, words: list[str]) -> int:
             print(f"{program} {words}: not known here", file=sys.stderr)
             return 1
     return 0
-
-
-def _reservations(folder: Path, words: list[str]) -> int:
-    """Create, delete or list reservations for maintenance; a name that is taken is refused."""
-    nodes = _read(folder)
-    if words == ["-o", "show", "reservation"]:
-        rows = [(key, name) for key, one in nodes.items() for name in one.get("reservations", ())]
-        for key, name in rows:
-            print(
-                f"ReservationName={name} StartTime=2026-11-24T10:00:00 Nodes={key} NodeCnt=1"
-                " Flags=MAINT,IGNORE_JOBS TRES=cpu=1 Users=root State=ACTIVE BurstBuffer=(null)"
-            )
-        if not rows:
-            print("No reservations in the system")
-        return 0
-    values = dict(word.split("=", 1) for word in words if "=" in word)
-    if "Comment" in values:  # as 22.05
-        print(f"scontrol: error: Unknown parameter Comment={values['Comment']}.", file=sys.stderr)
-        return 1
-    name, creates = values["ReservationName"], words[:2] == ["create", "reservation"]
-    holders = [key for key, one in nodes.items() if name in one.get("reservations", ())]
-    target = values["Nodes"] if creates else "".join(holders)
-    if creates == bool(holders):
-        print(f"{words[0]}: the reservation is there already, or is not", file=sys.stderr)
-        return 1
-    label, trap = f"{words[0]} {target}", _trap(folder)
-    if trap == {"write": f"{label} 1", "when": "before"}:
-        _wait(folder)
-    one = nodes[target]
-    left = [other for other in one.get("reservations", ()) if other != name]
-    one["reservations"] = [*left, name] if creates else left
-    if creates:
-        one["ends"] = one["ends"] or time.time() + JOB_S
-    return _written(folder, nodes, label, trap)
 
 
 def _trap(folder: Path) -> dict[str, str]:

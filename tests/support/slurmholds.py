@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from changedstate import write_policy
-from commands import GPUSTATE, gpustate
+from commands import gpustate
 from slurmjobs import APPLIED, Cluster
 
 #: Slurm's own words.
@@ -87,14 +86,9 @@ def change_waits(cluster: Cluster, tmp_path: Path, name: str) -> None:
     cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
 
 
-def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False) -> None:
-    """Change gpu1 under a reservation, with a second controller meanwhile, and under a foreign reservation.
-
-    Args:
-        cluster, tmp_path, name: as for :func:`change_waits`.
-        dies: the first controller is killed, and the second follows it.
-    """
-    policy = write_policy(tmp_path, f"reserved, {dies}")
+def reserved(cluster: Cluster, tmp_path: Path, name: str) -> None:
+    """Change gpu1 under a foreign reservation; arguments as for :func:`change_waits`."""
+    policy = write_policy(tmp_path, "reserved")
     words = [policy, "-i", cluster.lab.inventory, "-l", "gpu1", "--yes"]
     foreign = ("starttime=now", "duration=60", "users=root", "flags=maint,ignore_jobs")
     cluster.slurm.scontrol(
@@ -118,55 +112,21 @@ def reserved(cluster: Cluster, tmp_path: Path, name: str, *, dies: bool = False)
         cluster.slurm.scontrol("delete", "reservationname=later")
     assert not shown["members"]
 
-    cluster.submit(f"-w {name} --gres=gpu:8 --wrap 'sleep 600'")
-    cluster.until(lambda: cluster.state(name).flags == {"MIXED"})
-    words += ["--slurm-hold", "reservation", "--reason", "CHG-8"]
-    with subprocess.Popen([GPUSTATE, "apply", *map(str, words)]) as first:
-        show = ["scontrol", "-o", "show", "reservation"]
-        cluster.until(
-            lambda: bool(re.search(f"=gpustate_\\S+_{name} ", cluster.slurm.head.run(show).stdout))
-        )
-        assert cluster.state(name).reason in ("", "none")
-        if " 22." not in cluster.slurm.version():
-            told = cluster.slurm.head.run(show).stdout
-            assert re.search(r"Comment=gpustate:\S+: CHG-8 \(held\) by \S+$", told.strip())
-        ahead = cluster.head(f"srun -w {name} --immediate=1 true", check=False)
-        assert ahead.returncode != 0, "no other job begins"
-        shown = gpustate("status", "-i", cluster.lab.inventory, "-o", "json", code=0).document
-        assert [row["hold"]["phase"] for row in shown["members"]] == ["held"]
-        assert [row["where"] for row in shown["rollouts"]] != []
-        if dies:
-            first.kill()
-            first.wait()
-            cluster.head("scancel --user=op")
-            began = time.monotonic()
-            gpustate("apply", *words, code=0, timeout=400)
-            assert time.monotonic() - began > 55, "a Lease is valid for a minute"
-        else:
-            second = gpustate("apply", *words, code=8)
-            assert "changes nodes of Slurm at" in second.out
-            cluster.head("scancel --user=op")
-            assert first.wait(timeout=400) == 0
-    assert "gpustate_" not in cluster.slurm.head.run(show).stdout
-    cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
-    assert cluster.state(name).reason in ("", "none")
 
-
-def reboots(cluster: Cluster, tmp_path: Path, name: str, hold: str, returns: int) -> None:
+def reboots(cluster: Cluster, tmp_path: Path, name: str, returns: int) -> None:
     """A change of gpu1 that needs a reboot, with a Slurm that takes nodes back after one or does not.
 
     Args:
         cluster, tmp_path, name: as for :func:`change_waits`.
-        hold: of ``--slurm-hold``.
         returns: Slurm's ``ReturnToService``.
     """
     _set_return_to_service(cluster, returns)
     try:
-        policy = write_policy(tmp_path, f"{hold}{returns}", reboots=True)
+        policy = write_policy(tmp_path, f"returns{returns}", reboots=True)
         node = cluster.lab.node("gpu1")
         before = node.boot_id()
         cluster.until(lambda: cluster.state(name).flags == {"IDLE"})
-        words = (policy, "-i", cluster.lab.inventory, "-l", "gpu1", "--yes", "--slurm-hold", hold)
+        words = (policy, "-i", cluster.lab.inventory, "-l", "gpu1", "--yes")
         gpustate("apply", *words, code=0, timeout=400)
         assert node.boot_id() != before
         cluster.until(lambda: cluster.state(name).flags == {"IDLE"})

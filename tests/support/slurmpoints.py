@@ -55,8 +55,6 @@ class SlurmBed(Bed):
                 found.append(f"{machine.name}: the driver was installed more than once")
             if node["state"] != "idle" or node["reason"]:
                 found.append(f"{machine.name}: {node['state']}: {node['reason']}")
-            if node.get("reservations"):
-                found.append(f"{machine.name}: still reserved: {node['reservations']}")
         return found
 
     def killed(self, write: str, when: str, *words: str) -> Ran:

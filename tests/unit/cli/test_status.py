@@ -145,7 +145,7 @@ def test_a_run_without_progress_says_so(inventory: Path) -> None:
     assert "of ann@ops1\n    it has not published its progress yet\n" in run("-i", inventory)
 
 
-def test_a_reservation_without_person_and_reason_has_neither(
+def test_a_hold_without_person_and_reason_has_neither(
     inventory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = Member("b", True, False, hold=replace(HELD, person="", text=""))

@@ -15,7 +15,6 @@ from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
 from gpustate.formats.slurm import hostlist
 from gpustate.schedulers.base import (
     HeldElsewhereError,
-    Hold,
     NotDrainedError,
     NotRefreshedError,
     Scope,
@@ -116,29 +115,8 @@ class Controller:
     undrain_to: str = "idle"
     resume_to: str = "idle"
     keeps_reason: bool = False
-    comments: bool = True
     reservations: dict[str, str] = field(default_factory=dict)
     booted: str = "2026-11-24T10:00:00"
-
-    def _reserve(self, words: list[str]) -> tuple[int, str]:
-        values = dict(word.split("=", 1) for word in words if "=" in word)
-        name, comment = values["ReservationName"], values.get("Comment", "")
-        if comment and not self.comments:
-            return 1, f"scontrol: error: Unknown parameter Comment={comment}.\n"
-        if words[1] == "create":
-            assert values["Nodes"] == "gpu1"
-            if name in self.reservations:
-                return 1, "Error creating the reservation: Duplicate reservation name\n"
-            self.state = "maint" if self.state == "idle" else f"{self.state}$"
-        elif name not in self.reservations:
-            return 1, "Requested reservation is invalid\n"
-        if words[1] == "delete":
-            del self.reservations[name]
-            if not self.reservations:
-                self.state = self.state.replace("maint", "idle").rstrip("$")
-        else:
-            self.reservations[name] = comment
-        return 0, ""
 
     def _job(self, job: str) -> str:
         state = "COMPLETING" if job in self.completing else "RUNNING"
@@ -164,8 +142,6 @@ class Controller:
                 0,
                 f"NodeName={words[4]} Arch=x86_64 BootTime={self.booted} SlurmdStartTime=None\n",
             )
-        if words[0] == "scontrol" and any(one.startswith("ReservationName=") for one in words):
-            return self._reserve(words)
         if words[0] == "sinfo":
             since = "2026-11-23T10:00:00Z" if utc else "2026-11-23T05:00:00"
             row = ("gpu1", "10.0.0.1", "gpu1", self.state, self.user, since, self.reason or "none")
@@ -207,9 +183,9 @@ class Clock:
         return self.now
 
 
-def slurm(controller: Controller, ends_at: float = 0.0, *, reserve: bool = False) -> Slurm:
+def slurm(controller: Controller, ends_at: float = 0.0) -> Slurm:
     clock = Clock(controller, ends_at)
-    return Slurm(controller.run, "head", reserve=reserve, sleep=clock.sleep, clock=clock)
+    return Slurm(controller.run, "head", sleep=clock.sleep, clock=clock)
 
 
 FACTS = NodeFacts(hostname="gpu1.example.net")
@@ -285,17 +261,16 @@ def test_a_drain_by_slurm_itself_during_the_hold_ends_once_slurmd_has_registered
     reason: str,
 ) -> None:
     controller = Controller()
-    scheduler = slurm(controller, reserve=True)
+    scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    controller.state, controller.reason, controller.keeps_reason = "drained$", reason, True
+    controller.state, controller.reason, controller.keeps_reason = "drained", reason, True
     assert scheduler.release(member) == ""
     assert (controller.state, controller.reason) == ("idle", "none" if reason else "")
-    assert controller.reservations == {}
 
 
 def test_a_drain_by_slurm_itself_during_the_hold_ends_with_the_rollback() -> None:
     controller = Controller()
-    scheduler = slurm(controller, reserve=True)
+    scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
     controller.state, controller.reason = "inval", TOO_FEW
     with pytest.raises(NotRefreshedError, match=r"node gpu1: slurmd registered with fewer GPUs"):
@@ -307,23 +282,15 @@ def test_a_drain_by_slurm_itself_during_the_hold_ends_with_the_rollback() -> Non
     assert controller.state == "idle"
 
 
-def test_a_drain_by_slurm_itself_that_a_dead_run_left_under_its_reservation_ends() -> None:
-    controller = Controller("drained$", TOO_FEW, "slurm", reservations={"gpustate_r0_gpu1": ""})
-    scheduler = slurm(controller)
-    assert scheduler.release(scheduler.member(FACTS, "gpu1")) == ""
-    assert controller.state == "idle"
-
-
 def test_a_drain_during_the_hold_that_a_registration_does_not_end_is_a_failure() -> None:
     controller = Controller()
-    scheduler = slurm(controller, reserve=True)
+    scheduler = slurm(controller)
     member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    controller.state, controller.reason = "drained$", "Kill task failed"
+    controller.state, controller.reason = "drained", "Kill task failed"
     words = "drained by root since .*: Kill task failed; once its cause is gone: scontrol update"
     with pytest.raises(NotRefreshedError, match=f"Slurm at head: node gpu1: {words}"):
         scheduler.release(member)
     assert controller.state.startswith("drained")
-    assert controller.reservations == {}
 
 
 def test_a_node_that_was_down_before_the_hold_stays_so_without_a_failure() -> None:
@@ -394,109 +361,6 @@ def test_a_reason_that_a_dead_run_left_is_emptied() -> None:
     assert not any("State=" in one for one in controller.commands)
 
 
-@pytest.mark.parametrize("comments", [True, False])
-def test_a_reservation_holds_a_node_without_a_drain(comments: bool) -> None:
-    controller = Controller(comments=comments)
-    scheduler = slurm(controller, reserve=True)
-    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    assert list(controller.reservations) == ["gpustate_20261124-1_gpu1"]
-    assert member.hold is not None
-    assert (member.schedulable, member.foreign, member.hold.run) == (False, (), "20261124-1")
-    noted = scheduler.note(member, "changing")
-    assert noted.hold is not None
-    assert noted.hold.phase == ("changing" if comments else "held")
-    assert noted.hold.person == ("ann@ops1" if comments else "")
-    assert not noted.schedulable
-    assert scheduler.release(noted) == ""
-    assert (controller.state, controller.reason, controller.reservations) == ("idle", "", {})
-    assert not any("State=" in one for one in controller.commands)
-
-
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_reservation_that_somebody_deletes_meanwhile_is_gone_and_one_that_stays_is_an_error(
-    gone: bool,
-) -> None:
-    controller = Controller()
-    member = slurm(controller, reserve=True).hold(slurm(controller).member(FACTS, "gpu1"), WHY)
-
-    def refuses(command: str) -> tuple[int, str]:
-        deletes = "delete ReservationName=" in command
-        answer = controller.run(command) if gone or not deletes else (1, "")
-        return (1, "Requested reservation is invalid\n") if deletes else answer
-
-    scheduler = Slurm(refuses, "head", reserve=True, sleep=lambda _: None)
-    if gone:
-        assert scheduler.release(member) == ""
-    else:
-        with pytest.raises(ClusterError, match="Requested reservation is invalid"):
-            scheduler.release(member)
-
-
-def test_what_failed_without_a_comment_is_drained_so_that_it_stands_somewhere() -> None:
-    controller = Controller(comments=False)
-    scheduler = slurm(controller, reserve=True)
-    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    failed = scheduler.note(member, "failed")
-    assert failed.hold is not None
-    assert (failed.hold.phase, controller.state) == ("failed", "drained")
-    assert scheduler.release(failed) == ""
-    assert (controller.state, controller.reason, controller.reservations) == ("idle", "", {})
-
-
-def test_a_run_takes_over_a_dead_one_s_reservation_or_drains_in_its_place() -> None:
-    for reserve in (True, False):
-        controller = Controller()
-        slurm(controller, reserve=True).hold(member := slurm(controller).member(FACTS, "gpu1"), WHY)
-        taken = slurm(controller, reserve=reserve).hold(member, Why("r2", "bob@ops2", "x"))
-        assert list(controller.reservations) == (["gpustate_r2_gpu1"] if reserve else [])
-        assert taken.hold is not None
-        assert taken.hold.run == "r2"
-        dead = replace(taken, hold=Hold("20261124-1", "ann@ops1", "x", "held", ""))
-        assert "run r2 of bob@ops2 has taken it over" in slurm(controller).release(dead)
-
-
-@pytest.mark.parametrize("newest_first", [False, True])
-def test_two_reservations_that_a_dead_run_left_are_one_hold(newest_first: bool) -> None:
-    """It was killed after it had made its own, and before it deleted that of the dead run before it."""
-    rows = [
-        RESERVATION.format(name=f"gpustate_r{number}_gpu1", comment="").replace("19:22", f"19:2{number}")
-        for number in (1, 2)
-    ]  # fmt: skip
-    text = "".join(reversed(rows) if newest_first else rows)
-    (row,) = read_nodes("gpu1|10.0.0.1|gpu1|maint|Unknown|Unknown|none")
-    node = replace(row, reservations=tuple(read_reservations(text)["gpu1"]))
-    assert node.reserved is not None
-    assert node.reserved.run == "r2"
-    names = [f"gpustate_r{number}_gpu1" for number in ((2, 1) if newest_first else (1, 2))]
-    controller = Controller("maint", reservations=dict.fromkeys(names, ""))
-    scheduler = slurm(controller, reserve=True)
-    held = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    assert held.hold is not None
-    assert (held.hold.run, list(controller.reservations)) == (WHY.run, [f"gpustate_{WHY.run}_gpu1"])
-    controller = Controller("maint", reservations=dict.fromkeys(names, ""))
-    assert slurm(controller).release(slurm(controller).member(FACTS, "gpu1")) == ""
-    assert (controller.state, controller.reservations) == ("idle", {})
-
-
-def test_a_drain_of_someone_else_during_a_reservation_stays_and_the_reservation_goes() -> None:
-    controller = Controller()
-    scheduler = slurm(controller, reserve=True)
-    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    controller.state, controller.reason, controller.user = "drained$", "disk swap", "bob"
-    assert "by bob since 2026-11-23T10:00:00Z: disk swap" in scheduler.release(member)
-    assert (controller.state, controller.reason) == ("drained", "disk swap")
-    assert controller.reservations == {}
-
-
-def test_a_node_that_booted_while_it_was_reserved_is_resumed() -> None:
-    controller = Controller()
-    scheduler = slurm(controller, reserve=True)
-    member = scheduler.hold(scheduler.member(FACTS, "gpu1"), WHY)
-    controller.state, controller.reason = "down$", "Node unexpectedly rebooted"
-    assert scheduler.release(member) == ""
-    assert controller.state == "idle"
-
-
 @pytest.mark.parametrize("state", ["idle", "maint", "mixed$", "allocated$", "drained$"])
 def test_a_foreign_reservation_for_maintenance_is_named_and_left_alone(state: str) -> None:
     controller = Controller(state, reservations={"cooling": ""})
@@ -516,8 +380,6 @@ def test_a_foreign_reservation_that_has_not_begun_takes_no_node_out_of_service()
         assert read_reservations(later.format(name="cooling", comment=comment)) == {}
     words = RESERVATION.format(name="cooling", comment=" Comment=was State=INACTIVE once")
     assert set(read_reservations(words)) == {"gpu1", "gpu7", "gpu8"}
-    ours = later.format(name="gpustate_r1_gpu1", comment="")
-    assert set(read_reservations(ours)) == {"gpu1", "gpu7", "gpu8"}
 
 
 def test_jobs_are_named_in_the_order_of_their_numbers() -> None:
@@ -533,8 +395,6 @@ def test_nodes_that_runs_hold_are_known_by_every_name() -> None:
     reason = "gpustate:r1: changes driver (failed) by ann@ops1"
     assert slurm(Controller("drained", reason)).held() >= {"gpu1"}
     assert slurm(Controller("drained", "disk")).held() == frozenset()
-    reserved = Controller("maint", reservations={"gpustate_r1_gpu1": ""})
-    assert slurm(reserved).held() >= {"gpu1"}
 
 
 def test_a_node_that_is_drained_and_reserved_by_others_shows_both() -> None:
@@ -612,7 +472,7 @@ def test_a_controller_that_has_never_answered_is_tried_once_for_all_nodes(reache
 
 def test_a_node_that_booted_has_to_register_again() -> None:
     controller = Controller()
-    scheduler = slurm(controller, reserve=True)
+    scheduler = slurm(controller)
     before = replace(FACTS, boot_id="one")
     member = scheduler.hold(scheduler.member(before, "gpu1"), WHY)
     scheduler.refresh(member, before, print, lambda: False)
