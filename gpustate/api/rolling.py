@@ -26,7 +26,7 @@ from gpustate.rollout.decide import Rollout
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 from gpustate.rollout.options import Schedulers
-from gpustate.rollout.strategy import ALERTS, MAX_UNAVAILABLE, Strategy
+from gpustate.rollout.strategy import MAX_UNAVAILABLE, Strategy
 from gpustate.rollout.waves import Ages, Check, Waves, no_check
 
 
@@ -88,7 +88,7 @@ def roll_out(
         pods = schedulers.kubeconfig if strategy.soak_pods else None
         check: Check = no_check
         if strategy.soak:
-            check = soak_check(request, stop, strategy.soak_alerts, pods)
+            check = soak_check(request, stop, pods)
 
         def say(text: str) -> None:
             events(Event("", "rollout", text))
@@ -137,22 +137,19 @@ def validation(policy: Policy) -> Policy | None:
 def soak_check(
     request: fleet.Request,
     stop: Callable[[], bool],
-    alerts_url: str = "",
     pods: str | None = None,
 ) -> Check:
-    """Checks nodes of a request again: its validator, what the kernel log and NVML say of their GPUs, and alerts.
+    """Checks nodes of a request again: its validator, and what the kernel log and NVML say of their GPUs.
 
     Args:
         request, stop: of the run.
-        alerts_url: URL of Alertmanager or Prometheus; empty: the inventory's variable counts.
         pods: run a pod with a GPU at the end, with this kubeconfig; empty: the inventory's variable counts; ``None``: none.
 
     Raises:
-        GpustateError: a URL or a kubeconfig is invalid, or alerts cannot be read.
+        GpustateError: a kubeconfig is invalid.
     """
     policy = validation(request.policy)
     run_pods = _pods_of(request, pods, stop) if pods is not None else None
-    watched = _alerts_of(request.inventory.nodes, alerts_url)
 
     def check(ages: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
         nodes = tuple(node for node in request.inventory.nodes if node.name in ages)
@@ -186,8 +183,6 @@ def soak_check(
         for node, found, error in fleet.question(rest, request.forks, gpus):
             if error is not None or found:
                 bad[node.name] = str(error or found)
-        rest = [node for node in rest if node.name not in bad]
-        bad |= watched(rest, ages, last) if watched else {}
         if last and run_pods is not None:
             bad |= run_pods([node for node in rest if node.name not in bad])
         return bad
@@ -212,43 +207,6 @@ def _pods_of(
         return {name: f"pod: {one.evidence}" for name, one in found.items() if one.failed}
 
     return run
-
-
-def _alerts_of(
-    nodes: Sequence[InventoryNode], option: str
-) -> Callable[[Sequence[InventoryNode], Mapping[str, Ages], bool], Mapping[str, str]] | None:
-    """Reads the alerts of some nodes; ``None``: no server is named for them.
-
-    Raises:
-        GpustateError: a URL is invalid, or alerts cannot be read.
-    """
-    if not option and not any(ALERTS in node.vars for node in nodes):
-        return None
-    from gpustate.rollout import alerts
-
-    urls = {node.name: alerts.url_of(node, option) for node in nodes}
-    for url in dict.fromkeys(filter(None, urls.values())):
-        alerts.firing(url)
-
-    def read(
-        nodes: Sequence[InventoryNode], ages: Mapping[str, Ages], last: bool
-    ) -> Mapping[str, str]:
-        bad: dict[str, str] = {}
-        for url in dict.fromkeys(filter(None, (urls[node.name] for node in nodes))):
-            try:
-                found = alerts.firing(url)
-            except alerts.AlertsUnavailable:
-                if last:
-                    raise
-                continue
-            for node in nodes:
-                if urls[node.name] == url:
-                    age = ages[node.name]
-                    words = alerts.failing(found, node, age.began_s, age.ended_s, last=last)
-                    bad |= {node.name: words} if words else {}
-        return bad
-
-    return read
 
 
 def gpu_failures(node: Node, age_s: float) -> str:

@@ -210,7 +210,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
 #: Options that a saved plan is applied with, unless ``apply`` has its own.
 _PLANNED = (
     *("serial", "canary", "max_failures", "max_unavailable"),
-    *("soak", "soak_alerts", "soak_pods", "window", "spread"),
+    *("soak", "soak_pods", "window", "spread"),
     *("rollback_on_failure", "all_or_nothing"),
 )
 

@@ -32,7 +32,6 @@ _VALUES = {
     "max_failures": "--max-failures",
     "canary": "--canary",
     "soak": "--soak",
-    "soak_alerts": "--soak-alerts",
     "window": "--window",
     "spread": "--spread",
     "startup_taint": "--startup-taint",

@@ -36,9 +36,9 @@ def history(last: int, wanted: str | None, output: str) -> None:
     Reads your audit log; nodes are not contacted.
     """
     from gpustate.cli import watching
-    from gpustate.cli.resume import at_work
     from gpustate.cli.show import show
     from gpustate.engine import records
+    from gpustate.engine.fleet import controller_runs
     from gpustate.reporting import audit
 
     try:
@@ -62,7 +62,7 @@ def history(last: int, wanted: str | None, output: str) -> None:
         common.write_out(common.as_json({"format": "gpustate.history/1", "runs": rows}))
         return
     page = Page()
-    resumable = {str(record["run"]) for record in records.unfinished(at_work)}
+    resumable = {str(record["run"]) for record in records.unfinished(controller_runs)}
     for row in rows:
         _run(page, row, whole=wanted is not None, resumable=row["run"] in resumable)
     show(page)
@@ -83,12 +83,12 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 
 def _state(entry: Entry) -> str:
-    from gpustate.cli.resume import at_work
+    from gpustate.engine.fleet import controller_runs
 
     if entry.end is not None:
         return "ended"
     pid, born = entry.start.get("pid"), entry.start.get("born")
-    return "running" if isinstance(pid, int) and at_work(pid, str(born or "")) else "killed"
+    return "running" if isinstance(pid, int) and controller_runs(pid, str(born or "")) else "killed"
 
 
 def _run(page: Page, row: Mapping[str, Any], *, whole: bool, resumable: bool) -> None:

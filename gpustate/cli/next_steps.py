@@ -113,14 +113,14 @@ def continuation(unfinished: str) -> str:
 
 def interrupted(record: Mapping[str, Any], node: str) -> str:
     """What to do about a recorded run that was interrupted at a node; empty if it was not."""
-    from gpustate.cli.resume import at_work
+    from gpustate.engine.fleet import controller_runs
 
     outcome = record.get("outcome") or {}
     statuses = outcome.get("nodes", {})
     done = statuses.get(node) == "ok" or (statuses and node not in statuses)
     if not record or record.get("ended") or done:
         return ""
-    if at_work(int(record.get("pid") or 0), str(record.get("born", ""))):
+    if controller_runs(int(record.get("pid") or 0), str(record.get("born", ""))):
         return ""
     run = record["run"]
     return f"run {run} ({record['verb']}) was interrupted; continue it: gpustate resume {run}"

@@ -57,7 +57,7 @@ def resume(
     """
     from gpustate.engine import fleet, records
 
-    waiting = records.unfinished(at_work)
+    waiting = records.unfinished(fleet.controller_runs)
     if listed:
         _show(waiting)
         return
@@ -154,13 +154,6 @@ def _lift_dead(found: Running) -> None:
     before = found.control
     found.ask("")
     click.echo(f"run {found.run} of {found.person} was {before}, and its process is dead", err=True)
-
-
-def at_work(pid: int, since: str) -> bool:
-    """The controller of a run is still running."""
-    from gpustate.engine import fleet
-
-    return pid != os.getpid() and fleet.process_runs(pid, since)
 
 
 def _choose(

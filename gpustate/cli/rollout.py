@@ -56,13 +56,6 @@ rollout_options = common.options(
         help="Wait this long between two waves (30m, 2h), and check the nodes changed so far meanwhile.",
     ),
     click.option(
-        "--soak-alerts",
-        metavar="URL",
-        default="",
-        callback=common.not_empty,
-        help="Stop the rollout if this Alertmanager or Prometheus has a critical alert of a changed node during the soak time.",
-    ),
-    click.option(
         "--soak-pods",
         is_flag=True,
         help="At the end of the soak time, run a pod with a GPU on each changed Node, as validate does.",
@@ -89,7 +82,7 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     """What these options say; an older record of a run, and a verb without waves, say nothing."""
     from gpustate.rollout.strategy import Strategy
 
-    names = ("canary", "soak", "soak_alerts", "window", "spread", "max_unavailable")
+    names = ("canary", "soak", "window", "spread", "max_unavailable")
     return Strategy(
         serial=common.serial(options.get("serial")),
         max_failures=int(options.get("max_failures") or 0),

@@ -232,6 +232,11 @@ def process_runs(pid: int, since: str) -> bool:
     return bool(since) and pid > 0 and born(pid) == since
 
 
+def controller_runs(pid: int, since: str) -> bool:
+    """Another process with this id and start time, the controller of a run, still runs."""
+    return pid != os.getpid() and process_runs(pid, since)
+
+
 def ordered(states: Sequence[AnyState], known: Collection[str] = frozenset()) -> list[AnyState]:
     """States in dependency order; raise ``GraphError`` if there is a dependency cycle."""
     by_name = {state.name: state for state in states}

@@ -21,8 +21,8 @@ from gpustate.rollout.waves import cut
 SERIAL = ("1", "10%", "50%")
 #: Nodes of a cluster that may be out of service at a time, where nothing else is set; as the GPU Operator.
 MAX_UNAVAILABLE = "25%"
-#: Inventory variables: maintenance windows of a node, its NVLink domain, and where its alerts are read.
-WINDOW, DOMAIN, ALERTS = "gpustate_window", "gpustate_nvlink_domain", "gpustate_soak_alerts"
+#: Inventory variables: maintenance windows of a node, and its NVLink domain.
+WINDOW, DOMAIN = "gpustate_window", "gpustate_nvlink_domain"
 #: Label of Nodes of one NVLink domain, by NVIDIA's GPU feature discovery.
 CLIQUE = "nvidia.com/gpu.clique"
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -60,8 +60,6 @@ class Strategy:
         max_failures: no further node begins once so many have failed; 0: the wave of the first failure is the last.
         canary: number of the nodes, or their pattern, of a wave of their own before all others; empty: none.
         soak: time between waves in which the nodes done so far are checked: ``30m``; empty: none.
-        soak_alerts: URL of Alertmanager or Prometheus, whose critical alerts of nodes are such checks; empty: the
-            inventory's variable counts.
         window: maintenance windows outside of which no node begins; empty: none but the nodes' own.
         spread: inventory variable, or label of Nodes, with the rack of a node. At most one node of a rack is at work
             at a time. Empty: racks do not matter.
@@ -73,7 +71,6 @@ class Strategy:
     max_failures: int = 0
     canary: str = ""
     soak: str = ""
-    soak_alerts: str = ""
     window: str = ""
     spread: str = ""
     soak_pods: bool = False
@@ -134,8 +131,6 @@ class Strategy:
         """
         nodes = sorted(inventory.nodes, key=lambda node: node.name not in held)
         soak_s = seconds(self.soak, "--soak") if self.soak else 0.0
-        if self.soak_alerts and not soak_s:
-            raise UsageError("--soak-alerts without --soak", fix="add for example --soak 30m")
         if self.soak_pods and not soak_s:
             raise UsageError("--soak-pods without --soak", fix="add for example --soak 30m")
         canaries = (

@@ -50,7 +50,6 @@ BY_TURNS = frozenset(
         "test_rollout_points_slurm.py",
         "test_rollout_rights.py",
         "test_runtime_configurations.py",
-        "test_soak_alerts.py",
         "test_support_bundle.py",
         "test_ubuntu.py",
         "test_ubuntu_release.py",
