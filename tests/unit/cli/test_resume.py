@@ -16,6 +16,7 @@ from gpustate.core.change import Disruption
 from gpustate.engine import fleet, ledger, records
 from gpustate.errors import GpustateError
 from gpustate.formats import masking
+from gpustate.reporting.runs import digest_of
 
 DONE: list[tuple[str, dict[str, Any]]] = []
 
@@ -145,3 +146,36 @@ def test_a_lock_says_who_and_why() -> None:
     lock = ledger.read_lock(json.dumps(taken))
     assert lock is not None
     assert lock.describe().startswith("held by alice@ctl (apply: CHG-42) since ")
+
+
+def test_a_policy_that_changed_since_the_run_is_named(tmp_path: Path) -> None:
+    policy = tmp_path / "p.yaml"
+    policy.write_text("states: {nouveau: }\n")
+    options = {"inventory": "hosts", "max_disruption": Disruption.REBOOT}
+    records.begin(
+        "20260101-000000-cccccc",
+        "apply",
+        "p.yaml",
+        options,
+        person="alice",
+        born="",
+        created="2026-01-02T03:04:05Z",
+        digest=digest_of("p.yaml"),
+    )
+    assert "has changed" not in run("20260101-000000-cccccc", "--yes").output
+    policy.write_text("states: {persistenced: }\n")
+    output = run("20260101-000000-cccccc", "--yes").output
+    assert "p.yaml has changed since run 20260101-000000-cccccc began" in output
+    assert "it is applied as it is now" in output
+
+
+def test_a_run_whose_nodes_later_runs_converged_is_not_listed() -> None:
+    first = begun("20260101-000000-dddddd")
+    records.end(first, interrupted=True, outcome={"nodes": {"gpu1": "failed"}})
+    assert "dddddd" in run("--list").output
+    other = begun("20260102-000000-eeeeee", inventory="other")
+    records.end(other, interrupted=False, outcome={"nodes": {"gpu1": "ok"}})
+    assert "dddddd" in run("--list").output
+    later = begun("20260103-000000-ffffff")
+    records.end(later, interrupted=False, outcome={"nodes": {"gpu1": "ok"}})
+    assert run("--list").output == "there is no run to resume\n"
