@@ -12,7 +12,8 @@ from gpustate.cli import common, notes, objects, reports, rules, watching
 from gpustate.cli.context import context
 from gpustate.cli.rollout import strategy_of, wave_options, wave_sizes
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
-from gpustate.errors import EXIT_PENDING, UsageError
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.errors import EXIT_PENDING, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,10 @@ def driver_option(*, required: bool = False) -> Callable[[common.F], common.F]:
         help=f"Driver version (580.65.06), or a branch (580): the newest version of it that is offered.{more}",
     )
     return common.options(option, heading="Policy")
+
+
+#: What a forecast says of a driver that will be refused.
+_AHEAD = "will be refused: "
 
 
 @click.command(cls=common.Verb)
@@ -69,7 +74,7 @@ def plan(
 ) -> None:
     """Show pending changes and their disruption per node; nothing is written.
 
-    POLICY is a Python file, a YAML file that begins with "format: gpustate.policy/1", a GPU Operator file
+    POLICY is a Python file, a YAML file with "preset:" or "states:", a GPU Operator file
     (ClusterPolicy, NVIDIADriver, Helm values), or the name of a state. A saved plan is displayed again without contacting nodes.
     """
     from gpustate import policies
@@ -79,8 +84,6 @@ def plan(
         return
     verb, check = "plan", None
     if options["driver"]:
-        from gpustate.cli.upgrade import check_accepted
-
         verb, check = "upgrade", check_accepted if out else None
         options |= {"no_lock": True, "dry_run": True}
     result, document = make_plan(
@@ -239,3 +242,32 @@ def _show_saved(
     reports.check(options["reports"])
     made = saved.read(source)
     reports.show_plan(made, output, diff=diff, whole=whole, reports=options["reports"])
+
+
+def check_accepted(planned: api.PlanResult) -> None:
+    """Refuse an upgrade whose driver a node cannot get, before anything is changed.
+
+    Raises:
+        RefusedError: with the nodes and the first one's reason.
+    """
+    refused = {
+        node.name: reason
+        for node in planned.nodes
+        for state in node.states
+        if state.state == "driver" and (reason := _refusal(state))
+    }
+    if refused:
+        from gpustate.plan.render import names_line
+
+        raise RefusedError(
+            f"{names_line(list(refused))}: {next(iter(refused.values()))}",
+            fix="name another version, or leave these nodes out with --exclude",
+        )
+
+
+def _refusal(state: StateResult) -> str:
+    """Why a driver cannot be installed, as far as it is known yet; empty if nothing speaks against it."""
+    if state.outcome is Outcome.REFUSED:
+        return state.reason
+    ahead = (note.partition(_AHEAD)[2] for note in state.plan.notes if note.startswith(_AHEAD))
+    return next(ahead, "")

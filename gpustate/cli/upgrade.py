@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gpustate.cli import common
 from gpustate.cli.apply import apply_options, apply_policy
-from gpustate.cli.plan import driver_option
-from gpustate.core.outcome import Outcome, StateResult
-from gpustate.errors import RefusedError
-
-if TYPE_CHECKING:
-    from gpustate import api
-
-#: What a forecast says of a driver that will be refused.
-_AHEAD = "will be refused: "
+from gpustate.cli.plan import check_accepted, driver_option
 
 
 @click.command(cls=common.Verb)
@@ -42,32 +34,3 @@ def upgrade(policy: str, **options: Any) -> None:
     and stay as they are: set the new version there too, or the next apply goes back to theirs.
     """
     apply_policy(policy, {**options, "no_lock": True}, verb="upgrade", check=check_accepted)
-
-
-def check_accepted(planned: api.PlanResult) -> None:
-    """Refuse an upgrade whose driver a node cannot get, before anything is changed.
-
-    Raises:
-        RefusedError: with the nodes and the first one's reason.
-    """
-    refused = {
-        node.name: reason
-        for node in planned.nodes
-        for state in node.states
-        if state.state == "driver" and (reason := _refusal(state))
-    }
-    if refused:
-        from gpustate.plan.render import names_line
-
-        raise RefusedError(
-            f"{names_line(list(refused))}: {next(iter(refused.values()))}",
-            fix="name another version, or leave these nodes out with --exclude",
-        )
-
-
-def _refusal(state: StateResult) -> str:
-    """Why a driver cannot be installed, as far as it is known yet; empty if nothing speaks against it."""
-    if state.outcome is Outcome.REFUSED:
-        return state.reason
-    ahead = (note.partition(_AHEAD)[2] for note in state.plan.notes if note.startswith(_AHEAD))
-    return next(ahead, "")

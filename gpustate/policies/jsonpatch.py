@@ -104,6 +104,8 @@ class _Pointer(JsonPointer):
         here = doc
         for part in self.parts[:-1]:
             here = self.walk(here, part)
+        if not isinstance(here, Tree):
+            raise JsonPointerException(f"{self.path!r} goes through the end of a list")
         return here.value, self.get_part(here.value, self.parts[-1])
 
 

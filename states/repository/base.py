@@ -327,6 +327,8 @@ class RepositoryState(RepositoryParameters):
 
     def desired(self, observed: Observed) -> Observed:
         where = observed.where
+        if observed.offered and not self.absent:
+            return observed
         if self.absent or not rpm.is_bundled(where.uri):
             observed = replace(observed, half_bundle=False)
         if self.absent:
@@ -340,8 +342,6 @@ class RepositoryState(RepositoryParameters):
                 imported=False,
                 logins=(),
             )
-        if observed.offered:
-            return observed
         if where.uri is None:
             return replace(
                 observed,

@@ -83,7 +83,7 @@ def test_the_links_are_asked_for_where_runc_needs_them_and_only_there(
     old, new = lab.node("gpu1"), lab.node("gpu2")
     policy = tmp_path / "policy.yaml"
     lines = "".join(f"  {name}:\n" for name in STATES)
-    policy.write_text(f"format: gpustate.policy/1\nstates:\n{lines}")
+    policy.write_text(f"format: gpustate.policy/1\nstates:\n{lines}  dev-char: false\n")
     ran = gpustate("apply", policy, "-i", lab.inventory, "--yes", code=3)
     assert "gpu2  failed" not in ran.out
     assert "runc 1.1.15 and systemd 257" in evidence(new)
@@ -91,7 +91,7 @@ def test_the_links_are_asked_for_where_runc_needs_them_and_only_there(
     assert after_reload(new) == {"kept"}
     assert "runc 1.1.5 and systemd 252 need a link in /dev/char for /dev/nvidia" in evidence(old)
     assert after_reload(old) == {"lost"}
-    policy.write_text(policy.read_text() + "  dev-char:\n")
+    policy.write_text(policy.read_text().replace("dev-char: false", "dev-char:"))
     gpustate("apply", policy, "-i", lab.inventory, "--yes", code=0)
     assert after_reload(old) == {"kept"}
     assert not list((new.root / "dev/char").glob("195:*"))

@@ -16,6 +16,7 @@ from gpustate import Policy, policies, where
 from gpustate.core.policy import build
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.policies import Changes, document, jsonpatch, python, strvals, trees
+from gpustate.policies.changes import Format
 from gpustate.policies.converting import convert
 from gpustate.states.cdi import CdiSpecificationCurrent
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
@@ -250,7 +251,7 @@ def test_any_set_is_carried_out_or_refused_in_one_line(text: str, kind: strvals.
     tree = document.read(SAMPLE, "p.yaml")
 
     def work() -> None:
-        done = changes.on(tree, document.home)
+        done = changes.on(tree, Format(document.home, document.home))
         document.make(done.tree, touched=done.touched, before=tree)
 
     one_line(work)

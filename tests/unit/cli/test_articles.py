@@ -178,7 +178,7 @@ def test_no_policy_and_no_change_is_an_error(gpustate: Cli) -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_every_way_of_overriding_works_with_every_operator_file(
-    source: str, change: dict[str, str]
+    source: str, change: dict[str, Any]
 ) -> None:
     Path("mixed.yaml").write_text("mig: {strategy: mixed}\n")
     assert states(load(source, **change))["gpu-labels"]["mig_strategy"] == "mixed"
@@ -252,7 +252,7 @@ def test_a_patch_works_on_what_the_file_leaves_at_its_default(
 )
 @pytest.mark.parametrize("name", ["preset.yaml", "own.yaml", "own.py"])
 def test_every_way_of_overriding_works_with_policies_of_gpustate(
-    name: str, change: dict[str, str]
+    name: str, change: dict[str, Any]
 ) -> None:
     Path("branch.yaml").write_text("driver: {branch: 570}\n")
     Path("preset.yaml").write_text("preset: kubernetes-node\ndriver: {branch: 580}\n")
@@ -281,10 +281,11 @@ def test_a_patch_of_a_key_that_does_not_exist_is_refused() -> None:
 
 def test_null_removes_the_chart_s_default_as_for_helm() -> None:
     assert "mig_strategy" in states(load("values.yaml"))["gpu-labels"]
-    for change in (
+    changes: tuple[dict[str, Any], ...] = (
         {"set_typed": "mig.strategy=null"},
         {"patches": '[{"op":"remove","path":"/spec/mig/strategy"}]'},
-    ):
+    )
+    for change in changes:
         assert "mig_strategy" not in states(load("values.yaml", **change))["gpu-labels"]
 
 

@@ -166,8 +166,8 @@ def test_images_are_those_of_the_policy_or_of_its_release(settings: Any, tmp_pat
     assert settings(whole % "v1").device_plugin.image == "r.io/n/p:v1"
     assert settings(whole % "sha256:ab").device_plugin.image == "r.io/n/p@sha256:ab"
     assert settings("  gfd: {image: r.io/n/g}\n").feature_discovery.image == "r.io/n/g"
-    with pytest.raises(PolicyError, match=r"without devicePlugin.repository, devicePlugin.image"):
-        settings("  devicePlugin: {version: v1}\n")
+    image = settings("  devicePlugin: {version: v1}\n").device_plugin.image
+    assert image == "nvcr.io/nvidia/k8s-device-plugin:v1", "the chart of the release has the rest"
     values = tmp_path / "values.yaml"
     values.write_text("devicePlugin: {version: v0.19.0}\n")
     image = load(values).device_plugin.image
