@@ -23,9 +23,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpustate.api.functions import apply, drift, plan
+    from gpustate.api.functions import apply, drift, plan, rollback
     from gpustate.api.results import ApplyResult, DriftResult, PlanResult, Result
-    from gpustate.api.rollbacks import RollbackPlan, plan_rollback, rollback
+    from gpustate.api.rollbacks import RollbackPlan, plan_rollback
     from gpustate.api.sources import load_inventory, load_policy
     from gpustate.core.change import Change, Disruption
     from gpustate.core.drain import DrainOverrides, DrainPolicy, EvictionRules
@@ -93,7 +93,7 @@ _HOME = {
     "load_policy": "gpustate.api.sources",
     "plan": "gpustate.api.functions",
     "plan_rollback": "gpustate.api.rollbacks",
-    "rollback": "gpustate.api.rollbacks",
+    "rollback": "gpustate.api.functions",
 }
 
 

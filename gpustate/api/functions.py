@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpustate import clock, compat, policies, registry
 from gpustate.api import saved
+from gpustate.api.common import add_rollout, apply_result, common_fields, never, nodes_of
 from gpustate.api.results import ApplyResult, DriftResult, PlanResult
 from gpustate.api.rolling import roll_out
-from gpustate.api.sources import load_inventory, load_policy, lock_file
+from gpustate.api.sources import load_policy, lock_file
 from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeResult, NodeStatus
@@ -22,24 +23,19 @@ from gpustate.engine import fleet
 from gpustate.engine.events import Listener, ignore
 from gpustate.engine.gate import NodeCheck
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
-from gpustate.errors import UsageError
 from gpustate.plan import document as documents
 from gpustate.resolver.checks import node_checks
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import ByLabel, by_label, of_every_label
 from gpustate.rollout.options import SCHEDULERS, Schedulers
-from gpustate.rollout.strategy import MAX_UNAVAILABLE, STRATEGY, Strategy
+from gpustate.rollout.strategy import STRATEGY, Strategy
 
 if TYPE_CHECKING:
+    from gpustate.api.rollbacks import RollbackPlan
     from gpustate.api.sources import InventorySource, PolicySource
     from gpustate.solve.lock import Lock
 
 _UNTOUCHED = (NodeStatus.OK, NodeStatus.UNREACHABLE, NodeStatus.LOCKED)
-
-
-def never() -> bool:
-    """Nothing stops the run."""
-    return False
 
 
 def plan(
@@ -283,53 +279,6 @@ def _of_plan(document: Mapping[str, Any] | None, *, observed: bool) -> dict[str,
     }
 
 
-def apply_result(
-    result: fleet.FleetResult,
-    verb: str,
-    notes: tuple[str, ...],
-    about: Sequence[str],
-    context: Mapping[str, Any] | None,
-) -> ApplyResult:
-    """The result of a run that changed nodes.
-
-    Args:
-        result: of the engine.
-        verb: of the run.
-        notes: on the inventory.
-        about: notes on the policy.
-        context: origin of the document.
-    """
-    outcome = documents.result_document(
-        result.nodes,
-        run=result.run,
-        created=clock.now(),
-        verb=verb,
-        summary=result.summary(),
-        exit_code=result.exit_code,
-        notes=(*about, *([f"stopped: {result.stopped}"] if result.stopped else ())),
-        skipped=result.skipped,
-        context=context,
-    )
-    return ApplyResult(
-        **common_fields(result, notes),
-        document=outcome,
-        skipped=tuple(result.skipped),
-        stopped=result.stopped,
-    )
-
-
-def add_rollout(document: dict[str, Any], inventory: Inventory, strategy: Strategy) -> None:
-    """Add to a plan the waves in which its nodes would change, if there are several."""
-    rollout = strategy.foreseen(inventory, documents.changing(document))
-    if rollout.words:
-        limit = strategy.max_unavailable or MAX_UNAVAILABLE
-        document["rollout"] = {
-            "waves": list(rollout.wave_sizes),
-            "max_unavailable": limit,
-            "text": f"{rollout.words}; at most {limit} of a cluster out of service at a time",
-        }
-
-
 @dataclass(frozen=True, slots=True)
 class _Inputs:
     """Inputs of a run, loaded and checked."""
@@ -366,18 +315,6 @@ def _inputs(
     lock_data = lock_layers.load(file)
     effective = lock_layers.onto(effective, targets, lock_data, file, registry.names())
     return _Inputs(effective, targets, name, lock_data, notes)
-
-
-def nodes_of(nodes: InventorySource, limit: str | None, exclude: str | None) -> Inventory:
-    """The nodes of an inventory, or of its source."""
-    if not isinstance(nodes, Inventory):
-        return load_inventory(nodes, limit=limit, exclude=exclude)
-    if limit is None and exclude is None:
-        return nodes
-    raise UsageError(
-        "limit and exclude need an inventory source, not an Inventory",
-        fix="pass them to load_inventory instead",
-    )
 
 
 def _plan_of(policy: object) -> Mapping[str, Any] | None:
@@ -464,18 +401,6 @@ def _last_in_image(inventory: Inventory) -> fleet.LastInImage:
     return (first_boot_of,)
 
 
-def common_fields(result: fleet.FleetResult, notes: tuple[str, ...]) -> dict[str, Any]:
-    """Fields of every result."""
-    return {
-        "run": result.run,
-        "nodes": tuple(result.nodes),
-        "exit_code": result.exit_code,
-        "summary": result.summary(),
-        "interrupted": result.interrupted,
-        "notes": notes,
-    }
-
-
 def _add_lock(document: dict[str, Any], inputs: _Inputs) -> None:
     """Add the lock file to a plan's document."""
     if inputs.lock is not None:
@@ -494,3 +419,18 @@ def _retried(
         return context
     before = document.get("context") or context
     return {**context, "retry": before.get("retry", context.get("retry"))}
+
+
+def rollback(planned: RollbackPlan, **options: Any) -> ApplyResult:
+    """Take nodes back as planned, without confirmation.
+
+    A node whose observed state is not the one of the plan is refused.
+
+    Args:
+        planned: of :func:`plan_rollback`.
+        options: of :func:`gpustate.api.apply`.
+
+    Raises:
+        GpustateError: options are invalid; no node was reached.
+    """
+    return apply(planned, planned.inventory, **options)

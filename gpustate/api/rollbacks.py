@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpustate import clock, compat, registry
-from gpustate.api import functions, saved
+from gpustate.api import saved
+from gpustate.api.common import add_rollout, apply_result, common_fields, never, nodes_of
 from gpustate.api.results import ApplyResult, PlanResult
 from gpustate.api.rolling import roll_out
 from gpustate.core.drain import DrainPolicy, drain_policy
@@ -88,7 +89,7 @@ def plan_rollback(
     strategy: Strategy = STRATEGY,
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
-    stop: Callable[[], bool] = functions.never,
+    stop: Callable[[], bool] = never,
     new_run: str = "",
     context: Mapping[str, Any] | None = None,
 ) -> RollbackPlan:
@@ -107,7 +108,7 @@ def plan_rollback(
         GpustateError: the inventory is invalid, or no node knows the run.
     """
     compat.load()
-    inventory = functions.nodes_of(nodes, limit, exclude)
+    inventory = nodes_of(nodes, limit, exclude)
     names = registry.names()
     keep_readable(names)
     answers = fleet.question(inventory.nodes, forks, _records_and_kept)
@@ -138,9 +139,9 @@ def plan_rollback(
     )
     undone = {name: way.run for name, way in ways.items()}
     document = documents.with_rollback(document, undone, _parameters(ways))
-    functions.add_rollout(document, inventory, strategy)
+    add_rollout(document, inventory, strategy)
     return RollbackPlan(
-        **functions.common_fields(result, inventory.notes),
+        **common_fields(result, inventory.notes),
         document=document,
         policy=policy,
         pending=result.pending,
@@ -149,21 +150,6 @@ def plan_rollback(
         plans=plans,
         kept=kept,
     )
-
-
-def rollback(planned: RollbackPlan, **options: Any) -> ApplyResult:
-    """Take nodes back as planned, without confirmation.
-
-    A node whose observed state is not the one of the plan is refused.
-
-    Args:
-        planned: of :func:`plan_rollback`.
-        options: of :func:`gpustate.api.apply`.
-
-    Raises:
-        GpustateError: options are invalid; no node was reached.
-    """
-    return functions.apply(planned, planned.inventory, **options)
 
 
 def of_plan(
@@ -237,7 +223,7 @@ def carry_out(
             way = ways[node.name]
             remains = before.remains(way, f"run {way.run}", node.observed)
             node.notes += [note for note in remains if note not in node.notes]
-    return functions.apply_result(result, "rollback", inventory.notes, (), context)
+    return apply_result(result, "rollback", inventory.notes, (), context)
 
 
 def _parameters(ways: Mapping[str, before.WayBack]) -> dict[str, object]:
