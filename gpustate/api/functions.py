@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpustate import clock, compat, policies, registry
 from gpustate.api import saved
-from gpustate.api.common import add_rollout, apply_result, common_fields, never, nodes_of
 from gpustate.api.results import ApplyResult, DriftResult, PlanResult
-from gpustate.api.rolling import roll_out
-from gpustate.api.sources import load_policy, lock_file
+from gpustate.api.rolling import add_rollout, apply_result, common_fields, never, roll_out
+from gpustate.api.sources import load_policy, lock_file, nodes_of
 from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeResult, NodeStatus

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpustate import clock, compat, registry
 from gpustate.api import saved
-from gpustate.api.common import add_rollout, apply_result, common_fields, never, nodes_of
 from gpustate.api.results import ApplyResult, PlanResult
-from gpustate.api.rolling import roll_out
+from gpustate.api.rolling import add_rollout, apply_result, common_fields, never, roll_out
+from gpustate.api.sources import nodes_of
 from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.encode import plain_fingerprint
 from gpustate.core.inventory import Inventory, InventoryNode

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpustate import registry
+from gpustate import clock, registry
+from gpustate.api.results import ApplyResult
 from gpustate.core.change import Disruption
-from gpustate.core.inventory import InventoryNode
+from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult
 from gpustate.core.policy import Policy, build, parameters
@@ -17,6 +18,7 @@ from gpustate.diagnosis import chain_probe, health
 from gpustate.engine import fleet
 from gpustate.engine.events import Event, Listener
 from gpustate.formats import quarantine, xids
+from gpustate.plan import document as documents
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.resolver.checks import node_checks
 from gpustate.rollout.access import Accesses
@@ -240,3 +242,67 @@ def gpu_failures(node: Node, age_s: float) -> str:
         ):
             found.append(f"GPU {xid.pci}: Xid {xid.number} {row.name} since the change")
     return "; ".join(found) if nvml.gpus else ""
+
+
+def never() -> bool:
+    """Nothing stops the run."""
+    return False
+
+
+def common_fields(result: fleet.FleetResult, notes: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of every result."""
+    return {
+        "run": result.run,
+        "nodes": tuple(result.nodes),
+        "exit_code": result.exit_code,
+        "summary": result.summary(),
+        "interrupted": result.interrupted,
+        "notes": notes,
+    }
+
+
+def apply_result(
+    result: fleet.FleetResult,
+    verb: str,
+    notes: tuple[str, ...],
+    about: Sequence[str],
+    context: Mapping[str, Any] | None,
+) -> ApplyResult:
+    """The result of a run that changed nodes.
+
+    Args:
+        result: of the engine.
+        verb: of the run.
+        notes: on the inventory.
+        about: notes on the policy.
+        context: origin of the document.
+    """
+    outcome = documents.result_document(
+        result.nodes,
+        run=result.run,
+        created=clock.now(),
+        verb=verb,
+        summary=result.summary(),
+        exit_code=result.exit_code,
+        notes=(*about, *([f"stopped: {result.stopped}"] if result.stopped else ())),
+        skipped=result.skipped,
+        context=context,
+    )
+    return ApplyResult(
+        **common_fields(result, notes),
+        document=outcome,
+        skipped=tuple(result.skipped),
+        stopped=result.stopped,
+    )
+
+
+def add_rollout(document: dict[str, Any], inventory: Inventory, strategy: Strategy) -> None:
+    """Add to a plan the waves in which its nodes would change, if there are several."""
+    rollout = strategy.foreseen(inventory, documents.changing(document))
+    if rollout.words:
+        limit = strategy.max_unavailable or MAX_UNAVAILABLE
+        document["rollout"] = {
+            "waves": list(rollout.wave_sizes),
+            "max_unavailable": limit,
+            "text": f"{rollout.words}; at most {limit} of a cluster out of service at a time",
+        }

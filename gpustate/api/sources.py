@@ -118,3 +118,17 @@ def _check_allowed(policy: Policy, source: str) -> None:
         for name in allow:
             if name not in rules.rules:
                 gate.refuse_unknown_rule(name, whole.place_of((*path, name)), rules)
+
+
+def nodes_of(nodes: InventorySource, limit: str | None, exclude: str | None) -> Inventory:
+    """The nodes of an inventory, or of its source."""
+    from gpustate.core.inventory import Inventory
+
+    if not isinstance(nodes, Inventory):
+        return load_inventory(nodes, limit=limit, exclude=exclude)
+    if limit is None and exclude is None:
+        return nodes
+    raise UsageError(
+        "limit and exclude need an inventory source, not an Inventory",
+        fix="pass them to load_inventory instead",
+    )

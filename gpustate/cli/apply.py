@@ -196,7 +196,7 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
     if not options["yes"]:
         if not sys.stdin.isatty():
             raise UsageError("stdin is not a terminal", fix="pass --yes")
-        from gpustate.api.common import add_rollout
+        from gpustate.api.rolling import add_rollout
 
         inventory = saved.only_planned(common.load_inventory(options), document, path)
         rollout = saved.rollout_of(document)

@@ -349,10 +349,8 @@ def pad(entry: Entry) -> str:
     return "\n" * (entry.line - 1) + entry.text
 
 
-def find_companions(
-    store: CompanionStore, spec: Item, kind: str
-) -> Iterator[tuple[str, Companion]]:
-    """Yield every object found that a spec names, with the path of the key.
+def check_companions(store: CompanionStore, spec: Item, kind: str) -> None:
+    """Read every object that a spec names.
 
     Raises:
         PolicyError: one of them is invalid.
@@ -360,14 +358,8 @@ def find_companions(
     for reference in REFERENCES.get(kind, ()):
         item = spec.get(*reference.path.split("."))
         name = "" if item is None else object_name(item.value, kind)
-        if not name:
-            continue
-        found = None
-        if kind == "helm":
-            found = inline_of(spec, reference, name, store.file)
-        found = found or store.find(reference.kind, name)
-        if found is not None:
-            yield reference.path, found
+        if name and not (kind == "helm" and inline_of(spec, reference, name, store.file)):
+            store.find(reference.kind, name)
 
 
 def object_name(value: object, kind: str) -> str:

@@ -32,7 +32,7 @@ from gpustate.gpu_operator import (
 from gpustate.gpu_operator.blocks import Fields, Support
 from gpustate.gpu_operator.check import Checker, Strict, always_strict, never_strict
 from gpustate.gpu_operator.choice import Choice
-from gpustate.gpu_operator.companions import Companion, CompanionStore, find_companions
+from gpustate.gpu_operator.companions import CompanionStore, check_companions
 from gpustate.gpu_operator.desired import (
     ONLY_WITH_OBJECTS,
     DesiredState,
@@ -91,7 +91,6 @@ class Reading:
         name: ``metadata.name``; empty for Helm values.
         states: the desired states.
         notes: everything else in the file, each with its place.
-        companions: ConfigMaps and Secrets found, by the path of the key that names each.
         for_nodes: parameters from labels of single nodes, in their order.
         for_labels: parameters of nodes with labels, by NVIDIADriver.
         rollout: how many nodes change at a time; ``None``: the file does not set it.
@@ -104,7 +103,6 @@ class Reading:
     name: str
     states: tuple[DesiredState, ...]
     notes: tuple[str, ...]
-    companions: tuple[tuple[str, Companion], ...] = ()
     for_nodes: tuple[ForNode, ...] = ()
     for_labels: tuple[ForLabels, ...] = ()
     rollout: RolloutPolicy | None = None
@@ -153,9 +151,7 @@ def read(text: str, file: str, *, strict: Strict = never_strict, release: str = 
             f"{file}: read for release {said} of the Operator, as set in the file; override it with --release"
         )
     notes = tuple(map(others.text, (*above, *notes)))
-    reading = replace(
-        reading, notes=notes, companions=tuple(reader.companions), release=reader.release
-    )
+    reading = replace(reading, notes=notes, release=reader.release)
     return _placed(reading, others) if others.paths else reading
 
 
@@ -178,7 +174,6 @@ class _Reader:
     release: str
     wrapped: bool = False
     store: CompanionStore = field(init=False)
-    companions: list[tuple[str, Companion]] = field(default_factory=list[tuple[str, Companion]])
     stray: list[str] = field(default_factory=list[str])
     for_nodes: list[ForNode] = field(default_factory=list[ForNode])
     for_labels: list[ForLabels] = field(default_factory=list[ForLabels])
@@ -431,7 +426,7 @@ class _Reader:
                     fix=unfilled,
                 )
         spec = checker.known(spec)
-        self.companions.extend(find_companions(self.store, spec, kind))
+        check_companions(self.store, spec, kind)
         notes = checker.notes
         if kind == "helm" and checker.unknown and not self.wrapped:
             notes.append(

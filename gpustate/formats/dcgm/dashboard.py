@@ -117,11 +117,6 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 )
 
 
-def panels() -> tuple[Panel, ...]:
-    """Every panel, in the order of the page."""
-    return tuple(panel for _, row in ROWS for panel in row)
-
-
 def dashboard() -> dict[str, Any]:
     """The dashboard, for Grafana's import or a provisioning folder."""
     return {
