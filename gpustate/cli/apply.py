@@ -429,12 +429,12 @@ def carry_out(
         watchers.end(outcome)
         policy = source if verb != "rollback" else ""
         next_steps.Target(str(options["inventory"]), policy).complete_result(result.document)
-        show_result(result, options)
+        show_result(result, options, verb)
         reports.write_result(result.document, options, watchers, outcome)
     common.finish(code)
 
 
-def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
+def show_result(result: api.ApplyResult, options: dict[str, Any], verb: str = "apply") -> None:
     """Print the result of an apply."""
     from gpustate.cli.show import show
     from gpustate.plan import render
@@ -454,4 +454,7 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
             click.echo(f"Continue with these and the failed nodes: gpustate resume {result.run}")
     if result.interrupted:
         click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
+    elif verb != "rollback" and any(node.changed for node in result.nodes):
+        back = shlex.join(["gpustate", "rollback", result.run, "-i", str(options["inventory"])])
+        click.echo(f"Way back: {back}")
     click.echo(result.summary)

@@ -276,12 +276,8 @@ def closing(view: Overview) -> list[tuple[str, str]]:
     context = document.get("context") or {}
     words = list(context.get("retry") or ())
     if words[1:2] and words[1] != "rollback" and context.get("inventory"):
-        command = shlex.join(["gpustate", "rollback", "-i", str(context["inventory"])])
-        limit = f" -l {shlex.quote(context['limit'])}" if context.get("limit") else ""
-        rows.append(
-            (
-                "way back",
-                f"{command}{limit} (restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)",
-            )
-        )
+        command = shlex.join(["gpustate", "rollback", "RUN", "-i", str(context["inventory"])])
+        objects = "; objects of the cluster stay" if document.get("objects") else ""
+        text = "package versions, as long as a repository has them, module parameters, files, services and the MIG layout"
+        rows.append(("way back", f"{command} (RUN as apply prints it; restores {text}{objects})"))
     return rows

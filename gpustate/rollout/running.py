@@ -68,6 +68,7 @@ def running_in(access: Accesses) -> list[Running]:
         GpustateError: a cluster cannot be used.
     """
     found: list[Running] = []
+    dead = {str(record["run"]) for record in records.started() if not _alive(record)}
     for cluster in access.leased():
         lease = cluster.standing()
         if not lease.holder:
@@ -80,7 +81,7 @@ def running_in(access: Accesses) -> list[Running]:
                 read_control(lease.control, lease.run),
                 _of(lease.run, read_progress(lease.progress)),
                 partial(_ask_there, cluster.ask, lease.run),
-                lease.renewed if _is_silent(lease.renewed) else "",
+                lease.renewed if lease.run in dead or _is_silent(lease.renewed) else "",
             )
         )
     return found

@@ -88,7 +88,7 @@ def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_p
           note      old
           in use    2 pods of a
             gpu2  a/train-0, a/train-1 (is waited for, 60 s at most)
-        way back  gpustate rollback -i hosts (restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)
+        way back  gpustate rollback RUN -i hosts (RUN as apply prints it; restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)
 
         Changes:
         gpu1  at worst: reboot
