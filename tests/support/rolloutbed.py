@@ -259,10 +259,12 @@ class Bed:
     # --- runs --------------------------------------------------------------------------
 
     def start(self, *words: str, verb: str = "apply", hurry: bool = True) -> Command:
-        """Start gpustate over all machines."""
+        """Start gpustate over all machines; an apply without a size of waves has all of them in one."""
         line = [verb, str(self.folder / "policy.py"), "-i", str(self.folder / "inventory.yml")]
         if verb == "apply":
             line += ["--yes"]
+            for option in ("--serial", "--max-unavailable"):
+                line += [] if option in words else [option, "100%"]
         return forkserver.start([*line, *words], str(SUPPORT / "hurry.py") if hurry else "")
 
     def run(self, *words: str, verb: str = "apply", hurry: bool = True) -> Ran:
