@@ -1,9 +1,9 @@
 """Every NVIDIA device node has its link below /dev/char, now and after the next boot.
 
 runc before 1.1.7 names devices to systemd by /dev/char/MAJOR:MINOR, and leaves out those that have no such link;
-systemd before 240 ignores their names. udev makes the links for devices it is told of, and it is never told of
-NVIDIA's. A container then gets its GPUs, and loses them at the next ``systemctl daemon-reload``, when systemd writes
-its device cgroup anew. Newer ones need no links, and so this state changes nothing there.
+systemd before 240 ignores their names. udev makes the links for devices that the kernel announces, and NVIDIA's are
+not among them. A container then gets its GPUs, and loses them at the next ``systemctl daemon-reload``, when systemd writes
+its device cgroup again. Newer ones need no links, and so this state changes nothing there.
 
 The links are made here and now; a udev rule makes them whenever the module is loaded. The rule is the one
 NVIDIA gives, at the place and under the name it gives, so one that is there already is left alone.

@@ -152,11 +152,8 @@ def _patch(text: str, number: int) -> Tree:
 def _unwrapped(patch: Tree, name: str) -> Tree:
     """A patch of the document in another one, below a key of that, as one of the document itself."""
     if isinstance(patch.value, dict):
-        return (
-            patch.value.get(name, patch)
-            if isinstance(patch.value.get(name, patch).value, dict)
-            else patch
-        )
+        below = patch.value.get(name, patch)
+        return below if isinstance(below.value, dict) else patch
 
     def inner(operation: Tree) -> Tree:
         members = dict(operation.value) if isinstance(operation.value, dict) else {}
