@@ -63,7 +63,8 @@ system:
 	  else echo "gpustate: not root, so these Debian packages are left out, and with them the disposable test nodes:$$missing"; fi; \
 	fi
 
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+# Without --no-compile seven seconds go to byte code of modules that are never imported, such as all of lightkube's.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-compile
 
 $(VENV)/.lab: pyproject.toml lab/pyproject.toml
 	@echo "gpustate: making the virtual environment $(VENV)"
