@@ -6,7 +6,7 @@ packages in the node's own repositories (:mod:`gpustate.formats.driverset`).
 Surprising: NVIDIA's Ubuntu packages carried the branch in their names up to 580 and no longer do from 590 on;
 Ubuntu's own still do. NVIDIA's packages for the RHEL family and Amazon Linux have the same names in every
 branch. For SUSE they carry a generation (G06, G07) that moves with the branch, and since 575 they are built by
-DKMS, where before a package (KMP) brought the modules. SUSE itself builds and signs KMPs of the open modules, of two
+DKMS, where before a package (KMP) brought the modules; in the graphics repository it does with 580, too. SUSE itself builds and signs KMPs of the open modules, of two
 kinds that exclude each other: ``-signed-cuda-kmp`` at the versions of NVIDIA's CUDA repository, ``-signed-kmp`` at
 those of its graphics repository. Their versions go on with the kernel they were built for
 (``580.126.09_k6.4.0_150600.21-...``), and they fit other kernels of its service pack.
@@ -18,7 +18,8 @@ Sources:
     nvidia-kmod); NVIDIA/yum-packaging-precompiled-kmod, kmod-nvidia.spec (name of a precompiled module, x86_64);
     mizdebsk/radii, internal/nvidia tests (kmod-nvidia-open-... and kmod-64k-nvidia-open-... of RHEL 10). SUSE's
     BCI-dockerfile-generator, NVIDIA driver images (names by branch, G05 to G07, DKMS since 575; signed KMPs of G07 for
-    SLES 15 SP7 and 16.0); SUSE security notices of nvidia-open-driver-G06-signed (names and versions of signed KMPs);
+    SLES 15 SP7 and 16.0); package lists of openSUSE Tumbleweed with 580.76.05 and 580.126.18 (KMPs of the graphics
+    repository); SUSE security notices of nvidia-open-driver-G06-signed (names and versions of signed KMPs);
     build.opensuse.org, nvidia-open-driver-G06-signed.spec (kinds gfx and cuda, each with its own version); redhat,
     MicroShift with GPUs (streams of the preview repository); awslabs and aws, images of Amazon Linux 2023 (nvidia-release
     and its packages have NVIDIA's names).
@@ -241,14 +242,14 @@ SCHEMES = (
         branches=(550, 589),
     ),
     Scheme(
-        "NVIDIA's repository for SUSE, up to 570",
+        "NVIDIA's repository for SUSE, with modules for one kernel",
         "suse",
         ("nvidia-open-driver-G06-kmp-default", "nvidia-driver-G06-kmp-default"),
         ("nvidia-compute-G06", "nvidia-compute-utils-G06"),
         "nvidia-open",
         "cuda-drivers",
         ("nvidia-persistenced", "nvidia-modprobe"),
-        branches=(550, 574),
+        branches=(550, 589),
         dkms=False,
     ),
 )
