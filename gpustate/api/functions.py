@@ -301,7 +301,7 @@ def _inputs(
     """Load all inputs, in the order in which the command line reports errors."""
     compat.load()
     if isinstance(policy, Policy):
-        effective, name = policy, source or policy.name or "policy"
+        effective, name = policies.with_implied(policy), source or policy.name or "policy"
     else:
         effective, name = load_policy(policy), source or str(policy)
     targets = nodes_of(nodes, limit, exclude)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from gpustate.policies.changes import Changes
 from gpustate.policies.files import CHART
+from gpustate.policies.implying import with_implied
 from gpustate.policies.loading import Kind, kind, load
 
-__all__ = ["CHART", "Changes", "Kind", "kind", "load"]
+__all__ = ["CHART", "Changes", "Kind", "kind", "load", "with_implied"]

@@ -48,6 +48,16 @@ def implied(
             result[name] = (listed[name], f"{COMES_WITH}{titles}: {owners[0].implies[name]}")
 
 
+def with_implied(policy: Policy) -> Policy:
+    """The policy with the states that its own ones imply, and their reasons as places."""
+    more = implied(policy.states, policy.without)
+    if not more:
+        return policy
+    places = {("states", name): reason for name, (_, reason) in more.items()}
+    added = (state for state, _ in more.values())
+    return policy.but(*policy.states, *added, places=policy.places | places)
+
+
 def left_out(policy: Policy) -> tuple[str, ...]:
     """Names of the states that a policy does without, for its text, from which others would imply them again."""
     return (*policy.without, *implied(policy.states, policy.without))

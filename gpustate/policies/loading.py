@@ -13,7 +13,7 @@ from gpustate.core.policy import Policy, build
 from gpustate.errors import PolicyError
 from gpustate.policies import document, files, python, trees
 from gpustate.policies.changes import Changes, Format
-from gpustate.policies.implying import implied
+from gpustate.policies.implying import left_out, with_implied
 from gpustate.policies.trees import Tree
 
 _DOCUMENT = re.compile(r'\A\s*\{.*?"format"\s*:\s*"gpustate\.(\w+)/(\d+)"', re.DOTALL)
@@ -86,7 +86,7 @@ def load(
     """
     found = kind(source)
     if found is Kind.STATE:
-        return _single(source, changes)
+        return _complete(_single(source, changes), source)
     if found is Kind.PLAN:
         raise PolicyError(
             "is a saved plan, wanted a policy", place=source, fix=f"use: gpustate apply {source}"
@@ -103,7 +103,14 @@ def load(
         from gpustate.policies import operator  # large tables, only if needed
 
         policy = operator.read(text, source, strict=strict, changes=changes, release=release)
-    return policy.but(*policy.states, name=policy.name or FilePath(source).stem)
+    return _complete(policy, FilePath(source).stem)
+
+
+def _complete(policy: Policy, name: str) -> Policy:
+    """The policy with a name; what its states imply and it does not have stays out."""
+    complete = policy.but(*policy.states, name=policy.name or name)
+    complete.without = left_out(complete)
+    return complete
 
 
 def _changed(
@@ -124,19 +131,18 @@ def _changed(
 
 
 def _python(text: str, source: str, changes: Changes | None, origins: bool) -> Policy:
-    policy = python.run(text, source)
-    more = implied(policy.states, policy.without)
-    states = (*policy.states, *(state for state, _ in more.values()))
-    places: dict[trees.Path, str] = {("states", name): why for name, (_, why) in more.items()}
+    listed = python.run(text, source)
+    policy = with_implied(listed)
     if changes or origins:
         from gpustate.policies import pythonplaces
 
-        places = pythonplaces.places(text, source, policy) | places
-    policy = policy.but(*states, places=places)
+        places = pythonplaces.places(text, source, listed) | policy.places
+        policy = policy.but(*policy.states, places=places)
     if not changes:
         return policy
     classes = {state.name: type(state) for state in policy.states}
-    return _changed(document.of_policy(policy, places, source), changes, classes, policy.notes)
+    tree = document.of_policy(policy, policy.places, source)
+    return _changed(tree, changes, classes, policy.notes)
 
 
 def _is_name(source: str) -> bool:
@@ -151,18 +157,18 @@ def _is_name(source: str) -> bool:
 
 
 def _single(name: str, changes: Changes | None) -> Policy:
-    """A policy of one state with its defaults."""
+    """A policy of one state with its defaults, without those that it implies."""
     cls = registry.get(name)
     if changes:
         tree = trees.from_data({"format": document.FORMAT, "states": {name: {}}}, name)
         policy = _changed(tree, changes)
         comes = [path for path, place in policy.places.items() if place.startswith(COMES_WITH)]
         states = (state for state in policy.states if ("states", state.name) not in comes)
-        return policy.but(*states, name=policy.name or name)
+        return policy.but(*states)
     try:
         state = build(cls, {})
     except PolicyError as error:
         raise PolicyError(
             error.message, fix=f"write a policy file that sets the parameters of {name}"
         ) from error
-    return Policy(state, name=name)
+    return Policy(state)

@@ -151,6 +151,27 @@ def test_objects_of_the_program_are_taken_as_they_are(site: Path) -> None:
         api.plan(policy, inventory, limit="gpu1")
 
 
+def test_implied_states_come_to_a_policy_however_it_is_passed(tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.yml"
+    inventory.write_text("all: {hosts: {gpu1: {ansible_host: 127.0.0.1, ansible_port: 1}}}\n")
+    (tmp_path / "policy.yaml").write_text("states: {driver: {branch: 580}, nvlsm: false}\n")
+    text = (
+        "from gpustate import Policy\nfrom gpustate.states.driver import DriverInstalled\n"
+        "policy = Policy(DriverInstalled(branch=580), without=['nvlsm'])\n"
+    )
+    (tmp_path / "policy.py").write_text(text)
+    namespace: dict[str, api.Policy] = {}
+    exec(text, namespace)
+    sources = [tmp_path / "policy.yaml", tmp_path / "policy.py", namespace["policy"]]
+    for source in (*sources, api.load_policy(sources[0])):
+        policy = api.plan(source, inventory).policy
+        names = {state.name for state in policy.states}
+        assert names == {"driver", "driver-repository", "fabric-manager", "nouveau"}
+        assert policy.places["states", "nouveau"].startswith("comes with driver: ")
+    (single,) = api.plan(api.load_policy("driver"), inventory).policy.states
+    assert single.name == "driver"
+
+
 def test_mistakes_are_raised_before_a_node_is_reached(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
