@@ -104,8 +104,8 @@ def offered(node: dict[str, dict[str, dict[str, str]]]) -> dict[str, int]:
 def main(arguments: list[str]) -> None:
     policy, keep = demo.parse_arguments(arguments, "docs/examples/clusterpolicy.yaml")
     started = time.monotonic()
-    words = ("--nodes", "2", "--image", "debian13,debian13-containerd2", "--gpus", "8xH100")
-    demo.run("lab", "up", "--name", NAME, *words, "--kubernetes", "--pods")
+    words = ("--nodes", "2", "--gpus", "8xH100", "--kubernetes", "--pods")
+    demo.run("lab", "up", "--name", NAME, *words)
     lab = demo.lab(NAME)
     cluster = Cluster(lab, policy)
     whole = {GPU: 8}
