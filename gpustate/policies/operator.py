@@ -2,7 +2,8 @@
 
 Changes of the command line apply to the object itself with its own keys: ``--set driver.version=...`` is
 ``spec.driver.version`` of a ClusterPolicy, and a patch is the same as for ``kubectl patch clusterpolicy``. In a
-file with several objects they apply to the ClusterPolicy (or the Helm values), else to the NVIDIADriver.
+file with several objects they apply to the first that has their keys: the ClusterPolicy (or the Helm values), then
+the GPUCluster, then the NVIDIADrivers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gpustate.policies.rewriting import Rewritten
 from gpustate.policies.trees import Tree
 
 _OBJECT_KEYS = ("apiVersion", "kind", "metadata", "spec", "status")
-#: The first of these kinds in a file is changed; Helm values have no kind.
+#: Changes are tried on the objects of a file in this order; Helm values have no kind.
 _CHANGED = ("ClusterPolicy", None, "GPUCluster", "NVIDIADriver")
 
 
@@ -67,16 +68,8 @@ def read(
         return _read(text, path, how, None)
     changes, own_notes = _without_dra_values(changes)
     documents, said, others = _documents(text, path)
-    which = _which(documents)
     how = replace(how, release=how.release or said)
-    changed = changes.on(documents[which], _format(documents[which], how.release))
-    rewritten = Rewritten(path, others)
-    for number, tree in enumerate(documents):
-        rewritten.add(changed.tree if number == which else tree)
-    try:
-        policy = _read(rewritten.text, path, how, rewritten)
-    except PolicyError as error:
-        raise rewritten.error(error) from None
+    policy = _changed(documents, changes, path, how, others)
     try:
         before: Policy | None = _read(text, path, how, None)
     except PolicyError:
@@ -89,6 +82,34 @@ def read(
         if before is not None and value is not REMOVED:
             made.replaced[full] = value, before.places.get(full[:3], path)
     return made
+
+
+def _changed(
+    documents: list[Tree],
+    changes: Changes,
+    path: str,
+    how: _How,
+    others: tuple[str, ...],
+) -> Policy:
+    """The policy with the changes on the first object that they fit.
+
+    Raises:
+        PolicyError: they fit none; of the object that is asked first.
+    """
+    first_error: PolicyError | None = None
+    for number in _by_kind(documents):
+        rewritten = Rewritten(path, others)
+        try:
+            changed = changes.on(documents[number], _format(documents[number], how.release)).tree
+            for index, tree in enumerate(documents):
+                rewritten.add(changed if index == number else tree)
+            try:
+                return _read(rewritten.text, path, how, rewritten)
+            except PolicyError as error:
+                raise rewritten.error(error) from None
+        except PolicyError as error:
+            first_error = first_error or error
+    raise first_error or PolicyError("contains no object", place=path)
 
 
 def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Policy:
@@ -234,9 +255,11 @@ def _own_documents(text: str, path: str) -> list[Tree]:
     return found or [Tree({}, path)]
 
 
-def _which(documents: list[Tree]) -> int:
+def _by_kind(documents: list[Tree]) -> list[int]:
+    """The objects in the order in which changes are tried on them."""
     kinds = [kind.value if (kind := tree.get("kind")) is not None else None for tree in documents]
-    return next((kinds.index(kind) for kind in _CHANGED if kind in kinds), 0)
+    numbers = [number for kind in _CHANGED for number, own in enumerate(kinds) if own == kind]
+    return numbers or [0]
 
 
 def _last(policy: Policy, before: Policy | None, path: str, others: tuple[str, ...]) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,95 @@ def test_every_way_of_overriding_works_with_policies_of_gpustate(
         "from gpustate import presets\npolicy = presets.kubernetes_node(driver={'branch': 580})\n"
     )
     assert states(load(name, **change))["driver"]["branch"] == 570
+
+
+DRIVER_OBJECT = """\
+apiVersion: nvidia.com/v1alpha1
+kind: NVIDIADriver
+metadata: {name: gpus}
+spec: {driverType: gpu}
+"""
+DRA_CLUSTER = """\
+apiVersion: nvidia.com/v1alpha1
+kind: GPUCluster
+metadata: {name: gpu-cluster}
+spec: {}
+"""
+#: Files that hold an object of the kind, alone and beside others.
+OBJECT_FILES = {
+    "NVIDIADriver": {
+        "alone": DRIVER_OBJECT,
+        "with a version": DRIVER_OBJECT.replace("gpu}", "gpu, version: 580.178.04}"),
+        "beside a GPUCluster": f"{DRA_CLUSTER}---\n{DRIVER_OBJECT}",
+        "beside a ClusterPolicy": CLUSTER_POLICY.replace(
+            "{}, toolkit", "{useNvidiaDriverCRD: true}, toolkit"
+        )
+        + f"---\n{DRIVER_OBJECT}",
+        "in a List": yaml.safe_dump(
+            {"apiVersion": "v1", "kind": "List", "items": [yaml.safe_load(DRIVER_OBJECT)]}
+        ),
+    },
+    "GPUCluster": {
+        "alone": DRA_CLUSTER,
+        "with a value": DRA_CLUSTER.replace("{}", "{dcgmExporter: {enabled: false}}"),
+        "beside an NVIDIADriver": f"{DRIVER_OBJECT}---\n{DRA_CLUSTER}",
+    },
+}
+#: By kind: a path below spec, its value, and where a policy has it.
+OBJECT_VALUES: dict[str, tuple[str, Any, tuple[str, str]]] = {
+    "NVIDIADriver": ("version", "570.195.03", ("driver", "version")),
+    "GPUCluster": ("dcgmExporter.enabled", True, ("dcgm-exporter", "")),
+}
+
+
+def overrides(path: str, value: Any) -> dict[str, dict[str, Any]]:
+    """Each way of setting a value of an object, by its name."""
+    text = json.dumps(value)
+    tree: Any = value
+    for key in reversed(path.split(".")):
+        tree = {key: tree}
+    Path("bare.yaml").write_text(yaml.safe_dump(tree))
+    Path("spec.yaml").write_text(yaml.safe_dump({"spec": tree}))
+    Path("patch.json").write_text(json.dumps({"spec": tree}))
+    pointer = f"/spec/{path.replace('.', '/')}"
+    (first, inner), *_ = tree.items()
+    return {
+        "set": {"set_typed": f"{path}={value if isinstance(value, str) else text}"},
+        "set of spec": {"set_typed": f"spec.{path}={value if isinstance(value, str) else text}"},
+        "set-json": {"set_json": f"{first}={json.dumps(inner)}"},
+        **({"set-string": {"set_string": f"{path}={value}"}} if isinstance(value, str) else {}),
+        "values": {"values": "bare.yaml"},
+        "values of spec": {"values": "spec.yaml"},
+        "merge patch": {"patches": json.dumps({"spec": tree})},
+        "patch file": {"patches": "@patch.json"},
+        "replace": {"patches": json.dumps([{"op": "replace", "path": pointer, "value": value}])},
+        "add": {"patches": json.dumps([{"op": "add", "path": f"/spec/{first}", "value": inner}])},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"), [(kind, file) for kind, files in OBJECT_FILES.items() for file in files]
+)
+def test_every_way_of_overriding_works_with_objects_beside_a_cluster_policy(
+    kind: str, file: str
+) -> None:
+    Path("object.yaml").write_text(OBJECT_FILES[kind][file])
+    path, value, (state, parameter) = OBJECT_VALUES[kind]
+    before = states(load("object.yaml"))
+    for name, change in overrides(path, value).items():
+        after = states(load("object.yaml", **change))
+        if parameter:
+            assert after[state][parameter] == value, name
+        else:
+            assert state in after, name
+        assert before.get(state) != after[state], name
+
+
+def test_a_change_that_no_object_of_a_file_takes_is_refused_as_by_the_first() -> None:
+    Path("object.yaml").write_text(OBJECT_FILES["NVIDIADriver"]["beside a GPUCluster"])
+    with pytest.raises(PolicyError, match="unknown key 'driver'") as refused:
+        load("object.yaml", set_typed="driver.version=570.195.03")
+    assert refused.value.fix == "use an object of kind NVIDIADriver"
 
 
 def test_a_patch_appends_to_a_list_of_the_chart_s_defaults(gpustate: Cli) -> None:
