@@ -199,8 +199,8 @@ class Packages(SharedQuery[dict[str, dpkg.Package]]):
         kept = hashlib.sha256(names.encode()).hexdigest()[:16]
         return (
             f"{rpm.FAMILY}\n{KEPT}"
-            # 1: a pattern that matches nothing, which is an answer.
-            f"asked() {{ dpkg-query -W -f '{dpkg.QUERY_FORMAT}' {names} 2>/dev/null; [ $? -le 1 ]; }}\n"
+            # dpkg: of the node's own architecture. 1: a pattern that matches nothing, which is an answer.
+            f"asked() {{ dpkg-query -W -f '{dpkg.QUERY_FORMAT}' dpkg {names} 2>/dev/null; [ $? -le 1 ]; }}\n"
             f"case $pm in dnf|zypper) echo {_RPM}$pm; rpm -qa --qf '{rpm.QUERY_FORMAT}' {names} 2>/dev/null; echo {_LOCKS}\n"
             "  case $pm in dnf) set -- /etc/dnf/plugins/versionlock.list ;; *) set -- /etc/zypp/locks ;; esac; [ ! -f $1 ] || cat $1 ;;\n"
             f'*) kept packages-{kept} "{APT_KEY}" asked || : ;; esac'

@@ -194,7 +194,7 @@ class Offer:
 
 
 # deb-control(5), deb-version(7): both become arguments of commands.
-_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*(:[a-z0-9-]+)?")
 _VERSION = re.compile(
     r"^ (?:\*\*\*|   ) (?P<version>[0-9A-Za-z.+:~-]+) (?P<priority>-?[0-9]{1,6})\b"
 )

@@ -55,16 +55,25 @@ class Package:
 
 
 def parse_query(text: str) -> dict[str, Package]:
-    """Read the output of ``dpkg-query -W -f QUERY_FORMAT``; packages never installed are left out."""
-    packages: dict[str, Package] = {}
+    """Read the output of ``dpkg-query -W -f QUERY_FORMAT``; packages never installed are left out.
+
+    A copy for another architecture than the node's has it in its name, as apt writes it: ``libcuda1:i386``. The
+    row of dpkg itself tells the node's; without it, the architecture that most rows have.
+    """
+    rows: list[Package] = []
     for line in text.splitlines():
         parts = line.split("|")
         if len(parts) != 4:
             continue
         name, arch, version, status = (part.strip() for part in parts)
         if _NAME.fullmatch(name) and _VERSION.fullmatch(version) and status[1:2] != "n":
-            packages[name] = Package(name, version, arch, status)
-    return packages
+            rows.append(Package(name, version, arch, status))
+    architectures = [row.arch for row in rows if row.arch != "all"]
+    common = max(architectures, key=architectures.count, default="")
+    native = next((row.arch for row in rows if row.name == "dpkg"), common)
+    return {
+        row.name if row.arch in (native, "all") else f"{row.name}:{row.arch}": row for row in rows
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Every name that a package of the NVIDIA driver, or of the container toolkit, may have.
+"""Names that packages of the NVIDIA driver, or of the container toolkit, have in repositories.
 
 Sources:
     packages.debian.org and packages.ubuntu.com, source packages nvidia-graphics-drivers*;
@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import cache
 
 KNOWN_BRANCHES = (470, 535, 550, 555, 560, 565, 570, 575, 580, 590, 595, 610, 615, 620)
-# For apt's pins. Names in full, for apt holds every pattern against every package it knows: forty
-# patterns cost each apt command five seconds, a thousand names nothing.
+# For pins of a repository, which must not reach the toolkit's packages. Names in full, for apt holds every pattern against every
+# package it knows: forty patterns cost each apt command five seconds, a thousand names nothing.
 _DEBIAN = [
     "cuda-drivers",
     "cuda-drivers-fabricmanager",
@@ -37,7 +37,7 @@ _DEBIAN = [
     "libnvidia-ngx1",
     "libnvidia-nscq",
     "libnvidia-nvvm4",
-    "libnvidia-nvvm70",
+    "libnvidia-nvvm704",
     "libnvidia-opticalflow1",
     "libnvidia-pkcs11-openssl3",
     "libnvidia-present",
@@ -141,7 +141,7 @@ TOOLKIT_NAMES = (
 
 @cache
 def pin_names(os_id: str) -> tuple[str, ...]:
-    """Every name that a package of the driver may have on a distribution, for apt's pins."""
+    """Names of the driver's packages on a distribution, for the pins of its repository."""
     if os_id == "ubuntu":
         suffixes = ["", *(f"-{b}{kind}" for b in KNOWN_BRANCHES for kind in ("", "-server"))]
         names = [name.replace("{s}", suffix) for suffix in suffixes for name in _UBUNTU]

@@ -33,6 +33,8 @@ from dataclasses import dataclass
 from gpustate.formats import kernelnames
 
 OPEN, PROPRIETARY = "open", "proprietary"
+#: The last branch with proprietary modules: later packages of those names are empty, or install the open ones.
+LAST_PROPRIETARY = 610
 #: ``ID`` of os-release where NVIDIA's rpm packages are installed with dnf, and with zypper.
 RHEL = ("rhel", "rocky", "almalinux", "ol", "centos", "amzn", "fedora")
 SUSE = ("sles", "sled", "opensuse-leap", "opensuse-tumbleweed")
@@ -62,6 +64,7 @@ class Scheme:
         display: packages with display libraries, which stand for the metapackage where modules are prebuilt: it depends
             on modules of DKMS.
         display_wanted: taken along with those where they are offered.
+        tools_apart: small tools have versions of their own there.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Scheme:
     dkms: bool = True
     display: tuple[str, ...] = ()
     display_wanted: tuple[str, ...] = ()
+    tools_apart: bool = False
 
     def has(self, branch: int) -> bool:
         """Whether the branch uses these names."""
@@ -130,6 +134,12 @@ class Scheme:
         return tuple(names)
 
 
+def _extra(suffix: str) -> tuple[str, ...]:
+    """Of Ubuntu's names, what the libraries for computing do without; from 580.95.05 on NVIDIA's repository may lack it."""
+    names = ("nvidia-headless-no-dkms{s}{o}", "nvidia-utils{s}", "nvidia-compute-utils{s}")
+    return (*(name.replace("{s}", suffix) for name in names), "nvidia-modprobe")
+
+
 SCHEMES = (
     Scheme(
         "NVIDIA's repository for Debian",
@@ -148,15 +158,16 @@ SCHEMES = (
         "nvidia-driver",
         "nvidia-driver",
         ("nvidia-persistenced", "nvidia-modprobe", "libnvidia-ptxjitcompiler1", "nvidia-cuda-mps"),
+        tools_apart=True,
     ),
     Scheme(
         "Ubuntu's archive",
         "ubuntu",
         ("nvidia-dkms-{b}-server-open", "nvidia-dkms-{b}-server"),
-        ("nvidia-headless-no-dkms-{b}-server{o}", "nvidia-utils-{b}-server"),
+        ("libnvidia-compute-{b}-server",),
         "nvidia-driver-{b}-server-open",
         "nvidia-driver-{b}-server",
-        ("nvidia-compute-utils-{b}-server", "nvidia-modprobe"),
+        _extra("-{b}-server"),
         prebuilt=("linux-modules-nvidia-{b}-server{o}-{k}",),
         display=(
             "libnvidia-gl-{b}-server",
@@ -166,33 +177,34 @@ SCHEMES = (
             "libnvidia-fbc1-{b}-server",
         ),
         display_wanted=("xserver-xorg-video-nvidia-{b}-server",),
+        tools_apart=True,
     ),
     Scheme(
         "NVIDIA's repository for Ubuntu",
         "ubuntu",
         ("nvidia-dkms-open", "nvidia-dkms"),
-        ("nvidia-headless-no-dkms{o}", "nvidia-utils"),
+        ("libnvidia-compute",),
         "nvidia-open",
         "cuda-drivers",
-        ("nvidia-compute-utils", "nvidia-persistenced", "nvidia-modprobe"),
+        (*_extra(""), "nvidia-persistenced"),
     ),
     Scheme(
         "NVIDIA's repository for Ubuntu, up to 580",
         "ubuntu",
         ("nvidia-dkms-{b}-open", "nvidia-dkms-{b}"),
-        ("nvidia-headless-no-dkms-{b}{o}", "nvidia-utils-{b}"),
+        ("libnvidia-compute-{b}",),
         "nvidia-open-{b}",
         "cuda-drivers-{b}",
-        ("nvidia-compute-utils-{b}", "nvidia-persistenced", "nvidia-modprobe"),
+        (*_extra("-{b}"), "nvidia-persistenced"),
     ),
     Scheme(
         "Ubuntu's archive, for desktops",
         "ubuntu",
         ("nvidia-dkms-{b}-open", "nvidia-dkms-{b}"),
-        ("nvidia-headless-no-dkms-{b}{o}", "nvidia-utils-{b}"),
+        ("libnvidia-compute-{b}",),
         "nvidia-driver-{b}-open",
         "nvidia-driver-{b}",
-        ("nvidia-compute-utils-{b}", "nvidia-modprobe"),
+        _extra("-{b}"),
         prebuilt=("linux-modules-nvidia-{b}{o}-{k}",),
         display=(
             "libnvidia-gl-{b}",
@@ -202,6 +214,7 @@ SCHEMES = (
             "libnvidia-fbc1-{b}",
         ),
         display_wanted=("xserver-xorg-video-nvidia-{b}",),
+        tools_apart=True,
     ),
     Scheme(
         "NVIDIA's rpm repository",

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from gpustate.formats import driverschemes
 from gpustate.formats.dpkg import upstream_version, version_key
-from gpustate.formats.driverschemes import BUILT_MODULES
+from gpustate.formats.driverschemes import BUILT_MODULES, LAST_PROPRIETARY
 from gpustate.formats.driverschemes import OPEN as OPEN
 from gpustate.formats.driverschemes import PROPRIETARY as PROPRIETARY
 from gpustate.formats.driverschemes import Scheme as Scheme
@@ -32,7 +32,7 @@ from gpustate.formats.numbers import whole
 #: An installed package that belongs to the driver, as a line of ``dpkg.QUERY_FORMAT``: by its name,
 #: and by having a driver's version (the toolkit has 1.18, CUDA 12.9, nvlsm a year). For grep -E too.
 MEMBER_ERE = (
-    r"^(((lib)?(nvidia|cuda-drivers|cuda1|cudadebugger1|nvcuvid1|nvoptix1|nvsdm|xnvctrl)[^|]*"
+    r"^(((lib)?(nvidia|nvlink[0-9]|cuda-drivers|cuda1|cudadebugger1|nvcuvid1|nvoptix1|nvsdm|xnvctrl)[^|]*"
     r"|[^|]*-nvidia[^|]*)\|[^|]*\|([0-9]+:)?[0-9]{3}\.[0-9][0-9.]*(_k[^|-]*)?(-[^|]*)?\|"
     r"|nv-prefer-signed-open-driver\||linux-(modules|objects|signatures)-nvidia-)"
 )
@@ -47,16 +47,16 @@ _DISPLAY = re.compile(r"(libnvidia-(gl|fbc1|extra|decode|encode)|xserver-xorg-vi
 #: Names of Ubuntu's packages that exist for servers and for desktops; those of components exist once.
 _FLAVOUR = re.compile(
     r"(?!nvidia-(fabricmanager|imex)|libnvidia-nscq|libnvsdm|cuda-drivers-fabricmanager|linux-)"
-    r".*-[0-9]{3}(?P<server>-server)?(-open)?(-[0-9.]+)?"
+    r".*-[0-9]{3}(?P<server>-server)?(-open)?(-[0-9.]+)?(:[a-z0-9-]+)?"
 )
 #: The release of Ubuntu that a package of its archive was built for; a build of Ubuntu Pro ends in ``+esm1``.
 _RELEASE = re.compile(r"-[^-]*ubuntu[0-9]+\.([0-9]{2}\.[0-9]{2})\.[0-9]+(\+[^-]*)?$")
 #: A digit before it is of a kernel release.
-_BRANCH_NAME = re.compile(r"(?<![0-9])-([0-9]{3})(?=-|$)")
+_BRANCH_NAME = re.compile(r"(?<![0-9])-([0-9]{3})(?=[-:]|$)")
 
 
 Versions = Mapping[str, tuple[str, ...]]
-_NAMED_AFTER = re.compile(r"-([0-9]{3})(-server)?(?=-|$)")
+_NAMED_AFTER = re.compile(r"-([0-9]{3})(-server)?(?=[-:]|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +232,8 @@ class Target:
 
 
 def _is_apart(scheme: Scheme, name: str) -> bool:
-    """A tool that Ubuntu's archive has at a version of its own, and no package of the driver depends on."""
-    return scheme.os_id == "ubuntu" and bool(scheme.prebuilt) and bool(_TOOLS.match(name))
+    """A tool that the archive of a distribution has at a version of its own, and no package of the driver depends on."""
+    return scheme.tools_apart and bool(_TOOLS.match(name))
 
 
 def _is_archives(scheme: Scheme, name: str, full: str) -> bool:
@@ -294,16 +294,8 @@ def versions_of(names: tuple[str, ...], available: Versions) -> set[str]:
     return {version for version in found or () if _VERSION.match(version)}
 
 
-def without_tools(names: Iterable[str]) -> tuple[str, ...]:
-    """Required packages without Ubuntu's package of tools, which the driver works without."""
-    return tuple(name for name in names if not name.startswith("nvidia-utils"))
-
-
 def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str, str] | None:
-    """Scheme, version and module type of the completely installed set; ``None`` if there is none.
-
-    Ubuntu has the tools (nvidia-smi) apart, and ``ubuntu-drivers install --gpgpu`` does not install them.
-    """
+    """Scheme, version and module type of the completely installed set; ``None`` if there is none."""
     single = {name: (version,) for name, version in installed.items()}
     branches = {
         branch_of(driver_version(v))
@@ -316,7 +308,7 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
             for module_type in (OPEN, PROPRIETARY):
                 for full in (False, True):
                     names = scheme.required(branch, module_type, full=full, prebuilt=False)
-                    found = versions_of(without_tools(names), single)
+                    found = versions_of(names, single)
                     if found and not _is_archives(scheme, names[0], installed[names[0]]):
                         return scheme, found.pop(), module_type
     signed = [name for name in installed if name.startswith("linux-modules-nvidia-")]
@@ -329,7 +321,7 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
                 compute = scheme.required(branch, module_type, full=False, prebuilt=True)
                 whole = scheme.required(branch, module_type, full=True, prebuilt=False)[-1:]
                 for names in (compute, whole):
-                    found = versions_of(without_tools(names), single)
+                    found = versions_of(names, single)
                     if found:
                         return scheme, found.pop(), module_type
     for scheme in driverschemes.of(os_id) if modules else ():
@@ -358,6 +350,7 @@ def choices(
                     (scheme, version, module_type)
                     for version in versions_of(names, available)
                     if scheme.has(branch_of(version))
+                    and (module_type == OPEN or branch_of(version) <= LAST_PROPRIETARY)
                 ]
     return sorted(found, key=lambda item: version_key(item[1]), reverse=True)
 
@@ -401,6 +394,9 @@ def target(
     offers = available if offers is None else offers
     packages: dict[str, str] = {}
     extra = scheme.extra(branch, module_type, display=full and use_prebuilt)
+    if complete:
+        # Metapackages bring nothing to what is there.
+        extra = tuple(name for name in extra if "-headless-" not in name)
     for name in (*required, *extra, *there):
         fitting = at_version(available.get(name, ()), version)
         mine = installed.get(name)
@@ -496,17 +492,13 @@ def _drop_foreign(
 ) -> None:
     """Drop what fits any version, but has the files of this set: DKMS refuses to build beside modules that are there.
 
-    Modules of another branch or type go, too, tools that another repository for the distribution has apart, and
-    packages of the other flavour.
+    Modules of another branch or type go, too, a daemon that NVIDIA's repository for Ubuntu has apart, and packages of
+    the other flavour.
     """
     stem = _signed_stem(scheme, branch, module_type)
-    others = {
-        name
-        for other in driverschemes.of(scheme.os_id)
-        for name in other.extra(branch, module_type)
-        if _TOOLS.match(name)
-    }
-    gone = others - set(scheme.extra(branch, module_type))
+    # Ubuntu's archive has the daemon in that package, and two would be one too many.
+    services = any(name.startswith("nvidia-compute-utils-") for name in packages)
+    gone = "nvidia-persistenced" if scheme.display and services else ""
     server = "-server" in scheme.kernel[0]
     for name in list(packages):
         kept = use_prebuilt and (
@@ -516,7 +508,7 @@ def _drop_foreign(
         flavour = (
             _FLAVOUR.fullmatch(name) if scheme.os_id == "ubuntu" and scheme.by_branch else None
         )
-        if modules or name in gone or (flavour and bool(flavour["server"]) != server):
+        if modules or name == gone or (flavour and bool(flavour["server"]) != server):
             packages.pop(name)
 
 
@@ -543,13 +535,18 @@ def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:
 
 def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: bool) -> set[str]:
     other = PROPRIETARY if module_type == OPEN else OPEN
+    if other == PROPRIETARY and branch > LAST_PROPRIETARY:
+        return set()
     # NVIDIA's repository and Ubuntu's archive share the names of modules, and not of what depends on them.
     alike = [one for one in driverschemes.of(scheme.os_id) if one.kernel == scheme.kernel]
     names = {
         name
         for one in alike
         for full in (False, True)
-        for name in one.required(branch, other, full=full, prebuilt=False)
+        for name in (
+            *one.required(branch, other, full=full, prebuilt=False),
+            *one.extra(branch, other),
+        )
     }
     suffixed = other == OPEN
     names |= {
@@ -562,6 +559,9 @@ def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: boo
     ours = {
         n
         for full in (False, True)
-        for n in scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt)
+        for n in (
+            *scheme.required(branch, module_type, full=full, prebuilt=use_prebuilt),
+            *scheme.extra(branch, module_type, display=True),
+        )
     }
     return names - ours

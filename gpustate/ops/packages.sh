@@ -118,7 +118,7 @@ apt_rehold() { # dpkg forgets a hold when it unpacks; what has left is held no l
   [ $# = 0 ] || apt-mark hold "$@" >/dev/null 2>&1 || :
 }
 apt_leave_alone() { # packages...: nothing else leaves with them
-  al_g=$(apt -s remove --allow-change-held-packages "$@" 2>/dev/null | sed -nE 's/^(Remv|Purg) ([^ :]*).*/\2/p') || return 1
+  al_g=$(apt -s remove --allow-change-held-packages "$@" 2>/dev/null | sed -nE 's/^(Remv|Purg) ([^ ]*).*/\2/p') || return 1
   for al_p in $al_g; do case " $* " in *" $al_p "*) ;; *) return 1 ;; esac; done
 }
 apt_swap() { # words of an installation: done as a whole, or ROLLED is set and everything is as it was, what ran runs

@@ -160,7 +160,7 @@ class DriverInstalled(DriverParameters):
             or (self.load and observed.loaded is not None),
             "precompiled": precompiled,
         }
-        if not observed.packages.keys() >= set(driverset.without_tools(compute)):
+        if not observed.packages.keys() >= set(compute):
             found["packages"] = "full"
         options = files.parameters_in(observed.options_text)
         return found if options is None else {**found, "parameters": options}

@@ -14,8 +14,8 @@ relations_of() { apt-cache show "$@" 2>/dev/null | awk '/^Package: /{p=$2} /^Ver
 policy_of() { po_d=; [ -e "$PIN" ] && [ "${APT_CONFIG-}" != "${T-}/conf" ] && po_d=$(mktemp -d) || { apt-cache policy "$@"; return; }
   for f in "${PIN%/*}"/*; do [ "$f" = "$PIN" ] || ln -s "$f" "$po_d/"; done
   po_s=0; apt-cache -o Dir::Etc::preferencesparts="$po_d" policy "$@" || po_s=$?; rm -rf "$po_d"; return $po_s; }
-members() { m=$(dpkg-query -W -f "$FORMAT" 2>/dev/null) && printf '%s\n' "$m" | { grep -E "$MEMBERS" || :; }; }
-m=$(kept driver-members "$APT_KEY" members); u=$(kept driver-unmet "$APT_KEY" unmet)
+members() { m=$(dpkg-query -W -f "$FORMAT" 2>/dev/null) && printf '%s\n' "$m" | { grep -E "^dpkg\||$MEMBERS" || :; }; }
+m=$(kept driver-rows "$APT_KEY" members); u=$(kept driver-unmet "$APT_KEY" unmet)
 s=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done
 case $m in *linux-modules-nvidia-*) s=1;; esac
 r=; [ -n "${GPUSTATE_IMAGE-}" ] && for i in /lib/modules/*/modules.order; do i=${i%/*}; r="$r /boot/vmlinuz-${i##*/}"; done
@@ -24,10 +24,12 @@ for i in /boot/vmlinuz-* $r; do k=${i#/boot/vmlinuz-}; case $k in *\**) continue
   [ -e "/lib/modules/$k/build/Makefile" ] || n="$n linux-headers-$k"
   names_of_kernel "$k" "$s"; done
 printf "%s\n=missing\n%s\n=offers\n" "$m" "$u"
-# A package with the branch in its name may have another name in the next branch.
-for p in $m; do case $p in *\|*\|*\|*) p=${p%%|*}; n="$n $p";; *) continue;; esac
-  case $p in *-[0-9][0-9][0-9]) p=${p%-*}; n="$n $p";; esac; for b in $BRANCHES; do
-    case $p in nvidia-fabricmanager|nvidia-imex|libnvidia-nscq|libnvsdm) n="$n $p-$b";; esac; done; done
+# A package with the branch in its name may have another name in the next branch. f: a foreign architecture, as :i386.
+a=; for p in $m; do case $p in dpkg\|*) a=${p#*|}; a=${a%%|*};; esac; done
+for p in $m; do case $p in dpkg\|*) continue;; *\|*\|*\|*) f=${p#*|}; f=${f%%|*}; p=${p%%|*};; *) continue;; esac
+  case $f in "${a:-$f}"|all) f=;; *) f=:$f;; esac; n="$n $p$f"; o=$p
+  case $p in *-[0-9][0-9][0-9]) p=${p%-*}; n="$n $p$f";; esac; for b in $BRANCHES; do
+    case $p in nvidia-fabricmanager|nvidia-imex|libnvidia-nscq|libnvsdm) n="$n $p-$b";; "$o") ;; *) [ -z "$f" ] || n="$n $p-$b$f";; esac; done; done
 # kept sets n and s.
 l=; for p in $n; do case $p in linux-modules-nvidia-*|nvidia-utils-[0-9]*) l="$l $p";; esac; done
 kept driver-offers "$APT_KEY without $PIN $n" policy_of $n 2>/dev/null || :

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpustate import Step, ops
-from gpustate.formats import aptsources, drivernames, driverset
+from gpustate.formats import aptsources, driverset
 from gpustate.ops.library import original_path
 from gpustate.states.driver.observed import PIN_PATH, Observed
 from gpustate.states.driver.rpmask import MODULE, STREAM_PATH
@@ -32,6 +32,14 @@ PIN_PRIORITY = 1000
 #: Of those of the state driver-repository, unless the policy says otherwise; then all versions of it have the other one.
 REPOSITORY_PRIORITY = 700
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
+#: The driver's packages by what they are built from, of every architecture, as NVIDIA's installation guide pins them: no list of
+#: names is complete, and a copy for another architecture leaves when its package is pinned for the native one alone.
+SOURCES = (
+    "src:*nvidia*:any",
+    "src:cuda-drivers*:any",
+    "src:*fabric*manager*:any",
+    "src:*nvsdm*:any",
+)
 _MODULES_FIT = "signed modules of this driver, for one kernel each"
 _MODULES_PIN = re.compile(
     rf"Explanation: {_MODULES_FIT}\nPackage: (?P<names>.+)\nPin: version (?P<version>\S+)\nPin-Priority: {PIN_PRIORITY}"
@@ -41,7 +49,6 @@ AUTOLOAD_TEXT = _WRITTEN + "".join(f"{module}\n" for module in LOAD_ORDER)
 
 def pin_text(
     version: str,
-    os_id: str,
     empty: Mapping[str, str] | None = None,
     modules: Mapping[str, str] | None = None,
     release: str | None = None,
@@ -50,16 +57,14 @@ def pin_text(
 
     Args:
         version: of the driver.
-        os_id: the distribution.
         release: of Ubuntu, as ``24.04``, whose archive the packages are from: NVIDIA's builds do not fit them.
         empty: version of the empty packages of an ended branch, by branch and flavour in their names.
         modules: version of every package of signed modules for one kernel; it does not tell the driver's.
     """
-    names = drivernames.pin_names(os_id)
     # The first pin that fits decides.
     stanzas = [
         aptsources.render_pin(
-            tuple(name for name in names if driverset.named_after(name) == suffix),
+            (f"src:nvidia-graphics-drivers{suffix}:any",),
             f"version {build}",
             -1,
             "empty packages of a branch that has ended",
@@ -71,7 +76,10 @@ def pin_text(
         builds = f"/^{re.escape(version)}-[^-]*ubuntu[0-9]+\\.{re.escape(release)}\\.[0-9]+/"
     stanzas.append(
         aptsources.render_pin(
-            names, f"version {builds}", PIN_PRIORITY, "what packages of the driver pull in fits it"
+            SOURCES,
+            f"version {builds}",
+            PIN_PRIORITY,
+            "what packages of the driver pull in fits it",
         )
     )
     by_version: dict[str, list[str]] = {}
@@ -108,13 +116,13 @@ def settled_pin_text(version: str, observed: Observed, packages: Mapping[str, st
         if driverset.driver_version(full) == version
     }
     release = releases.pop() if len(releases) == 1 else None
-    text = pin_text(version, observed.os_id, empty, modules, release)
+    text = pin_text(version, empty, modules, release)
     gone = {
         name: full
         for name, full in pinned_modules(observed.pin_text).items()
         if name not in packages and name not in observed.packages
     }
-    with_gone = pin_text(version, observed.os_id, empty, {**gone, **modules}, release)
+    with_gone = pin_text(version, empty, {**gone, **modules}, release)
     return with_gone if with_gone == observed.pin_text else text
 
 

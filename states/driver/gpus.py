@@ -4,19 +4,18 @@ Sources:
     NVIDIA/nvidia-installer: kernel.c, ``valid_kernel_module_types``; misc.c; detect-self-hosted.h.
     NVIDIA driver installation guide, kernel modules: Blackwell needs the open ones.
     CUDA toolkit, driver and architecture matrix: 580 is the last branch for Maxwell to Volta.
-    NVIDIA driver installation guide r620: no proprietary modules any more.
+    cupy/cupy#10295, package lists of 615.71.09 on Debian: no proprietary modules any more.
 """
 
 from __future__ import annotations
 
 from gpustate import PciGpu
-from gpustate.formats.driverset import OPEN, PROPRIETARY
+from gpustate.formats.driverschemes import LAST_PROPRIETARY, OPEN, PROPRIETARY
 
 LAST_BEFORE_TURING = 580
 LAST_KEPLER = 470
 OPEN_BY_DEFAULT_FROM = 560
 FIRST_OPEN = 515
-FIRST_WITHOUT_PROPRIETARY = 620
 
 
 def named(gpus: list[PciGpu]) -> str:
@@ -61,10 +60,10 @@ def module_type(
             None,
             f"the proprietary modules cannot drive {named(opens)}; set module_type: open",
         )
-    if branch >= FIRST_WITHOUT_PROPRIETARY and (wanted == PROPRIETARY or olds):
-        return (
-            None,
-            f"branch {branch} has no proprietary modules any more; set module_type: open",
+    if branch > LAST_PROPRIETARY and wanted == PROPRIETARY:
+        return None, (
+            f"branch {branch} has no proprietary modules any more; set module_type: open, or "
+            f"branch: {LAST_PROPRIETARY}, the last that has them"
         )
     if branch < FIRST_OPEN and (wanted == OPEN or opens):
         return None, f"branch {branch} has no open modules; they begin with {FIRST_OPEN}"

@@ -124,10 +124,10 @@ def uninstall() -> Step:
 
 
 def hold_all() -> Step:
-    """Hold every installed package that belongs to the driver, as dpkg knows them now."""
+    """Hold every installed package that belongs to the driver, of every architecture, as dpkg knows them now."""
     return ops.Run(
         f"set -- $(dpkg-query -W -f '{dpkg.QUERY_FORMAT}' | grep -E '{driverset.MEMBER_ERE}' "
-        "| grep -vE '\\|(.c|.n).?$' | cut -d '|' -f 1 | sort -u)\n"
+        "| grep -vE '\\|(.c|.n).?$' | sed -E 's/\\|all\\|.*//; s/\\|([^|]*)\\|.*/:\\1/' | sort -u)\n"
         "apt_wait\n"
         '[ $# = 0 ] || apt-mark hold "$@"\neffect held',
         "hold the driver's packages",

@@ -1,7 +1,8 @@
 """Where a repository is on one node: what parameters, distribution and the archive's entries come to.
 
 Sources:
-    NVIDIA driver installation guide: addresses and keys of the CUDA repository;
+    NVIDIA driver installation guide: addresses and keys of the CUDA repository; NVIDIA/cuda-repo-management#39 (a key
+    for each new distribution); public build scripts, read 2026-11-28 (key of ubuntu2604, made 2025-11-24);
     NVIDIA container toolkit installation guide: address and key of libnvidia-container.
 """
 
@@ -32,8 +33,15 @@ _POCKETS = (
     *_DRIVER_POCKETS,
     *(f"-{kind}-{tail}" for kind in ("infra", "apps") for tail in ("security", "updates")),
 )
-_CUDA_KEYS = {"debian13": ("8793F200.pub", "02182E60104FCDC26EAE1B8597A5D4CB8793F200")}
-_CUDA_KEY = ("3bf863cc.pub", "EB693B3035CD5710E231E123A4B469963BF863CC")
+_CUDATOOLS_KEY = ("3bf863cc.pub", "EB693B3035CD5710E231E123A4B469963BF863CC")
+#: File and fingerprint of the key of each distribution's folder. NVIDIA makes a key for each new one and leaves older ones.
+_CUDA_KEYS = {
+    "debian12": _CUDATOOLS_KEY,
+    "debian13": ("8793F200.pub", "02182E60104FCDC26EAE1B8597A5D4CB8793F200"),
+    "ubuntu2204": _CUDATOOLS_KEY,
+    "ubuntu2404": _CUDATOOLS_KEY,
+    "ubuntu2604": ("60DF8A40.pub", "14BAFBC7562AD710CA04E69905FBB6DA60DF8A40"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +91,13 @@ class Repository:
 def cuda_repository(facts: NodeFacts) -> Repository:
     """NVIDIA's CUDA repository, which has the driver."""
     machine = {"x86_64": "x86_64", "aarch64": "sbsa"}.get(facts.machine)
-    if machine is None or facts.os_id not in ("debian", "ubuntu"):
+    if machine is None or facts.distribution not in _CUDA_KEYS:
         return Repository(
-            problem=f"NVIDIA has no apt repository for {facts.distribution} on {facts.machine}; "
-            "set origin: mirror with a url"
+            problem=f"no apt repository of NVIDIA's, with its key, is known for {facts.distribution} on {facts.machine}; "
+            "set origin: mirror with url, key and fingerprint"
         )
     uri = f"https://developer.download.nvidia.com/compute/cuda/repos/{facts.distribution}/{machine}"
-    file, fingerprint = _CUDA_KEYS.get(facts.distribution, _CUDA_KEY)
+    file, fingerprint = _CUDA_KEYS[facts.distribution]
     return Repository(
         uri=uri,
         hosts=(aptsources.uri_host(uri),),
@@ -236,7 +244,8 @@ def sources_text(where: Repository) -> str:
 
 
 def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str:
-    """Pins that let the packages come from the repository, and from nowhere else."""
+    """Pins that let the packages, of every architecture, come from the repository, and from nowhere else."""
+    names = tuple(f"{name}:any" for name in packages)
     pins: list[tuple[str, int, str]] = []
     if where.beside:
         # By host it would be the repository in use.
@@ -249,7 +258,7 @@ def pin_text(where: Repository, packages: tuple[str, ...], priority: int) -> str
     pins += [(pin, priority, "the repository in use") for pin in used]
     pins.append((KEPT_PIN, priority, "kept for a rollback"))
     pins.append(("release *", -1, "never from anywhere else"))
-    return "\n".join([_WRITTEN, *(aptsources.render_pin(packages, *pin) for pin in pins)])
+    return "\n".join([_WRITTEN, *(aptsources.render_pin(names, *pin) for pin in pins)])
 
 
 def list_prefixes(where: Repository, *, shared: bool) -> tuple[str, ...]:

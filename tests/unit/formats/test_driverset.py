@@ -66,13 +66,13 @@ def first(os_id: str, available: dict[str, tuple[str, ...]], **more: bool) -> tu
         ),
         (
             "ubuntu",
-            ("nvidia-dkms-open", "nvidia-headless-no-dkms-open", "nvidia-utils"),
+            ("nvidia-dkms-open", "libnvidia-compute", "nvidia-utils"),
             "595.91.07-1ubuntu1",
             "NVIDIA's repository for Ubuntu",
         ),
         (
             "ubuntu",
-            ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580"),
+            ("nvidia-dkms-580-open", "libnvidia-compute-580", "nvidia-utils-580"),
             "580.65.06-0ubuntu1",
             "NVIDIA's repository for Ubuntu, up to 580",
         ),
@@ -80,7 +80,7 @@ def first(os_id: str, available: dict[str, tuple[str, ...]], **more: bool) -> tu
             "ubuntu",
             (
                 "nvidia-dkms-580-server-open",
-                "nvidia-headless-no-dkms-580-server-open",
+                "libnvidia-compute-580-server",
                 "nvidia-utils-580-server",
             ),
             "580.65.06-0ubuntu0.24.04.1",
@@ -175,6 +175,7 @@ def test_a_rebuilt_package_does_not_move_a_complete_set() -> None:
 SERVER = (
     "nvidia-headless-no-dkms-580-server-open",
     "nvidia-utils-580-server",
+    "libnvidia-compute-580-server",
     "nvidia-dkms-580-server-open",
 )
 
@@ -199,7 +200,11 @@ def test_prebuilt_modules_take_the_place_of_dkms_for_every_kernel() -> None:
     stem = "linux-modules-nvidia-580-server-open-"
     available = {
         **offered(
-            ("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server"),
+            (
+                "nvidia-headless-no-dkms-580-server-open",
+                "nvidia-utils-580-server",
+                "libnvidia-compute-580-server",
+            ),
             "580.65.06-0ubuntu1",
         ),
         f"{stem}6.8.0-79-generic": ("6.8.0-79.79",),
@@ -230,7 +235,7 @@ def test_packages_of_the_other_type_go(was: str, kind: str, prebuilt: bool) -> N
         for end in ("", "-open")
     ]
     available = {
-        **offered((*both, "nvidia-utils-580-server"), full),
+        **offered((*both, "nvidia-utils-580-server", "libnvidia-compute-580-server"), full),
         **{
             f"linux-modules-nvidia-580-server{end}-{kernel}": ("6.8.0-79.79",)
             for end in ("", "-open")
@@ -258,7 +263,11 @@ def test_signed_modules_are_those_of_the_driver_whatever_their_version_says(
     version: str, build: str
 ) -> None:
     tail = "nvidia-580-server-open-6.8.0-106-generic"
-    names = ("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server")
+    names = (
+        "nvidia-headless-no-dkms-580-server-open",
+        "nvidia-utils-580-server",
+        "libnvidia-compute-580-server",
+    )
     modules, *others = parts = (
         *(f"linux-{part}-{tail}" for part in ("modules", "objects")),
         "linux-signatures-nvidia-6.8.0-106-generic",
@@ -298,7 +307,11 @@ META = "linux-modules-nvidia-580-server-open-generic"
 
 @pytest.mark.parametrize("known", [True, False], ids=["its kernel is there", "it is not"])
 def test_a_package_that_follows_the_newest_kernel_installs_no_kernel(known: bool) -> None:
-    names = ("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server")
+    names = (
+        "nvidia-headless-no-dkms-580-server-open",
+        "nvidia-utils-580-server",
+        "libnvidia-compute-580-server",
+    )
     mine, newest = (META.replace("generic", f"6.8.0-{n}-generic") for n in ("106", "110"))
     rows = [
         f"{mine}|6.8.0-106.106+1|580.173.02|",

@@ -45,7 +45,7 @@ class Archive(Read):
             packages["binutils"] = ("2.42-1", "")
         if place.suite == "noble-updates" and "restricted" in place.components:
             packages |= {
-                "nvidia-headless-no-dkms-580-server-open": (FULL, "binutils"),
+                "libnvidia-compute-580-server": (FULL, "binutils"),
                 "nvidia-utils-580-server": (FULL, ""),
                 "linux-modules-nvidia-580-server-open-6.8.0-106-generic": ("6.8.0-106.106", ""),
             }
@@ -72,7 +72,7 @@ def test_a_driver_of_the_distributions_archive_is_in_the_part_of_its_repository(
     }
     assert parts == {
         "driver-repository": [
-            "nvidia-headless-no-dkms-580-server-open",
+            "libnvidia-compute-580-server",
             "nvidia-utils-580-server",
         ],
         "base": ["binutils", "linux-modules-nvidia-580-server-open-6.8.0-106-generic"],

@@ -419,6 +419,7 @@ def test_display_packages_that_leave_are_in_the_plan() -> None:
         "nvidia-driver-580-open",
         "nvidia-dkms-580-open",
         "nvidia-utils-580",
+        "libnvidia-compute-580",
         "libnvidia-gl-580",
     ):
         node.installed[name] = build
@@ -431,7 +432,7 @@ def test_display_packages_that_leave_are_in_the_plan() -> None:
     (first, *_) = state.forecast(node, "").notes
     new, _, gone = first.partition("; packages change: ")[2].partition("; removed: ")
     assert "nvidia-utils-580-server 580.178.04-0ubuntu0.24.04.1" in new.split(", ")
-    assert len(new.split(", ")) == 5
+    assert len(new.split(", ")) == 6
     assert set(gone.split(", ")) == node.installed.keys()
     whole = DriverInstalled(branch=580, precompiled=False, packages="full")
     notes = whole.plan(whole.probe(node)).notes
@@ -771,7 +772,8 @@ V100, A100, H100, GH200, B200, K80 = "1db6", "20b0", "2330", "2342", "2901", "10
         ((B200,), 580, "proprietary", "set module_type: open"),
         ((V100, B200), 580, "auto", "no driver supports both"),
         ((K80,), 535, "auto", "470 and older"),
-        ((H100,), 620, "proprietary", "no proprietary modules any more"),
+        ((H100,), 610, "proprietary", "proprietary"),
+        ((H100,), 615, "proprietary", "or branch: 610, the last that has them"),
         ((H100,), 470, "open", "begin with 515"),
     ],
 )
@@ -930,7 +932,12 @@ def test_an_ended_branch_of_ubuntus_archive_is_refused_with_the_one_that_follows
 
 def test_an_ended_branch_of_the_archive_is_none_of_a_repository_that_has_it() -> None:
     node = World(gpu(), versions=(), os_id="ubuntu")
-    for name in ("nvidia-dkms-570-open", "nvidia-headless-no-dkms-570-open", "nvidia-utils-570"):
+    for name in (
+        "nvidia-dkms-570-open",
+        "nvidia-headless-no-dkms-570-open",
+        "nvidia-utils-570",
+        "libnvidia-compute-570",
+    ):
         node.packages_offered[name] = ("570.211.01-0ubuntu1",)
     node.relations = driverset.parse_relations(f"nvidia-utils-570|{ENDED}||nvidia-utils-580\n")
     state = DriverInstalled(branch=570)
@@ -955,7 +962,12 @@ def test_the_last_driver_of_an_ended_branch_is_only_taken_by_its_version(
         f"nvidia-utils-570-server|{ENDED}||nvidia-utils-580-server\n"
     )
     stems = ("nvidia-dkms-{}-server-open", "nvidia-headless-no-dkms-{}-server-open")
-    names = (*stems, "nvidia-utils-{}-server", "nvidia-compute-utils-{}-server")
+    names = (
+        *stems,
+        "nvidia-utils-{}-server",
+        "libnvidia-compute-{}-server",
+        "nvidia-compute-utils-{}-server",
+    )
     if there:
         full = last if there == 570 else other
         node.installed = {name.format(there): full for name in names}
@@ -982,7 +994,9 @@ def test_an_ended_branch_keeps_the_driver_that_a_node_has() -> None:
     )
     names = ("nvidia-dkms-570-server-open", "nvidia-headless-no-dkms-570-server-open")
     node.installed.clear()
-    node.installed.update(dict.fromkeys((*names, "nvidia-utils-570-server"), mine))
+    node.installed.update(
+        dict.fromkeys((*names, "nvidia-utils-570-server", "libnvidia-compute-570-server"), mine)
+    )
     state = DriverInstalled(branch=570)
     wanted = state.desired(state.probe(node))
     assert set(wanted.packages.values()) == {mine}
@@ -1059,7 +1073,7 @@ def test_pins_of_a_driver_that_is_built_here_name_no_signed_modules() -> None:
     node = ubuntu("580.173.02-0ubuntu0.24.04.1", branch=580)
     state = DriverInstalled(branch=580, precompiled=False)
     text = state.desired(state.probe(node)).pin_text
-    assert text == files.pin_text("580.173.02", "ubuntu", release="24.04")
+    assert text == files.pin_text("580.173.02", release="24.04")
     assert files.pinned_modules(text) == files.pinned_modules(None) == {}
 
 
@@ -1079,6 +1093,7 @@ def test_the_same_driver_is_taken_from_the_repository_that_is_left(
             f"nvidia-dkms{suffix}-open",
             f"nvidia-headless-no-dkms{suffix}-open",
             f"nvidia-utils{suffix}",
+            f"libnvidia-compute{suffix}",
         )
 
     node = World(gpu(), versions=(), os_id="ubuntu")
@@ -1117,7 +1132,12 @@ def test_a_signed_driver_of_the_archive_follows_the_policy_to_a_repository_with_
     first = DriverInstalled(branch=580, precompiled=True)
     node.installed = dict(first.desired(first.probe(node)).packages)
     kept = node.installed
-    vendor = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    vendor = (
+        "nvidia-dkms-580-open",
+        "nvidia-headless-no-dkms-580-open",
+        "nvidia-utils-580",
+        "libnvidia-compute-580",
+    )
     node.packages_offered = dict.fromkeys(vendor, ("580.65.06-0ubuntu1",))
     node.packages_offered |= {f"linux-headers-{kernel}": ("1",) for kernel in (OLD, NEW)}
 
@@ -1169,7 +1189,12 @@ def test_where_nvswitches_are_the_archives_packages_for_desktops_give_way_to_tho
     switches: str, build: str, offered: tuple[str, ...], moves: bool
 ) -> None:
     """Its Fabric Manager cannot be installed with them; it can be with NVIDIA's, of the same names."""
-    desktop = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    desktop = (
+        "nvidia-dkms-580-open",
+        "nvidia-headless-no-dkms-580-open",
+        "nvidia-utils-580",
+        "libnvidia-compute-580",
+    )
     switch = (PciGpu("0000:05:00.0", "22a3", "068000", None),) if switches == "pci" else ()
     node = World(gpu(), *switch, versions=(), os_id="ubuntu")
     node.bridges = 4 if switches == "bridges" else 0
@@ -1196,6 +1221,7 @@ SERVER = (
     "nvidia-dkms-580-server-open",
     "nvidia-headless-no-dkms-580-server-open",
     "nvidia-utils-580-server",
+    "libnvidia-compute-580-server",
 )
 
 
@@ -1240,7 +1266,12 @@ def test_a_tool_comes_from_the_repository_that_is_in_use() -> None:
     node = ubuntu("580.178.04-0ubuntu0.24.04.1", branch=580)
     node.packages_offered["nvidia-modprobe"] = ("550.54.14-1",)
     node.installed.clear()
-    vendor = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    vendor = (
+        "nvidia-dkms-580-open",
+        "nvidia-headless-no-dkms-580-open",
+        "nvidia-utils-580",
+        "libnvidia-compute-580",
+    )
     node.installed |= dict.fromkeys(vendor, "580.65.06-0ubuntu1")
     node.installed["nvidia-modprobe"] = "580.65.06-1"
     state = DriverInstalled(branch=580)
@@ -1258,7 +1289,12 @@ def test_a_rollback_restores_the_components_under_their_own_names(archive_first:
     """Fabric Manager has the branch in its name in Ubuntu's archive, and not in NVIDIA's repository."""
     components = (*SERVER, "nvidia-fabricmanager-580")
     archive: dict[str, str] = dict.fromkeys(components, "580.178.04-0ubuntu0.24.04.1")
-    names = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    names = (
+        "nvidia-dkms-580-open",
+        "nvidia-headless-no-dkms-580-open",
+        "nvidia-utils-580",
+        "libnvidia-compute-580",
+    )
     vendor: dict[str, str] = dict.fromkeys(names, "580.178.04-0ubuntu1")
     vendor |= dict.fromkeys(("nvidia-fabricmanager", "nvidia-modprobe"), "580.178.04-1")
     archive["nvidia-modprobe"] = "550.54.14-1"
@@ -1294,7 +1330,12 @@ def test_with_signed_modules_the_metapackage_leaves_unless_its_modules_follow_th
 ) -> None:
     """It depends on modules of DKMS, and apt would install the newest kernel with what stands for them."""
     version = "580.173.02-0ubuntu0.24.04.1"
-    libraries = ("nvidia-utils-580", "nvidia-kernel-source-580-open", "libnvidia-gl-580")
+    libraries = (
+        "nvidia-utils-580",
+        "libnvidia-compute-580",
+        "nvidia-kernel-source-580-open",
+        "libnvidia-gl-580",
+    )
     leave = ("nvidia-dkms-580-open", "nvidia-driver-580-open")
     node = World(gpu(), versions=(), os_id="ubuntu")
     for name in (
@@ -1313,7 +1354,7 @@ def test_with_signed_modules_the_metapackage_leaves_unless_its_modules_follow_th
         node.installed[follows] = "6.8+1"
     state = DriverInstalled(precompiled=True)
     packages = state.desired(state.probe(node)).packages
-    stay = {*libraries, *signed, "nvidia-headless-no-dkms-580-open", "nvidia-compute-utils-580"}
+    stay = {*libraries, *signed, "nvidia-compute-utils-580"}
     assert packages.keys() == {*stay, *((follows, leave[1]) if meta else ())}
     node.installed = dict(packages)
     assert state.desired(state.probe(node)).packages == packages
@@ -1327,7 +1368,12 @@ def test_a_desktop_driver_of_dkms_stays_one_with_signed_modules(
     """Packages of NVIDIA's repository have the same names, and it has no signed modules."""
     version = "580.173.02-0ubuntu0.24.04.1"
     node = ubuntu(version, branch=580)
-    desktop = ("nvidia-headless-no-dkms-580-open", "nvidia-utils-580", *meta)
+    desktop = (
+        "nvidia-headless-no-dkms-580-open",
+        "nvidia-utils-580",
+        "libnvidia-compute-580",
+        *meta,
+    )
     signed = [f"linux-modules-nvidia-580-open-{kernel}" for kernel in (OLD, NEW)]
     node.packages_offered |= dict.fromkeys((*desktop, "nvidia-dkms-580-open"), (version,))
     node.packages_offered |= dict.fromkeys(signed, ("6.1.1+1",))
@@ -1335,7 +1381,7 @@ def test_a_desktop_driver_of_dkms_stays_one_with_signed_modules(
     node.installed |= dict.fromkeys((*desktop, "nvidia-dkms-580-open"), version)
     state = DriverInstalled(precompiled=True, **wanted)
     packages = state.desired(state.probe(node)).packages
-    assert packages.keys() - {"nvidia-modprobe"} == {*desktop[:2], *signed}
+    assert packages.keys() - {"nvidia-modprobe"} == {*desktop[:3], *signed}
 
 
 @pytest.mark.parametrize("kind", ["", "-open"])
@@ -1346,7 +1392,7 @@ def test_a_desktop_driver_of_the_archive_leaves_for_all_packages_of_the_vendors(
     """Those of the same names are divided in another way: the daemon is a package of its own."""
     before, after = "580.173.02-0ubuntu0.24.04.1", "580.178.04-1ubuntu1"
     names = ("nvidia-headless-no-dkms-580", "nvidia-dkms-580", "nvidia-headless-580", "nvidia-driver-580")  # fmt: skip
-    tools = ("nvidia-utils-580", "nvidia-compute-utils-580")
+    tools = ("nvidia-utils-580", "libnvidia-compute-580", "nvidia-compute-utils-580")
     node = World(gpu(), versions=(), os_id="ubuntu")
     for name in (*tools, *(f"{name}{o}" for name in names for o in ("", "-open"))):
         node.packages_offered[name] = (after, before)
@@ -1396,7 +1442,12 @@ def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -
         (
             DriverInstalled(version="595.91.07", precompiled=True),
             dict.fromkeys(
-                ("nvidia-dkms-open", "nvidia-headless-no-dkms-open", "nvidia-utils"),
+                (
+                    "nvidia-dkms-open",
+                    "nvidia-headless-no-dkms-open",
+                    "nvidia-utils",
+                    "libnvidia-compute",
+                ),
                 ("595.91.07-1ubuntu1",),
             ),
             "apt offers driver 595.91.07 without prebuilt modules only; set precompiled: false",
@@ -1427,11 +1478,20 @@ def test_a_pinned_set_is_taken_under_its_own_names_where_another_flavour_has_tha
     for name in driverset.names_to_query("ubuntu", (570, 580)):
         branch = "570.211.01" if "-570" in name else "580.178.04"
         node.packages_offered[name] = (f"{branch}-0ubuntu0.24.04.1",)
-    desktop = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    desktop = (
+        "nvidia-dkms-580-open",
+        "nvidia-headless-no-dkms-580-open",
+        "nvidia-utils-580",
+        "libnvidia-compute-580",
+    )
     node.installed |= dict.fromkeys(desktop, "580.178.04-0ubuntu0.24.04.1")
     before = (
         *("nvidia-dkms-570-server-open", "nvidia-headless-no-dkms-570-server-open"),
-        *("nvidia-utils-570-server", "nvidia-compute-utils-570-server"),
+        *(
+            "nvidia-utils-570-server",
+            "libnvidia-compute-570-server",
+            "nvidia-compute-utils-570-server",
+        ),
     )
     locked = dict.fromkeys(before, "570.211.01-0ubuntu0.24.04.1")
     state = DriverInstalled(version="570.211.01", module_type="open", locked=locked)
@@ -1757,8 +1817,13 @@ def test_a_rollback_takes_modules_from_where_they_came_before(
             relations += [f"{name}|6.1+2|580.178.04|", f"{name}|6.1+1|580.173.02|"]
     node.relations = driverset.parse_relations("\n".join(relations) + "\n")
     kernels = tuple(node.kernels)
-    full = (f"nvidia-driver-580{kind}", f"nvidia-dkms-580{kind}", "nvidia-utils-580")
-    compute = (f"nvidia-headless-no-dkms-580{kind}", "nvidia-utils-580")
+    full = (
+        f"nvidia-driver-580{kind}",
+        f"nvidia-dkms-580{kind}",
+        "nvidia-utils-580",
+        "libnvidia-compute-580",
+    )
+    compute = (f"nvidia-headless-no-dkms-580{kind}", "nvidia-utils-580", "libnvidia-compute-580")
     old = dict.fromkeys(compute if signed else full, "580.173.02-0ubuntu0.24.04.1")
     if signed:
         old |= {f"linux-modules-nvidia-580{kind}-{kernel}": "6.1+1" for kernel in kernels}
@@ -1882,7 +1947,9 @@ def test_a_driver_without_tools_comes_back(signed: bool, flavour: str, offered: 
     node.packages_offered |= dict.fromkeys(modules, ("6.1+2", "6.1+1"))
     rows = [f"{m}|6.1+2|580.178.04|\n{m}|6.1+1|580.173.02|\n" for m in modules]
     node.relations = driverset.parse_relations("".join(rows))
-    node.installed = {f"nvidia-headless-no-dkms-580{flavour}-open": old}
+    node.installed = dict.fromkeys(
+        (f"nvidia-headless-no-dkms-580{flavour}-open", f"libnvidia-compute-580{flavour}"), old
+    )
     node.installed |= (
         dict.fromkeys(modules, "6.1+1") if signed else {f"nvidia-dkms-580{flavour}-open": old}
     )

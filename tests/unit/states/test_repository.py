@@ -23,6 +23,7 @@ from gpustate.formats.masking import mask
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, RPM_REPOS
 from gpustate.states.repository import DriverRepository, ToolkitRepository, logins
 from gpustate.states.repository.base import KEY_FOLDERS
+from gpustate.states.repository.where import cuda_repository
 from gpustate.testing import FakeNode, check_contract, converge
 
 DATA = Path(__file__).parents[2] / "data/openpgp"
@@ -122,9 +123,9 @@ def test_the_pins_let_one_host_in_and_keep_the_others_out() -> None:
     # A rollback is offered the packages that its node kept, by apt's configuration: no repository has them.
     assert "Pin: release c=volatile-packages-file\nPin-Priority: 700" in kept
     assert "Pin: release *\nPin-Priority: -1" in deny
-    assert " libcuda1 " in allow
-    assert " libcuda1 " in kept
-    assert " libcuda1 " in deny
+    assert " libcuda1:any " in allow
+    assert " libcuda1:any " in kept
+    assert " libcuda1:any " in deny
     assert "nvidia-container-toolkit" not in allow + deny
 
 
@@ -137,6 +138,33 @@ def test_a_vendor_key_is_fetched_by_the_node_and_pinned_by_its_fingerprint() -> 
     source = fake.files[state.sources_path]
     assert "/compute/cuda/repos/debian12/x86_64/" in source
     assert f"Signed-By: {state.key_path} {ONE}" in source
+
+
+@pytest.mark.parametrize(
+    ("os_id", "release", "machine", "folder", "key"),
+    [
+        ("debian", "12", "x86_64", "debian12/x86_64", "3bf863cc EB693B3035CD5710E231E123A4B469963BF863CC"),
+        ("debian", "13", "x86_64", "debian13/x86_64", "8793F200 02182E60104FCDC26EAE1B8597A5D4CB8793F200"),
+        ("ubuntu", "22.04", "aarch64", "ubuntu2204/sbsa", "3bf863cc EB693B3035CD5710E231E123A4B469963BF863CC"),
+        ("ubuntu", "26.04", "x86_64", "ubuntu2604/x86_64", "60DF8A40 14BAFBC7562AD710CA04E69905FBB6DA60DF8A40"),
+        ("ubuntu", "26.04", "aarch64", "ubuntu2604/sbsa", "60DF8A40 14BAFBC7562AD710CA04E69905FBB6DA60DF8A40"),
+        ("ubuntu", "28.04", "x86_64", "", "is known for ubuntu2804 on x86_64; set origin: mirror"),
+        ("debian", "14", "x86_64", "", "is known for debian14 on x86_64; set origin: mirror"),
+    ],
+)  # fmt: skip
+def test_each_folder_of_nvidias_repository_has_its_key(
+    os_id: str, release: str, machine: str, folder: str, key: str
+) -> None:
+    there = cuda_repository(
+        NodeFacts(**{**FACTS, "os_id": os_id, "os_version": release, "machine": machine})
+    )
+    if not folder:
+        assert key in (there.problem or "")
+        return
+    file, fingerprint = key.split()
+    assert there.key_url == f"{there.uri}/{file}.pub"
+    assert (there.uri or "").endswith(f"/repos/{folder}")
+    assert there.fingerprint == fingerprint
 
 
 def test_a_fetched_key_with_another_fingerprint_never_counts_as_right() -> None:

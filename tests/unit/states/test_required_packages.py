@@ -101,8 +101,13 @@ def test_a_package_that_is_not_offered_is_named(
 
 @pytest.mark.parametrize("switches", [True, False])
 def test_a_bundle_for_nvswitches_has_ubuntus_packages_for_servers(switches: bool) -> None:
-    servers = ("nvidia-dkms-580-server-open", "nvidia-headless-no-dkms-580-server-open")
-    desktops = ("nvidia-dkms-580-open", "nvidia-headless-no-dkms-580-open", "nvidia-utils-580")
+    servers = ("nvidia-dkms-580-server-open", "libnvidia-compute-580-server")
+    desktops = (
+        "nvidia-dkms-580-open",
+        "nvidia-headless-no-dkms-580-open",
+        "nvidia-utils-580",
+        "libnvidia-compute-580",
+    )
     offered: dict[str, tuple[str, ...]] = {
         "nvidia-utils-580-server": ("580.173.02-0ubuntu0.24.04.1",)
     }
