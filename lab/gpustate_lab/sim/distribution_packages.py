@@ -2,10 +2,11 @@
 
 They share names of library packages with NVIDIA's repository (``libcuda1``, ``libnvidia-ml1``), so a node with
 both sources may get a mixed set. On Debian 12 the open modules have another version than the libraries, as in the
-real archive.
+real archive; persistenced and modprobe have versions of their own.
 
 Sources:
-    Debian 12 and 13 archives, non-free: nvidia-graphics-drivers, nvidia-open-gpu-kernel-modules.
+    Debian 12 and 13 archives with security, non-free, read with apt on 2026-11-28: versions of nvidia-graphics-drivers,
+    nvidia-open-gpu-kernel-modules, nvidia-persistenced, nvidia-modprobe.
 """
 
 from __future__ import annotations
@@ -28,11 +29,23 @@ class Archive:
     revision: str
     open_version: str
     open_revision: str
+    persistenced: str
+    modprobe: str
 
 
 ARCHIVES = {
-    "debian12": Archive("535.309.01", 12020, "-1~deb12u1", "535.261.03", "-1~deb12u1"),
-    "debian13": Archive("550.163.01", 12040, "-2", "550.163.01", "-1"),
+    "debian12": Archive(
+        "535.309.01",
+        12020,
+        "-0+deb12u1",
+        "535.261.03",
+        "-1",
+        "535.171.04-1~deb12u1",
+        "535.161.07-1~deb12u1",
+    ),
+    "debian13": Archive(
+        "550.163.01", 12040, "-2", "550.163.01", "-1", "550.163.01-1", "570.133.07-1"
+    ),
 }
 
 
@@ -44,7 +57,12 @@ def packages(suite: str, builder: Builder) -> list[Package]:
     own = DriverSet(
         archive.version, archive.cuda_version, Naming(archive.revision, OPEN_DKMS), builder
     )
-    found = [package for package in own.packages() if package.name != OPEN_DKMS]
+    apart = {"nvidia-persistenced": archive.persistenced, "nvidia-modprobe": archive.modprobe}
+    found = [
+        replace(package, version=apart.get(package.name, package.version))
+        for package in own.packages()
+        if package.name != OPEN_DKMS
+    ]
     opened = DriverSet(
         archive.open_version,
         archive.cuda_version,

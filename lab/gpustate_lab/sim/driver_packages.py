@@ -1,17 +1,20 @@
 """The simulated driver packages, with names and relations of NVIDIA's CUDA repository for Debian.
 
-Every package of a driver version depends on the others at exactly that version, so a mixed set cannot be
-installed and upgrades are all or nothing. The DKMS packages have real C sources and use the real ``dkms``; the
+Packages of a driver version depend on the others at exactly that version; metapackages want that version or a newer one, as
+NVIDIA's do. Which relation libcuda1 has to the libraries in packages of their own is not known: see :data:`RELATIONS`. The DKMS packages have real C sources and use the real ``dkms``; the
 libraries are the stubs of :mod:`native`.
 
 Sources:
     NVIDIA driver-installation-guide 615: package names of Debian 12 and 13, pinning packages.
     NVIDIA driver-installation-guide 615: fabric manager and IMEX lose the branch suffix with R580.
     Debian's nvidia-graphics-drivers: which package holds what; names of the distribution's own.
+    dpkg's lists of machines with NVIDIA's repository for Debian (tests/data/dpkg/sets.txt, collected 2026-11-28): names of
+    libraries, i386 copies. Packages index of cuda-drivers 595.58.03 in public notes: relations of metapackages.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,6 +33,36 @@ DRIVERS: Mapping[str, int] = {
 }
 LDCONFIG = "activate-noawait ldconfig\n"
 NVLSM_VERSION = "2025.10.11-1"
+#: How libcuda1 may depend on libraries of :data:`LIBRARIES`: both are served.
+RELATIONS = ("=", ">=")
+#: Libraries of NVIDIA's repository for Debian in packages of their own, and the first branch that has them.
+LIBRARIES: Mapping[str, int] = {
+    **dict.fromkeys(
+        (
+            *("libcudadebugger1", "libnvcuvid1", "libnvidia-allocator1", "libnvidia-cfg1"),
+            *(
+                "libnvidia-encode1",
+                "libnvidia-gpucomp",
+                "libnvidia-nvvm4",
+                "libnvidia-opticalflow1",
+            ),
+            *("libnvidia-pkcs11-openssl3", "libnvidia-sandboxutils", "libnvoptix1"),
+        ),
+        0,
+    ),
+    "libnvidia-nvvm704": 580,
+    "libnvidia-tileiras": 595,
+}
+#: What libcuda1 wants of them.
+_OF_CUDA = ("libnvidia-gpucomp", "libnvidia-nvvm4", "libnvidia-nvvm704")
+#: Those with a copy for i386, and others that have one.
+I386 = (
+    "libnvidia-gpucomp",
+    "libnvidia-allocator1",
+    "libnvidia-ml1",
+    "libcuda1",
+    "libnvidia-ptxjitcompiler1",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +72,12 @@ class Naming:
     Args:
         revision: appended to the driver version.
         open_dkms: package with the sources of the open modules.
+        relation: of libcuda1 to other libraries.
     """
 
     revision: str
     open_dkms: str
+    relation: str = "="
 
 
 VENDOR = Naming(revision="-1", open_dkms="nvidia-kernel-open-dkms")
@@ -68,7 +103,17 @@ class DriverSet:
 
     def packages(self) -> list[Package]:
         """Return the packages of the driver itself, unordered."""
+        cuda = self._package(
+            "nvidia-driver-cuda",
+            "NVIDIA driver, what computing needs of it",
+            depends=(
+                *self._same("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1"),
+                *self._same("nvidia-smi", "nvidia-persistenced", "nvidia-modprobe"),
+            ),
+        )
+        vendor = [cuda, *self._more_libraries(), *self._i386()] if self.is_vendors else []
         return [
+            *vendor,
             *self._library_packages(),
             *self._kernel_packages(),
             self._smi(),
@@ -76,18 +121,14 @@ class DriverSet:
             self.persistenced(),
             self._mps(),
             self._package(
-                "nvidia-driver-cuda",
-                "NVIDIA driver, what computing needs of it",
-                depends=(
-                    *self._same("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1"),
-                    *self._same("nvidia-smi", "nvidia-persistenced", "nvidia-modprobe"),
-                ),
-            ),
-            self._package(
                 "nvidia-driver",
                 "NVIDIA driver, everything",
+                # NVIDIA's guide has it for desktops alone, without what computing needs.
                 depends=(
-                    *self._same("nvidia-driver-cuda", "nvidia-kernel-support"),
+                    *self._same(
+                        "nvidia-kernel-support",
+                        *(() if self.is_vendors else ("libcuda1", "nvidia-smi")),
+                    ),
                     f"nvidia-kernel-dkms (= {self.package_version}) | "
                     f"{self.naming.open_dkms} (= {self.package_version})",
                 ),
@@ -101,12 +142,17 @@ class DriverSet:
             self._package(
                 "nvidia-open",
                 "NVIDIA driver with open kernel modules",
-                depends=self._same("nvidia-driver", self.naming.open_dkms),
+                depends=self._newer("nvidia-driver", "nvidia-driver-cuda", self.naming.open_dkms),
             ),
             self._package(
                 "cuda-drivers",
                 "NVIDIA driver with proprietary kernel modules",
-                depends=self._same("nvidia-driver", "nvidia-kernel-dkms"),
+                depends=self._newer("nvidia-driver", "nvidia-driver-cuda", "nvidia-kernel-dkms"),
+                relations={
+                    "Provides": (f"cuda-drivers-{self.branch}",),
+                    "Conflicts": ("nvidia-driver-open",),
+                    "Replaces": ("nvidia-driver-open",),
+                },
             ),
             self.fabric_manager(suffix),
             self.imex(suffix),
@@ -122,9 +168,43 @@ class DriverSet:
             name=name,
             version=version or self.package_version,
             summary=summary,
-            source="nvidia-graphics-drivers",
+            source=self._source_of(name),
             **fields,  # type: ignore[arg-type]
         )
+
+    @property
+    def is_vendors(self) -> bool:
+        """The packages are those of NVIDIA's repository for Debian."""
+        return self.naming.open_dkms == VENDOR.open_dkms
+
+    def _source_of(self, name: str) -> str | None:
+        """Source package; none: named as the package."""
+        own = re.match(r"nvidia-(persistenced|modprobe|fabricmanager|imex)|libnvidia-nscq", name)
+        return (own[0] if own[0] != name else None) if own else self._graphics_source
+
+    @property
+    def _graphics_source(self) -> str:
+        return "nvidia-graphics-drivers"
+
+    def _more_libraries(self) -> list[Package]:
+        both: dict[str, tuple[str, ...]] = {"Multi-Arch": ("same",)}
+        return [
+            self._package(name, "NVIDIA library", relations=both if name in I386 else {})
+            for name, first in LIBRARIES.items()
+            if int(self.branch) >= first
+        ]
+
+    def _i386(self) -> list[Package]:
+        """Copies for programs of 32 bits; without files, for nothing here runs them."""
+        return [
+            self._package(
+                name, "NVIDIA library", architecture="i386", relations={"Multi-Arch": ("same",)}
+            )
+            for name in I386
+        ]
+
+    def _newer(self, *names: str) -> tuple[str, ...]:
+        return tuple(f"{name} (>= {self.version})" for name in names)
 
     def _same(self, *names: str) -> tuple[str, ...]:
         return tuple(f"{name} (= {self.package_version})" for name in names)
@@ -136,14 +216,25 @@ class DriverSet:
                 "NVIDIA management library",
                 files=self._library_files("libnvidia-ml", self._libraries.nvml),
                 depends=("libc6",),
+                relations={"Multi-Arch": ("same",)},
                 triggers=LDCONFIG,
             ),
             self._package(
                 "libcuda1",
                 "NVIDIA CUDA driver library",
                 files=self._library_files("libcuda", self._libraries.cuda),
-                depends=("libc6", *self._same("libnvidia-ptxjitcompiler1")),
-                relations={"Recommends": self._same("nvidia-kernel-support")},
+                depends=(
+                    *("libc6", *self._same("libnvidia-ptxjitcompiler1")),
+                    *(
+                        f"{name} ({self.naming.relation} {self.package_version})"
+                        for name in (_OF_CUDA if self.is_vendors else ())
+                        if int(self.branch) >= LIBRARIES[name]
+                    ),
+                ),
+                relations={
+                    "Recommends": self._same("nvidia-kernel-support"),
+                    "Multi-Arch": ("same",),
+                },
                 triggers=LDCONFIG,
             ),
             self._single_library(
@@ -169,6 +260,7 @@ class DriverSet:
                 f"{LIBRARY_DIRECTORY}/{stem}.{self.version}": built,
                 f"{LIBRARY_DIRECTORY}/{stem}.1": Link(f"{stem}.{self.version}"),
             },
+            relations={"Multi-Arch": ("same",)} if package in I386 else {},
             triggers=LDCONFIG,
         )
 
@@ -182,7 +274,10 @@ class DriverSet:
                 ),
                 "usr/lib/udev/rules.d/60-nvidia.rules": self._text("60-nvidia.rules"),
             },
-            depends=self._same("nvidia-modprobe", "firmware-nvidia-gsp"),
+            depends=(
+                "nvidia-modprobe",
+                *self._same("firmware-nvidia-gsp"),
+            ),
             scripts={
                 "postinst": self._text("update-initramfs.postinst"),
                 "postrm": self._text("update-initramfs.postrm"),
@@ -332,7 +427,7 @@ def pinning(versions: list[str]) -> list[Package]:
             files={
                 "etc/apt/preferences.d/nvidia-driver-pinning": (
                     "# Written by nvidia-driver-pinning.\n"
-                    "Package: nvidia-* libnvidia-* libcuda1 cuda-drivers firmware-nvidia-gsp\n"
+                    "Package: src:*nvidia*:any src:cuda-drivers:any src:cuda-compat:any\n"
                     f"Pin: version {pin}{'-' if pin in versions else '.'}*\n"
                     "Pin-Priority: 1000\n"
                 )

@@ -4,7 +4,8 @@ Layout below the root, flat repositories as NVIDIA's:
 
 - ``cuda/repos/<suite>/x86_64``: NVIDIA's CUDA repository;
 - ``libnvidia-container/stable/deb/amd64``: the container toolkit;
-- ``mirror/<suite>``: the driver packages again, published by a company mirror under its own origin;
+- ``mirror/<suite>``: the driver packages again, published by a company mirror under its own origin. Where sources disagree about
+  NVIDIA's repository, it has the other offer: exact relations of libcuda1, and packages of tools for Ubuntu;
 - ``debian/<suite>``: the distribution's driver packages;
 - ``ubuntu/<suite>``: Ubuntu's archive, with pockets and components; ``esm/<suite>`` that of Ubuntu Pro;
 - ``lab/<suite>``: the simulator and the kernels of the nodes;
@@ -29,7 +30,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -288,8 +289,16 @@ def _fill(part: _Part, suites: Sequence[str], kernels: tuple[str, str], key: Sig
     archives = {
         code: release for code, release in ubuntu_packages.RELEASES.items() if code in suites
     }
-    debian = _driver_packages(builder) if set(suites) - set(archives) else []
-    ubuntu = ubuntu_packages.vendor_packages(builder) if archives else []
+    offers = {
+        offer: (
+            _driver_packages(builder, relation) if set(suites) - set(archives) else [],
+            ubuntu_packages.vendor_packages(builder, lean=lean) if archives else [],
+        )
+        for offer, relation, lean in (
+            ("mirror", driver_packages.RELATIONS[0], False),
+            ("cuda", driver_packages.RELATIONS[1], True),
+        )
+    }
     others = [
         *driver_packages.pinning(list(driver_packages.DRIVERS)),
         driver_packages.subnet_manager(),
@@ -299,13 +308,12 @@ def _fill(part: _Part, suites: Sequence[str], kernels: tuple[str, str], key: Sig
     ]
     node = [node_packages.node_package(builder)]
     lab = list(node)
-    for kernel in kernels if debian else ():
+    for kernel in kernels if set(suites) - set(archives) else ():
         lab += node_packages.kernel_packages(kernel, builder, scratch)
     signer = ModuleSigner(key.directory)
     wanted: dict[str, tuple[list[Package], str, str]] = {}
     for suite in suites:
-        vendor = [*(ubuntu if suite in archives else debian), *others]
-        wanted[f"cuda/repos/{suite}/x86_64"] = (vendor, "NVIDIA", "NVIDIA CUDA")
+        vendor = [*offers["mirror"][suite in archives], *others]
         wanted[f"mirror/{suite}"] = (vendor, "example-mirror", "example-mirror")
         if suite in archives:
             wanted[f"lab/{suite}"] = (node, "gpustate-lab", "gpustate-lab")
@@ -331,16 +339,24 @@ def _fill(part: _Part, suites: Sequence[str], kernels: tuple[str, str], key: Sig
     )
     for path, (packages, origin, label) in wanted.items():
         pool.publish(packages, root / path, origin, label, key)
+    # Files of the same names with other relations.
+    pool = _Pool(scratch / "other-pool")
+    pool.build([*(one for some in offers["cuda"] for one in some), *others])
+    for suite in suites:
+        vendor = [*offers["cuda"][suite in archives], *others]
+        folder = root / f"cuda/repos/{suite}/x86_64"
+        pool.publish(vendor, folder, "NVIDIA", "NVIDIA CUDA", key)
     for code, release in archives.items():
         for pocket in pockets[code]:
             folder = root / pocket.archive / code
             pool.publish_pocket(pocket, folder, release.codename, release.number, key)
 
 
-def _driver_packages(builder: Builder) -> list[Package]:
+def _driver_packages(builder: Builder, relation: str) -> list[Package]:
     packages: list[Package] = []
+    naming = replace(driver_packages.VENDOR, relation=relation)
     for version, cuda_version in driver_packages.DRIVERS.items():
-        drivers = driver_packages.DriverSet(version, cuda_version, driver_packages.VENDOR, builder)
+        drivers = driver_packages.DriverSet(version, cuda_version, naming, builder)
         packages += [*drivers.packages(), *drivers.vendor_packages()]
     return packages
 
@@ -408,7 +424,7 @@ def _release(
         f"Origin: {origin}",
         f"Label: {label}",
         *fields,
-        "Architectures: amd64",
+        "Architectures: amd64 i386",
         f"Date: {datetime.now(UTC):%a, %d %b %Y %H:%M:%S +0000}",
         "SHA256:",
     ]

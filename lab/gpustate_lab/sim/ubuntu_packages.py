@@ -20,7 +20,8 @@ Sources:
     for ubuntu2204: revisions, name of the firmware's package.
     NVIDIA's repository for ubuntu2404, file names in public scripts, read 2026-11-25: revisions of
     nvidia-utils-570_570.133.20-0ubuntu1, nvidia-fabricmanager-570_570.211.01-1, nvidia-fabricmanager_580.65.06-1,
-    nvidia-imex_580.159.04-1ubuntu1, cuda-drivers-580_580.159.03-1ubuntu1. Relations of its nvidia-driver-570-open
+    nvidia-imex_580.159.04-1ubuntu1, cuda-drivers-580_580.159.03-1ubuntu1. dpkg's lists of machines with it
+    (tests/data/dpkg/sets.txt, collected 2026-11-28): firmware, libnvidia-gpucomp, i386 copies, sets without nvidia-utils. Relations of its nvidia-driver-570-open
     570.172.08-0ubuntu1, as apt lists them in public notes, read 2026-11-26: all of the same version.
 """
 
@@ -43,7 +44,9 @@ KINDS = {"": "NVIDIA", "-open": "Dual MIT/GPL"}
 _WITHOUT_BRANCH = 590
 #: From this version on all its packages for Ubuntu have the revision 1ubuntu1. Of older ones those of the driver have
 #: 0ubuntu1, and Fabric Manager, IMEX and NSCQ have 1.
-_ONE_REVISION = "580.159.03"
+_ONE_REVISION = "580.126.09"
+#: From this version on some sources have it without the packages of tools.
+_FIRST_LEAN = "580.95.05"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class UbuntuSet(DriverSet):
         suffix: of the names: ``-580-server``, ``-580``, or nothing.
         archive: of Ubuntu's archive, not of NVIDIA's repository.
         modules: of the driver in the archive.
+        lean: without nvidia-utils and nvidia-compute-utils, as some sources have NVIDIA's repository from 580.95.05 on;
+            which package then has their programs is not known, here it is libnvidia-compute.
     """
 
     def __init__(
@@ -112,11 +117,13 @@ class UbuntuSet(DriverSet):
         *,
         archive: bool = False,
         modules: str = "",
+        lean: bool = False,
     ) -> None:
         super().__init__(version, cuda_version, Naming(revision, ""), builder)
         self.suffix = suffix
         self.archive = archive
         self.modules = modules
+        self.lean = lean
         self.server = suffix.endswith("-server")
         #: The name that DKMS has for the sources.
         self.source = "nvidia-srv" if self.server else "nvidia"
@@ -125,7 +132,15 @@ class UbuntuSet(DriverSet):
         """Return everything but the modules that are built already."""
         parts = [one for one in self._library_packages() if one.name.startswith("lib")]
         libraries = {path: entry for one in parts for path, entry in one.files.items()}
-        return [
+        programs = [
+            self._related("nvidia-utils{s}", "NVIDIA tools", files=self._smi().files),
+            *self._services(),
+        ]
+        if self.lean:
+            tools = [one for one in programs if "-utils" in one.name]
+            libraries |= {path: entry for one in tools for path, entry in one.files.items()}
+            programs = [one for one in programs if one not in tools]
+        found = [
             self._related(
                 "libnvidia-compute{s}",
                 "NVIDIA libraries for computing",
@@ -133,12 +148,24 @@ class UbuntuSet(DriverSet):
                 triggers=LDCONFIG,
             ),
             *(self._library(name, stem) for name, stem in _LIBRARIES.items()),
-            self._related("nvidia-utils{s}", "NVIDIA tools", files=self._smi().files),
-            *self._services(),
+            *programs,
             self._kernel_common(),
             self._firmware(),
             *(package for kind in KINDS for package in self._of_kind(kind)),
         ]
+        if self.archive:
+            return found
+        compressor = self._related("libnvidia-gpucomp{s}", "NVIDIA library")
+        copies = [
+            replace(package, architecture="i386", files={}, depends=(), scripts={}, triggers=None)
+            for package in (*found, compressor)
+            if package.name in {f"{name}{self.suffix}" for name in _I386}
+        ]
+        return [*found, compressor, *copies]
+
+    @property
+    def _graphics_source(self) -> str:
+        return f"nvidia-graphics-drivers{self.suffix}"
 
     def tools(self) -> list[Package]:
         """Return the packages with a version of their own in the archive."""
@@ -151,7 +178,8 @@ class UbuntuSet(DriverSet):
         provides = list(_PROVIDES.get(name, ()))
         if name == "nvidia-compute-utils{s}" and not self.archive:
             provides.remove("nvidia-persistenced")
-        depends = [need for one in _DEPENDS.get(name, ()) for need in self._needs(one, kind)]
+        wanted = [one for one in _DEPENDS.get(name, ()) if not (self.lean and "-utils" in one)]
+        depends = [need for one in wanted for need in self._needs(one, kind)]
         if self._tied and name in _TIED:
             depends.append(f"nvidia-kernel-common{self.suffix}-{self.version}")
         apart = tuple(one for one in provides if "(" not in one and one not in _HARMLESS)
@@ -164,6 +192,10 @@ class UbuntuSet(DriverSet):
         }
         if self.archive and name == "nvidia-driver{s}{o}":
             relations |= self._hardware()
+        if not self.archive and name.removesuffix("{s}") in _I386:
+            relations["Multi-Arch"] = ("same",)
+        if not self.archive and name == "libnvidia-compute{s}" and int(self.branch) >= 580:
+            depends.append(f"libnvidia-gpucomp{self.suffix} (= {self.package_version})")
         return self._package(
             full,
             summary,
@@ -209,8 +241,9 @@ class UbuntuSet(DriverSet):
 
     @property
     def _firmware_name(self) -> str:
-        """It has the whole version in its name, so that two can be installed."""
-        return f"nvidia-firmware{self.suffix}" + (f"-{self.version}" if self.suffix else "")
+        """It has the whole version in its name, so that two can be installed; NVIDIA's of 580 and later have not."""
+        whole = self.archive or int(self.branch) < 580
+        return f"nvidia-firmware{self.suffix}" + (f"-{self.version}" if whole else "")
 
     # --- parts -------------------------------------------------------------------------------------
 
@@ -279,7 +312,7 @@ class UbuntuSet(DriverSet):
         if not self.archive:
             s, full = self.suffix, f"{self.suffix}{kind}"
             meta = f"nvidia-open{s}" if kind else f"cuda-drivers{s}"
-            needs = self._same(f"nvidia-driver{full}", f"nvidia-dkms{full}")
+            needs = self._newer(f"nvidia-driver{full}", f"nvidia-dkms{full}")
             found.append(self._package(meta, "NVIDIA driver, everything", depends=needs))
         return found
 
@@ -421,6 +454,11 @@ _LIBRARIES = {
     "libnvidia-fbc1": "libnvidia-fbc",
     "libnvidia-gl": "libGLX_nvidia",
 }
+#: Libraries of NVIDIA's repository with a copy for i386.
+_I386 = (
+    *("libnvidia-compute", "libnvidia-decode", "libnvidia-encode", "libnvidia-fbc1"),
+    *("libnvidia-gl", "libnvidia-gpucomp"),
+)
 #: What packages depend on; ``~``: at any revision of the driver's version in the archive, at its own in NVIDIA's
 #: repository, whose revisions are newer than the archive's relations allow.
 _DEPENDS = {
@@ -562,14 +600,15 @@ def transitional(one: UbuntuSet, upload: str, successor: int) -> list[Package]:
     ]
 
 
-def vendor_packages(builder: Builder) -> list[Package]:
-    """Return the drivers of NVIDIA's repository for Ubuntu."""
+def vendor_packages(builder: Builder, *, lean: bool = False) -> list[Package]:
+    """Return the drivers of NVIDIA's repository for Ubuntu; ``lean`` as of :class:`UbuntuSet`."""
     found: list[Package] = []
     for version, cuda_version in DRIVERS.items():
         branch = int(version.partition(".")[0])
         suffix = f"-{branch}" if branch < _WITHOUT_BRANCH else ""
         revision = vendor_revision(version)
-        one = UbuntuSet(version, cuda_version, revision, suffix, builder)
+        without = lean and dpkg.compare_versions(version, _FIRST_LEAN) >= 0
+        one = UbuntuSet(version, cuda_version, revision, suffix, builder, lean=without)
         components = f"-{branch}" if branch < 580 else ""
         own = "-1" if revision.startswith("-0") else revision
         found += one.packages()

@@ -105,7 +105,8 @@ def test_the_distribution_has_another_origin_and_its_own_names(built: Repository
     known = {one["Package"]: one for one in stanzas(directory / "Packages")}
     assert "nvidia-open-kernel-dkms" in known
     assert "nvidia-kernel-open-dkms" not in known
-    assert known["libcuda1"]["Version"] == "535.309.01-1~deb12u1"
+    assert known["libcuda1"]["Version"] == "535.309.01-0+deb12u1"
+    assert known["nvidia-persistenced"]["Version"] == "535.171.04-1~deb12u1"
     assert known["nvidia-open-kernel-dkms"]["Version"].startswith("535.261.03")
     origins = {
         kind: re.findall(
