@@ -5,6 +5,6 @@ if [ -e "$G-packages/offers" ]; then
   # shellcheck disable=SC2046 # names of packages, split on purpose
   set -- $(cut -d ' ' -f 1 "$G-packages/offers" | sort -u)
   apt-cache madison "$@" 2>/dev/null
-  dpkg-query -W -f '${db:Status-Status} ${Package} | ${Version} | here\n' "$@" 2>/dev/null | sed -n 's/^installed //p'
+  dpkg-query -W -f '${db:Status-Status} ${binary:Package} | ${Version} | here\n' "$@" 2>/dev/null | sed -n "s/:$(dpkg --print-architecture) / /; s/^installed //p"
 fi
 :

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpustate.formats import dpkg
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -193,8 +195,7 @@ class Offer:
     origins: tuple[str, ...] = ()
 
 
-# deb-control(5), deb-version(7): both become arguments of commands.
-_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*(:[a-z0-9-]+)?")
+# deb-version(7): it becomes an argument of commands.
 _VERSION = re.compile(
     r"^ (?:\*\*\*|   ) (?P<version>[0-9A-Za-z.+:~-]+) (?P<priority>-?[0-9]{1,6})\b"
 )
@@ -211,7 +212,7 @@ def parse_policy(text: str) -> dict[str, tuple[Offer, ...]]:
     for line in text.splitlines():
         version, origin = _VERSION.match(line), _ORIGIN.match(line)
         if line and not line.startswith(" ") and line.endswith(":"):
-            name = line[:-1] if _NAME.fullmatch(line[:-1]) else ""
+            name = line[:-1] if dpkg.is_name(line[:-1]) else ""
             if name:
                 found.setdefault(name, [])
         elif version and name:

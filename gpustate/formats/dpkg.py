@@ -19,12 +19,14 @@ QUERY_FORMAT = "${Package}|${Architecture}|${Version}|${db:Status-Abbrev}\\n"
 
 # deb-control(5), deb-version(7). Both become arguments of commands, so nothing else may match.
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+#: A copy for another architecture has that in its name: ``libcuda1:i386``.
+_COPY = re.compile(_NAME.pattern + "(:[a-z0-9-]+)?")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")
 
 
 def is_name(text: str) -> bool:
-    """Whether the text is a package name, safe as an argument of a command."""
-    return _NAME.fullmatch(text) is not None
+    """Whether the text is the name of a package, or of its copy for another architecture, safe as an argument of a command."""
+    return _COPY.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def parse_madison(text: str) -> dict[str, tuple[Candidate, ...]]:
         parts = [part.strip() for part in line.split("|")]
         if len(parts) != 3 or parts[2].endswith(" Sources"):
             continue
-        if not _NAME.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[1]):
+        if not _COPY.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[1]):
             continue
         found.setdefault(parts[0], []).append(Candidate(parts[1], parts[2]))
     return {name: tuple(candidates) for name, candidates in found.items()}

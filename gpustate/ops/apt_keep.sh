@@ -13,10 +13,10 @@ apt_keep() { ( # what is there in apt's own cache or a repository, KEEP_LIMIT at
   [ $# -gt 0 ] || exit 0
   mkdir -p "$k" && chmod 0755 "$k" && cd "$k" && rm -rf new get || exit 0
   for p do
-    n=${p%%=*}; v=${p#*=}; f=${n%:*}_$(printf %s "$v" | sed 's/:/%3a/g')_
-    set -- "$f"*.deb; if [ -e "$1" ]; then touch "$1"; continue; fi
+    n=${p%%=*}; v=${p#*=}; f=${n%:*}_$(printf %s "$v" | sed 's/:/%3a/g')_; a='*'; case $n in *:*) a=${n#*:} ;; esac
+    set -- "$f"$a.deb; if [ -e "$1" ]; then touch "$1"; continue; fi
     [ "$(df -m --output=avail "$k" | tail -n 1)" -gt "$KEEP_ROOM" ] || { echo "not kept for a rollback: $p: less than $KEEP_ROOM MiB are free"; continue; }
-    set -- /var/cache/apt/archives/"$f"*.deb
+    set -- /var/cache/apt/archives/"$f"$a.deb
     if [ -e "$1" ]; then cp "$1" new; else rm -rf get; mkdir get && ( cd get && timeout 900 apt-get -q download "$p" ) >/dev/null; set -- get/*.deb; mv "$1" new; fi
     s=$(sha256sum <new); s=${s%% *}
     # The repository says what it has to be, as long as it has it.
@@ -27,10 +27,11 @@ apt_keep() { ( # what is there in apt's own cache or a repository, KEEP_LIMIT at
   done
   rm -rf get
   while [ "$(du -sm . | cut -f 1)" -gt "$KEEP_LIMIT" ]; do o=$(ls -1tr ./*.deb | head -n 1); [ -n "$o" ] || break; rm -f "$o" "$o.index"; done
-  : >Packages.new; : >offers.new
+  : >Packages.new; : >offers.new; o=$(dpkg --print-architecture)
   for i in ./*.index; do
     [ -e "$i" ] && cat "$i" >>Packages.new || continue
-    printf '%s | %s | kept\n' "$(sed -n 's/^Package: //p' "$i")" "$(sed -n 's/^Version: //p' "$i")" >>offers.new
+    a=$(sed -n 's/^Architecture: //p' "$i"); case $a in "$o"|all) a= ;; *) a=:$a ;; esac
+    printf '%s | %s | kept\n' "$(sed -n 's/^Package: //p' "$i")$a" "$(sed -n 's/^Version: //p' "$i")" >>offers.new
   done
   printf 'APT::Sources::With { "%s/Packages"; };\n' "$k" >apt.conf.new
   chmod 0644 ./*.new; sync ./*.new; for i in Packages offers apt.conf; do mv -f "$i.new" "$i"; done

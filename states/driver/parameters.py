@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from gpustate.formats import drivernames, driverschemes, driverset, rpm
+from gpustate.formats import dpkg, drivernames, driverschemes, driverset, rpm
 from gpustate.solve import branches
 from gpustate.solve.request import DriverRequest, SolvedState
 from gpustate.states.driver.observed import Observed
@@ -53,7 +53,9 @@ class DriverParameters(SolvedState[Observed]):
     @classmethod
     def _packages(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         for name, version in value.items():
-            good = rpm.is_name(name) and re.fullmatch(r"[0-9A-Za-z.+:~^_-]+", version)
+            good = (rpm.is_name(name) or dpkg.is_name(name)) and re.fullmatch(
+                r"[0-9A-Za-z.+:~^_-]+", version
+            )
             if not good or not driverset.is_member(name, version):
                 raise ValueError(f"{name!r} {version!r} is not a driver package")
         return value

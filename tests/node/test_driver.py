@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import GPUSTATE, Ran, gpustate
-from labnodes import LabFactory, also_on_ubuntu, family, vendor_revision
+from labnodes import LabFactory, also_on_ubuntu, family, first_ubuntu_only, vendor_revision
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -58,7 +58,7 @@ class Driver:
 
     def __init__(self, lab: Lab, node: Node, folder: Path, image: str) -> None:
         self.lab, self.node, self.folder, self.image = lab, node, folder, image
-        self.policy = POLICY
+        self.policy, self.inventory = POLICY, lab.inventory
 
     def full(self, version: str) -> str:
         """Version of the packages of a driver."""
@@ -81,7 +81,7 @@ class Driver:
     def words(self, verb: str, parameters: str) -> list[str]:
         path = self.folder / "policy.py"
         path.write_text(self.policy.replace("{}", parameters))
-        return [verb, str(path), "-i", str(self.lab.inventory), "-l", self.node.name, "-o", "json"]
+        return [verb, str(path), "-i", str(self.inventory), "-l", self.node.name, "-o", "json"]
 
     def apply(self, parameters: str, code: int = 0) -> Ran:
         return gpustate(*self.words("apply", parameters), "--yes", code=code)
@@ -181,6 +181,54 @@ def test_a_driver_is_installed_upgraded_downgraded_switched_and_taken_away(on: D
     # Kernel headers and what builds modules stay: other modules are built with them.
     new = set(after.splitlines()) - set(before.splitlines())
     assert {line for line in new if "nvidia" in line or "gpustate" in line} == set()
+
+
+I386 = "dpkg --add-architecture i386; apt-get -q update; apt-get install -y -q --allow-change-held-packages"
+
+
+@also_on_ubuntu("debian12")
+def test_a_copy_for_i386_moves_with_the_set(on: Driver) -> None:
+    """As Steam, Wine and old CUDA programs bring it: of the same version, held with the set, and never a change for ever."""
+    on.apply("version='580.65.06'")
+    copy = f"{on.library('580.65.06')}:i386"
+    on.said(f"{I386} {copy}={on.full('580.65.06')}")
+    version = f"dpkg-query -W -f '${{Version}}' {copy}"
+    for wanted in ("580.65.06", "580.178.04", "580.65.06"):
+        on.apply(f"version='{wanted}'")
+        on.is_whole(wanted)
+        assert on.said(version) == on.full(wanted).replace(
+            "-0ubuntu1", on.full(wanted)[len(wanted) :]
+        )
+        assert copy in on.said("apt-mark showhold").split()
+        again = on.apply(f"version='{wanted}'")
+        assert again.document["summary"].split()[2] == "changed=0"
+    on.remove("branch=580")
+    assert on.said(f"{version} 2>/dev/null || :") == ""
+
+
+@pytest.mark.parametrize("guide", [False, True], ids=["fresh", "as NVIDIA's guide has it"])
+@first_ubuntu_only()
+def test_nvidias_repository_without_packages_of_tools(on: Driver, guide: bool) -> None:
+    """From 580.95.05 on, some sources say: then what there is makes the set, and the guide's two packages are one."""
+    text = on.inventory.read_text()
+    on.inventory = on.folder / "inventory.yml"
+    on.inventory.write_text(text.replace(f"mirror/{on.image}", f"cuda/repos/{on.image}/x86_64"))
+    if guide:
+        on.apply("load=False, branch=595")
+        on.said(
+            "apt-get install -y -q --allow-change-held-packages libnvidia-compute nvidia-dkms-open"
+        )
+    for branch, suffix in ((595, ""), (580, "-580")):
+        on.apply(f"branch={branch}")
+        versions = on.versions()
+        assert f"libnvidia-compute{suffix}" in versions
+        assert f"nvidia-dkms{suffix}-open" in versions
+        assert not [name for name in versions if "-utils" in name]
+        assert on.said(
+            "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u"
+        ).startswith(str(branch))
+        again = on.apply(f"branch={branch}")
+        assert again.document["summary"].split()[2] == "changed=0"
 
 
 @also_on_ubuntu("debian13")

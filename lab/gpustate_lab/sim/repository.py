@@ -340,12 +340,12 @@ def _fill(part: _Part, suites: Sequence[str], kernels: tuple[str, str], key: Sig
     for path, (packages, origin, label) in wanted.items():
         pool.publish(packages, root / path, origin, label, key)
     # Files of the same names with other relations.
-    pool = _Pool(scratch / "other-pool")
-    pool.build([*(one for some in offers["cuda"] for one in some), *others])
+    other_pool = _Pool(scratch / "other-pool")
+    other_pool.build([*(one for some in offers["cuda"] for one in some), *others])
     for suite in suites:
         vendor = [*offers["cuda"][suite in archives], *others]
         folder = root / f"cuda/repos/{suite}/x86_64"
-        pool.publish(vendor, folder, "NVIDIA", "NVIDIA CUDA", key)
+        other_pool.publish(vendor, folder, "NVIDIA", "NVIDIA CUDA", key)
     for code, release in archives.items():
         for pocket in pockets[code]:
             folder = root / pocket.archive / code

@@ -190,6 +190,40 @@ def test_offers_are_asked_for_without_the_drivers_own_pin(
     assert list(made.iterdir()) == []
 
 
+def test_offers_are_asked_for_each_architecture(tmp_path: Path) -> None:
+    """Real sh: a copy for i386 is a package of its own, also under the names of another branch."""
+    rows = (
+        "dpkg|amd64|1.22|ii ",
+        "libnvidia-gl-580|amd64|580.65.06-0ubuntu1|hi ",
+        "libnvidia-gl-580|i386|580.65.06-0ubuntu1|ii ",
+        "nvidia-firmware-580|all|580.65.06-0ubuntu1|ii ",
+    )
+    listing = "\n".join(rows)
+    for name, text in (
+        ("dpkg-query", f"cat <<'E'\n{listing}\nE"),
+        ("apt-cache", 'echo "asked $*"'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    script = AptQuery((("debian", ()), ("ubuntu", ()))).script()
+    done = subprocess.run(
+        ["sh", "-c", f"pm=apt\nAPT_KEY=1\n{script}"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "G": str(tmp_path / "g"), "SYS": "/sys"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    asked = done.stdout.rpartition("asked policy ")[2].split()
+    assert {"libnvidia-gl-580", "libnvidia-gl", "libnvidia-gl-580:i386", "libnvidia-gl:i386"} <= {
+        *asked
+    }
+    assert "libnvidia-gl-570:i386" in asked
+    assert not [name for name in asked if "amd64" in name or ":all" in name or name == "dpkg"]
+    packages = AptQuery(()).parse(Answer(0, done.stdout.encode())).packages
+    assert packages["libnvidia-gl-580"].held
+    assert not packages["libnvidia-gl-580:i386"].held
+
+
 def test_a_repository_that_goes_or_wants_its_login_first_adds_nothing() -> None:
     state = DriverRepository()
     assert state.model_copy(update={"ensure": "absent"}).preview(state.probe(read_only())) == ""
