@@ -20,6 +20,7 @@ from gpupods import (
     gpu_deployment,
     gpu_pod,
     import_image,
+    opened,
     report,
     working,
 )
@@ -152,15 +153,6 @@ def test_a_pod_keeps_its_gpu_over_a_daemon_reload(cluster: Lab) -> None:
         node.run("systemctl daemon-reload")
         assert opened(cluster, name) == before
     delete(cluster, *(f"keeps-{node.name}" for node in cluster.nodes))
-
-
-def opened(lab: Lab, name: str) -> list[str]:
-    """What opening the pod's GPU, nvidiactl and a GPU that the pod has not answers."""
-    opening = (
-        "[ -e /tmp/other ] || mknod /tmp/other c 195 99;"
-        "for device in /dev/nvidia[0-9]* /dev/nvidiactl /tmp/other; do (: < $device) 2>&1; done; :"
-    )
-    return kubectl(lab, "exec", name, "--", "sh", "-c", opening).stdout.splitlines()
 
 
 def test_a_pod_that_asks_for_no_gpu_gets_none(cluster: Lab, interpreters: dict[str, str]) -> None:

@@ -128,3 +128,12 @@ def allocated(node: Node, pod_uid: str) -> set[str]:
 
 def delete(lab: Lab, *names: str) -> None:
     kubectl(lab, "delete", "pod", *names, "--now")
+
+
+def opened(lab: Lab, name: str) -> list[str]:
+    """What opening the pod's GPU, nvidiactl and a GPU that the pod has not answers."""
+    opening = (
+        "[ -e /tmp/other ] || mknod /tmp/other c 195 99;"
+        "for device in /dev/nvidia[0-9]* /dev/nvidiactl /tmp/other; do (: < $device) 2>&1; done; :"
+    )
+    return kubectl(lab, "exec", name, "--", "sh", "-c", opening).stdout.splitlines()
