@@ -42,20 +42,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "Change": "gpustate.core.change",
-    "Conflict": "gpustate.core.state",
-    "Disruption": "gpustate.core.change",
-    "GpustateError": "gpustate.errors",
-    "Node": "gpustate.core.node",
-    "NodeFacts": "gpustate.core.facts",
-    "PciGpu": "gpustate.core.facts",
-    "Plan": "gpustate.core.change",
-    "Policy": "gpustate.core.policy",
-    "PolicyError": "gpustate.errors",
-    "ProbeError": "gpustate.errors",
-    "State": "gpustate.core.state",
-    "Step": "gpustate.core.step",
-    "diff": "gpustate.core.state",
+    name: f"gpustate.{module}"
+    for module, names in {
+        "core.change": ("Change", "Disruption", "Plan"),
+        "core.facts": ("NodeFacts", "PciGpu"),
+        "core.node": ("Node",),
+        "core.policy": ("Policy",),
+        "core.state": ("Conflict", "State", "diff"),
+        "core.step": ("Step",),
+        "errors": ("GpustateError", "PolicyError", "ProbeError"),
+    }.items()
+    for name in names
 }
 _MODULES = {"ops": "gpustate.ops", "where": "gpustate.core.where"}
 

@@ -67,33 +67,22 @@ __all__ = [
 ]
 
 _HOME = {
-    "ApplyResult": "gpustate.api.results",
-    "Change": "gpustate.core.change",
-    "Disruption": "gpustate.core.change",
-    "DrainOverrides": "gpustate.core.drain",
-    "DrainPolicy": "gpustate.core.drain",
-    "DriftResult": "gpustate.api.results",
-    "Event": "gpustate.engine.events",
-    "EvictionRules": "gpustate.core.drain",
-    "Inventory": "gpustate.core.inventory",
-    "InventoryNode": "gpustate.core.inventory",
-    "NodeResult": "gpustate.core.outcome",
-    "NodeStatus": "gpustate.core.outcome",
-    "Outcome": "gpustate.core.outcome",
-    "PlanResult": "gpustate.api.results",
-    "Policy": "gpustate.core.policy",
-    "Result": "gpustate.api.results",
-    "RollbackPlan": "gpustate.api.rollbacks",
-    "Schedulers": "gpustate.rollout.options",
-    "StateResult": "gpustate.core.outcome",
-    "Strategy": "gpustate.rollout.strategy",
-    "apply": "gpustate.api.functions",
-    "drift": "gpustate.api.functions",
-    "load_inventory": "gpustate.api.sources",
-    "load_policy": "gpustate.api.sources",
-    "plan": "gpustate.api.functions",
-    "plan_rollback": "gpustate.api.rollbacks",
-    "rollback": "gpustate.api.functions",
+    name: f"gpustate.{module}"
+    for module, names in {
+        "api.functions": ("apply", "drift", "plan", "rollback"),
+        "api.results": ("ApplyResult", "DriftResult", "PlanResult", "Result"),
+        "api.rollbacks": ("RollbackPlan", "plan_rollback"),
+        "api.sources": ("load_inventory", "load_policy"),
+        "core.change": ("Change", "Disruption"),
+        "core.drain": ("DrainOverrides", "DrainPolicy", "EvictionRules"),
+        "core.inventory": ("Inventory", "InventoryNode"),
+        "core.outcome": ("NodeResult", "NodeStatus", "Outcome", "StateResult"),
+        "core.policy": ("Policy",),
+        "engine.events": ("Event",),
+        "rollout.options": ("Schedulers",),
+        "rollout.strategy": ("Strategy",),
+    }.items()
+    for name in names
 }
 
 

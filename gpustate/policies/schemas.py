@@ -45,23 +45,13 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
     states: dict[str, Any] = {}
     listed: dict[str, Any] = {}
     for name, cls in sorted(found.items()):
-        made = cls.model_json_schema(
-            schema_generator=_Generator, ref_template=f"#/$defs/{name}.{{model}}"
-        )
-        for key, value in made.pop("$defs", {}).items():
-            if key != "Condition":
-                definitions[f"{name}.{key}"] = value
-        made["properties"]["only"] = {"oneOf": [{"$ref": "#/$defs/condition"}, {"type": "null"}]}
-        definitions[name] = _described(made, cls)
-        states[name] = {"oneOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+        definitions |= _of_state(cls, name)
+        states[name] = _or_null(name)
         listed[name] = {"oneOf": [*states[name]["oneOf"], {"const": False}]}
     families: dict[str, Any] = {}
     partly: dict[str, Any] = {}
     for family, cls in sorted(registry.Registry().families().items()):
-        made = cls.model_json_schema(schema_generator=_Generator)
-        made.pop("$defs", None)
-        made["properties"]["only"] = {"oneOf": [{"$ref": "#/$defs/condition"}, {"type": "null"}]}
-        definitions[family] = {**_described(made, cls), "title": f"{family}-NAME"}
+        definitions[family] = {**_of_state(cls, family)[family], "title": f"{family}-NAME"}
         pattern = f"^{family}-[a-z0-9]+(-[a-z0-9]+)*$"
         families[pattern] = {"$ref": f"#/$defs/{family}"}
         partly[pattern] = {"$ref": f"#/$defs/{family}-override"}
@@ -105,13 +95,10 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
             "format": {"const": FORMAT},
             "name": {"type": ["string", "null"], "description": "Shown in plans."},
             "preset": {"enum": [*STACKS], "description": "States of a whole node."},
-            "states": {"oneOf": [{"$ref": "#/$defs/states"}, {"type": "null"}]},
-            "groups": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
-            "nodes": {"oneOf": [{"$ref": "#/$defs/overrides"}, {"type": "null"}]},
-            "allow": {"oneOf": [{"$ref": "#/$defs/allow"}, {"type": "null"}]},
-            "rollout": {"oneOf": [{"$ref": "#/$defs/rollout"}, {"type": "null"}]},
-            "drain": {"oneOf": [{"$ref": "#/$defs/drain"}, {"type": "null"}]},
-            "cluster": {"oneOf": [{"$ref": "#/$defs/cluster"}, {"type": "null"}]},
+            **{
+                key: _or_null("overrides" if key in ("groups", "nodes") else key)
+                for key in KEYS[KEYS.index("states") :]
+            },
             **listed,
         },
         "$defs": dict(sorted(definitions.items())),
@@ -183,6 +170,10 @@ def _settings(made: dict[str, Any], cls: type) -> dict[str, Any]:
     return {**made, "description": about, "properties": properties}
 
 
+def _or_null(name: str) -> dict[str, Any]:
+    return {"oneOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+
+
 def _closed(
     properties: Mapping[str, Any], description: str, patterns: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -195,8 +186,13 @@ def _closed(
     }
 
 
-def _described(made: dict[str, Any], cls: type[AnyState]) -> dict[str, Any]:
-    """The schema of one state with descriptions from its docstring."""
+def _of_state(cls: type[AnyState], name: str) -> dict[str, Any]:
+    """The schemas of one state, with descriptions from its docstring, and of what it has."""
+    made = cls.model_json_schema(
+        schema_generator=_Generator, ref_template=f"#/$defs/{name}.{{model}}"
+    )
+    parts = made.pop("$defs", {})
+    made["properties"]["only"] = _or_null("condition")
     text = cls.__doc__ or ""
     made["title"] = cls.name
     made["description"] = " ".join(text.split("\n\n")[0].split())
@@ -204,11 +200,12 @@ def _described(made: dict[str, Any], cls: type[AnyState]) -> dict[str, Any]:
         "ensure": "absent removes what the state installed.",
         "only": "Selects the nodes it applies to.",
     }
-    for name, value in made.get("properties", {}).items():
+    for parameter, value in made["properties"].items():
         value.pop("title", None)
-        if name in said:
-            value["description"] = said[name]
-    return made
+        if parameter in said:
+            value["description"] = said[parameter]
+    own = {f"{name}.{key}": value for key, value in parts.items() if key != "Condition"}
+    return {**own, name: made}
 
 
 def _arguments(text: str) -> dict[str, str]:
