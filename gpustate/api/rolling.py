@@ -29,7 +29,7 @@ from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 from gpustate.rollout.options import Schedulers
 from gpustate.rollout.strategy import MAX_UNAVAILABLE, Strategy
-from gpustate.rollout.waves import Ages, Check, Waves, no_check
+from gpustate.rollout.waves import Check, Waves, no_check
 
 
 def roll_out(
@@ -153,7 +153,7 @@ def soak_check(
     policy = validation(request.policy)
     run_pods = _pods_of(request, pods, stop) if pods is not None else None
 
-    def check(ages: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
+    def check(ages: Mapping[str, float], last: bool) -> Mapping[str, str]:
         nodes = tuple(node for node in request.inventory.nodes if node.name in ages)
         inventory = replace(request.inventory, nodes=nodes)
         bad: dict[str, str] = {}
@@ -180,7 +180,7 @@ def soak_check(
         now = time.monotonic()
 
         def gpus(node: Node) -> str:
-            return gpu_failures(node, ages[node.name].began_s + time.monotonic() - now)
+            return gpu_failures(node, ages[node.name] + time.monotonic() - now)
 
         for node, found, error in fleet.question(rest, request.forks, gpus):
             if error is not None or found:

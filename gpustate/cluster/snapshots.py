@@ -14,7 +14,6 @@ from gpustate.manifests.kinds import BY_NAME, NODE, Kind
 Json = dict[str, Any]
 
 _EVENT = Kind("Event", "v1", "events", namespaced=True)
-_QUOTA = Kind("ResourceQuota", "v1", "resourcequotas", namespaced=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,6 @@ class Snapshot:
         pods: of all namespaces.
         events: of the namespace.
         runtime_classes: by name, the labels that each demands of a Node.
-        quotas: of the namespace.
         claims: ResourceClaims of all namespaces.
         unread: what could not be read, and why.
     """
@@ -40,7 +38,6 @@ class Snapshot:
     pods: tuple[Json, ...] = ()
     events: tuple[Json, ...] = ()
     runtime_classes: Mapping[str, Mapping[str, str]] | None = None
-    quotas: tuple[Json, ...] = ()
     claims: tuple[Json, ...] = ()
     unread: tuple[str, ...] = field(default=())
 
@@ -91,7 +88,6 @@ def read(api: Api, namespace: str, name: str) -> Snapshot:
         tuple(pods),
         tuple(optional(_EVENT)),
         known,
-        tuple(optional(_QUOTA)),
         tuple(claims),
         tuple(unread),
     )

@@ -98,7 +98,7 @@ def _variable(unit: str) -> str:
 def shown(unit: str) -> str:
     """Sh for ``Key=value`` lines of a unit as it is when the fragments begin: in double quotes or a here-document.
 
-    The keys are those of :class:`gpustate.formats.systemd.Unit`, MainPID, NRestarts, ExecStart, and times of the start.
+    The keys are those of :class:`gpustate.formats.systemd.Unit`, SubState, MainPID, NRestarts, ExecStart, and times of the start.
     """
     return f"${{{_variable(unit)}-$({_SHOW} {shlex.quote(unit)} 2>/dev/null)}}"
 

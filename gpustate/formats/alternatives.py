@@ -18,13 +18,11 @@ class Group:
 
     Args:
         link: the generic path, ``/usr/local/cuda``.
-        auto: automatic mode.
         value: the current target; ``None`` if there is none.
         choices: all possible targets.
     """
 
     link: str
-    auto: bool
     value: str | None
     choices: tuple[str, ...]
 
@@ -48,6 +46,4 @@ def parse_query(text: str) -> Group | None:
             choices.append(rest)
     if not link or status not in ("auto", "manual"):
         return None
-    return Group(
-        link, status == "auto", value if value not in ("", "none") else None, tuple(choices)
-    )
+    return Group(link, value if value not in ("", "none") else None, tuple(choices))

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpustate.formats.modprobe import is_nothing
-from gpustate.formats.numbers import whole
 
 #: Folders of unit files and drop-ins in order of precedence: systemd.unit(5).
 FOLDERS = (
@@ -24,12 +23,6 @@ SHOW_KEYS = (
     "ActiveState",
     "SubState",
     "UnitFileState",
-    "FragmentPath",
-    "DropInPaths",
-    "NeedDaemonReload",
-    "ActiveEnterTimestampMonotonic",
-    "ExecMainStatus",
-    "Result",
 )
 _COMMAND = re.compile(r"^[ \t]*ExecStart[ \t]*=[ \t]*(\S.*)$", re.MULTILINE)
 _VARIABLE = r"^[ \t]*Environment[ \t]*=(?:.*[ \t\"'])?{}=([^ \t\"'\n]*)"
@@ -42,13 +35,7 @@ class Unit:
     name: str
     load_state: str
     active_state: str
-    sub_state: str
     unit_file_state: str
-    fragment_path: str
-    drop_ins: tuple[str, ...]
-    need_daemon_reload: bool
-    active_since_us: int
-    result: str
 
     @property
     def exists(self) -> bool:
@@ -84,18 +71,11 @@ def parse_show(text: str) -> dict[str, Unit]:
         name = keys.get("Id")
         if not name:
             continue
-        since = keys.get("ActiveEnterTimestampMonotonic", "0")
         units[name] = Unit(
             name=name,
             load_state=keys.get("LoadState", ""),
             active_state=keys.get("ActiveState", ""),
-            sub_state=keys.get("SubState", ""),
             unit_file_state=keys.get("UnitFileState", ""),
-            fragment_path=keys.get("FragmentPath", ""),
-            drop_ins=tuple(keys.get("DropInPaths", "").split()),
-            need_daemon_reload=keys.get("NeedDaemonReload") == "yes",
-            active_since_us=whole(since) or 0,
-            result=keys.get("Result", ""),
         )
     return units
 

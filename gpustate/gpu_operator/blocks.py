@@ -141,11 +141,6 @@ PROBE: Fields = {
         ("failureThreshold", 1),
     )
 }
-PROBES = {
-    **under("startupProbe", PROBE),
-    **under("livenessProbe", PROBE),
-    **under("readinessProbe", PROBE),
-}
 SERVICE_MONITOR: Fields = {
     "enabled": kubernetes("boolean", METRICS_WHY),
     "interval": kubernetes("string", METRICS_WHY),

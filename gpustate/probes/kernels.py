@@ -34,7 +34,6 @@ class Kernel:
     Args:
         release: as ``uname -r`` has it.
         image: path of the kernel's own image; ``None`` for the running kernel of a container.
-        initrd: path of its initramfs, ``None`` where there is none.
         running: it runs now.
         bootable: it has an image and a folder of modules.
         headers: modules can be built for it (``/lib/modules/RELEASE/build`` leads somewhere).
@@ -47,7 +46,6 @@ class Kernel:
 
     release: str
     image: str | None = None
-    initrd: str | None = None
     running: bool = False
     bootable: bool = False
     headers: bool = False
@@ -117,7 +115,7 @@ class Kernels(Query[tuple[Kernel, ...]]):
         for line in listed.splitlines():
             if line.startswith("kernel|"):
                 parts = line.split("|")
-                if len(parts) != 7:
+                if len(parts) != 6:
                     raise ProbeError(f"the list of kernels is torn at {line!r}")
                 found.append(dict(zip(_KEYS, parts[1:], strict=True)))
             elif found:
@@ -135,14 +133,13 @@ class Kernels(Query[tuple[Kernel, ...]]):
         return ()
 
 
-_KEYS = ("release", "image", "initrd", "running", "modules", "headers")
+_KEYS = ("release", "image", "running", "modules", "headers")
 
 
 def _kernel(keys: dict[str, str], chosen: str | None) -> Kernel:
     return Kernel(
         release=keys["release"],
         image=keys["image"] or None,
-        initrd=keys["initrd"] or None,
         running=keys["running"] == "1",
         bootable=bool(keys["image"]) and bool(keys["modules"]),
         headers=bool(keys["headers"]),

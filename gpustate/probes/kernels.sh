@@ -4,10 +4,9 @@
 run=; [ -n "${GPUSTATE_IMAGE-}" ] || run="${KERNEL_RELEASE-$(uname -r)}"
 one() {
   k=$1; i=$2; r=; [ "$k" = "$run" ] && r=1
-  n=; for f in "/boot/initrd.img-$k" "/boot/initramfs-$k.img" "/boot/initrd-$k"; do [ -e "$f" ] && { n=$f; break; }; done
   m=; [ -d "/lib/modules/$k" ] && m=1
   h=; [ -e "/lib/modules/$k/build/Makefile" ] && h=1
-  printf 'kernel|%s|%s|%s|%s|%s|%s\n' "$k" "$i" "$n" "$r" "$m" "$h"
+  printf 'kernel|%s|%s|%s|%s|%s\n' "$k" "$i" "$r" "$m" "$h"
   ko "$k" @NAMES@ && ! half "$k" "$p" && whole "$k" "$p" || return 0
   # shellcheck disable=SC2154 # wd, wb and we: set by whole
   p=$wd/$wb$we; printf 'module: %s\n' "$p"; about "$p" '%s\n'

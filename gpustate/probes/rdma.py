@@ -30,7 +30,6 @@ class Rdma:
         ofed: version of the OFED that is installed, ``None`` for the kernel's own stack.
         loaded: version and checksum of each loaded core module, as ``mlx5_core 24.10-1.1.4|A0B1``.
         stale: core modules of which another build is loaded than lies on disk.
-        ofed_loaded: the loaded stack is OFED's.
         symbol: checksum under which the installed OFED, or without one the kernel's own stack, gives what
             nvidia-peermem registers with.
     """
@@ -39,7 +38,6 @@ class Rdma:
     ofed: str | None = None
     loaded: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
-    ofed_loaded: bool = False
     symbol: str | None = None
 
 
@@ -64,7 +62,6 @@ class RdmaQuery(Query[Rdma]):
             ofed=ofed,
             loaded=tuple(f"{name} {loaded[name]}" for name in _CORE if name in loaded),
             stale=tuple(name for name in _CORE if _differs(loaded, disk, name)),
-            ofed_loaded="mlx_compat" in loaded,
             symbol=rdma.checksum("\n".join(symbols)),
         )
 

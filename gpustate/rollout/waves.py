@@ -48,19 +48,12 @@ _VISIT_S = 1.0
 _UNTOUCHED = (NodeStatus.REFUSED, NodeStatus.LOCKED)
 
 
-@dataclass(frozen=True, slots=True)
-class Ages:
-    """Seconds since a node's change began and ended."""
-
-    began_s: float
-    ended_s: float
+#: Checks nodes again, by name, with the seconds since the change of each began, and whether it is for the last time: what
+#: is wrong with those that are not well.
+Check = Callable[[Mapping[str, float], bool], Mapping[str, str]]
 
 
-#: Checks nodes again, by name, and whether it is for the last time: what is wrong with those that are not well.
-Check = Callable[[Mapping[str, Ages], bool], Mapping[str, str]]
-
-
-def no_check(nodes: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
+def no_check(nodes: Mapping[str, float], last: bool) -> Mapping[str, str]:
     """No check is made."""
     return {}
 
@@ -137,7 +130,6 @@ class Waves:
     _progress: Progress = field(default_factory=Progress)
     _decision: Decision = field(default_factory=Decision)
     _began: dict[str, float] = field(default_factory=dict[str, float])
-    _ended: dict[str, float] = field(default_factory=dict[str, float])
     _shown: dict[str, _Shown] = field(default_factory=dict[str, _Shown])
     _reported: str = ""
     _described: bool = False
@@ -247,7 +239,6 @@ class Waves:
         if node.status is NodeStatus.ROLLED_BACK and not out_of_service(node):
             end = End.ROLLED_BACK
         with self._lock:
-            self._ended[node.name] = self.clock()
             self._progress = replace(
                 self._progress,
                 busy=self._progress.busy - {node.name},
@@ -362,13 +353,13 @@ class Waves:
         if late or now - self._checked_at >= _CHECK_S:
             self._checked_at, self._last_check = now, late
             good = {
-                name: Ages(now - self._began.get(name, now), now - self._ended.get(name, now))
+                name: now - self._began.get(name, now)
                 for name, end in self._progress.ended.items()
                 if end is End.RELEASED
             }
             self._checking = self._checker.submit(self._checks, good, late)
 
-    def _checks(self, nodes: Mapping[str, Ages], last: bool) -> Mapping[str, str]:
+    def _checks(self, nodes: Mapping[str, float], last: bool) -> Mapping[str, str]:
         try:
             return self.check(nodes, last) if nodes else {}
         except GpustateError as error:

@@ -159,13 +159,7 @@ class FakeNode(Node):
             name=name,
             load_state="loaded" if exists else "not-found",
             active_state=self.unit_states.get(name, "inactive"),
-            sub_state="",
             unit_file_state="enabled" if name in self.enabled else "disabled" if exists else "",
-            fragment_path=f"/lib/systemd/system/{name}" if exists else "",
-            drop_ins=(),
-            need_daemon_reload=False,
-            active_since_us=0,
-            result="success",
         )
 
     def carry_out(self, step: Step) -> None:

@@ -66,7 +66,6 @@ class Observed:
     holders: tuple[Holder, ...]
     in_use: str | None  # why the modules cannot be unloaded in this boot
     secure_boot: SecureBoot
-    signers: dict[str, str | None]
     build_errors: dict[str, str]  # kernel release: first line of the compiler's complaint
     known_parameters: tuple[str, ...]  # names that the loaded module knows
     installer: bool  # NVIDIA's .run installer put a driver here
@@ -266,11 +265,7 @@ class LiveMigQuery(Query[Live]):
         return Live()
 
 
-#: Parameters that the file shows under another name than modprobe takes (nv-reg.h).
-_SHOWN_AS = {"RmProfilingAdminOnly": "RestrictProfilingToAdminUsers"}
-
-
-#: Parameters whose line in /proc/driver/nvidia/params has another name than the option.
+#: Parameters whose line in /proc/driver/nvidia/params has another name than the option (nv-reg.h).
 _RENAMED = {"RestrictProfilingToAdminUsers": "RmProfilingAdminOnly"}
 
 

@@ -83,7 +83,6 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         holders=(),
         in_use=_in_use(live, "nvidia_drm" in modules),
         secure_boot=live.secure_boot,
-        signers={k.release: k.nvidia_signer for k in kernels},
         build_errors=dict(live.build_errors or {}),
         known_parameters=tuple(sorted(params)),
         installer=live.installer,

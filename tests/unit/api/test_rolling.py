@@ -20,7 +20,6 @@ from gpustate.errors import UsageError
 from gpustate.formats.nvml_report import Gpu, GpuHealth, NvmlFacts
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.rollout.strategy import Strategy
-from gpustate.rollout.waves import Ages
 from gpustate.validation import pods
 
 GPU = Gpu(0, "GPU-0", "0000:1b:00.0", name="H100", health=GpuHealth(recovery_action=0))
@@ -87,7 +86,7 @@ def test_the_validator_of_the_policy_runs_again(
     )
     if broken:
         file.write_text("gone")
-    found = rolling.soak_check(request, lambda: False)({node.name: Ages(10.0, 5.0)}, False)
+    found = rolling.soak_check(request, lambda: False)({node.name: 10.0}, False)
     assert list(found) == [node.name] * len(bad)
     assert not (tmp_path / "other").exists(), "nothing but the validator runs"
 
@@ -107,7 +106,7 @@ def test_a_pod_runs_at_the_end_of_the_soak_time(
     node = here(tmp_path / "state")
     request = fleet.Request(Policy(), Inventory("test", (node,)), run="r1")
     check = rolling.soak_check(request, lambda: False, pods="")
-    found = check({node.name: Ages(10.0, 5.0)}, last)
+    found = check({node.name: 10.0}, last)
     assert tested == ran
     assert found == dict.fromkeys(ran, "pod: the pod timed out")
 

@@ -51,11 +51,6 @@ def test_a_pci_device_without_ids_is_an_error(row: str) -> None:
         FactsQuery().parse(Answer(0, f"kernel=6.1\npci={row}\n".encode()))
 
 
-def test_a_time_of_a_unit_that_is_none_is_zero() -> None:
-    found = Units(("a",)).parse(Answer(0, "Id=a\nActiveEnterTimestampMonotonic=²\n".encode()))
-    assert found["a"].active_since_us == 0
-
-
 def test_whether_a_unit_is_enabled_is_what_the_disk_says_not_what_systemd_remembers() -> None:
     text = (
         "Id=a.service\nUnitFileState=disabled\n\nId=b@1.service\nUnitFileState=enabled\n\n"

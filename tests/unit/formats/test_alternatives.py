@@ -22,12 +22,12 @@ Priority: 130
 
 def test_a_group_is_read() -> None:
     choices = ("/usr/local/cuda-12.9", "/usr/local/cuda-13.0")
-    assert parse_query(AUTO) == Group("/usr/local/cuda", True, "/usr/local/cuda-13.0", choices)
+    assert parse_query(AUTO) == Group("/usr/local/cuda", "/usr/local/cuda-13.0", choices)
 
 
 def test_a_link_that_leads_nowhere_has_no_value() -> None:
     found = parse_query("Name: cuda\nLink: /usr/local/cuda\nStatus: manual\nValue: none\n")
-    assert found == Group("/usr/local/cuda", False, None, ())
+    assert found == Group("/usr/local/cuda", None, ())
 
 
 @pytest.mark.parametrize(

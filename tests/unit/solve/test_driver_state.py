@@ -43,7 +43,6 @@ def observed(installed: str = "", **offers: tuple[str, ...]) -> Observed:
         holders=(),
         in_use=None,
         secure_boot=SecureBoot(),
-        signers={},
         build_errors={},
         known_parameters=(),
         installer=False,

@@ -29,7 +29,7 @@ V100 = PciGpu("0000:1b:00.0", "1db6", "030200", "nvidia")
 FACTS = NodeFacts(kernel=KERNEL, pci=(H100,), systemd=True)
 CRC = "0x1a2b3c4d"
 CARD = Rdma(nics=("0000:05:00.0",))
-OFED = replace(CARD, ofed="24.10-1.1.4", ofed_loaded=True, symbol=CRC)
+OFED = replace(CARD, ofed="24.10-1.1.4", symbol=CRC)
 #: Ubuntu's linux-nvidia and its kernels before 6.8.
 UBUNTU = replace(CARD, symbol=CRC)
 SIGNED = f"/lib/modules/{KERNEL}/kernel/nvidia-535srv/nvidia-peermem.ko"
@@ -178,7 +178,6 @@ def test_the_fragment_of_rdma_is_read_as_it_is_printed() -> None:
     found = RdmaQuery().parse(Answer(0, text.encode()))
     assert found.ofed == "25.04-0.6.0"
     assert found.stale == ("mlx_compat", "mlx5_core")
-    assert found.ofed_loaded
     assert found.symbol == CRC
     own_stack = "loaded=mlx5_core |\ndisk=mlx5_core |\ndisk=ib_core |X\nloaded=ib_core |X\n"
     left_behind = "symbol=0xdead\tib_register_peer_memory_client\t/x\tEXPORT_SYMBOL\n"

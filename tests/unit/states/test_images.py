@@ -103,7 +103,6 @@ DRIVER = Observed(
     holders=(),
     in_use=None,
     secure_boot=SecureBoot(),
-    signers={},
     build_errors={},
     known_parameters=(),
     installer=False,
@@ -127,8 +126,8 @@ def test_an_image_without_a_kernel_is_refused() -> None:
 
 def test_kernels_of_an_image_are_those_installed_and_none_runs() -> None:
     out = (
-        b"kernel|6.1.0-9|/boot/vmlinuz-6.1.0-9|||1|1\nno kernel runs\n"
-        b"kernel|6.1.0-18|/lib/modules/6.1.0-18/vmlinuz|||1|\n"
+        b"kernel|6.1.0-9|/boot/vmlinuz-6.1.0-9||1|1\nno kernel runs\n"
+        b"kernel|6.1.0-18|/lib/modules/6.1.0-18/vmlinuz||1|\n"
     )
     kernels = Kernels().parse(Answer(0, out))
     assert [(k.release, k.running, k.bootable) for k in kernels] == [

@@ -205,7 +205,6 @@ def test_the_alternatives_of_rhel_are_read_from_their_file(tmp_path: Path) -> No
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
     assert alternatives.parse_query(said) == alternatives.Group(
         "/usr/local/cuda",
-        auto=False,
         value="/usr/local/cuda-12.9",
         choices=("/usr/local/cuda-12.9", "/usr/local/cuda-13.0"),
     )
