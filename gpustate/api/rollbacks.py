@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpustate import clock, compat, registry
@@ -259,7 +259,10 @@ def _way(records: Sequence[before.RunBefore], run: str) -> before.WayBack:
         found = registry.find(name)
         if found is not None:
             kinds[name] = found
-    return before.way_back(records, undone, kinds)
+    way = before.way_back(records, undone, kinds)
+    if run and records and not undone:
+        return replace(way, notes=(f"run {run} did not change this node",))
+    return way
 
 
 def _planned(
@@ -316,7 +319,8 @@ def _tell(
         if way is None:
             continue
         if not way.run:
-            node.notes.append("nothing to roll back: no run of gpustate is recorded here")
+            why = next(iter(way.notes), "no run of gpustate is recorded here")
+            node.notes.append(f"nothing to roll back: {why}")
             continue
         lines = [f"goes back to before run {way.run}"]
         if names := kept[node.name].needed(way.states):

@@ -240,13 +240,15 @@ def _of_plan(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[st
 def confirm(verb: str, document: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Ask for confirmation, with nodes, worst disruption and waves in the question."""
     from gpustate.plan import render
+    from gpustate.plan.objects import NO_GPUS, takes_gpus
     from gpustate.plan.overview import overview
 
     objects_change = objects.changes(document)
     if overview(document).counts["change"]:
         common.confirm(render.question(document, verb, forks=int(options["forks"])))
     elif objects_change:
-        common.confirm(f"{verb.capitalize()} {objects_change} objects?")
+        lost = f"; {NO_GPUS}" if takes_gpus(document["clusters"]) else ""
+        common.confirm(f"{verb.capitalize()} {objects_change} objects{lost}?")
 
 
 def resume_plan(path: str, options: dict[str, Any]) -> None:
@@ -429,15 +431,16 @@ def carry_out(
         watchers.end(outcome)
         policy = source if verb != "rollback" else ""
         next_steps.Target(str(options["inventory"]), policy).complete_result(result.document)
-        show_result(result, options, verb)
+        show_result(result, options)
         reports.write_result(result.document, options, watchers, outcome)
     common.finish(code)
 
 
-def show_result(result: api.ApplyResult, options: dict[str, Any], verb: str = "apply") -> None:
+def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
     """Print the result of an apply."""
     from gpustate.cli.show import show
     from gpustate.plan import render
+    from gpustate.plan.context import way_back
 
     document = result.document
     if options["output"] == "json":
@@ -454,7 +457,6 @@ def show_result(result: api.ApplyResult, options: dict[str, Any], verb: str = "a
             click.echo(f"Continue with these and the failed nodes: gpustate resume {result.run}")
     if result.interrupted:
         click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
-    elif verb != "rollback" and any(node.changed for node in result.nodes):
-        back = shlex.join(["gpustate", "rollback", result.run, "-i", str(options["inventory"])])
+    elif any(node.changed for node in result.nodes) and (back := way_back(document, result.run)):
         click.echo(f"Way back: {back}")
     click.echo(result.summary)

@@ -17,10 +17,11 @@ from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
+from gpustate.manifests.components import device_plugin
 from gpustate.manifests.kinds import NODE, title
 from gpustate.manifests.ownership import NFD_DEFINITION
 from gpustate.manifests.settings import ClusterObjects
-from gpustate.plan.objects import REFUSED, SKIPPED, pending, refused
+from gpustate.plan.objects import NO_GPUS, REFUSED, SKIPPED, pending, refused
 from gpustate.plan.render import objects_page
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
@@ -42,8 +43,10 @@ Made = TypeVar("Made", bound="Result")
 _ROLLOUT_S = 300
 _FEATURE_DISCOVERY = "daemonset/gpu-feature-discovery"
 _FEATURE_DEFINITION = f"customresourcedefinition/{NFD_DEFINITION}"
+_FEATURE_WORKER = "-node-feature-discovery-worker"
 #: Offers the GPUs where there is no device plugin.
 _DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
+_OFFERING = (f"daemonset/{device_plugin.NAME}", _DRA_PLUGIN)
 
 
 #: Options of verbs that remove objects of clusters.
@@ -122,6 +125,8 @@ class Clusters:
         document: Mapping[str, Any],
         nodes: Sequence[NodeResult],
         listed: Mapping[Kubeconfig, list[Json]] | None = None,
+        *,
+        drift: bool = False,
     ) -> dict[str, Any]:
         """The plan of nodes together with that of their clusters.
 
@@ -129,10 +134,11 @@ class Clusters:
             document: the plan of nodes.
             nodes: as they were planned.
             listed: Nodes of clusters that were listed for it.
+            drift: clusters are compared whatever becomes of their nodes.
         """
         from gpustate.plan.document import with_clusters
 
-        planned = self.plan(nodes, listed)
+        planned = self.plan(nodes, listed, drift=drift)
         settings = self.settings
         if settings.needs_systems and self.systems:
             settings = replace(settings, systems=tuple(self.systems))
@@ -214,24 +220,46 @@ class Clusters:
         self,
         nodes: Sequence[NodeResult],
         listed: Mapping[Kubeconfig, list[Json]] | None = None,
+        *,
+        drift: bool = False,
     ) -> list[dict[str, Any]]:
-        """Compare every cluster; nothing is changed."""
+        """Compare every cluster; nothing is changed. Arguments as of :meth:`document`."""
         found: list[dict[str, Any]] = []
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
+                here = self._nodes_of(kubeconfig, nodes)
+                bad = (one.would_refuse or one.status is not NodeStatus.OK for one in here)
+                idle = bool(here) and not drift and not self.absent and all(bad)
                 done = Applied()
                 try:
                     known = (listed or {}).get(kubeconfig)
                     target = self._target(objects, kubeconfig, nodes, known)
-                    done.changes = plan(objects, *target)
+                    done.changes = [] if idle else plan(objects, *target)
+                    done.notes += [
+                        "no object changes: no node of the cluster can be changed"
+                    ] * idle
                 except ClusterError as error:
                     done.failures.append(str(error))
                 except RefusedError as error:
                     done.refusals.append(str(error))
                 done.notes += operator_notes(objects, done.changes)
                 done.notes += feature_notes(objects, done.changes)
+                done.notes += self._deletion_notes(done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
+
+    def _deletion_notes(self, changes: Sequence[Change]) -> list[str]:
+        """What pods and Nodes lose by objects that are deleted."""
+        deleted = [title(one.item) for one in changes if one.action is Action.DELETE]
+        kept = [title(one.item) for one in changes if one.action is not Action.DELETE]
+        notes = [
+            f"{name} is deleted: {NO_GPUS}; running pods keep theirs"
+            for name in deleted
+            if name in _OFFERING and not any(other in kept for other in _OFFERING)
+        ]
+        if not self.absent and any(name.endswith(_FEATURE_WORKER) for name in deleted):
+            notes.append("node feature discovery is deleted; to keep it, add --install-nfd")
+        return notes
 
     def check_nodes(self, nodes: Sequence[NodeResult]) -> None:
         """Refuse a cluster that is not that of its nodes; nothing is changed.

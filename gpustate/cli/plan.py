@@ -179,7 +179,9 @@ def make_plan(
                     policy, inventory, remove=absent, **shared, **of_policy, **of_plan
                 )
         if clusters is not None:
-            document = clusters.document(result.document, result.nodes, result.cluster_nodes)
+            document = clusters.document(
+                result.document, result.nodes, result.cluster_nodes, drift=verb == "drift"
+            )
             result = objects.counted(result, document)
         document = result.document
         watchers.end(
@@ -201,6 +203,10 @@ def make_plan(
                 words += ["--kubeconfig", path] if (path := options.get("kubeconfig")) else []
                 click.echo(f"Saved to {out}; apply it with: {shlex.join(words)}")
             if isinstance(result, api.DriftResult):
+                if result.drifted or objects.changes(document):
+                    command = ["gpustate", "apply", *made["retry"][2:]]
+                    command += ["-l", limit] if (limit := options.get("limit")) else []
+                    click.echo(f"Apply the policy with: {shlex.join(command)}")
                 click.echo(_drift_sentence(result))
             click.echo(result.summary)
     return result, document

@@ -138,6 +138,8 @@ def _command(run: str) -> str:
         record = records.load(run)
     except UsageError:
         return ""
+    if not record.get("ended"):
+        return f"gpustate resume {run}"
     options = record["options"]
     limit = ["-l", str(options["limit"])] if options.get("limit") else []
     source = filter(None, (record["source"],))

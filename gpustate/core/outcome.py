@@ -9,6 +9,9 @@ from gpustate import errors
 from gpustate.core.change import Disruption, Plan
 from gpustate.formats.masking import mask, mask_data
 
+#: What becomes of services and pods that a change stops and starts again, beside the workloads that leave.
+RESTARTED = "is restarted"
+
 
 class Outcome(Enum):
     """What became of one state on one node. The value is what JSON and the terminal say."""

@@ -175,7 +175,7 @@ def load(run: str) -> dict[str, Any]:
 def newest(nodes: Collection[str]) -> dict[str, Any]:
     """The record of the newest run that reached one of some nodes, or has not ended; empty if there is none."""
     for data in reversed(_all().values()):
-        reached = (data.get("outcome") or {}).get("nodes")
+        reached = (data.get("outcome") or {}).get("nodes") or data.get("nodes")
         if reached is None or not set(nodes).isdisjoint(reached):
             return data
     return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from gpustate.formats.masking import mask
@@ -57,9 +58,10 @@ def shorten(text: str, limit: int) -> str:
 
 
 def value_text(value: object, limit: int) -> str:
-    """A value of a field, quoted if it is a text, cut to ``limit`` characters."""
-    text = "none" if value is None else quote(value) if isinstance(value, str) else str(value)
-    return cut(text, limit)
+    """A value of a field, as JSON or quoted if it is a text, cut to ``limit`` characters."""
+    if isinstance(value, str):
+        return cut(quote(value), limit)
+    return cut("none" if value is None else json.dumps(value, ensure_ascii=False), limit)
 
 
 def distinguish(one: str, other: str, limit: int = 160) -> tuple[str, str]:

@@ -6,11 +6,18 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gpustate.errors import EXIT_INTERRUPTED
 from gpustate.plan.groups import Group
 from gpustate.plan.ranges import fold
 
 #: Keys of a context that are shown, in this order.
 _SHOWN = ("inventory", "limit", "exclude", "commit", "person")
+#: Options of a command that say how nodes and clusters are reached, and how many values each has.
+_CONNECTION = {
+    **dict.fromkeys(("-i", "-u", "--private-key", "--host-key-checking", "--kubeconfig"), 1),
+    **dict.fromkeys(("--vault-password-file", "--vault-id"), 1),
+    **dict.fromkeys(("-b", "-K", "-J"), 0),
+}
 
 
 def shown(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -19,17 +26,40 @@ def shown(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in _SHOWN:
         if context.get(key):
             yield key, str(context[key])
+    words = [word for word in context.get("retry") or () if word not in ("--dry-run", "--yes")]
+    if words:
+        limit = ["-l", context["limit"]] if context.get("limit") else []
+        yield "command", shlex.join([*words, *limit])
+
+
+def way_back(document: Mapping[str, Any], run: str) -> str:
+    """The command that takes the nodes of a run back; empty if the document does not have its inventory."""
+    context: Mapping[str, Any] = document.get("context") or {}
+    words = [str(word) for word in context.get("retry") or ()]
+    if "-i" not in words or words[1] == "rollback":
+        return ""
+    back = ["gpustate", "rollback", run]
+    for at, word in enumerate(words):
+        if word in _CONNECTION:
+            back += words[at : at + 1 + _CONNECTION[word]]
+    return shlex.join(back)
 
 
 def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The command that repeats the run for some nodes; empty if the document does not have it."""
+    """The command that repeats the run for some nodes; empty if the document does not have it, or ``resume`` does it."""
     words = [str(word) for word in (document.get("context") or {}).get("retry") or ()]
-    if not words:
+    if not words or resumption(document):
         return ""
     if "--canary" in words:  # names nodes that these are not among
         where = words.index("--canary")
         del words[where : where + 2]
     return f"{shlex.join(words)} -l {shlex.quote(','.join(fold(names)))}"
+
+
+def resumption(document: Mapping[str, Any]) -> str:
+    """The command that continues an interrupted run; empty if it was not interrupted."""
+    interrupted = document.get("exit_code") == EXIT_INTERRUPTED
+    return f"gpustate resume {document['run']}" if interrupted else ""
 
 
 def troubled(one: Group) -> bool:

@@ -14,13 +14,13 @@ from gpustate.core import cluster_part
 from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import plain, plain_fingerprint
 from gpustate.core.layering import COMES_WITH
-from gpustate.core.outcome import NodeResult, Outcome, StateResult
+from gpustate.core.outcome import RESTARTED, NodeResult, Outcome, StateResult
 from gpustate.core.policy import Policy, parameters
 from gpustate.errors import PolicyError
 from gpustate.formats import schemas
 from gpustate.formats.masking import MASK, mask_data
 from gpustate.manifests.settings import ClusterObjects
-from gpustate.plan.groups import RESTARTED, TOUCHED, Group, counts, group, groups_data, totals
+from gpustate.plan.groups import TOUCHED, Group, counts, group, groups_data, totals
 
 PLAN_FORMAT = "gpustate.plan/1"
 RESULT_FORMAT = "gpustate.result/1"

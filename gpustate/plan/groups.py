@@ -16,13 +16,11 @@ from gpustate.core.change import Disruption
 from gpustate.plan.ranges import fold, natural
 
 #: Placeholders for a node's name and for a number that differs between nodes.
-NODE, NUMBER = "(node)", "..."
+NODE, NUMBER = "NODE", "..."
 #: Process ids and container ids, with the text before them.
 _OWN = re.compile(
     r"\b(pid |process |\w+-)(?:(?<=pid )[0-9]+|(?<=process )[0-9]+|(?<=-)[0-9a-f]{32,64})\b"
 )
-#: What becomes of a service that a node's change disturbs.
-RESTARTED = "is stopped and started again"
 #: A node that needs its console has a plan for everything else.
 _PLANNED = ("ok", "blocked: needs a console")
 #: Outcomes of states that a plan would change.

@@ -26,7 +26,9 @@ from gpustate.plan.overview import (
     MEANING,
     PROCEEDS,
     Overview,
+    at_worst,
     closing,
+    in_use,
     overview,
     summary,
 )
@@ -135,7 +137,7 @@ def _first_page(view: Overview) -> str:
     """What changes, group by group, and how the nodes go back."""
     parts = [
         f'<h3 class="names"><span class="mono">{text(", ".join(one.ranges[:_RANGES]))}</span> '
-        f"{_nodes(len(one.names))} {tag(*_at_worst(one))}</h3>{_list(summary(one))}"
+        f"{_nodes(len(one.names))} {tag(at_worst(one), one.worst[0])}</h3>{_list(summary(one), in_use(one))}"
         for one in view.groups
         if one.pending
     ]
@@ -143,14 +145,9 @@ def _first_page(view: Overview) -> str:
     return section("Changes", "".join(parts), "changes") if view.counts["change"] else ""
 
 
-def _at_worst(one: Group) -> tuple[str, str]:
-    """The worst disruption of a group, and its colour."""
-    word, certain = one.worst
-    return word if certain else f"{word} on a condition", word
-
-
-def _list(rows: Sequence[tuple[str, str]]) -> str:
-    body = "".join(f"<dt>{name.capitalize()}</dt><dd>{text(value)}</dd>" for name, value in rows)
+def _list(rows: Sequence[tuple[str, str]], nodes: Sequence[tuple[str, str]] = ()) -> str:
+    rows = [*((name.capitalize(), value) for name, value in rows), *nodes]
+    body = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in rows)
     return f'<dl class="facts">{body}</dl>'
 
 
@@ -242,7 +239,7 @@ def group_html(one: Group) -> str:
     if one.quiet:
         head += tag("nothing to do", "good")
     elif one.pending:
-        head += tag(*_at_worst(one))
+        head += tag(at_worst(one), one.worst[0])
         if node.get("proceeds"):
             head += tag(f"{node['status']} in part", "bad")
     else:

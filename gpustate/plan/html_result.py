@@ -26,7 +26,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     about, outcome = run["about"], run["outcome"]
     found = sorted_groups(document)
     title = text(heading(about))
-    words = headline(outcome, found, len(document["skipped"]))
+    words = headline(outcome, found, document)
     top = (
         f'<header class="top"><div><p class="kicker">gpustate result</p><h1>{title}</h1>'
         f'<p class="lead">{text(words)}</p>{_facts(about)}</div>'

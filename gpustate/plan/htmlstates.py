@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpustate.plan.htmltext import tag, text
-from gpustate.plan.overview import diff_lines, state_words
+from gpustate.plan.overview import diff_lines, short, state_words
 
 _QUIET = ("unchanged", "not applicable")
 _BAD = ("failed", "refused", "not run", "blocked: needs a console")
 _DIFF = {"+": "a", "-": "d", "@": "h"}
 #: Most lines of a diff that are shown; the plan has all.
 _LINES = 2000
-_NOTHING = "nothing"
 
 
 def state_html(state: Mapping[str, Any]) -> str:
@@ -58,7 +57,7 @@ def states_rest(states: Sequence[Mapping[str, Any]]) -> str:
 def _change(change: Mapping[str, Any]) -> str:
     before, after = change["before"], change["after"]
     why = f' <span class="soft">({text(change["why"])})</span>' if change.get("why") else ""
-    name = f'<span class="field mono">{text(change.get("path", change["field"]))}</span>'
+    name = f'<span class="field mono">{text(change.get("path") or change.get("label", change["field"]))}</span>'
     if "lines" in change:
         return f"{name}:{why}<pre>{_lines(change['lines'])}</pre>"
     lines = diff_lines(change)
@@ -94,8 +93,8 @@ def _pair(before: Any, after: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    if value is None:
-        return _NOTHING
+    if value in ("", None) or isinstance(value, bool):
+        return short(value)
     return text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 

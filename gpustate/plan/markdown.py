@@ -24,9 +24,11 @@ from gpustate.plan.overview import (
     PROCEEDS,
     QUIET,
     Overview,
+    at_worst,
     change_line,
     closing,
     detail_lines,
+    in_use,
     overview,
     state_words,
     summary,
@@ -154,10 +156,10 @@ def _totals(view: Overview) -> list[str]:
 def _summary(one: Group) -> list[str]:
     """The rows of the first page of a group."""
     lines = [
-        f"**{code(', '.join(one.ranges))}** ({len(one.names)} node{'s' * (len(one.names) != 1)}), at worst {one.node['disruption']}:",
+        f"**{code(', '.join(one.ranges))}** ({len(one.names)} node{'s' * (len(one.names) != 1)}), at worst {at_worst(one)}:",
         "",
     ]
-    return lines + [f"- {name}: {text(value)}" for name, value in summary(one)]
+    return lines + [f"- {text(name)}: {text(value)}" for name, value in summary(one) + in_use(one)]
 
 
 def group_lines(one: Group, *, diff: bool) -> list[str]:
@@ -169,7 +171,7 @@ def group_lines(one: Group, *, diff: bool) -> list[str]:
     if one.quiet:
         headline = "nothing to do"
     elif one.pending:
-        headline = f"at worst {node['disruption']}"
+        headline = f"at worst {at_worst(one)}"
         if node.get("proceeds"):
             headline += f", {node['status']} in part"
     lines = [f"### {code(ranges)}{number}: {text(headline)}"]

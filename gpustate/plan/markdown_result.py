@@ -22,7 +22,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = 
     about, outcome = run["about"], run["outcome"]
     found = sorted_groups(document)
     lines = [f"# Result of {text(heading(about))}", ""]
-    lines += [text(headline(outcome, found, len(document["skipped"]))), ""]
+    lines += [text(headline(outcome, found, document)), ""]
     lines += table(["", ""], ([name, code(value, cell=True)] for name, value in facts(about)))
     if found.failed:
         names = found.names(found.failed)

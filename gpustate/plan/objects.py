@@ -30,9 +30,18 @@ REMARKS = (("failures", "red"), ("refusals", "red"), ("unready", "red"), ("notes
 _LONGEST = 200
 
 
+#: In notes of objects whose removal takes GPUs from pods that are not there yet.
+NO_GPUS = "no new pod gets a GPU of these Nodes"
+
+
 def pending(data: Json) -> int:
     """How many objects of a cluster an apply would write."""
     return sum(one["action"] in PENDING for one in data["objects"])
+
+
+def takes_gpus(clusters: Sequence[Json]) -> bool:
+    """What offers the GPUs of Nodes to pods is deleted."""
+    return any(NO_GPUS in note for data in clusters for note in data.get("notes", ()))
 
 
 def refused(data: Json) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpustate.core.change import Disruption
 from gpustate.core.file_queries import apart
+from gpustate.core.outcome import RESTARTED
+from gpustate.formats.dpkg import version_key
 from gpustate.formats.words import cut
-from gpustate.plan.context import troubled
-from gpustate.plan.groups import RESTARTED, Group, as_said, counts, group, totals
+from gpustate.plan import objects
+from gpustate.plan.context import troubled, way_back
+from gpustate.plan.groups import TOUCHED, Group, as_said, counts, group, totals
 from gpustate.plan.ranges import natural
 
 #: Longest value of a change on one line.
@@ -22,15 +24,19 @@ _KEYS, _ITEMS = 4, 6
 LEVELS = ("reboot", "reset", "drain", "restart", "reload", "none")
 #: Outcomes of states that are not shown unless all are.
 QUIET = ("unchanged", "not applicable")
+#: Outcomes of states whose changes were planned, and made in part or not at all.
+_INCOMPLETE = ("interrupted", "failed", "not run")
 #: Meaning of each level of disruption.
 MEANING = {
-    "reboot": "the node reboots",
-    "reset": "a GPU is reset",
+    "reboot": "all workloads must leave, the node reboots",
+    "reset": "GPU workloads must leave, a GPU is reset",
     "drain": "GPU workloads must leave",
     "restart": "a service restarts, workloads continue",
     "reload": "a service rereads its configuration",
     "none": "no disruption",
 }
+#: Nodes whose workloads are listed, and how many of each.
+_NODES, _WORKLOADS = 8, 6
 #: Note for a node on which some states are refused or failed.
 PROCEEDS = "an apply runs the states that do not depend on it; with --all-or-nothing it does not change the node"
 
@@ -114,6 +120,10 @@ def sentence(view: Overview) -> str:
 
 def short(value: Any) -> str:
     """A value on one line."""
+    if value in ("", None):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     if "\n" in text:
         return f"{len(text.splitlines())} lines"
@@ -210,6 +220,8 @@ def state_words(state: Mapping[str, Any]) -> tuple[str, str]:
         cost = f"<={cost}" if cost not in ("", "none") else ""
     elif state.get("reason"):
         told = f"{outcome}: {state['reason']}"
+    if state.get("changes") and outcome in _INCOMPLETE:
+        told += "; it was to change:"
     if state.get("condition"):
         told = f"{cost.removeprefix('<=')} only if {state['condition']}" + f"; {told}" * (
             told != "would change"
@@ -222,24 +234,58 @@ def _and(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
+def at_worst(one: Group) -> str:
+    """The worst disruption of a group; what it includes, and whether it depends on a condition."""
+    word, certain = one.worst
+    includes = " (after a drain)" if word in ("reset", "reboot") else ""
+    return f"{word}{includes}" if certain else f"{word}{includes}, on a condition"
+
+
 def summary(one: Group) -> list[tuple[str, str]]:
     """What a change of each node of a group is: names and texts of the rows of the first page."""
-    versions = [row for state in one.node["states"] for row in state.get("versions", ())]
+    touched = [state for state in one.node["states"] if state["outcome"] in TOUCHED]
+    versions = [row for state in touched for row in state.get("versions", ())]
+    reboots = [effect for effect in one.effects if effect.disruption is Disruption.REBOOT]
+    conditions = dict.fromkeys(f"only if {effect.condition}" for effect in reboots)
+    sure = any(effect.certain for effect in reboots)
     rows = [
         ("versions", ", ".join(_version(row) for row in versions)),
         ("surely", _effects(one, certain=True)),
         ("possibly", _effects(one, certain=False)),
-        ("reboots", "" if one.worst[0] in ("reboot", "none") else "none"),
+        (
+            "reboots",
+            "yes, once its workloads have left" if sure else ", or ".join(conditions) or "none",
+        ),
         ("restarted", ", ".join(sorted({n for _, n, how in one.disturbed if how == RESTARTED}))),
         *(("note", note) for note in one.node.get("notes", ())),
         ("in use", _in_use(one)),
     ]
-    return [row for row in rows if row[1]]
+    return [row for row in rows if row[1] and (row[0] != "reboots" or one.effects)]
+
+
+def in_use(one: Group) -> list[tuple[str, str]]:
+    """The workloads of the first nodes of a group, by name, and what becomes of them."""
+    by_node: dict[str, list[str]] = {}
+    for node, name, how in one.disturbed:
+        if how != RESTARTED:
+            by_node.setdefault(node, []).append(f"{name} ({how})")
+    rows = [
+        (node, ", ".join(names[:_WORKLOADS]) + _more(len(names) - _WORKLOADS))
+        for node, names in list(by_node.items())[:_NODES]
+    ]
+    others = len(by_node) - _NODES
+    return [*rows, *([("others", f"{others} nodes; -o json lists them")] if others > 0 else [])]
+
+
+def _more(number: int) -> str:
+    return f" and {number} more" if number > 0 else ""
 
 
 def _version(row: Mapping[str, str]) -> str:
     before, after = row["before"], row["after"]
-    return f"{row['name']} {f'{before} -> ' if before else ''}{after or 'removed'}"
+    down = before and after and version_key(after) < version_key(before)
+    text = f"{row['name']} {f'{before} -> ' if before else ''}{after or 'removed'}"
+    return f"{text} (downgrade)" if down else text
 
 
 def _effects(one: Group, *, certain: bool) -> str:
@@ -265,19 +311,36 @@ def _in_use(one: Group) -> str:
         space, slash, _ = name.partition("/")
         kind = f"pods of {space}" if slash else "jobs" if name.startswith("job ") else "programs"
         kinds[kind] = kinds.get(kind, 0) + 1
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return ", ".join(
+        f"{count} {kind.replace('s', '', 1) if count == 1 else kind}"
+        for kind, count in kinds.items()
+    )
 
 
 def closing(view: Overview) -> list[tuple[str, str]]:
     """How the nodes would change, and how they go back: names and texts of the last rows of the first page."""
     document = view.document
-    waves = (document.get("rollout") or {}).get("text", "")
-    rows = [("waves", waves)] if waves else []
-    context = document.get("context") or {}
-    words = list(context.get("retry") or ())
-    if words[1:2] and words[1] != "rollback" and context.get("inventory"):
-        command = shlex.join(["gpustate", "rollback", "RUN", "-i", str(context["inventory"])])
-        objects = "; objects of the cluster stay" if document.get("objects") else ""
+    rollout = document.get("rollout") or {}
+    rows = [("waves", rollout["text"])] if rollout else []
+    clusters = document.get("clusters", ())
+    lost = f"; {objects.NO_GPUS}" if objects.takes_gpus(clusters) else ""
+    if number := sum(map(objects.pending, clusters)):
+        rows.append(("objects", f"{number} of the cluster{'s' * (len(clusters) > 1)} change{lost}"))
+    command = way_back(document, "RUN")
+    if command:
+        words = document["context"]["retry"]
+        by_default = words[1] == "upgrade" and "--no-rollback-on-failure" not in words
+        failed = "stays out of service; nothing is rolled back without --rollback-on-failure"
+        if by_default or "--rollback-on-failure" in words:
+            failed = "is rolled back and returned to service"
+            failed += ", with the other nodes of its wave" if rollout else ""
+        stay = "; objects of the cluster stay" if clusters else ""
         text = "package versions, as long as a repository has them, module parameters, files, services and the MIG layout"
-        rows.append(("way back", f"{command} (RUN as apply prints it; restores {text}{objects})"))
+        rows += [
+            ("failure", f"a node whose change fails {failed}"),
+            (
+                "way back",
+                f"{command} (RUN as apply prints it; --dry-run shows what it costs; restores {text}{stay})",
+            ),
+        ]
     return rows

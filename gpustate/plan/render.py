@@ -13,13 +13,15 @@ from typing import Any
 from gpustate.formats.words import cut, printable
 from gpustate.plan import objects
 from gpustate.plan.context import retry, troubled
-from gpustate.plan.groups import RESTARTED, Group
+from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
     PROCEEDS,
     QUIET,
+    at_worst,
     change_line,
     closing,
     detail_lines,
+    in_use,
     overview,
     state_words,
     summary,
@@ -56,8 +58,6 @@ _DIFF = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
 _LONGEST = 4000
 #: Ranges of names that a line shows.
 _RANGES = 6
-#: Nodes whose workloads are listed, and how many of each.
-_NODES, _WORKLOADS = 8, 6
 
 
 @dataclass(slots=True)
@@ -165,19 +165,7 @@ def _rows(page: Page, rows: Sequence[tuple[str, str]], indent: str = "") -> None
 def _summary(page: Page, one: Group) -> None:
     """What the change of a group is, and who is disturbed by it."""
     _rows(page, summary(one), "  ")
-    by_node: dict[str, list[str]] = {}
-    for node, name, how in one.disturbed:
-        if how == RESTARTED:
-            continue
-        by_node.setdefault(node, []).append(name if how == "leaves" else f"{name} ({how})")
-    for node, names in list(by_node.items())[:_NODES]:
-        more = f" and {len(names) - _WORKLOADS} more" if len(names) > _WORKLOADS else ""
-        page.add("    ", (f"{node}  ", "dim"), f"{', '.join(names[:_WORKLOADS])}{more}")
-    if len(by_node) > _NODES:
-        page.add(
-            "    ",
-            (f"and on {len(by_node) - _NODES} more nodes; reports and -o json have all", "dim"),
-        )
+    _rows(page, in_use(one), "    ")
 
 
 def objects_page(document: Mapping[str, Any], *, whole: bool = False) -> Page:
@@ -231,8 +219,8 @@ def _head(page: Page, one: Group) -> None:
         head += ["  ", ("apply would refuse it", "red")]
     planned = status == "ok" or node.get("proceeds")
     if planned and node.get("disruption", "none") != "none":
-        worst = str(node["disruption"])
-        head += ["  ", (f"at worst: {worst}", _COSTS.get(worst, ""))]
+        worst = at_worst(one) if one.pending else str(node["disruption"])
+        head += ["  ", (f"at worst: {worst}", _COSTS.get(str(node["disruption"]), ""))]
     page.add(*head)
 
 
@@ -279,7 +267,8 @@ def question(document: Mapping[str, Any], verb: str, *, forks: int) -> str:
     view = overview(document)
     names = [name for one in view.groups if one.pending for name in one.names]
     worst = next((row for row in view.totals if row["nodes"] or row["possible"]), None)
-    cost = "without disruption"
+    lost = f"; {objects.NO_GPUS}" if objects.takes_gpus(document.get("clusters", ())) else ""
+    cost = "without disruption of what runs" if lost else "without disruption"
     if worst is not None and worst["disruption"] != "none":
         number = worst["nodes"] + worst["possible"]
         cost = f"at worst {worst['disruption']}" + (f" on {number}" if view.size > 1 else "")
@@ -290,7 +279,7 @@ def question(document: Mapping[str, Any], verb: str, *, forks: int) -> str:
         cost += f", {min(forks, len(names))} at a time"
     back = verb == "rollback" or "rollback" in document
     begin = "Roll back" if back else "Remove from" if verb == "remove" else "Apply to"
-    return f"{begin} {names_line(names)}, {cost}?"
+    return f"{begin} {names_line(names)}, {cost}{lost}?"
 
 
 def fleet_page(document: Mapping[str, Any]) -> Page:

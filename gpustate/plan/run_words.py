@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpustate.plan.context import resumption
 from gpustate.plan.results import Results
 
 _NAMES = {
@@ -45,13 +46,15 @@ def policy_notes(document: Mapping[str, Any], outcome: Mapping[str, Any]) -> lis
     return [note for note in document["notes"] if note != f"stopped: {outcome.get('stopped')}"]
 
 
-def headline(outcome: Mapping[str, Any], found: Results, skipped: int) -> str:
-    """The result in one sentence; ``skipped`` is the number of nodes that were not started."""
+def headline(outcome: Mapping[str, Any], found: Results, document: Mapping[str, Any]) -> str:
+    """The result in one sentence, and how an interrupted run goes on."""
+    skipped, command = len(document["skipped"]), resumption(document)
     counts = found.counts
     total = sum(len(found.names(part)) for part in (found.changed, found.unchanged, found.failed))
     total += skipped
     begun = f", {skipped} not started" if skipped else ""
     stopped = f" Stopped: {outcome['stopped']}." if outcome.get("stopped") else ""
+    stopped += f" Resume it with: {command}" if command else ""
     how = "Interrupted" if outcome["interrupted"] else f"Exit code {outcome['exit_code']}"
     return (
         f"{how}: {total} node{'s' * (total != 1)}, {counts['Changed']} changed, "

@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 
+from gpustate.plan.ranges import fold
 from gpustate.rollout.windows import Window, wait_s
 
 OUTSIDE = "outside of the maintenance window"
 #: Sizes of waves in one line.
 _SHOWN = 6
+#: Of each, ranges of names.
+_RANGES = 2
 
 
 class End(Enum):
@@ -85,7 +88,10 @@ class Rollout:
         sizes = self.wave_sizes
         if len(sizes) < 2:
             return ""
-        shown = ", ".join(map(str, sizes[:_SHOWN]))
+        waves = [[p.name for p in self.places if p.changes and p.wave == n] for n in range(_SHOWN)]
+        ranges = [fold(names) for names in waves[: len(sizes)]]
+        firsts = (", ".join(some[:_RANGES]) + " ..." * (len(some) > _RANGES) for some in ranges)
+        shown = ", ".join(f"{size} ({nodes})" for size, nodes in zip(sizes, firsts, strict=False))
         more = f", ... ({len(sizes)} in all)" if len(sizes) > _SHOWN else ""
         stop = f"{self.max_failures} failures" if self.max_failures > 1 else "the first failure"
         return f"{shown}{more}; stops at {stop}"
@@ -180,7 +186,7 @@ def decide(rollout: Rollout, progress: Progress, now: float) -> Decision:
             wake_s=left_s,
         )
     if not chosen:
-        return Decision(wave=wave, why=f"wave {wave + 1} is in progress")
+        return Decision(wave=wave)
     return _choose(rollout, progress, chosen, wave, now)
 
 

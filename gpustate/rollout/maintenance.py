@@ -17,6 +17,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import RESTARTED
 from gpustate.engine.maintenance import STAYS_OUT, Preview, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
 from gpustate.formats.masking import mask
@@ -183,8 +184,12 @@ class ScheduledMaintenance:
                 refusals.append(str(error))
             else:
                 scheduler, member = found
-                notes.append(f"{scheduler.title}: holds {member.name}")
+                notes.append(
+                    f"{scheduler.title}: the node is {scheduler.out_word} before the change, and returned "
+                    "to service once it is validated"
+                )
                 gone += workloads
+                gone += ((name, RESTARTED) for name in scheduler.restarted(member))
                 refusals += stuck
         refused = (f"apply would refuse: {reason}" for reason in refusals)
         return Preview((*notes, *refused), refused=bool(refusals), workloads=tuple(gone))
@@ -507,7 +512,7 @@ def _waiting_time(policy: DrainPolicy) -> str:
 
 def _how_it_leaves(workload: Workload, policy: DrainPolicy) -> str:
     if not workload.waited:
-        return "leaves"
+        return "is evicted"
     limit = workload.then or (policy.wait_timeout_s and _waiting_time(policy))
     stuck = f"; otherwise it cannot leave: {workload.problem}" if limit and workload.problem else ""
     return f"is waited for, {limit or _waiting_time(policy)}{stuck}"

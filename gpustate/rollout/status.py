@@ -64,18 +64,18 @@ def after_failure(run: str, command: str) -> str:
 
 def after_death(run: str, command: str) -> str:
     """The next step for a run whose controller died."""
-    if command:
-        return f"gpustate resume {run}, or: {command}"
-    return f"gpustate resume {run} on its machine, or its command again here"
+    elsewhere = "" if command else " on its machine, or its command again here"
+    return f"gpustate resume {run}{elsewhere}"
 
 
 def statuses(nodes: Sequence[InventoryNode], access: Accesses) -> list[Status]:
-    """Every member with GPUs, and every one that is held, of every scheduler that nodes name.
+    """Every member with GPUs, that is held, or that nodes are named as, of every scheduler that nodes name.
 
     Raises:
         GpustateError: a scheduler cannot be used.
     """
     found: dict[str, Scheduler] = {}
+    named = {name for node in nodes for name in (node.name, node.connection.host)}
     for node in nodes:
         for kind in dict.fromkeys(AGENTS.values()):
             scheduler = access(node, kind)
@@ -85,5 +85,5 @@ def statuses(nodes: Sequence[InventoryNode], access: Accesses) -> list[Status]:
         Status(title, member)
         for title, scheduler in found.items()
         for member in sorted(scheduler.members(), key=lambda one: one.name)
-        if member.counts or member.hold is not None
+        if member.counts or member.hold is not None or member.name in named
     ]

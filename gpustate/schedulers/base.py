@@ -164,6 +164,11 @@ class Scheduler(Protocol):
         """As messages name it: ``Kubernetes at https://...``."""
         ...
 
+    @property
+    def out_word(self) -> str:
+        """What a member is that it keeps new work away from: ``cordoned``."""
+        ...
+
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
         """Every node it knows, as this run has listed them, or as they are now."""
         ...
@@ -179,6 +184,10 @@ class Scheduler(Protocol):
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """What would have to leave."""
+        ...
+
+    def restarted(self, member: Member) -> Sequence[str]:
+        """What :meth:`refresh` restarts there."""
         ...
 
     def enter(self, why: Why, say: Say, stop: Stop) -> None:

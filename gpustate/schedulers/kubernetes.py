@@ -143,6 +143,11 @@ class Kubernetes:
         """As messages name it."""
         return f"Kubernetes at {self._api.server}"
 
+    @property
+    def out_word(self) -> str:
+        """A Node that takes no new pods."""
+        return "cordoned"
+
     # --- members -----------------------------------------------------------------------
 
     def _listed(self) -> _Lists:
@@ -350,6 +355,16 @@ class Kubernetes:
             )
             for name, (pod, words) in sorted(rows.items())
         ]
+
+    def restarted(self, member: Member) -> Sequence[str]:
+        """The DaemonSets of NVIDIA's whose pods are deleted there."""
+        pods = self._all_pods().get(member.name, [])
+        sets = (
+            f"DaemonSet {pod['metadata']['namespace']}/{(eviction.controller(pod) or {}).get('name')}"
+            for pod in pods
+            if eviction.is_operand(pod)
+        )
+        return sorted(set(sets))
 
     # --- hold and release --------------------------------------------------------------
 

@@ -332,6 +332,11 @@ class Slurm:
         """As messages name it."""
         return f"Slurm at {self._host}"
 
+    @property
+    def out_word(self) -> str:
+        """A node that takes no new jobs."""
+        return "drained"
+
     def _answer(self, command: str) -> tuple[int, str]:
         """Exit status and output; a host or slurmctld that has answered before may be away for a while."""
         if self._clock() < self._failed[0]:
@@ -453,6 +458,10 @@ class Slurm:
             )
             for job in self._jobs(member.name)
         ]
+
+    def restarted(self, member: Member) -> Sequence[str]:
+        """Nothing."""
+        return ()
 
     def _jobs(self, name: str) -> list[Job]:
         return read_jobs(self._run("squeue", "-h", "-a", "-w", name, "-O", _JOBS))

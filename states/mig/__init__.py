@@ -284,7 +284,7 @@ class MigLayoutApplied(State[Observed]):
             return Disruption.DRAIN, "the MIG mode of a GPU changes"
         return max(
             now, Disruption.DRAIN
-        ), "the layout is not there any more when the driver is loaded"
+        ), "the driver's reload has deleted the layout, which is then created again"
 
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)

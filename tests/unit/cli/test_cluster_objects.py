@@ -234,8 +234,8 @@ def test_drift_of_objects_alone_is_in_the_last_lines(
     monkeypatch.setattr(fleet, "run", probed)
     gate = Gate(Objects().answer)
     gate.open()
-    words = ["plugin.yaml", "-i", "n1,", "--cluster-objects"]
-    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    words = ["plugin.yaml", "-i", "n1,", "--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    words += ["--cluster-objects", "--install-nfd"]
     try:
         done = CliRunner().invoke(cli, ["drift", *words])
         data = json.loads(CliRunner().invoke(cli, ["drift", *words, "-o", "json"]).stdout)
@@ -247,6 +247,8 @@ def test_drift_of_objects_alone_is_in_the_last_lines(
     assert f" nodes and {total} of {total} objects differ from the policy" in sentence
     assert last.endswith(f" objects={total} objects_changed={total} objects_refused=0")
     assert done.exit_code == 2
+    command = f"gpustate apply {' '.join(words)}"
+    assert f"Apply the policy with: {command}" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,20 @@ def test_a_run_is_listed_with_what_it_changed_on_any_of_its_nodes(
     assert (
         capsys.readouterr().out == "r1  gpu[1-2] (2 nodes)  ann@ops1  changed slurm-gres, driver\n"
     )
+
+
+def test_a_run_that_did_not_change_a_node_is_told_from_no_run_at_all(
+    policy: Path, tmp_path: Path, gpustate: Cli
+) -> None:
+    policy.with_name("hosts").write_text(
+        "".join(
+            f"{name} ansible_connection=local gpustate_state_folder={tmp_path / name}\n"
+            for name in ("here", "there", "new")
+        )
+    )
+    apply(gpustate, "one", "-l", "there")
+    run = document(apply(gpustate, "two", "-l", "here", "-o", "json"))["run"]
+    rows = json.loads(gpustate("rollback", run, "-i", "hosts", "--dry-run", "-o", "json").out)
+    notes = {row["name"]: row["notes"] for row in rows["nodes"]}
+    assert notes["there"] == [f"nothing to roll back: run {run} did not change this node"]
+    assert notes["new"] == ["nothing to roll back: no run of gpustate is recorded here"]

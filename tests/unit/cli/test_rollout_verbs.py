@@ -14,6 +14,7 @@ STATES = 'states = ["filestates:LightFirst"]\n'
 HOST = "ansible_connection: local, gpustate_state_folder"
 NODES = tuple(f"n{number}" for number in range(1, 7))
 ON = ("-i", "hosts.yml")
+WAVES = "1 (n1), 1 (n2), 3 (n[3-5]), 1 (n6)"
 LIMIT = "at most 25% of a cluster out of service at a time"
 
 
@@ -57,19 +58,19 @@ def test_a_change_that_costs_a_drain_has_waves_and_says_so_first(
     assert plan(gpustate)["rollout"] == {
         "waves": [1, 1, 3, 1],
         "max_unavailable": "25%",
-        "text": f"1, 1, 3, 1; stops at the first failure; {LIMIT}",
+        "text": f"{WAVES}; stops at the first failure; {LIMIT}",
     }
     shown = gpustate("plan", "policy.yaml", *ON).out
-    assert f"1, 1, 3, 1; stops at the first failure; {LIMIT}" in shown
+    assert f"{WAVES}; stops at the first failure; {LIMIT}" in shown
     done = apply(gpustate)
     assert (done.status, texts(project)) == (0, ["one"] * 6), done
-    said = done.err.index("gpustate: waves: 1, 1, 3, 1; stops at the first failure")
+    said = done.err.index(f"gpustate: waves: {WAVES}; stops at the first failure")
     assert said < done.err.index(" started")
     assert "wave 4 of 4: 1 node" in done.err
     for verb in ("remove", "rollback"):
         source = ("policy.yaml",) if verb == "remove" else ()
         done = gpustate(verb, *source, *ON, "--yes")
-        assert (done.status, "waves: 1, 1, 3, 1;" in done.err) == (0, True), done
+        assert (done.status, f"waves: {WAVES};" in done.err) == (0, True), done
 
 
 def test_a_first_wave_that_fails_is_the_last_one(gpustate: Cli, project: Path) -> None:
@@ -91,7 +92,7 @@ def test_nodes_that_change_come_first(gpustate: Cli, project: Path) -> None:
     assert apply(gpustate, "-l", "n1,n2,n3,n4").status == 0
     assert plan(gpustate)["rollout"]["waves"] == [1, 1]
     done = apply(gpustate)
-    assert "waves: 1, 1; stops" in done.err
+    assert "waves: 1 (n5), 1 (n6); stops" in done.err
     assert "started: " not in done.err.partition("wave 1 of 2")[0]
     assert "changed=2 unchanged=4" in done.out
 
@@ -113,7 +114,7 @@ def test_the_command_line_and_the_policy_replace_the_defaults(
     write(project, rollout)
     assert plan(gpustate, *words)["rollout"]["waves"] == waves
     if "serial: [2" in rollout:
-        assert plan(gpustate)["rollout"]["text"].startswith("2, 4; stops at 3 failures;")
+        assert plan(gpustate)["rollout"]["text"].startswith("2 (n[1-2]), 4 (n[3-6]); stops at 3 ")
 
 
 @pytest.mark.parametrize(
@@ -190,11 +191,20 @@ def test_a_dry_run_of_every_verb_changes_nothing(gpustate: Cli, project: Path) -
 
 
 def test_help_has_its_options_below_headings(gpustate: Cli) -> None:
-    for verb in ("plan", "apply", "upgrade", "rollback", "remove"):
+    common = {"Options:", "Nodes and connection:"}
+    waves = {"Waves:", "Drain:"}
+    for verb, more in (
+        *(
+            (verb, waves | {"Output:"})
+            for verb in ("plan", "apply", "upgrade", "rollback", "remove")
+        ),
+        ("watch", waves | {"Policy:", "Kubernetes objects:"}),
+        ("drift", {"Policy:", "Kubernetes objects:", "Output:"}),
+    ):
         shown = gpustate(verb, "--help").out
         headings = [
             line for line in shown.splitlines() if line.endswith(":") and line[:1].isupper()
         ]
-        assert {"Options:", "Nodes and connection:", "Waves:", "Drain:", "Output:"} <= set(headings)
+        assert common | more <= set(headings)
         options = shown.partition("\nOptions:\n")[2].partition("\n\n")[0]
         assert sum(line.startswith("  -") for line in options.splitlines()) <= 9, options

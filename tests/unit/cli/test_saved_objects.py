@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fakeobjects import FakeObjects
 
-from gpustate import Policy
+from gpustate import Plan, Policy
 from gpustate.cli import objects
+from gpustate.core.change import Change
 from gpustate.core.inventory import Inventory, InventoryNode
-from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.errors import PolicyError, RefusedError
 from gpustate.formats import masking
 from gpustate.manifests import ClusterObjects, Component
 from gpustate.manifests.kinds import Kind
 from gpustate.plan import document as documents
 from gpustate.plan import html, markdown, render
+from gpustate.plan import objects as plan_objects
 from gpustate.states.nouveau import NouveauBlacklisted
 
+LABEL = Change("labels", "a", "b")
 PLUGIN = ("DaemonSet", "nvidia-device-plugin-daemonset")
 POLICY = Policy(
     NouveauBlacklisted(),
@@ -306,3 +310,46 @@ def test_a_failed_request_says_what_was_written_and_how_to_go_on(cluster: Cluste
     cluster.denied = {"list namespaces"}
     (done,) = made.apply([NodeResult("gpu1")])
     assert done["notes"] == ["nothing is written"]
+
+
+@pytest.mark.parametrize("refused", [{"status": NodeStatus.REFUSED}, {"would_refuse": True}])
+def test_a_plan_shows_no_object_that_refused_nodes_keep_from_changing(
+    cluster: Cluster, refused: dict[str, Any]
+) -> None:
+    nodes = [NodeResult("gpu1", **refused)]
+    (row,) = found().plan(nodes)
+    assert (row["objects"], row["notes"]) == (
+        [],
+        ["no object changes: no node of the cluster can be changed"],
+    )
+    assert actions(found().plan(nodes, drift=True)) == {"create"}, "drift compares all the same"
+    assert actions(found().plan([*nodes, NodeResult("gpu1")])) == {"create"}
+
+
+def test_the_removal_of_the_device_plugin_is_not_without_consequence(cluster: Cluster) -> None:
+    found().apply([NodeResult("gpu1")])
+    nodes = [NodeResult("gpu1", states=[StateResult("s", Outcome.PENDING, Plan((LABEL,)))])]
+    made = documents.plan_document(POLICY, "p.yaml", nodes, run="r", created="", context=CONTEXT)
+    without = replace(POLICY.cluster or ClusterObjects(), device_plugin=Component(enabled=False))
+    document = found(POLICY.with_cluster(without)).document(made, nodes)
+    words = "no new pod gets a GPU of these Nodes"
+    assert any(words in note for note in document["clusters"][0]["notes"])
+    assert words in render.nodes_page(document).plain()
+    asked = f"Apply to gpu1, without disruption of what runs; {words}?"
+    assert render.question(document, "apply", forks=1) == asked
+    kept = found().document(made, nodes)
+    assert words not in str(kept["clusters"])
+    assert render.question(kept, "apply", forks=1) == "Apply to gpu1, without disruption?"
+
+
+def test_node_feature_discovery_is_not_deleted_without_a_word(cluster: Cluster) -> None:
+    settings = POLICY.cluster or ClusterObjects()
+    installed = replace(settings, node_feature_discovery={})
+    found(POLICY.with_cluster(installed)).apply([NodeResult("gpu1")])
+    (row,) = found().plan([NodeResult("gpu1")])
+    assert "node feature discovery is deleted; to keep it, add --install-nfd" in row["notes"]
+
+
+def test_a_field_of_an_object_is_shown_as_json() -> None:
+    change = {"field": "spec", "before": None, "after": {"a": [True, "x"]}}
+    assert plan_objects.change_text(change) == 'spec: none -> {"a": [true, "x"]}'

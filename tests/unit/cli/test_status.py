@@ -68,6 +68,7 @@ class FakeCluster:
     """A cluster whose Lease a run holds."""
 
     title = "Kubernetes at test"
+    out_word = "cordoned"
 
     def __init__(self, progress: Any = PROGRESS, control: str = "") -> None:
         self.lease = Standing("ann@ops1 run r1", json.dumps(progress), control)
@@ -97,6 +98,10 @@ CLUSTERS: list[FakeCluster] = []
 
 class FakeScheduler:
     title = "Kubernetes at test"
+    out_word = "cordoned"
+
+    def restarted(self, member: Member) -> list[str]:
+        return []
 
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
         return MEMBERS
@@ -208,13 +213,16 @@ def test_the_next_step_is_the_command_of_the_run_as_far_as_it_is_known(
         "serial": "1,2",
         "no_lock": True,
     }
-    records.begin("r1", "upgrade", "p.yaml", options, person="ann", born="", created="")
+    record = records.begin("r1", "upgrade", "p.yaml", options, person="ann", born="", created="")
+    text = run("-i", inventory)
+    assert text.count("next: fix the node, then run: gpustate resume r1; the node is") == 2
+    records.end(record, interrupted=False)
     text = run("-i", inventory)
     command = "gpustate upgrade p.yaml -i hosts.yml --serial 1,2 --driver 580 -l b,c"
     assert text.count(f"next: fix the node, then run: {command}; the node is released when") == 2
     CLUSTERS.clear()
     monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: MEMBERS)
-    assert f"if run r1 is dead: gpustate resume r1, or: {command}" in run("-i", inventory)
+    assert "if run r1 is dead: gpustate resume r1\n" in run("-i", inventory)
 
 
 def test_a_node_is_shown_in_the_phase_of_its_hold_where_the_run_has_published_an_older_one(
@@ -547,3 +555,11 @@ def test_the_run_is_named_where_several_are_running(
     monkeypatch.setattr(running, "ANSWER_S", 0.0)
     assert "run r6" in verb("pause", "r6")
     assert RecordBoard("r5").control() == ""
+
+
+def test_nodes_of_the_inventory_count_before_they_have_gpus(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = tuple(Member(name, True, True, counts=False) for name in ("gpu1", "gpu2", "web"))
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh_=fresh, fresh=False: fresh_)
+    assert run("-i", inventory).endswith("nodes=2 in_service=2 out_of_service=0\n")

@@ -11,6 +11,7 @@ import pytest
 from commandline import Cli
 
 import gpustate as package
+from gpustate.engine import records
 
 NAMED, PRINTED, LISTED, KEY = (
     *("S3cr3t-by-its-name", "S3cr3t-in-an-output", "S3cr3t-in-an-added-file", "S3cr3t-in-a-key"),
@@ -133,3 +134,19 @@ def test_a_rollback_has_no_policy_and_its_run_is_not_taken_for_one(
     run = json.loads(gpustate("history", "-o", "json").out)["runs"][-1]["run"]
     done = gpustate("support-bundle", "-i", "hosts.yml", "-l", "gpu1", "--run", run, "b.tar.gz")
     assert "missing: policy.json: a rollback has no policy of its own" in done.err
+
+
+def test_a_killed_run_of_other_nodes_is_not_taken(
+    gpustate: Cli, site: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    gpustate("apply", "policy.py", "-i", "hosts.yml", "--yes", "-l", "gpu1")
+    about = {"person": "ann", "born": "", "created": ""}
+    killed = records.begin("29990101-000000-aaaaaa", "apply", "p", {}, nodes=["away"], **about)
+    assert killed is not None
+    gpustate("support-bundle", "-i", "hosts.yml", "-l", "gpu1", "b.tar.gz")
+    record = json.loads(contents(site / "b.tar.gz")["run/record.json"])
+    assert record["options"]["limit"] == "gpu1"
+    gpustate("support-bundle", "-i", "hosts.yml", "-l", "away", "b.tar.gz")
+    assert json.loads(contents(site / "b.tar.gz")["run/record.json"])["run"] == killed.stem

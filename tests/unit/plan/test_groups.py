@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpustate.plan.groups import counts, group, totals
-from gpustate.plan.overview import overview
+from gpustate.plan.overview import at_worst, overview, summary
 
 
 def change(cost: str = "none", **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_a_node_s_own_name_in_a_reason_splits_no_group_and_is_nobody_s_in_it() -
         for n in ("gpu1", "gpu2")
     ]
     (one,) = group(nodes)
-    assert one.node["reason"] == "(node): no route to (node).example"
+    assert one.node["reason"] == "NODE: no route to NODE.example"
     assert [g.node["reason"] for g in group(nodes[:1])] == ["gpu1: no route to gpu1.example"]
 
 
@@ -114,3 +114,40 @@ def test_numbers_of_processes_and_ids_of_containers_break_no_group() -> None:
     other["states"][0]["notes"][0] += " and more"
     assert len(group([one, two, other])) == 2
     assert "pid 17 " in group([one])[0].node["states"][0]["notes"][0]
+
+
+def test_the_first_page_names_a_downgrade_and_nothing_of_refused_states() -> None:
+    def of(outcome: str, name: str, before: str, after: str) -> dict[str, Any]:
+        versions = [{"name": name, "before": before, "after": after}]
+        return {**pending("s", "none"), "outcome": outcome, "versions": versions}
+
+    states = [
+        of("would change", "driver", "580.178.04", "570.211.01"),
+        of("would change", "container toolkit", "1.9.0-1", "1.18.2-1"),
+        of("refused", "fabric-manager", "570.211.01-1", ""),
+    ]
+    (mixed,) = group([node("gpu1", *states, status="refused", proceeds=True)])
+    assert summary(mixed) == [
+        (
+            "versions",
+            "driver 580.178.04 -> 570.211.01 (downgrade), container toolkit 1.9.0-1 -> 1.18.2-1",
+        )
+    ]
+
+
+def test_a_reset_and_a_reboot_say_that_workloads_leave_before() -> None:
+    def words(*states: dict[str, Any]) -> tuple[str, dict[str, str]]:
+        (one,) = group([node("gpu1", *states)])
+        return at_worst(one), dict(summary(one))
+
+    worst, rows = words({**later("mig", "reset"), "condition": "the MIG mode changes"})
+    assert worst == "reset (after a drain), on a condition"
+    assert "GPU workloads must leave" in rows["possibly"]
+    assert rows["reboots"] == "none"
+    worst, rows = words(pending("kernel", "reboot"))
+    assert (worst, rows["reboots"]) == (
+        "reboot (after a drain)",
+        "yes, once its workloads have left",
+    )
+    worst, rows = words(pending("driver", "drain"))
+    assert (worst, rows["reboots"]) == ("drain", "none")

@@ -12,7 +12,8 @@ from gpustate.core.change import Change
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.inventory import select
-from gpustate.plan import document, markdown, render
+from gpustate.plan import document, html_result, markdown, markdown_result, render
+from gpustate.reporting import runs
 
 
 def page(*nodes: NodeResult, **how: Any) -> str:
@@ -64,7 +65,7 @@ def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_p
         condition="the MIG mode changes",
     )
     version = Change("library", "570.1", "580.2", Disruption.DRAIN, label="driver version")
-    pods = (("a/train-0", "leaves"), ("a/train-1", "is waited for, 60 s at most"))
+    pods = (("a/train-0", "is evicted"), ("a/train-1", "is waited for, 60 s at most"))
     nodes = [
         NodeResult("gpu1", states=[pending("nouveau", unload)]),
         NodeResult("gpu2", states=[pending("driver", version), mig], workloads=pods, notes=["old"]),
@@ -75,26 +76,32 @@ def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_p
         nodes,
         run="r",
         created="2026-11-21T07:55:00Z",
-        context={"inventory": "hosts", "person": "a@b", "retry": ["gpustate", "plan", "p.yml"]},
+        context={
+            "inventory": "hosts",
+            "person": "a@b",
+            "retry": ["gpustate", "plan", "p.yml", "-i", "hosts"],
+        },
     )
     assert render.nodes_page(made).plain() == golden("""
-        gpu1  at worst: reboot
-          possibly  reboot (the node reboots): nouveau, only if a program keeps nouveau loaded
-        gpu2  at worst: reset
+        gpu1  at worst: reboot (after a drain), on a condition
+          possibly  reboot (all workloads must leave, the node reboots): nouveau, only if a program keeps nouveau loaded
+          reboots   only if a program keeps nouveau loaded
+        gpu2  at worst: reset (after a drain), on a condition
           versions  driver 570.1 -> 580.2
           surely    drain (GPU workloads must leave): driver
-          possibly  reset (a GPU is reset): mig, only if the MIG mode changes
+          possibly  reset (GPU workloads must leave, a GPU is reset): mig, only if the MIG mode changes
           reboots   none
           note      old
           in use    2 pods of a
-            gpu2  a/train-0, a/train-1 (is waited for, 60 s at most)
-        way back  gpustate rollback RUN -i hosts (RUN as apply prints it; restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)
+            gpu2      a/train-0 (is evicted), a/train-1 (is waited for, 60 s at most)
+        failure   a node whose change fails stays out of service; nothing is rolled back without --rollback-on-failure
+        way back  gpustate rollback RUN -i hosts (RUN as apply prints it; --dry-run shows what it costs; restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)
 
         Changes:
-        gpu1  at worst: reboot
+        gpu1  at worst: reboot (after a drain), on a condition
           ~ nouveau  <=reboot reboot only if a program keeps nouveau loaded
                  loaded: - nouveau
-        gpu2  at worst: reset
+        gpu2  at worst: reset (after a drain), on a condition
           ~ driver  drain
                  driver version: 570.1 -> 580.2
           ? mig     <=reset  reset only if the MIG mode changes; decided after driver is applied
@@ -117,10 +124,10 @@ def test_busy_nodes_with_other_pods_each_are_one_group_on_one_page() -> None:
                 )
             ],
             workloads=(
-                *((f"team-{n % 3}/train-{n}-{i}", "leaves") for i in range(n % 7)),
-                (f"a/train-{n}", "leaves"),
+                *((f"team-{n % 3}/train-{n}-{i}", "is evicted") for i in range(n % 7)),
+                (f"a/train-{n}", "is evicted"),
             ),
-            notes=[f"Kubernetes at test: holds gpu{n:03}"],
+            notes=[f"Kubernetes at test: no label on gpu{n:03}"],
         )
         for n in range(120)
     ]
@@ -251,15 +258,15 @@ def test_the_question_repeats_nodes_cost_and_waves() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (Change("n", None, "1"), "n: null -> 1"),
-        (Change("n", "a", None), "n: a -> null"),
-        (Change("n", True, False), "n: true -> false"),
+        (Change("n", None, "1"), "n: none -> 1"),
+        (Change("n", "a", None), "n: a -> none"),
+        (Change("n", True, False), "n: yes -> no"),
         (Change("n", ["a", "b"], ["b", "c"]), "n: + c - a"),
         (Change("n", ["a", "b"], ["b", "a"]), "n: order"),
         (Change("n", {"a": 1, "b": 2}, {"a": 1, "b": 3}), "n: b: 2 -> 3"),
         (
             Change("n", {}, dict.fromkeys("abcdef", 1)),
-            "n: a: null -> 1; b: null -> 1; c: null -> 1; d: null -> 1 and 2 more",
+            "n: a: none -> 1; b: none -> 1; c: none -> 1; d: none -> 1 and 2 more",
         ),
         (Change("n", "x" * 100, "y"), f"n: {'x' * 69}... -> y"),
         (Change("n", "a\nb\n", "c"), "n: 2 lines -> c"),
@@ -319,14 +326,14 @@ def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
     assert page(row) == golden("""
         gpu1
           ~ s
-                 packages: p0: 1 -> 2; p1: 1 -> 2; p2: 1 -> null; r0: null -> 3 and 2 more
+                 packages: p0: 1 -> 2; p1: 1 -> 2; p2: 1 -> none; r0: none -> 3 and 2 more
                  held: + h0, h1, h2, h3, h4, h5 and 2 more - a, b
                  few: a: 1 -> 2
     """)
     assert page(row, diff=True) == golden("""
         gpu1
           ~ s
-                 packages: p0: 1 -> 2; p1: 1 -> 2; p2: 1 -> null; r0: null -> 3 and 2 more
+                 packages: p0: 1 -> 2; p1: 1 -> 2; p2: 1 -> none; r0: none -> 3 and 2 more
                  ~ p0: 1 -> 2
                  ~ p1: 1 -> 2
                  - p2: 1
@@ -422,3 +429,21 @@ def test_equal_labels_of_many_nodes_are_shown_once() -> None:
     lines = render.objects_page({"clusters": [data]}).plain().splitlines()
     assert len(lines) == 3, lines
     assert lines[1] == "  ~ node/gpu[001-120] (120 objects)  update"
+
+
+def test_an_interrupted_run_has_one_next_command_and_shows_no_change_as_done() -> None:
+    states = [
+        StateResult("driver", Outcome.INTERRUPTED, Plan((CONF,)), reason="stopped before its end"),
+        StateResult("cdi", Outcome.NOT_RUN, reason="because driver interrupted"),
+    ]
+    node = NodeResult("gpu1", NodeStatus.INTERRUPTED, "driver: stopped before its end", states)
+    made = result(node)
+    made |= {"exit_code": 130, "context": {"retry": ["gpustate", "apply", "p.yml", "-i", "h"]}}
+    text = render.troubles_page(made).plain()
+    assert "interrupted: stopped before its end; it was to change:" in text
+    assert "Retry" not in text
+    outcome = runs.Outcome(130, "", [node], interrupted=True)
+    report = {"about": {"verb": "apply"}, "outcome": outcome.data()}
+    for page_ in (html_result.report(made, report), markdown_result.report(made, report)):
+        assert page_.count("gpustate resume r") == 1
+        assert "Retry" not in page_

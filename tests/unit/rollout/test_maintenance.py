@@ -34,10 +34,18 @@ from gpustate.schedulers.base import (
 IN_SERVICE = Member("n1", ready=True, schedulable=True)
 
 
+CORDONED = (
+    "Kubernetes at test: the node is cordoned before the change, and returned to service once it is "
+    "validated"
+)
+RESTARTED = ("DaemonSet nvidia/device-plugin", "is restarted")
+
+
 @dataclass
 class FakeScheduler:
     """One member, and every call. ``fails``: calls that raise."""
 
+    out_word = "cordoned"
     title: str = "Kubernetes at test"
     current: Member = IN_SERVICE
     found: tuple[Workload, ...] = ()
@@ -64,6 +72,9 @@ class FakeScheduler:
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         return self.found
+
+    def restarted(self, member: Member) -> Sequence[str]:
+        return ("DaemonSet nvidia/device-plugin",) if self.title.startswith("Kubernetes") else ()
 
     def enter(self, why: Why, say: Say, stop: Stop) -> None:
         if "enter" in self.fails:
@@ -355,7 +366,7 @@ def test_a_member_whose_kubelet_does_not_run_is_held_too(facts: NodeFacts) -> No
     """Its pods run on without the kubelet."""
     scheduler = FakeScheduler()
     found = maintenance(Kubernetes=scheduler)
-    assert found.preview(stopped(facts)).notes[0].startswith("Kubernetes at test: holds n1")
+    assert found.preview(stopped(facts)).notes[0].startswith(CORDONED)
     found.begin(stopped(facts), said, never)
     assert scheduler.calls[:2] == ["hold changes driver", "drain gpu"]
 
@@ -586,11 +597,11 @@ def test_a_plan_names_what_leaves_and_what_cannot() -> None:
     preview = maintenance(Kubernetes=scheduler).preview(subject())
     assert preview == Preview(
         (
-            "Kubernetes at test: holds n1",
+            CORDONED,
             "apply would refuse: Kubernetes at test: n1 cannot be drained: a/alone: no controller",
         ),
         refused=True,
-        workloads=(("a/train", "leaves"),),
+        workloads=(("a/train", "is evicted"), RESTARTED),
     )
     foreign = FakeScheduler(current=Member("n1", True, False, foreign=("cordoned by bob",)))
     preview = maintenance(Kubernetes=foreign).preview(subject())
@@ -617,17 +628,19 @@ def test_a_plan_says_what_is_waited_for_and_how_long(limit_s: float, words: str)
     stuck = "; otherwise it cannot leave: a budget" if limit_s else ""
     assert preview.workloads == (
         ("a/job", f"is waited for, {words}{stuck}"),
-        ("a/train", "leaves"),
+        ("a/train", "is evicted"),
+        RESTARTED,
     )
     assert not preview.refused
 
 
 def test_a_plan_says_of_each_job_what_becomes_of_it_at_the_limit() -> None:
     scheduler = FakeScheduler(
+        "Slurm at test",
         found=(
             Workload("job 1 of ann", True, waited=True, then="requeued after 60 s"),
             Workload("job 2 of bob", True, "Requeue=0", waited=True, then="60 s at most"),
-        )
+        ),
     )
     preview = maintenance(Slurm=scheduler).preview(subject(Disruption.RESET, "slurmd"))
     assert preview.workloads == (

@@ -23,6 +23,7 @@ class FakeCluster:
     """A scheduler and the protocol, which notes what is done; ``fails``: calls that raise."""
 
     title = "Kubernetes at x"
+    out_word = "cordoned"
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -52,6 +53,9 @@ class FakeCluster:
 
     def member(self, facts: NodeFacts, name: str) -> Member:
         return Member(self.node, ready=True, schedulable=True)
+
+    def restarted(self, member: Member) -> list[str]:
+        return []
 
     def members(self, *, fresh: bool = False) -> list[Member]:
         return []

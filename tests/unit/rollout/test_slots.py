@@ -22,10 +22,14 @@ class Cluster:
     """Members by name."""
 
     title = "test"
+    out_word = "cordoned"
 
     def __init__(self, count: int) -> None:
         self.lists = 0
         self.all = {f"n{i}": Member(f"n{i}", True, True) for i in range(count)}
+
+    def restarted(self, member: Member) -> list[str]:
+        return []
 
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
         assert fresh
