@@ -10,7 +10,7 @@ from gpustate.cli import common, objects, watching
 from gpustate.errors import EXIT_PENDING
 
 
-@click.command()
+@click.command(cls=common.Verb)
 @common.policy_argument
 @common.inventory_options
 @common.policy_options
@@ -21,13 +21,16 @@ from gpustate.errors import EXIT_PENDING
     help="Cluster of the nodes, to read labels of Nodes and, with --cluster-objects, its objects [default: the inventory variable gpustate_kubeconfig].",
 )
 @objects.object_options
-@click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
-@click.option(
-    "--diff",
-    is_flag=True,
-    help="Show file contents and long lists in full; secrets stay masked.",
+@common.options(
+    click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
+    click.option(
+        "--diff",
+        is_flag=True,
+        help="Show file contents and long lists in full; secrets stay masked.",
+    ),
+    click.option("--all", "whole", is_flag=True, help="Include states without drift."),
+    heading="Output",
 )
-@click.option("--all", "whole", is_flag=True, help="Include states without drift.")
 @watching.watch_options
 @click.option("--exit-zero-on-changes", is_flag=True, help="Exit 0 even if there is drift.")
 def drift(

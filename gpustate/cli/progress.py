@@ -8,10 +8,13 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
+from gpustate.core.inventory import DEFAULT_STATE_FOLDER
 from gpustate.engine.events import Event
 from gpustate.formats.words import cut, printable
 
 _SHOWN = 20
+#: Steps that write gpustate's own files, of which a validation has dozens, are only in the stream of events.
+_OWN_FILES = f"write {DEFAULT_STATE_FOLDER}/"
 #: What nodes at work are doing, by their newest event.
 _PHASES = {
     "draining": "draining",
@@ -100,7 +103,7 @@ class Progress:
             )
         if self._live is not None:
             self._live.update(self._table())
-        elif not self._quiet and event.kind in _PLAIN:
+        elif not self._quiet and event.kind in _PLAIN and not event.text.startswith(_OWN_FILES):
             state = f" {event.state}:" if event.state else ""
             text = event.text or event.kind
             print(

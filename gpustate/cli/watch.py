@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpustate.watch.watcher import Round, Signals
 
 
-@click.command()
+@click.command(cls=common.Verb)
 @common.policy_argument
 @common.inventory_options
 @common.policy_options

@@ -37,3 +37,17 @@ def test_without_waves_and_nodes_at_work_there_is_little_to_say() -> None:
 def test_a_wave_is_a_line_of_its_own_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Progress(["gpu1"]).event(Event("", "wave", "wave 1 of 2: 1 node"))
     assert capsys.readouterr().err == "gpustate: wave 1 of 2: 1 node\n"
+
+
+def test_a_log_has_no_line_for_each_file_of_the_validation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A validation writes dozens of files of gpustate's own; its result and its unit are what matters."""
+    steps = [f"write /var/lib/gpustate/validator/{n}.py" for n in range(30)]
+    steps += ["write /etc/systemd/system/gpustate-validate.service", "validate the node"]
+    progress = Progress(["gpu1"])
+    for text in steps:
+        progress.event(Event("gpu1", "step", text, "validator"))
+    assert capsys.readouterr().err.splitlines() == [
+        f"gpu1 step validator: {text}" for text in steps[-2:]
+    ]
