@@ -125,9 +125,13 @@ class DriverParameters(SolvedState[Observed]):
         )
 
     def _branches(self) -> tuple[int, ...]:
+        branch, known = self.branch, drivernames.KNOWN_BRANCHES
         if self.version is not None and self.version not in branches.CHANNELS:
-            return (driverset.branch_of(self.version),)
-        return drivernames.KNOWN_BRANCHES if self.branch is None else (self.branch,)
+            branch = driverset.branch_of(self.version)
+        if branch is None:
+            return known
+        # For one that is not known, a refusal names those that are offered.
+        return (branch,) if branch in known else (branch, *known)
 
     def per_kernel(self) -> tuple[str, ...]:
         """The same for names that carry a kernel's release."""

@@ -930,6 +930,13 @@ def test_an_ended_branch_of_ubuntus_archive_is_refused_with_the_one_that_follows
     )
 
 
+def test_branches_are_looked_up_to_name_what_is_offered_instead_of_an_unknown_one() -> None:
+    names = dict(DriverInstalled(branch=999).names_to_query())["ubuntu"]
+    assert {"nvidia-utils-999", "nvidia-utils-580", "nvidia-utils-570"} <= set(names)
+    known = dict(DriverInstalled(branch=580).names_to_query())["ubuntu"]
+    assert "nvidia-utils-570" not in known
+
+
 def test_an_ended_branch_of_the_archive_is_none_of_a_repository_that_has_it() -> None:
     node = World(gpu(), versions=(), os_id="ubuntu")
     for name in (
