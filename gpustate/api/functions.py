@@ -185,6 +185,7 @@ def apply(
     context: Mapping[str, Any] | None = None,
     read_policy: Callable[[str], Policy] = load_policy,
     partly_applied: bool = False,
+    resumes: str = "",
 ) -> ApplyResult:
     """Apply a policy, or a plan exactly as it was made, without confirmation.
 
@@ -207,6 +208,7 @@ def apply(
         read_policy: loads the policy of a saved plan, for the secrets that plans do not contain.
         partly_applied: the plan was applied in part already, so the nodes are not compared with its
             observations; the announced disruption of each state is still enforced.
+        resumes: id of the interrupted run that this one continues: a rollback of either undoes both.
 
     Raises:
         GpustateError: policy, plan, inventory, lock file or rules are invalid; no node was reached.
@@ -225,6 +227,7 @@ def apply(
         "max_disruption": max_disruption,
         "run": run or fleet.new_run_id(),
         "ticket": " ".join(reason.split()),
+        "resumes": resumes,
         "all_or_nothing": all_or_nothing,
         "forecast": True,
         "rollback_on_failure": rollback_on_failure,

@@ -401,6 +401,7 @@ def carry_out(
                 all_or_nothing=bool(options.get("all_or_nothing")),
                 strategy=strategy_of(options),
                 reason=options.get("reason") or "",
+                resumes=options.get("resumes") or "",
                 schedulers=schedulers_of(options),
                 events=watching.listener(watchers, listen),
                 stop=stop,

@@ -257,7 +257,7 @@ def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
             fix="run the same command again: it continues where the nodes are",
         )
     options["max_disruption"] = LEVEL.convert(options.get("max_disruption", "reboot"), None, None)
-    options["yes"] = True
+    options |= {"yes": True, "resumes": record["run"]}
     options |= own  # records do not contain them
     prompts = options.get("ask_become_pass") or options.get("ask_vault_pass")
     if prompts and not os.isatty(0):

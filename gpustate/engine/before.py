@@ -66,6 +66,7 @@ class RunBefore:
         person: who ran it.
         reason: the ticket or reason.
         undoes: the run that it rolled back; empty: it was none.
+        resumes: the interrupted run that it continued, whose way back is its own; empty: none.
         states: by name.
         drain: how workloads left by its policy, as data; empty: by the defaults.
         rollout: how many nodes changed at a time by its policy, as data; empty: by the defaults.
@@ -78,6 +79,7 @@ class RunBefore:
     person: str = ""
     reason: str = ""
     undoes: str = ""
+    resumes: str = ""
     states: Mapping[str, StateBefore] = field(default_factory=dict[str, StateBefore])
     drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -234,6 +236,7 @@ def read(line: str) -> RunBefore | None:
             str(data["person"]),
             str(data["reason"]),
             str(data["undoes"]),
+            str(data.get("resumes", "")),
             states,
             dict(data.get("drain", {})),
             dict(data.get("rollout", {})),
@@ -277,12 +280,13 @@ def target(records: Sequence[RunBefore], run: str = "") -> str:
         records: of the node, oldest first.
         run: the one a person named; empty: the last one, or the one that the last rollback undid.
     """
-    if run:
-        return run if any(one.run == run for one in records) else ""
-    if not records:
-        return ""
-    last = records[-1]
-    return last.undoes or last.run
+    if not run and records:
+        run = records[-1].undoes or records[-1].run
+    found = next((one for one in records if run and run in (one.run, one.resumes)), None)
+    by_run = {one.run: one for one in records}
+    while found is not None and found.resumes in by_run:  # a node was half changed between them
+        found = by_run.pop(found.resumes)
+    return "" if found is None else found.run
 
 
 def way_back(

@@ -68,7 +68,7 @@ class Request:
         last_in_image: create the last states of a node that is the root of an image.
         rollback_on_failure: a node whose change failed goes back to before the run; where that ends the run, the
             other nodes of its wave that were changed go back, too.
-        undoes: see :class:`gpustate.engine.walk.Options`.
+        undoes, resumes: see :class:`gpustate.engine.walk.Options`.
         drains: how workloads of nodes leave, where they do not leave by the policy.
     """
 
@@ -96,6 +96,7 @@ class Request:
     maintenance: Maintenance = NO_MAINTENANCE
     rollback_on_failure: bool = False
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
+    resumes: str = ""
     drains: Mapping[str, DrainPolicy] = field(default_factory=dict[str, DrainPolicy])
 
     def leaving(self) -> dict[str, DrainPolicy]:
@@ -342,6 +343,7 @@ def run(
         checks=request.checks,
         maintenance=request.maintenance,
         undoes=request.undoes,
+        resumes=request.resumes,
         drains=request.leaving(),
         rollout=request.policy.rollout.as_data(),
         surveying=lambda: turns.surveying,

@@ -52,11 +52,12 @@ def roll_back(
     why = because or result.reason
     try:
         records = _records(resolved, session(resolved.node))
-        if before.target(records, options.run) == "" and not out_of_service(result):
+        undone = before.target(records, options.run) or options.run
+        if all(one.run != undone for one in records) and not out_of_service(result):
             return
         way = before.way_back(
             records,
-            options.run,
+            undone,
             {state.name: type(state) for state in states},
             {state.name: parameters(state) for state in states},
         )
@@ -76,7 +77,7 @@ def roll_back(
             announced=None,
             surveying=lambda: False,
             checks=(),
-            undoes={result.name: options.run},
+            undoes={result.name: undone},
         ),
         stop,
         lambda event: None if event.kind == "finished" else listen(event),

@@ -80,6 +80,7 @@ class Options:
         checks: further reasons not to change a node.
         maintenance: takes nodes out of service for a change, and back.
         undoes: the run that this one rolls back, by node.
+        resumes: the interrupted run that this one continues; empty: none.
         drains: how workloads of nodes leave, recorded for a rollback; empty: by the defaults.
         rollout: how many nodes change at a time by the policy, likewise.
         shared: what probes keep for the other nodes of the run.
@@ -104,6 +105,7 @@ class Options:
     checks: Sequence[gate.NodeCheck] = ()
     maintenance: Maintenance = NO_MAINTENANCE
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
+    resumes: str = ""
     drains: Mapping[str, DrainPolicy] = field(default_factory=dict[str, DrainPolicy])
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
     shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
@@ -233,6 +235,7 @@ class Walk:
             options.holder.name,
             options.ticket,
             options.undoes.get(name, ""),
+            options.resumes,
             before.record(self.states, observations, results, self._as_seen_by),
             options.drains[name].as_data() if name in options.drains else {},
             options.rollout,

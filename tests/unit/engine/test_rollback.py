@@ -807,3 +807,23 @@ def test_kept_packages_that_a_rollback_does_not_install_are_not_named(tmp_path: 
         "nvidia-container-toolkit 1.18.2-1",
         "nvidia-utils-580-server 580.178.04-0ubuntu0.24.04.1",
     )
+
+
+def test_a_resumed_run_and_the_one_that_it_continued_go_back_together() -> None:
+    """Between them the node was half changed; a node that only the second one changed goes back by either name."""
+    first, begun = RunBefore("r1"), RunBefore("r2")
+    again = RunBefore("r3", resumes="r2")
+    once_more = RunBefore("r4", resumes="r3")
+    read = before.read(again.text())
+    assert read is not None
+    assert read.resumes == "r2"
+    half = (first, begun, again, once_more)
+    assert [before.target(half, run) for run in ("r1", "r2", "r3", "r4", "")] == [
+        "r1",
+        *["r2"] * 4,
+    ]
+    other = (first, again)
+    assert [before.target(other, run) for run in ("r2", "r3", "", "r9")] == ["r3", "r3", "r3", ""]
+    undo = RunBefore("r5", undoes="r3")
+    assert before.target((*half, undo)) == "r2"
+    assert before.target((*half, undo), "r5") == "r5"
