@@ -75,6 +75,31 @@ class Watches(Refuses):
         return Preview()
 
 
+class Releases(Refuses):
+    """Tells what it does before and after a change."""
+
+    def begin(self, subject: Subject, say: Any, stop: Any) -> None:
+        say("holding n1")
+
+    def end(self, subject: Subject, failed: str, say: Any) -> tuple[str, ...]:
+        say("restarting nvidia-device-plugin")
+        say("released n1")
+        return ()
+
+
+def test_events_tell_the_return_to_service_from_the_drain(
+    node: InventoryNode, tmp_path: Path
+) -> None:
+    told: list[Event] = []
+    state = First(path=str(tmp_path / "a"), cost="drain")
+    fleet.run(request(node, state, maintenance=Releases()), told.append)
+    assert [(e.kind, e.text) for e in told if e.text.endswith(("n1", "-plugin"))] == [
+        ("draining", "holding n1"),
+        ("releasing", "restarting nvidia-device-plugin"),
+        ("releasing", "released n1"),
+    ]
+
+
 class Lacking(Second):
     """Cannot choose before the first has run."""
 

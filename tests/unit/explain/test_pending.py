@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpustate.cli.explain import ranges
 from gpustate.cluster.scheduling import unmet_selector, untolerated
 from gpustate.cluster.snapshots import Snapshot
 from gpustate.explain.pending import Explanation, explain
@@ -400,3 +401,8 @@ def test_affinity_is_as_the_scheduler_has_it(expression: Json, *, fits: bool) ->
     assert (unmet_selector(one, node(labels={"n": "5"})) == "") == fits
     terms.append({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu1"]}]})  # type: ignore[dict-item]
     assert unmet_selector(one, node()) == ""
+
+
+def test_two_real_nodes_do_not_drown_in_many_virtual_ones() -> None:
+    names = [*(f"virtual{n}" for n in range(1, 301)), "gpu1", "gpu2"]
+    assert ranges(names) == ["gpu[1-2]", "virtual[1-300]"]
