@@ -10,7 +10,7 @@ import click
 
 from gpustate.cli import common
 from gpustate.cli.common import F
-from gpustate.errors import GpustateError, UsageError
+from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
     from gpustate.reporting.runs import Outcome
@@ -82,8 +82,6 @@ def show_plan(
         show(render.nodes_page(made, diff=diff, whole=whole))
         if verb == "plan":
             show(render.notes_page(made["notes"]))
-        if verb != "drift":
-            show(render.fleet_page(made))
         show(render.troubles_page(made, diff=diff, whole=whole))
         show(render.objects_page(made, whole=whole))
         if verb != "drift":
@@ -99,7 +97,9 @@ def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
     if kind == "json":
         return common.as_json(made)
     if kind == "html":
-        return _html(made)
+        from gpustate.plan import html
+
+        return html.report(made)
     if kind == "markdown":
         from gpustate.plan import markdown
 
@@ -109,7 +109,6 @@ def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
     pages = (
         render.nodes_page(made, diff=diff, whole=whole),
         render.notes_page(made["notes"]),
-        render.fleet_page(made),
         render.troubles_page(made, diff=diff, whole=whole),
         render.objects_page(made, whole=whole),
     )
@@ -166,29 +165,3 @@ def _result_text(
         render.objects_page(document),
     )
     return "".join(page.plain() for page in pages) + f"{document['summary']}\n"
-
-
-def _html(made: Mapping[str, Any]) -> str:
-    from gpustate.plan import html
-
-    try:
-        return html.report(made, order=_order(made))
-    except GpustateError:
-        # A plan from another machine may have states that are not registered here.
-        return html.report(made)
-
-
-def _order(made: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """States in the order they are applied, each with its reasons."""
-    from gpustate import registry
-    from gpustate.core.policy import build as build_state
-    from gpustate.graph.about import describe_reasons
-    from gpustate.graph.build import build, reverse
-    from gpustate.graph.order import order
-
-    rows = made["policy"]["states"]
-    states = [build_state(registry.get(row["state"]), row["parameters"]) for row in rows]
-    graph = build(states)
-    if states and all(state.absent for state in states):
-        graph = reverse(graph)
-    return [(name, describe_reasons(graph, name)) for name in order(graph)]

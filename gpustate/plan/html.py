@@ -23,7 +23,6 @@ from gpustate.plan.htmlstates import state_html, states_rest
 from gpustate.plan.htmltext import code, tag, text
 from gpustate.plan.overview import (
     LEVELS,
-    MEANING,
     PROCEEDS,
     Overview,
     at_worst,
@@ -38,22 +37,15 @@ _RANGES = 12
 _STATES = 8
 
 
-def report(document: Mapping[str, Any], *, order: Sequence[tuple[str, str]] = ()) -> str:
-    """The whole page.
-
-    Args:
-        document: ``gpustate.plan/1``.
-        order: states in the order they are applied, each with what it waits for.
-    """
+def report(document: Mapping[str, Any]) -> str:
+    """The whole page of a ``gpustate.plan/1``."""
     view = overview(document)
     title = f"Plan: {text(document['policy']['name'])}, {_nodes(view.size)}"
     main = [
         _first_page(view),
-        section("Disruption", _totals(view)) if _several(view) else "",
         section("Nodes", _groups(view), "nodes"),
         objects_html(document),
         notes_html(document["notes"]),
-        section("Order of the states", _order(order)) if order else "",
     ]
     return page(title, _top(view), main, _footer(document))
 
@@ -129,10 +121,6 @@ def _origin(document: Mapping[str, Any]) -> str:
     return f'<dl class="origin">{rows}</dl>' if rows else ""
 
 
-def _several(view: Overview) -> bool:
-    return sum(one.pending for one in view.groups) > 1
-
-
 def _first_page(view: Overview) -> str:
     """What changes, group by group, and how the nodes go back."""
     parts = [
@@ -173,22 +161,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int) -> s
 
     body = "".join(row(cells, "td") for cells in rows)
     return f'<div class="wide"><table><thead>{row(head, "th")}</thead><tbody>{body}</tbody></table></div>'
-
-
-def _totals(view: Overview) -> str:
-    rows = [
-        [
-            tag(str(row["disruption"])),
-            MEANING[str(row["disruption"])],
-            *(f"{row[key]:,}" if row[key] else "-" for key in ("nodes", "possible", "changes")),
-        ]
-        for row in view.totals
-    ]
-    note = (
-        '<p class="soft">A node counts once, at the worst its plan costs it; <em>possibly</em>: only on the '
-        "conditions named above.</p>"
-    )
-    return note + table(["At worst", "That is", "Nodes", "Possibly", "Changes"], rows, 3)
 
 
 def _kind(one: Group) -> str:
@@ -283,16 +255,6 @@ def notes_html(notes: Sequence[str]) -> str:
         return ""
     items = "".join(f"<li>{text(note)}</li>" for note in notes)
     return section("Notes on the policy", f'<ul class="text">{items}</ul>', "notes")
-
-
-def _order(order: Sequence[tuple[str, str]]) -> str:
-    rows = "".join(
-        f"<li><b>{text(name)}</b>"
-        + (f' <span class="soft">{text(waits)}</span>' if waits else "")
-        + "</li>"
-        for name, waits in order
-    )
-    return f'<ol class="text">{rows}</ol>'
 
 
 def _footer(document: Mapping[str, Any]) -> str:

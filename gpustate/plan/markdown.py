@@ -20,10 +20,8 @@ from gpustate.plan import objects
 from gpustate.plan.context import retry, shown, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
-    MEANING,
     PROCEEDS,
     QUIET,
-    Overview,
     at_worst,
     change_line,
     closing,
@@ -36,7 +34,8 @@ from gpustate.plan.overview import (
 
 #: Characters with a meaning anywhere, at the start of a line, or before a word (``:name:``, ``http://``).
 _SPECIAL = re.compile(
-    r"[\\`*_\[\]<>#|~&@$]|^[-+=]|:(?=[\w/+-])|(?<=www)\.|^[0-9]+(?=[.)])", re.IGNORECASE
+    r"[\\`*\[\]<#|~&@$]|(?<![^\W_])_|_(?![^\W_])|^[-+=>]|:(?=[\w/+-])|(?<=www)\.|^[0-9]+(?=[.)])",
+    re.IGNORECASE,
 )
 _TICKS = re.compile(r"`+")
 _FENCES = re.compile(r"`{3,}")
@@ -106,8 +105,6 @@ def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
         if one.pending:
             lines += ["", *_summary(one)]
     lines += ["", *(f"- {name}: {text(value)}" for name, value in closing(view))]
-    if sum(one.pending for one in view.groups) > 1:
-        lines += ["", "## Disruption", "", *_totals(view)]
     lines += ["", "## Nodes"]
     for one in view.groups:
         if not troubled(one):
@@ -139,18 +136,6 @@ def objects_lines(document: Mapping[str, Any]) -> list[str]:
         lines += [f"- {text(line)}" for line in objects.rest(data)]
         lines += [f"- {text(line)}" for name, _ in objects.REMARKS for line in data.get(name, ())]
     return lines
-
-
-def _totals(view: Overview) -> list[str]:
-    rows = [
-        [
-            f"**{row['disruption']}**",
-            MEANING[str(row["disruption"])],
-            *(str(row[key] or "-") for key in ("nodes", "possible", "changes")),
-        ]
-        for row in view.totals
-    ]
-    return table(["at worst", "that is", "nodes", "possibly", "changes"], rows, 3)
 
 
 def _summary(one: Group) -> list[str]:

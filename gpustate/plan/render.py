@@ -280,21 +280,3 @@ def question(document: Mapping[str, Any], verb: str, *, forks: int) -> str:
     back = verb == "rollback" or "rollback" in document
     begin = "Roll back" if back else "Remove from" if verb == "remove" else "Apply to"
     return f"{begin} {names_line(names)}, {cost}{lost}?"
-
-
-def fleet_page(document: Mapping[str, Any]) -> Page:
-    """Disruption of the whole plan."""
-    page = Page()
-    view = overview(document)
-    if not view.counts["change"]:
-        return page
-    if sum(one.pending for one in view.groups) > 1:
-        page.add((f"{'Disruption':<12}{'nodes':>7}{'possibly':>10}{'changes':>9}", "bold"))
-        for row in view.totals:
-            word = str(row["disruption"])
-            numbers = (f"{row[key] or '-':>{width}}" for key, width in _COLUMNS)
-            page.add((f"  {word:<10}", _COSTS.get(word, "")), "".join(numbers))
-    return page
-
-
-_COLUMNS = (("nodes", 7), ("possible", 10), ("changes", 9))

@@ -10,7 +10,7 @@ import pytest
 
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.engine.maintenance import STAYS_OUT
-from gpustate.plan import html_result, markdown_result
+from gpustate.plan import html_result, markdown, markdown_result
 from gpustate.plan.document import result_document
 from gpustate.reporting import runs
 
@@ -111,3 +111,10 @@ def test_text_of_nodes_is_escaped() -> None:
     assert "Result of apply" in outside
     assert "<script>" not in outside
     assert "**x**" not in outside
+
+
+def test_text_of_a_report_can_be_read_unrendered() -> None:
+    assert markdown.text("driver 570 -> 580, all-1g.10gb of max_unavailable") == (
+        "driver 570 -> 580, all-1g.10gb of max_unavailable"
+    )
+    assert markdown.text("> quote __bold__ _x_") == "\\> quote \\_\\_bold\\_\\_ \\_x\\_"
