@@ -36,9 +36,11 @@ FAILED = "failed"
 NOT_APPLICABLE = "not applicable"
 
 LINKS = (
-    *("pci", "driver", "libraries", "device-nodes", "toolkit", "runtime", "cdi"),
+    *("pci", "driver", "libraries", "fabric", "device-nodes", "toolkit", "runtime", "cdi"),
     *("container", "health", "cuda"),
 )
+#: What NVML says of a GPU without an NVLink fabric.
+NO_FABRIC = ("", "not supported", "n/a")
 
 #: nvidia-container-runtime's message if none of the runtimes it may call is installed.
 NO_LOW_LEVEL = "no runtime binary found"
@@ -95,7 +97,7 @@ def _pci(observed: ChainObservation, wanted: Wanted) -> Check:
     if foreign:
         found = ", ".join(f"{one.address} is bound to {one.driver}" for one in foreign)
         return Check("pci", FAILED, found, remedies.FOREIGN_DRIVER)
-    return _ok("pci", f"{_count(len(observed.gpus), 'GPU')} on PCI{aside}")
+    return _ok("pci", f"{_count(len(observed.gpus), 'GPU')} on PCI, none bound to nouveau{aside}")
 
 
 def _driver(observed: ChainObservation, wanted: Wanted) -> Check:
@@ -172,6 +174,60 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
         return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
     found = f"NVML {nvml.nvml_version} answers for {_count(_well(nvml), 'GPU')}; CUDA {nvml.cuda_version}"
     return _ok("libraries", found)
+
+
+def reported_fabric(observed: ChainObservation) -> Check | None:
+    """State of the NVLink fabric by what the GPUs report; ``None`` if they report none."""
+    reporting = [gpu for gpu in observed.nvml.gpus if gpu.fabric_state not in NO_FABRIC]
+    wrong: dict[str, list[str]] = {}
+    for gpu in reporting:
+        status = "" if gpu.fabric_status in ("", "success") else f" with {gpu.fabric_status}"
+        if gpu.fabric_state != "completed" or status:
+            text = f"{gpu.fabric_state}{status if gpu.fabric_state == 'completed' else ''}"
+            wrong.setdefault(text, []).append(f"GPU {gpu.index}")
+    if wrong:
+        found = "; ".join(f"{_some(gpus)}: {text}" for text, gpus in wrong.items())
+        evidence = f"the NVLink fabric is not up: {found}"
+        return Check("fabric", FAILED, evidence, remedies.cuda(802))
+    manager = "; Fabric Manager runs" if observed.manager else ""
+    complete = f"complete on {_count(len(reporting), 'GPU')}{manager}"
+    return _ok("fabric", complete) if reporting else None
+
+
+def has_switches(observed: ChainObservation) -> bool:
+    """The node itself uses NVSwitches: they are not passed to a VM."""
+    switches = (one for one in observed.pci if one.class_id.startswith("0680"))
+    return any(one.driver not in PASSTHROUGH for one in switches)
+
+
+def managed_fabric(switches: bool, manager: bool | None, observed: ChainObservation) -> Check:
+    """The fabric of GPUs that do not report it, as A100: with NVSwitches, no CUDA program starts without Fabric Manager.
+
+    Args:
+        switches: the node uses NVSwitches.
+        manager: Fabric Manager runs; ``None`` if that is unknown.
+        observed: what the GPUs are.
+    """
+    gpus = observed.nvml.gpus
+    in_parts = bool(gpus) and all(gpu.mig_current for gpu in gpus)  # these use no NVLink
+    if not switches or manager is None or (not manager and in_parts):
+        return Check("fabric", NOT_APPLICABLE, "the GPUs report no NVLink fabric")
+    if manager:
+        found = (
+            "the node has NVSwitches, and Fabric Manager runs; the GPUs do not report the fabric"
+        )
+        return _ok("fabric", found)
+    found = "the node has NVSwitches, and Fabric Manager does not run"
+    return Check("fabric", FAILED, found, remedies.cuda(802))
+
+
+def _fabric(observed: ChainObservation, wanted: Wanted) -> Check:
+    check = reported_fabric(observed)
+    if check is None:
+        check = managed_fabric(has_switches(observed), observed.manager, observed)
+    if check.failed and observed.cuda and all(one.ok for one in observed.cuda):
+        return _ok("fabric", f"{check.evidence}; CUDA runs all the same")
+    return check
 
 
 def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
@@ -515,7 +571,7 @@ def evaluate(observed: ChainObservation, wanted: Wanted | None = None) -> tuple[
     """Return every check, in order; later ones are evaluated even if an earlier one failed."""
     wanted = wanted or observed.wanted
     links = (
-        *(_pci, _driver, _libraries, _device_nodes, _toolkit, _runtime, _cdi),
+        *(_pci, _driver, _libraries, _fabric, _device_nodes, _toolkit, _runtime, _cdi),
         *(_container, _health, _cuda),
     )
     return tuple(link(observed, wanted) for link in links)
@@ -530,6 +586,7 @@ __all__ = [
     "FAILED",
     "LINKS",
     "NOT_APPLICABLE",
+    "NO_FABRIC",
     "NO_LOW_LEVEL",
     "OK",
     "ChainObservation",
@@ -542,6 +599,9 @@ __all__ = [
     "cuda_devices",
     "evaluate",
     "first_broken",
+    "has_switches",
     "key",
+    "managed_fabric",
+    "reported_fabric",
     "served_elsewhere",
 ]

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
-from gpustate.diagnosis.chain_data import PASSTHROUGH
 from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
 from gpustate.formats import modprobe
 from gpustate.formats.nvml_report import Gpu
 from gpustate.mig import saved
 
-_NO_FABRIC = ("", "not supported", "n/a")
 _FM = "nvidia-fabricmanager"
 
 
@@ -120,39 +118,12 @@ def lost_devices(view: View) -> str:
 
 def check_fabric(view: View) -> chain.Check:
     """State of the NVLink fabric, from the GPUs or, if they do not report it, from Fabric Manager."""
-    reporting = [gpu for gpu in view.observed.nvml.gpus if gpu.fabric_state not in _NO_FABRIC]
-    if not reporting:
-        return _by_manager(view)
-    states: dict[str, list[Gpu]] = {}
-    for gpu in reporting:
-        good = gpu.fabric_state == "completed" and gpu.fabric_status in ("", "success")
-        text = gpu.fabric_state
-        if gpu.fabric_state == "completed" and not good:
-            text = f"completed with {gpu.fabric_status}"
-        states.setdefault("" if good else text, []).append(gpu)
-    wrong = {text: gpus for text, gpus in states.items() if text}
-    if not wrong:
-        return chain.Check("fabric", chain.OK, f"complete on {len(reporting)} GPUs")
-    found = "; ".join(f"{_named(gpus)}: {text}" for text, gpus in wrong.items())
-    return chain.Check(
-        "fabric", chain.FAILED, f"the NVLink fabric is not up: {found}", remedies.cuda(802)
-    )
-
-
-def _by_manager(view: View) -> chain.Check:
-    """A100 reports no fabric to NVML, but with NVSwitches it needs Fabric Manager to start CUDA programs."""
-    gpus = view.observed.nvml.gpus
-    runs = _manager_runs(view) if _switches(view) else None
-    in_parts = bool(gpus) and all(gpu.mig_current for gpu in gpus)  # these use no NVLink
-    if runs is None or view.clues.has("operator_driver") or (not runs and in_parts):
-        return chain.Check("fabric", chain.NOT_APPLICABLE, "the GPUs report no NVLink fabric")
-    if runs:
-        found = (
-            "the node has NVSwitches, and Fabric Manager runs; the GPUs do not report the fabric"
-        )
-        return chain.Check("fabric", chain.OK, found)
-    found = "the node has NVSwitches, and Fabric Manager does not run"
-    return chain.Check("fabric", chain.FAILED, found, remedies.cuda(802))
+    check = chain.reported_fabric(view.observed)
+    if check is not None:
+        return check
+    manager = _manager_runs(view) if _switches(view) else None
+    known = None if view.clues.has("operator_driver") else manager
+    return chain.managed_fabric(_switches(view), known, view.observed)
 
 
 def _manager_runs(view: View) -> bool | None:
@@ -167,10 +138,9 @@ def _manager_runs(view: View) -> bool | None:
 
 
 def _switches(view: View) -> bool:
-    """The node itself uses NVSwitches: they are not passed to a VM, and NVLink is not disabled."""
+    """The node itself uses NVSwitches, and NVLink is not disabled."""
     off = dict(view.clues.fields("params", 2)).get("NvLinkDisable", "").strip() == "1"
-    switches = (one for one in view.observed.pci if one.class_id.startswith("0680"))
-    return not off and any(one.driver not in PASSTHROUGH for one in switches)
+    return not off and chain.has_switches(view.observed)
 
 
 def _nvlink5(view: View) -> bool:
@@ -191,7 +161,7 @@ def needs_manager(view: View) -> bool:
     """The node has NVSwitches that need its own Fabric Manager."""
     if not (_switches(view) or _nvlink5(view)) or view.clues.has("operator_driver"):
         return False
-    states = {gpu.fabric_state for gpu in view.observed.nvml.gpus} - set(_NO_FABRIC)
+    states = {gpu.fabric_state for gpu in view.observed.nvml.gpus} - set(chain.NO_FABRIC)
     cuda_works = bool(view.observed.cuda) and all(one.ok for one in view.observed.cuda or ())
     return bool(view.broken) or not (states or cuda_works)
 

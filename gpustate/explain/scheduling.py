@@ -13,7 +13,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpustate.diagnosis import chain, health
 from gpustate.diagnosis import remedies as remedies
@@ -29,6 +29,7 @@ _GPU = "nvidia.com/gpu"
 _CONFIG = "/etc/nvidia-device-plugin/config.yaml"
 _FIRST_BAD, _LAST_BAD = (570, 124, 6), (570, 158, 1)
 _UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
+_NFD = "feature.node.kubernetes.io/"
 _REPLICAS = re.compile(r"^[ \t-]*replicas[ \t]*:[ \t]*(\d{1,3})[ \t]*$", re.MULTILINE)
 
 
@@ -60,13 +61,21 @@ def check_plugin(view: View) -> chain.Check:
     )
 
 
+def check_discovery(view: View) -> chain.Check:
+    """Node feature discovery's label for the GPUs, by which the GPU Operator selects Nodes."""
+    gpus = [key for key in view.clues.labels() if key.startswith(f"{_NFD}pci-") and "10de" in key]
+    if not gpus:
+        evidence = "no label of node feature discovery for the GPUs can be read from this node"
+        return chain.Check("discovery", chain.NOT_APPLICABLE, evidence)
+    return chain.Check("discovery", chain.OK, f"node feature discovery sees the GPU: {gpus[0]}")
+
+
 def check_scheduler(view: View) -> chain.Check:
     """GPUs in Kubernetes and Slurm, as far as they can be queried from the node."""
     parts: list[str] = []
     if view.clues.node is not None:
         parts += [
-            f"{view.clues.quantity('allocatable', name)} of {name}"
-            for name in view.clues.resources()
+            f"{view.clues.quantity('allocatable', name)} of {name}" for name in _offered(view)
         ] or ["Kubernetes lists no GPUs"]
     if view.clues.one("slurm"):
         parts.append(f"Slurm state {_slurm(view, 'State')}")
@@ -136,9 +145,23 @@ def _not_registered(view: View) -> str:
     return f"{_sockets(view)[0]} exists, but the kubelet has no GPUs: the plugin did not register"
 
 
-def _physical(ids: tuple[str, ...]) -> set[str]:
+def _physical(ids: Iterable[str]) -> set[str]:
     """Devices without the suffix of a replica (GPU-...::3)."""
     return {one.partition("::")[0] for one in ids}
+
+
+def _offered(view: View) -> list[str]:
+    """GPU resources of the Node; without those that lost every device while others have all GPUs.
+
+    After a change of sharing or of the MIG layout, the kubelet keeps the former resource for some minutes.
+    """
+    registered = view.clues.registered or {}
+    devices = _physical(device for ids in registered.values() for device in ids)
+    complete = all(
+        devices & {gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)}
+        for gpu in view.observed.nvml.gpus
+    )
+    return [name for name in view.clues.resources() if registered.get(name) or not complete]
 
 
 def _missing(view: View) -> list[str]:
@@ -219,7 +242,7 @@ def _unhealthy(view: View) -> str:
         return ""
     rows = [
         (name, view.clues.quantity("capacity", name), view.clues.quantity("allocatable", name))
-        for name in view.clues.resources()
+        for name in _offered(view)
     ]
     short = [f"{have} of {all_} {name}" for name, all_, have in rows if all_ and (have or 0) < all_]
     if not short:
@@ -254,6 +277,14 @@ def _upgrade(view: View) -> str:
     if state in ("", "upgrade-done") or not (view.clues.cordoned or state == "upgrade-failed"):
         return ""
     return f"{_UPGRADE} is {state}" + (", and the node is cordoned" if view.clues.cordoned else "")
+
+
+def _undiscovered(view: View) -> str:
+    labelled = any(key.startswith(_NFD) for key in view.clues.labels())
+    seen = check_discovery(view).outcome == chain.OK
+    if seen or not labelled or wants_plugin(view) or not view.gpu_count:
+        return ""
+    return f"node feature discovery labels the Node, but not its GPUs: no {_NFD}pci-10de.present"
 
 
 def _cordoned(view: View) -> str:
@@ -361,6 +392,8 @@ def _own(
 
 _PLUGIN, _SCHEDULER = "device-plugin", "scheduler"
 CAUSES = (
+    _own("gpus-not-discovered", "discovery", _undiscovered,
+         "restart the pod of NFD's worker on this node and read its log: kubectl delete pod -n NAMESPACE POD; its source pci must have the class 03"),
     _own("kubelet-stopped-by-mig-manager", _PLUGIN, _kubelet_by_mig,
          "remove the kubelet from the MIG manager's hooks, which must stop only clients of the GPUs; then: systemctl start kubelet",
          "NVIDIA/mig-parted#368"),

@@ -1,14 +1,13 @@
 """Diagnoses a node: queries it once, stops at the first failed check, and names the cause.
 
-The checks of the validator come first, in its order. The NVLink fabric is checked after the libraries, and
-RDMA, device plugin, scheduler and metrics come last. No kernel is run: without a valid validation record the result of CUDA
-is unknown, which is no failure.
+The checks of the validator come first, in its order; RDMA, device plugin, scheduler and metrics come last. No kernel
+is run: without a valid validation record the result of CUDA is unknown, which is no failure.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpustate.core.node import Node
@@ -42,24 +41,17 @@ CAUSES: tuple[Cause, ...] = (
     *scheduling.CAUSES,
 )
 
-#: Checks that only ``explain`` has, and the check that each comes after; empty: at the end.
-_OWN: tuple[tuple[str, str, Callable[[View], chain.Check]], ...] = (
-    ("fabric", "libraries", gpus.check_fabric),
-    ("rdma", "", gpus.check_rdma),
-    ("device-plugin", "", scheduling.check_plugin),
-    ("scheduler", "", scheduling.check_scheduler),
-    ("metrics", "", scheduling.check_metrics),
-)
+#: Checks that only ``explain`` has, after those of the validator.
+_OWN: Mapping[str, Callable[[View], chain.Check]] = {
+    "rdma": gpus.check_rdma,
+    "discovery": scheduling.check_discovery,
+    "device-plugin": scheduling.check_plugin,
+    "scheduler": scheduling.check_scheduler,
+    "metrics": scheduling.check_metrics,
+}
 
 #: All links in order.
-LINKS = (
-    *(
-        name
-        for link in chain.LINKS
-        for name in (link, *(own for own, behind, _ in _OWN if behind == link))
-    ),
-    *(own for own, behind, _ in _OWN if not behind),
-)
+LINKS = (*chain.LINKS, *_OWN)
 
 #: Limits in seconds for NVML and for each program of the fragments: a diagnosis with one that hangs takes
 #: less than ten. NVML gets most, since without persistence mode it initialises every GPU first.
@@ -113,18 +105,20 @@ def query(node: Node) -> View:
 
 def links(view: View) -> list[chain.Check]:
     """All checks in order, without causes."""
-    found: list[chain.Check] = []
-    for check in chain.evaluate(view.observed):
-        found.append(_left_open(view, check) if check.name in _VALIDATED else check)
-        found += [judge(view) for _, behind, judge in _OWN if behind == check.name]
-    return found + [judge(view) for _, behind, judge in _OWN if not behind]
+    found = [_live(view, check) for check in chain.evaluate(view.observed)]
+    return [*found, *(judge(view) for judge in _OWN.values())]
 
 
 #: Checks that only a validation can make, and what ``explain`` did not do.
 _VALIDATED = {"container": "no container was started", "cuda": "no kernel was run"}
 
 
-def _left_open(view: View, check: chain.Check) -> chain.Check:
+def _live(view: View, check: chain.Check) -> chain.Check:
+    """A check of the validator by what is known now, without running a kernel or a container."""
+    if check.name == "fabric":
+        return gpus.check_fabric(view)
+    if check.name not in _VALIDATED:
+        return check
     known = view.observed.cuda if check.name == "cuda" else view.observed.containers
     if known is None and check.failed:
         text = f"{_VALIDATED[check.name]}, and there is no valid validation record; run: {remedies.VALIDATE}"

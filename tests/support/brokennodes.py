@@ -801,6 +801,17 @@ def shared(world: World) -> None:
     status("allocatable", gpu="4")(world)
 
 
+def renamed(world: World) -> None:
+    """The kubelet keeps the resource of before the change of sharing, without its devices."""
+    assert world.node is not None
+    devices = [f"{uuid}::{n}" for uuid in UUIDS for n in (0, 1)]
+    world.registered = {"nvidia.com/gpu": [], "nvidia.com/gpu.shared": devices}
+    world.node["status"].update(
+        capacity={"nvidia.com/gpu": "2", "nvidia.com/gpu.shared": "4"},
+        allocatable={"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "4"},
+    )
+
+
 def mixed(version: str) -> Change:
     """One GPU divided, one whole, MIG strategy mixed, in some driver."""
 
@@ -821,7 +832,22 @@ def mixed(version: str) -> Change:
     return change
 
 
+def discovered(*labels: str) -> Change:
+    """Node feature discovery labels the Node, on which nothing offers GPUs."""
+
+    def change(world: World) -> None:
+        assert world.node is not None
+        world.registered = None
+        world.node["status"].update(capacity={}, allocatable={})
+        keys = {f"feature.node.kubernetes.io/{label}.present": "true" for label in labels}
+        world.node["metadata"]["labels"] = keys
+
+    return change
+
+
 CLUSTER = (
+    Scenario("gpus-not-discovered", (), discovered("pci-0200_15b3"), ("no feature.node.kubernetes.io/pci-10de.present",),
+             discovered("pci-0200_15b3", "pci-0302_10de")),
     Scenario("kubelet-stopped-by-mig-manager", (7,), both(lambda w: w.unit("kubelet", "inactive/dead/enabled"),
              file("etc/nvidia-mig-manager/hooks.yaml", "  apply-start:\n  - systemctl stop kubelet\n")), ("systemctl stop kubelet",),
              file("etc/nvidia-mig-manager/hooks.yaml", "  apply-start:\n  - systemctl stop kubelet\n")),
@@ -851,7 +877,7 @@ CLUSTER = (
     Scenario("node-not-ready", (7, 30), condition("False"), ("PLEG is not healthy",)),
     Scenario("gpu-healthy-false", (), condition("False", "GPUHealthy"), ("GPUHealthy is False", "PLEG is not healthy")),
     Scenario("driver-known-bad-with-mixed-mig", (10,), mixed("570.133.20"), ("570.133.20 with MIG strategy mixed",), mixed("570.86.15")),
-    Scenario("gpus-kept-unhealthy", (26,), status("allocatable", gpu="1"), ("only 1 of 2 nvidia.com/gpu",)),
+    Scenario("gpus-kept-unhealthy", (26,), status("allocatable", gpu="1"), ("only 1 of 2 nvidia.com/gpu",), renamed),
     Scenario("no-gpu-resource", (31, 40), both(status("capacity", gpu="0"), status("allocatable", gpu="0")), ("Kubernetes lists none",)),
     Scenario("labels-stale", (38,), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=8\n"),
              ("gpu.count is 8", "lists 2"), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=2\n")),

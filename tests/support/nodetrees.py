@@ -298,8 +298,12 @@ class World:
 
 def kube_node() -> dict[str, Any]:
     """A Node object as the API server gives it, as far as it is read."""
+    labels = {
+        "kubernetes.io/hostname": "gpu1",
+        "feature.node.kubernetes.io/pci-10de.present": "true",
+    }
     return {
-        "metadata": {"name": "gpu1", "labels": {"kubernetes.io/hostname": "gpu1"}},
+        "metadata": {"name": "gpu1", "labels": labels},
         "spec": {},
         "status": {
             "capacity": {"cpu": "64", "nvidia.com/gpu": "2"},

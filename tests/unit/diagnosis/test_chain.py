@@ -25,8 +25,12 @@ NVML = NvmlFacts(
     driver_version=V,
     nvml_version="13." + V,
     cuda_version="13.0",
-    gpus=tuple(Gpu(index=i, uuid=UUIDS[i], pci=ADDRESSES[i], minor=i) for i in (0, 1)),
+    gpus=tuple(
+        Gpu(index=i, uuid=UUIDS[i], pci=ADDRESSES[i], minor=i, fabric_state="completed")
+        for i in (0, 1)
+    ),
 )
+SWITCH = chain_data.PciSeen("0000:05:00.0", "22a3", "068000", "nvidia-nvswitch")
 GOOD = chain.ChainObservation(
     boot_id="b",
     kernel="6.1.0-28-amd64",
@@ -93,9 +97,53 @@ def test_a_good_node_has_no_broken_link() -> None:
     assert {check.outcome for check in checks} == {"ok"}
     assert chain.first_broken(checks) is None
     assert all(check.evidence for check in checks)
+    assert checks[0].evidence == "2 GPUs on PCI, none bound to nouveau"
+    managed = chain.evaluate(replace(GOOD, manager=True))[chain.LINKS.index("fabric")]
+    assert managed.evidence == "complete on 2 GPUs; Fabric Manager runs"
+
+
+def without_fabric(gpus: tuple[Gpu, ...] = NVML.gpus) -> NvmlFacts:
+    """GPUs that report no fabric, as A100."""
+    return replace(NVML, gpus=tuple(replace(gpu, fabric_state="not supported") for gpu in gpus))
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome", "evidence"),
+    [
+        ({}, "not applicable", "the GPUs report no NVLink fabric"),
+        ({"pci": (*GOOD.pci, SWITCH), "manager": True}, "ok", "Fabric Manager runs"),
+        ({"pci": (*GOOD.pci, SWITCH)}, "ok", "does not run; CUDA runs all the same"),
+        ({"pci": (*GOOD.pci, replace(SWITCH, driver="vfio-pci"))}, "not applicable", "no NVLink"),
+    ],
+    ids=["no switches", "manager", "cuda", "switches of a VM"],
+)
+def test_fabric_manager_is_a_line_of_its_own(
+    change: dict[str, object], outcome: str, evidence: str
+) -> None:
+    observed = replace(GOOD, nvml=without_fabric(), **change)  # type: ignore[arg-type]
+    check = chain.evaluate(observed)[chain.LINKS.index("fabric")]
+    assert check.outcome == outcome
+    assert evidence in check.evidence
 
 
 CASES = [
+    (
+        {
+            "nvml": replace(
+                NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], fabric_state="in progress"))
+            ),
+            "cuda": None,
+        },
+        "fabric",
+        "the NVLink fabric is not up: GPU 1: in progress",
+        remedies.cuda(802),
+    ),
+    (
+        {"nvml": without_fabric(), "pci": (*GOOD.pci, SWITCH), "cuda": ()},
+        "fabric",
+        "the node has NVSwitches, and Fabric Manager does not run",
+        remedies.cuda(802),
+    ),
     ({"pci": ()}, "pci", "no NVIDIA GPU on PCI", remedies.NO_GPU),
     (
         {"pci": (replace(GOOD.pci[0], driver="nouveau"), GOOD.pci[1])},

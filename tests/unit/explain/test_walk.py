@@ -59,7 +59,7 @@ def test_traces_that_were_cut_short_accuse_nobody(
 
 def test_every_link_of_the_chain_is_walked_in_its_order() -> None:
     assert walk.LINKS[:4] == ("pci", "driver", "libraries", "fabric")
-    assert walk.LINKS[-4:] == ("rdma", "device-plugin", "scheduler", "metrics")
+    assert walk.LINKS[-5:] == ("rdma", "discovery", "device-plugin", "scheduler", "metrics")
     assert set(walk.chain.LINKS) < set(walk.LINKS)
 
 
