@@ -15,6 +15,8 @@ from gpustate.errors import GpustateError
 _BY_STATES = re.compile(
     r" \(states? ([a-z0-9-]+)((?: (?:and|or) [a-z0-9-]+)*)\): gpustate apply POLICY -l NODE"
 )
+#: A command that sets a parameter of a state.
+_SETTING = re.compile(r"POLICY( -l NODE --set ([a-z-]+)\.)")
 
 
 @dataclass(frozen=True)
@@ -34,22 +36,28 @@ class Target:
     def complete(self, text: str, node: str) -> str:
         """A text whose commands have ``POLICY`` and ``-l NODE``, for this node."""
         text = _BY_STATES.sub(self._with_states, text)
+        if self.policy and not self._editable:
+            text = _SETTING.sub(r"\2\1", text)
         where = f" -i {shlex.quote(self.inventory)} -l {shlex.quote(node)}"
         policy = shlex.quote(self.policy) if self.policy else "POLICY"
         return text.replace("POLICY -l NODE", f"{policy} -l NODE").replace(" -l NODE", where)
+
+    @property
+    def _editable(self) -> bool:
+        """The policy is a file of states, not one of the GPU Operator or a single state."""
+        suffix = os.path.splitext(self.policy)[1]
+        return suffix == ".py" or (suffix in (".yaml", ".yml") and _has_states(self.policy))
 
     def _with_states(self, match: re.Match[str]) -> str:
         names = [match[1], *re.findall(r"(?:and|or) (\S+)", match[2])]
         if self.states is None or not self.policy or any(name in self.states for name in names):
             return match[0]
-        lines = " and ".join(f"`{name}:`" for name in names)
-        suffix = os.path.splitext(self.policy)[1]
-        if suffix in (".yaml", ".yml") and _has_states(self.policy):
-            what = f"add {lines} to the states of {self.policy}"
-        elif suffix == ".py":
-            what = f"add the state {' and '.join(names)} to {self.policy}"
-        else:  # a file of the GPU Operator, or a single state
+        if not self._editable:
             return f": gpustate apply {names[0]} -l NODE"
+        lines = " and ".join(f"`{name}:`" for name in names)
+        what = f"add {lines} to the states of {self.policy}"
+        if self.policy.endswith(".py"):
+            what = f"add the state {' and '.join(names)} to {self.policy}"
         return f": {what}, then: gpustate apply POLICY -l NODE"
 
     def complete_result(self, document: Mapping[str, Any]) -> None:
@@ -85,12 +93,13 @@ def last_change(options: Mapping[str, Any], newest: str = "") -> dict[str, Any]:
 
 
 def of_record(record: Mapping[str, Any], options: Mapping[str, Any]) -> Target:
-    """The policy of a recorded run, with its states where it can still be read."""
+    """The policy of a recorded run, else of the last one that had one, with its states where it can still be read."""
     from gpustate import policies
+    from gpustate.engine import records
 
     inventory = str(options.get("inventory") or "")
-    source = str(record.get("source", ""))
-    if record.get("verb") not in ("apply", "upgrade") or not os.path.isfile(source):
+    source = records.policy_of(record) or records.last_policy(inventory)
+    if not source:
         return Target(inventory)
     relative = os.path.relpath(source)
     shown = source if relative.startswith("..") else relative

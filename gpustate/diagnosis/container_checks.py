@@ -83,7 +83,7 @@ REPORTED = (
          "reinstall its package (containerd or containerd.io): apt-get install --reinstall PACKAGE, or dnf reinstall PACKAGE",
          pattern=r"binary not installed|containerd-shim-\S*: (?:executable file not found|no such file)"),
     Kind("toolkit-config", "NVIDIA's runtime cannot read its configuration",
-         remedies.TOOLKIT_CONFIG, "container-toolkit",
+         f"{remedies.MODE_CDI}; or fix what its message names in /etc/nvidia-container-runtime/config.toml", "container-toolkit",
          pattern=r"error loading config|unable to load config|unrecognized runtime mode|invalid runtime mode|invalid mode|failed to .*load.* config"),
     Kind("handler-binary", "the handler's program cannot be started",
          remedies.HANDLER_BINARY, "container-toolkit",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,15 +191,27 @@ def last_change(inventory: str, newest: str = "") -> dict[str, Any]:
     found = _all()
     if newest in found and found[newest]["verb"] in _CHANGING:
         return found[newest]
-    return next(
-        (
-            data
-            for data in reversed(found.values())
-            if data["verb"] in _CHANGING
-            and data["options"].get("inventory") == inventory_of(inventory)
-        ),
-        {},
-    )
+    return next(_changes(inventory), {})
+
+
+def last_policy(inventory: str) -> str:
+    """The file of the policy that was last applied to nodes of an inventory; empty if there is none."""
+    return next(filter(None, map(policy_of, _changes(inventory))), "")
+
+
+def policy_of(record: Mapping[str, Any]) -> str:
+    """The file of a run's policy; empty if it applied a single state or a saved plan, or the file is gone."""
+    source = str(record.get("source", ""))
+    is_policy = record.get("verb") in ("apply", "upgrade") and not source.endswith(".json")
+    return source if is_policy and os.path.isfile(source) else ""
+
+
+def _changes(inventory: str) -> Iterator[dict[str, Any]]:
+    """Records of runs that change nodes of an inventory, the newest first."""
+    for data in reversed(_all().values()):
+        same = data["options"].get("inventory") == inventory_of(inventory)
+        if data["verb"] in _CHANGING and same:
+            yield data
 
 
 def _all() -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpustate.diagnosis import container_checks
+from gpustate.diagnosis import remedies as remedies
 from gpustate.explain.causes import Cause, View
 
 
@@ -20,7 +21,15 @@ def _detect(name: str) -> Callable[[View], str]:
     return detect
 
 
+def _remedy(kind: container_checks.Kind) -> str:
+    """The fix, and a validation after it where it has none: only that shows whether it helped."""
+    validated = f"{remedies.APPLY};" in f"{kind.remedy};" or remedies.VALIDATE in kind.remedy
+    return kind.remedy if validated else f"{kind.remedy}; then: {remedies.VALIDATE}"
+
+
 CAUSES = tuple(
-    Cause(f"container-{kind.name}", "container", _detect(kind.name), kind.remedy, state=kind.state)
+    Cause(
+        f"container-{kind.name}", "container", _detect(kind.name), _remedy(kind), state=kind.state
+    )
     for kind in container_checks.KINDS
 )

@@ -6,17 +6,16 @@ Some points in the ordinary run, all of them with --proof.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nextsteps
 import pytest
 import shares
 from commands import gpustate
 from labbreaks import BREAKS, Break
-from nextsteps import mending
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -53,25 +52,6 @@ def explained(lab: Lab, code: int | None = None) -> dict[str, Any]:
     return ran.node("gpu2")
 
 
-def follow(lab: Lab, node: Node, found: dict[str, Any]) -> dict[str, Any]:
-    """Do what explain prints as the next step until every check holds, or no step is left; what it says then."""
-    done: list[str] = []
-    while found["broken"] is not None:
-        steps = (step for step in mending(found["checks"][-1]["remedy"]) if step not in done)
-        step = next(steps, None)
-        if step is None:
-            break
-        done.append(step)
-        words = shlex.split(step)
-        if words[0] == "gpustate":
-            gpustate(*words[1:], *(["--yes"] if words[1] == "apply" else []), code=0)
-        else:
-            node.run(step, check=False)
-        found = explained(lab)
-    assert found["broken"] is None, f"after {done}: {found}"
-    return found
-
-
 @pytest.mark.parametrize("point", POINTS, ids=str)
 def test_a_broken_node_is_explained_and_repaired(lab: Lab, proven: Node, point: Break) -> None:
     point.damage(proven)
@@ -85,13 +65,13 @@ def test_a_broken_node_is_explained_and_repaired(lab: Lab, proven: Node, point: 
             drift = gpustate("drift", POLICY, *on_node, "-o", "json", code=2)
             states = {s["state"] for s in drift.node("gpu2")["states"] if s.get("changes")}
             assert point.state in states
-            follow(lab, proven, found)
+            nextsteps.follow(lab.inventory, proven)
     finally:
         if point.heal is not None:  # what a person does at the node, by the same next step
             point.heal(proven)
         elif point.words == "libnvidia-ml 580.178.04":
             proven.fault("library-mismatch", on=False)
-    follow(lab, proven, explained(lab))
+    nextsteps.follow(lab.inventory, proven)
 
 
 def test_a_sites_own_tests_run_over_the_same_connection_with_sudo(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import nextsteps
 import pytest
 import shares
 from commands import gpustate
@@ -91,7 +92,9 @@ def test_what_a_killed_validation_left_is_removed_by_the_next(proven: Node) -> N
 
 
 @pytest.mark.parametrize("point", POINTS, ids=str)
-def test_a_container_without_gpus_is_explained(lab: Lab, proven: Node, point: Break) -> None:
+def test_a_container_without_gpus_is_explained_and_its_next_step_fixes_it(
+    lab: Lab, proven: Node, point: Break
+) -> None:
     kind = next(one for one in container_checks.KINDS if one.name == point.kind)
     proven.run(["sh", "-c", point.damage], check=False)
     try:
@@ -110,6 +113,10 @@ def test_a_container_without_gpus_is_explained(lab: Lab, proven: Node, point: Br
             assert ran.node("gpu2")["cause"] == (point.cause or f"container-{point.kind}"), (
                 ran.node("gpu2")
             )
+        if point.by_hand:
+            proven.run(["sh", "-c", point.heal])
+        nextsteps.follow(lab.inventory, proven)
+        gpustate("validate", POLICY, "-i", lab.inventory, "-l", "gpu2", code=0)
     finally:
         proven.run(["sh", "-c", point.heal], check=False)
     assert proven.run(VALIDATE, check=False, timeout_s=LIMIT_S).stdout.startswith("pci: ok")

@@ -28,6 +28,7 @@ class Break:
         damage, heal: scripts of sh.
         case: sets breaks of one kind apart.
         cause: what explain calls it where another cause says more; empty: the kind's own.
+        by_hand: nothing that is printed fixes it: ``heal`` is what a person does at the node first.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Break:
     heal: str
     case: str = ""
     cause: str = ""
+    by_hand: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.case}" if self.case else self.kind
@@ -79,23 +81,23 @@ BREAKS = (
     Break("nothing-injected", ("libnvidia-ml.so.1: cannot open",),
           *edited(CONTAINERD, "sed -i 's|/usr/bin/nvidia-container-runtime\"|/usr/sbin/runc\"|'"),
           cause="handler-of-another-program"),
-    Break("cri-dead", ("RuntimeService", "nope"), *containerd(CRI, 'default_runtime_name = "nope"')),
+    Break("cri-dead", ("RuntimeService", "nope"), *containerd(CRI, 'default_runtime_name = "nope"'), by_hand=True),
     Break("runtime-silent", ("containerd.sock",), "systemctl stop containerd", "systemctl start containerd"),
-    Break("shim-missing", ("containerd-shim-runc-v2",), f"mv {SHIM} {SHIM}.away", f"mv {SHIM}.away {SHIM}"),
-    Break("cgroup-drivers", ("handler nvidia: systemd", "handler runc: cgroupfs"), *edited(CONTAINERD, _SYSTEMD)),
+    Break("shim-missing", ("containerd-shim-runc-v2",), f"mv {SHIM} {SHIM}.away", f"mv {SHIM}.away {SHIM}", by_hand=True),
+    Break("cgroup-drivers", ("handler nvidia: systemd", "handler runc: cgroupfs"), *edited(CONTAINERD, _SYSTEMD), by_hand=True),
     Break("cgroup-drivers", ("kubelet", "systemd", "handler nvidia: cgroupfs"),
           "mkdir -p /var/lib/kubelet; echo 'cgroupDriver: systemd' >/var/lib/kubelet/config.yaml",
-          "rm -r /var/lib/kubelet", "kubelet"),
+          "rm -r /var/lib/kubelet", "kubelet", by_hand=True),
     Break("disk-full", ("no space left on device",),
           f"systemctl stop containerd; mount -t tmpfs -o size=6m none {STORE}; systemctl start containerd",
-          f"systemctl stop containerd; umount {STORE}; systemctl start containerd"),
-    Break("low-level-missing", ("no runtime binary found",), *toolkit('runtimes = ["no-such-runc"]')),
+          f"systemctl stop containerd; umount {STORE}; systemctl start containerd", by_hand=True),
+    Break("low-level-missing", ("no runtime binary found",), *toolkit('runtimes = ["no-such-runc"]'), by_hand=True),
     Break("toolkit-config", ("nonsense",), *toolkit('mode = "nonsense"')),
     Break("legacy", ("nvidia-container-cli",), *toolkit('mode = "legacy"')),
     Break("hook-missing", ("nvidia-cdi-hook", "permission denied"), f"chmod 644 {HOOK}", f"chmod 755 {HOOK}"),
     Break("hook-failed", ("quota of hooks reached", f"hook #0 is {HOOK} "),
           f"mv {HOOK} {HOOK}.away; printf '#!/bin/sh\\necho quota of hooks reached >&2; exit 4\\n' >{HOOK}; chmod 755 {HOOK}",
-          f"mv {HOOK}.away {HOOK}"),
+          f"mv {HOOK}.away {HOOK}", by_hand=True),
     Break("cdi-unresolved", ("nvidia.com/gpu=all",), f"rm {SPEC}", REFRESH),
     Break("file-missing", ("libcuda.so.570.86.15",), *spec("s/so\\.580\\.65\\.06/so.570.86.15/g"), "driver-updated"),
     Break("file-missing", ("libnvidia-ptxjitcompiler.so",),

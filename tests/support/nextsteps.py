@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
+
+from commands import gpustate
+
+from gpustate_lab.node import Node
 
 #: Programs that a next step may run.
 PROGRAMS = (
@@ -36,3 +41,22 @@ def mending(text: str) -> list[str]:
         for command in commands(text)
         if not _SHOW.match(command) and not _PLACEHOLDER.search(command)
     ]
+
+
+def follow(inventory: object, node: Node) -> list[str]:
+    """Type the next step that ``explain`` prints, until it prints none; what was typed."""
+    typed: list[str] = []
+    while True:
+        text = gpustate("explain", node.name, "-i", inventory).out
+        printed = re.search(r"(?m)^ *next: (.*)$", text)
+        if printed is None:
+            assert "failed: " not in text, f"after {typed}: {text}"
+            return typed
+        step = next((step for step in mending(printed[1]) if step not in typed), None)
+        assert step is not None, f"after {typed}: {text}"
+        typed.append(step)
+        words = shlex.split(step)
+        if words[0] == "gpustate":
+            gpustate(*words[1:], *(["--yes"] if words[1] == "apply" else []), code=0)
+        else:
+            node.run(step, timeout_s=300, check=False)

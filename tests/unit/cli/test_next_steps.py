@@ -58,6 +58,19 @@ def test_commands_name_the_node_and_its_inventory() -> None:
     )
 
 
+def test_a_parameter_is_set_on_a_state_where_the_policy_has_other_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("clusterpolicy.yaml").write_text("kind: ClusterPolicy\n")
+    Path("site.yml").write_text("states:\n  container-toolkit:\n")
+    setting = f"{ON} --set container-toolkit.mode=cdi"
+    for policy, name in (("clusterpolicy.yaml", "container-toolkit"), ("site.yml", "site.yml")):
+        target = next_steps.Target("my nodes.yml", policy, ["container-toolkit"])
+        completed = target.complete(remedies.MODE_CDI, "gpu7")
+        assert completed == f"use CDI: gpustate apply {name} {setting}"
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -67,10 +80,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(name: str, verb: str = "apply", *, ended: bool, nodes: dict[str, str]) -> None:
+def run(name: str, source: str = "policy.yaml", *, ended: bool, nodes: dict[str, str]) -> None:
     options = {"inventory": "hosts"}
     path = records.begin(
-        name, verb, "policy.yaml", options, person="root@here", born="1", created="now"
+        name, "apply", source, options, person="root@here", born="1", created="now"
     )
     outcome = {"nodes": nodes} if nodes else None
     records.end(path, interrupted=not ended, outcome=outcome)
@@ -90,6 +103,12 @@ def test_an_interrupted_run_is_resumed_on_the_nodes_it_did_not_finish(site: Path
     record = next_steps.last_change({"inventory": "hosts"})
     assert (record["run"], next_steps.interrupted(record, "gpu2")) == ("2-b", "")
     assert next_steps.last_change({"inventory": "hosts"}, "1-a")["run"] == "1-a"
+    (site / "plan.json").write_text("{}")
+    for run_id, source in (("3-c", "nouveau"), ("4-d", "plan.json")):
+        run(run_id, source, ended=True, nodes={"gpu2": "ok"})
+        record = next_steps.last_change({"inventory": "hosts"})
+        assert record["run"] == run_id
+        assert next_steps.of_record(record, {"inventory": "hosts"}).policy == "policy.yaml"
 
 
 def test_names_of_a_few_nodes_do_not_drown_in_many() -> None:
