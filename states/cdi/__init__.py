@@ -15,7 +15,8 @@ program of ours, here and at boot (:mod:`gpustate.nodeside.cdi_without`).
 
 Surprising: nvidia-cdi-refresh.path fires when a driver package is installed, while the old module
 is still loaded, and nothing fires when the new one is loaded; nor does it fire on MIG changes.
-A change of many packages fires it so often that systemd stops it (unit-start-limit-hit); it is started again here.
+A change of many packages fires it so often, or its service fails so often with the former driver, that systemd
+stops it (unit-start-limit-hit); it is started again here.
 
 Sources:
     NVIDIA/nvidia-container-toolkit: deployments/systemd, cmd/nvidia-ctk/cdi/generate.
@@ -254,12 +255,14 @@ class CdiSpecificationCurrent(State[Observed]):
             yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180)
         if "access" in plan.fields:
             yield make_readable(SPEC_FOLDER, SPEC_PATH)
-        if "failed" in plan.fields:
-            # Last: its service was started too often before, and a change above may start it once more.
-            units, paths = " ".join(TOOLKIT_UNITS), " ".join(observed.failed)
+        watching = " ".join(unit for unit in observed.toolkit_units if unit.endswith(".path"))
+        if watching and not (self.absent or observed.image) and plan.fields & _WATCHED:
+            # Last, for a change above may start it once more. A service that has failed with the former driver
+            # is restarted until its limit, and then systemd stops what watches for it.
+            units = " ".join(TOOLKIT_UNITS)
             yield ops.Run(
-                f"systemctl reset-failed {units} 2>/dev/null || :\nsystemctl start {paths}",
-                f"start {', '.join(observed.failed)} again",
+                f"systemctl stop {TOOLKIT_UNITS[0]}\nsystemctl reset-failed {units} 2>/dev/null || :\nsystemctl start {watching}",
+                f"start {watching} again",
             )
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
@@ -298,6 +301,8 @@ def _first_put_back(lost: Mapping[str, str]) -> str:
     )
 
 
+#: What differs after a change of the driver, which makes the toolkit's service run again and again.
+_WATCHED = frozenset({"stale", "present", "failed"})
 _GENERATE = shell.load("generate", "gpustate.states.cdi", SPEC=SPEC_PATH)
 
 __all__ = ["CdiSpecificationCurrent", "Observed"]

@@ -5,6 +5,7 @@ Looked at with dpkg, apt-mark, systemctl and nvidia-ctk, not with the probes.
 
 from __future__ import annotations
 
+import time
 import tomllib
 from pathlib import Path
 
@@ -149,6 +150,28 @@ def test_a_stale_specification_and_a_copy_in_etc_are_put_right(
     before = node.run(stamp).stdout
     assert " changed=0 " in gpustate("apply", home, node, tmp_path, "1.18.2")
     assert node.run(stamp).stdout == before
+
+
+@pytest.mark.by_turns
+@also_on_ubuntu("debian13")
+def test_a_refresh_that_fails_with_the_former_driver_is_watched_for_afterwards(
+    home: Lab, node: Node, tmp_path: Path
+) -> None:
+    gpustate("apply", home, node, tmp_path, "1.18.2")
+    folder = "/run/systemd/system/nvidia-cdi-refresh.service.d"
+    # It reaches its limit only after the step, whether or not the machine is busy.
+    slow = "[Unit]\\nStartLimitIntervalSec=900\\n[Service]\\nRestartSec=8\\nExecStartPre=/bin/false"
+    node.run(
+        f"mkdir -p {folder}; printf '{slow}\\n' >{folder}/fail.conf; systemctl daemon-reload; "
+        f"sed -i 's/libcuda.so.580[0-9.]*/libcuda.so.550.54.15/' {SPEC}; "
+        "systemctl --no-block start nvidia-cdi-refresh.service"
+    )
+    assert " changed=1 " in gpustate("apply", home, node, tmp_path, "1.18.2")
+    time.sleep(45)
+    path = "systemctl is-active nvidia-cdi-refresh.path"
+    assert node.run(path, check=False).stdout.strip() == "active"
+    node.run(f"rm {folder}/fail.conf; systemctl daemon-reload")
+    assert " changed=0 " in gpustate("apply", home, node, tmp_path, "1.18.2")
 
 
 @pytest.mark.by_turns

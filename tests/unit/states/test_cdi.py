@@ -67,6 +67,9 @@ class Node(FakeNode):
             runs={
                 "with nvidia-ctk": lambda node: node.files.update({SPEC_PATH: spec(self.version)}),
                 "readable by all users": lambda node: node.modes.clear(),
+                f"start {TOOLKIT_UNITS[1]} again": lambda node: node.unit_states.update(
+                    {TOOLKIT_UNITS[1]: "active"}
+                ),
             },
         )
         self.version, self.ctk, self.odd, self.rows = version, ctk, odd, rows
@@ -137,13 +140,10 @@ def test_a_watching_unit_that_systemd_has_stopped_is_drift_and_started_again() -
     node = new_toolkit()
     list(converge(CdiSpecificationCurrent(), node))
     node.unit_states[path] = "failed"
-    node.runs["start nvidia-cdi-refresh.path again"] = lambda fake: fake.unit_states.update(
-        {path: "active"}
-    )
     state = CdiSpecificationCurrent()
     (step,) = state.apply(state.probe(node), state.plan(state.probe(node)))
     assert isinstance(step, ops.Run)
-    assert f"reset-failed {service} {path}" in step.script()
+    assert f"systemctl stop {service}\nsystemctl reset-failed {service} {path}" in step.script()
     plan, after = converge(state, node)
     assert plan.fields == {"failed"}
     assert plan.disruption is Disruption.NONE
