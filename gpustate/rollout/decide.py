@@ -3,15 +3,15 @@
 Nodes are taken wave by wave. A wave begins when every node of the waves before it has ended and the soak time
 between them is over. Inside a wave a node begins as soon as a slot is free: there is no lock-step.
 
-A node that failed stays out of service. It frees its slot, and counts: against the most failures, and for the other
+A node that was refused is as it was, so the next one takes its place in the wave. A node that failed stays out of service. It frees its slot, and counts: against the most failures, and for the other
 nodes of its rack, which are skipped, for two nodes of one rack would be out of service.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 
@@ -44,6 +44,7 @@ class Place:
         rack: of whose nodes at most one is out of service at a time; empty: it has none.
         windows: in which it may begin, each set on its own; empty: always.
         changes: it is not known to be unchanged.
+        domain: its NVLink domain, whose nodes are in one wave; empty: it has none.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Place:
     rack: str = ""
     windows: tuple[tuple[Window, ...], ...] = ()
     changes: bool = True
+    domain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,23 @@ class Rollout:
         return Rollout(
             tuple(Place(place.name) for place in self.places), self.slots, self.max_failures
         )
+
+    def without(self, refused: str, begun: Collection[str]) -> Rollout:
+        """The same, with the next node of a later wave in the wave of a refused one, which does not show what the change does.
+
+        Args:
+            refused: name of the refused node.
+            begun: names of the nodes that have begun.
+        """
+        wave = next((place.wave for place in self.places if place.name == refused), 0)
+        later = [p for p in self.places if p.wave > wave and p.changes and p.name not in begun]
+        following = min(later, key=lambda place: place.wave, default=None)
+        if following is None or self.max_failures:
+            return self
+        moved = {p.name for p in later if p.domain and p.domain == following.domain}
+        moved.add(following.name)
+        places = (replace(p, wave=wave) if p.name in moved else p for p in self.places)
+        return replace(self, places=tuple(places))
 
     @property
     def words(self) -> str:
@@ -203,7 +222,7 @@ def _stop(rollout: Rollout, progress: Progress, wave: int) -> str:
     before = [
         name
         for name, end in progress.ended.items()
-        if end is not End.RELEASED and waves[name] < wave
+        if end in (End.FAILED, End.ROLLED_BACK) and waves[name] < wave
     ]
     if before and not rollout.max_failures:
         return f"wave {max(waves[name] for name in before) + 1} had failures"

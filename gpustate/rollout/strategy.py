@@ -155,6 +155,7 @@ class Strategy:
                 racks.get(node.name, ""),
                 _windows(node, general, now),
                 changing is None or node.name in changing,
+                domains.get(node.name, ""),
             )
             for node in nodes
         ]

@@ -245,6 +245,9 @@ class Waves:
                 ended={**self._progress.ended, node.name: end},
                 wave_ended_at=self.clock(),
             )
+            if end is End.SKIPPED and not self.surveying:
+                begun = self._progress.busy | self._progress.ended.keys()
+                self.rollout = self.rollout.without(node.name, begun)
             phase = End.RELEASED if end is End.ROLLED_BACK else end
             self._set(node.name, "queued" if node.deferred else phase.value, node.reason)
 

@@ -46,6 +46,26 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
+def test_a_refused_node_stops_nothing_and_the_next_takes_its_place() -> None:
+    places = tuple(
+        Place(name, wave, domain="d" if name in ("n2", "n4") else "")
+        for name, wave in (("n0", 0), ("n1", 1), ("n2", 1), ("n3", 2), ("n4", 2))
+    )
+    turns = Waves(Rollout(places, slots=5))
+    begun: list[tuple[str, ...]] = []
+    for status in (NodeStatus.REFUSED, NodeStatus.LOCKED, NodeStatus.OK, NodeStatus.OK):
+        begun.append(turns.next(interrupted=False).start)
+        for name in begun[-1]:
+            turns.ended(NodeResult(name, status))
+    assert begun == [("n0",), ("n1",), ("n2", "n4"), ("n3",)]
+    assert not turns.stopped
+    counted = Waves(Rollout(places, slots=5, max_failures=1))
+    assert counted.next(interrupted=False).start == ("n0",)
+    counted.ended(NodeResult("n0", NodeStatus.REFUSED))
+    assert counted.next(interrupted=False).over
+    assert counted.stopped == "1 node failed (--max-failures 1)"
+
+
 def run(*, serial: tuple[str, ...] = (), max_failures: int = 0) -> fleet.FleetResult:
     inventory = Inventory("test", tuple(InventoryNode(name) for name in NAMES))
     strategy = Strategy(serial, max_failures)
