@@ -356,18 +356,13 @@ class ImexRunning(State[Observed]):
             yield from self._stop(observed, moved)
             return
         if moved & {"package", "version"} and wanted.package and wanted.version:
-            other = (
-                (observed.package,)
-                if observed.package and observed.package != wanted.package
-                else ()
-            )
             if observed.package is None:
                 yield from (ops.KeepOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
             yield ops.install(
                 observed.manager,
                 ((wanted.package, wanted.version),),
                 hold=wanted.held,
-                remove=other,
+                remove=tuple(filter(None, {observed.package} - {wanted.package})),
             )
         elif "held" in moved and wanted.package:
             yield ops.hold(observed.manager, (wanted.package,))

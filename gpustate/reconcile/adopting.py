@@ -333,28 +333,14 @@ class Adopter:
     def _take_over(self, item: Json, operator: Operator) -> None:
         """Make one object gpustate's as it stands, and cut what ties it to the Operator."""
         uids = {one["metadata"]["uid"] for one in (*operator.policies, *operator.drivers)}
-        for _ in range(_TRIES):
-            if not is_ours(item):
-                item = self.objects.apply(as_applied(item), force=True)
-            operations = _cuts(item, uids)
-            if not operations:
-                return
-            try:
-                self.objects.patch(item, operations)
-            except StaleObject:
-                item = self._read(item)
-                continue
-            return
-        raise ClusterError(
-            f"{title(item)}: somebody changes it all the time", fix="run it again later"
-        )
 
-    def _read(self, item: Json) -> Json:
-        namespace = item["metadata"].get("namespace", "")
-        for one in self.objects.list(BY_NAME[item["kind"]], namespace):
-            if key(one) == key(item):
-                return one
-        raise ClusterError(f"{title(item)} is gone", fix="run it again")
+        def take(current: Json) -> None:
+            if not is_ours(current):
+                current = self.objects.apply(as_applied(current), force=True)
+            if operations := _cuts(current, uids):
+                self.objects.patch(current, operations)
+
+        change_current(self.objects, item, take)
 
     def _delete_policies(self, adoption: Adoption) -> None:
         """Delete the Operator's resources, if nothing belongs to them any more."""
@@ -439,6 +425,24 @@ def _cuts(item: Json, uids: set[str]) -> list[Json]:
         for position in reversed(_foreign_entries(item))
     ]
     return operations
+
+
+def change_current(objects: Objects, item: Json, change: Callable[[Json], None]) -> None:
+    """Change an object; whenever somebody has changed it meanwhile, read it and change it again.
+
+    Raises:
+        ClusterError: it is gone, or somebody changes it all the time.
+    """
+    for _ in range(_TRIES):
+        try:
+            return change(item)
+        except StaleObject:
+            listed = objects.list(BY_NAME[item["kind"]], item["metadata"].get("namespace", ""))
+            same = [other for other in listed if key(other) == key(item)]
+            if not same:
+                raise ClusterError(f"{title(item)} is gone", fix="run it again") from None
+            item = same[0]
+    raise ClusterError(f"{title(item)}: somebody changes it all the time", fix="run it again later")
 
 
 def scale(objects: Objects, deployment: Json, replicas: int) -> None:

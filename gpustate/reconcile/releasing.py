@@ -15,18 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, DEPLOYMENT, NODE, title
-from gpustate.manifests.ownership import (
-    FIELD_MANAGER,
-    LABEL_MANAGER,
-    OWNER,
-    StaleObject,
-)
+from gpustate.manifests.ownership import FIELD_MANAGER, LABEL_MANAGER, OWNER
 from gpustate.reconcile.adopting import (
     HASH,
     RECORD,
     Objects,
+    change_current,
     is_record,
     operand_objects,
     read_record,
@@ -35,7 +30,6 @@ from gpustate.reconcile.adopting import (
 
 Json = dict[str, Any]
 
-_TRIES = 5
 _MANAGERS = (FIELD_MANAGER, LABEL_MANAGER)
 
 
@@ -162,44 +156,24 @@ class Releaser:
         return tuple(found)
 
     def _let_go(self, item: Json, owners: tuple[Json, ...]) -> None:
-        for _ in range(_TRIES):
-            try:
-                if operations := list(_operations(item, owners)):
-                    item = {**item, **self.objects.patch(item, operations)}
-            except StaleObject:
-                item = self._read(item)
-                continue
-            self._drop_managers(item)
-            return
-        raise ClusterError(
-            f"{title(item)}: somebody changes it all the time", fix="run it again later"
-        )
+        def let_go(current: Json) -> None:
+            if operations := list(_operations(current, owners)):
+                current = {**current, **self.objects.patch(current, operations)}
+            self._drop_managers(current)
+
+        change_current(self.objects, item, let_go)
 
     def _drop_managers(self, item: Json) -> None:
-        for _ in range(_TRIES):
-            entries = item["metadata"].get("managedFields") or []
+        def drop(current: Json) -> None:
+            entries = current["metadata"].get("managedFields") or []
             kept = [one for one in entries if one.get("manager") not in _MANAGERS]
-            if len(kept) == len(entries):
-                return
-            # An empty list would be taken for a client that does not know the field.
-            value: list[Json] = kept or [{}]
-            path = "/metadata/managedFields"
-            try:
-                self.objects.patch(item, [{"op": "replace", "path": path, "value": value}])
-            except StaleObject:
-                item = self._read(item)
-                continue
-            return
-        raise ClusterError(
-            f"{title(item)}: somebody changes it all the time", fix="run it again later"
-        )
+            if len(kept) < len(entries):
+                # An empty list would be taken for a client that does not know the field.
+                value: list[Json] = kept or [{}]
+                path = "/metadata/managedFields"
+                self.objects.patch(current, [{"op": "replace", "path": path, "value": value}])
 
-    def _read(self, item: Json) -> Json:
-        name, namespace = item["metadata"]["name"], item["metadata"].get("namespace", "")
-        for one in self.objects.list(BY_NAME[item["kind"]], namespace):
-            if one["metadata"]["name"] == name:
-                return one
-        raise ClusterError(f"{title(item)} is gone", fix="run it again")
+        change_current(self.objects, item, drop)
 
     def _start(self, handover: Handover) -> bool:
         for one in self.objects.list(DEPLOYMENT, handover.namespace):

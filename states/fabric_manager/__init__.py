@@ -312,26 +312,19 @@ class FabricManagerRunning(FabricManagerState[Observed]):
             yield from self._stop(observed, moved)
             return
         if moved & {"package", "version"} and wanted.package and wanted.version:
-            other = (
-                (observed.package,)
-                if observed.package and observed.package != wanted.package
-                else ()
-            )
             if observed.package is None:
                 yield ops.KeepOriginal(CONFIG_PATH)
             yield ops.install(
                 observed.manager,
                 ((wanted.package, wanted.version),),
                 hold=wanted.held,
-                remove=other,
+                remove=tuple(filter(None, {observed.package} - {wanted.package})),
             )
         elif "held" in moved and wanted.package:
             yield ops.hold(observed.manager, (wanted.package,))
         if observed.package and "damaged" in moved:
-            there, after = (
-                {observed.package: observed.version},
-                {wanted.package or "": wanted.version},
-            )
+            there = {observed.package: observed.version}
+            after = {wanted.package or "": wanted.version}
             yield from ops.reinstall(
                 observed.manager, observed.damaged, there, after, hold=self.hold
             )
