@@ -103,7 +103,9 @@ class Stand:
         policy = self.folder / "policy.py"
         policy.write_text(POLICY)
         names = ",".join(target.node.name for target in targets)
-        return gpustate("apply", policy, "-i", inventory, "-l", names, "--yes", "-o", "json")
+        # A fault of one node leaves the others alone, which waves would not start.
+        once = ("--serial", "100%", "--max-unavailable", "100%")
+        return gpustate("apply", policy, "-i", inventory, "-l", names, *once, "--yes", "-o", "json")
 
     def _parameters(self, target: Target) -> dict[str, dict[str, Any]]:
         base = f"{self.server.url}/{target.node.name}"
