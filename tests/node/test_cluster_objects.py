@@ -411,7 +411,7 @@ def test_a_pod_that_cannot_start_is_named_with_its_reason(
     for node in cluster.nodes:
         wait_for(lambda node=node: offers(cluster, node) == 8, f"{node.name} offers 8 GPUs")
     # The nodes are refused, and the objects are removed before that.
-    run(cluster, "remove", POLICY, "--max-disruption", "none", code=6)
+    run(cluster, "remove", POLICY, "--max-disruption", "none", code=5)
     wait_for(lambda: labels_of(cluster) == [{}, {}], "the labels are gone")
     spaces = [one["metadata"]["name"] for one in get(cluster, "namespaces")["items"]]
     assert "gpu-operator" not in spaces

@@ -379,7 +379,7 @@ def test_a_missing_right_is_named(cluster: Lab, rule: clusterusers.Rule) -> None
 def test_remove_leaves_no_label_and_no_condition(cluster: Lab) -> None:
     # The nodes are refused, and the objects are removed before that.
     words = ("--cluster-objects", "--yes", "--max-disruption", "none")
-    done = run(cluster, "remove", POLICY, *words, code=6)
+    done = run(cluster, "remove", POLICY, *words, code=5)
     assert "node/gpu2: condition GPUHealthy removed" in done.out
     for name in ("gpu1", "gpu2"):
         wait_for(lambda name=name: not condition(cluster, name), f"{name} has no condition")
