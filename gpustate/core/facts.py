@@ -161,6 +161,8 @@ class NodeFacts:
 _SCRIPT = shell.fill(shell.load("facts", "gpustate.core"), FAMILY=rpm.FAMILY)
 
 _ID = re.compile("0x[0-9A-Fa-f]{4,6}")
+#: ``ID`` of os-release that a product has for some of its customers.
+_SAME = {"sles_sap": "sles", "sle_hpc": "sles"}
 
 
 def meant_for(text: str) -> tuple[PciGpu, ...]:
@@ -215,7 +217,7 @@ class FactsQuery(Query[NodeFacts]):
                 )
             )
         return NodeFacts(
-            os_id=one("os_id"),
+            os_id=_SAME.get(one("os_id"), one("os_id")),
             os_version=one("os_version"),
             os_codename=one("os_codename"),
             os_like=tuple(one("os_like").split()),

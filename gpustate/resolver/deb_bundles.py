@@ -8,6 +8,7 @@ the states themselves, and all dependencies are added.
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -176,15 +177,15 @@ def _own(state: RepositoryState, case: Case) -> tuple[RepositorySource, ...]:
     if state.login is not None:
         fetch.log_in(where.uri, state.login.user, state.login.password)
     if where.key_url is not None:
-        key = fetched_key(where.key_url, where.fingerprint or "")
-        prints: tuple[str, ...] = (where.fingerprint or "",)
+        key, fingerprint = fetched_key(where.key_url, where.fingerprint or "", where.sha256)
+        prints: tuple[str, ...] = (fingerprint,)
     else:
         key, prints = (state.key or "").encode(), openpgp.fingerprints(state.key or "")
     return (RepositorySource(where.uri, where.suite, where.components, (key,), prints),)
 
 
-def fetched_key(url: str, fingerprint: str) -> bytes:
-    """Download a key and check its fingerprint.
+def fetched_key(url: str, fingerprint: str, sha256: str) -> tuple[bytes, str]:
+    """Download a key and check its fingerprint, or the end of that and its file; the key and its whole fingerprint.
 
     Raises:
         RefusedError: it is missing or another key.
@@ -196,9 +197,13 @@ def fetched_key(url: str, fingerprint: str) -> bytes:
         have = openpgp.primaries(openpgp.binary(key))
     except ValueError as error:
         raise RefusedError(f"{url}: is not a key ({error})") from None
-    if fingerprint not in have:
-        raise RefusedError(f"{url}: has the key {', '.join(have)}, wanted {fingerprint}")
-    return key
+    matches = [one for one in have if one.endswith(fingerprint)]
+    file = b"".join(row for row in key.splitlines(True) if not row.startswith(b"Version"))
+    if not matches or sha256 not in ("", hashlib.sha256(file).hexdigest()):
+        raise RefusedError(
+            f"{url}: has the key {', '.join(have)}, wanted {fingerprint} {sha256}".rstrip()
+        )
+    return key, matches[0]
 
 
 def keys_of(text: str) -> dict[str, bytes]:

@@ -205,8 +205,8 @@ def _own(state: RepositoryState, case: RpmCase) -> RpmRepositorySource:
     if state.login is not None:
         fetch.log_in(where.uri, state.login.user, state.login.password)
     if where.key_url is not None:
-        key = fetched_key(where.key_url, where.fingerprint or "")
-        fingerprints: tuple[str, ...] = (where.fingerprint or "",)
+        key, fingerprint = fetched_key(where.key_url, where.fingerprint or "", where.sha256)
+        fingerprints: tuple[str, ...] = (fingerprint,)
     else:
         key = (state.key or "").encode()
         fingerprints = openpgp.fingerprints(state.key or "")

@@ -254,6 +254,7 @@ class RepositoryState(RepositoryParameters):
         given = replace(
             found,
             fingerprint=self.fingerprint or found.fingerprint,
+            sha256="" if self.fingerprint else found.sha256,
             private=self.login is not None and not rpm.is_bundled(found.uri),
         )
         return rpm.with_key(given, self.name, self.key, self.signed)
@@ -372,7 +373,8 @@ class RepositoryState(RepositoryParameters):
             return fingerprints(self.key) if where.signed_by else ()
         wanted = where.fingerprint or ""
         # A key file may hold more keys; Signed-By names the one that counts.
-        return observed.fingerprints if wanted in observed.fingerprints else (wanted,)
+        found = any(one.endswith(wanted) for one in observed.fingerprints)
+        return observed.fingerprints if found else (wanted,)
 
     def refuse(self, observed: Observed) -> str | None:
         if not observed.apt and not is_rpm(observed.manager):

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Downloads the key of a repository, and refuses a file with other keys: rpm would trust every key in it.
-# Reads R; NAME (of the state), URL, FINGERPRINT, KEY (path), LOGIN (1 if the address wants one); calls login, which writes it for
+# Reads R; NAME (of the state), URL, FINGERPRINT (or its end), SHA256 (of the file, or empty), KEY (path), LOGIN (1 if the address wants one); calls login, which writes it for
 # curl into the file in c.
 t=$R/key.$NAME; rm -f "$t"
 if [ -n "$LOGIN" ]; then
@@ -11,5 +11,6 @@ if [ -n "$LOGIN" ]; then
 elif command -v curl >/dev/null; then curl -fsSL --retry 2 --max-time 120 -o "$t" "$URL"
 else wget -q --tries=3 --timeout=60 -O "$t" "$URL"; fi
 have=$(gpg --batch --show-keys --with-colons "$t" 2>/dev/null | awk -F: '$1 == "pub" { p = 1 } p && $1 == "fpr" { print $10; p = 0 }' | tr "\n" " ")
-[ "${have% }" = "$FINGERPRINT" ] || { rm -f "$t"; fail "error: the key there has fingerprint ${have:-(none)}, the policy requires $FINGERPRINT"; }
+sum=$(sed '/^Version/d' "$t" | sha256sum); [ "${sum%% *}" = "${SHA256:-${sum%% *}}" ] || { rm -f "$t"; fail "error: the key file there has the SHA-256 ${sum%% *}, not $SHA256"; }
+case ${have% } in *' '*) have="several: $have"; false ;; *"$FINGERPRINT") ;; *) false ;; esac || { rm -f "$t"; fail "error: the key there has fingerprint ${have:-(none)}, the policy requires $FINGERPRINT"; }
 put "$KEY" 0644 root:root <"$t"; rm -f "$t"

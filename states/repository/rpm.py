@@ -17,6 +17,10 @@ the files as they are, whose hashes were checked when they came.
 Sources:
     rpm-software-management/rpm, pull request 1202 of 2020 (Ed25519);
     NVIDIA driver installation guide: addresses of the CUDA repositories by distribution, key D42D0685;
+    NVIDIA/cuda-repo-management, table of active public keys (README as of 2026-04): D42D0685 of amzn2023, rhel8, rhel9
+    and sles15, and others for newer folders. NVIDIA/gpu-driver-container, rhel10/Dockerfile (commit 0201a90b): CDF6BA43
+    of rhel10 and the SHA-256 of its file; NVIDIA publishes no fingerprint of it. CF65...5622 of suse16: reviewed on
+    2026-09-16 by two installers for openSUSE Leap 16; SUSE/BCI-dockerfile-generator fetches 3A8B5622.pub there;
     NVIDIA container toolkit installation guide: nvidia-container-toolkit.repo. rpm(8), ``--import``.
 """
 
@@ -45,7 +49,13 @@ GRAPHICS = re.compile(r"//download\.nvidia\.")
 #: Amazon's own repository of NVIDIA's packages; the package nvidia-release brings it.
 AMAZON = "amazonlinux-nvidia"
 _RHEL = frozenset({"rhel", "rocky", "almalinux", "ol", "centos"})
-_CUDA_KEY = ("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")
+_CUDA_KEY = "610C7B14E068A878070DA4E99CD0A493D42D0685"
+#: Key of each folder of the CUDA repository: its fingerprint, or the end of it and the SHA-256 of its file.
+_CUDA_KEYS = {
+    **dict.fromkeys(("rhel8", "rhel9", "amzn2023", "sles15", "opensuse15"), (_CUDA_KEY, "")),
+    "rhel10": ("CDF6BA43", "afbea87d3b979b3788ef34223aeeb323ade481128e2c133723ae99b8a51368bb"),
+    "suse16": ("CF65941A859D4B4E6870F188736A284B3A8B5622", ""),
+}
 
 
 def cuda_code(facts: NodeFacts) -> str | None:
@@ -55,6 +65,8 @@ def cuda_code(facts: NodeFacts) -> str | None:
         return f"rhel{major}" if major in ("8", "9", "10") else None
     if facts.os_id == "amzn":
         return "amzn2023" if major == "2023" else None
+    if facts.os_id == "opensuse-tumbleweed":
+        return "suse16"
     if facts.os_id in ("sles", "sled", "opensuse-leap"):
         known = {"15": "opensuse15" if facts.os_id == "opensuse-leap" else "sles15", "16": "suse16"}
         return known.get(major)
@@ -72,8 +84,10 @@ def cuda_repository(facts: NodeFacts) -> Repository:
             "set origin: mirror with a url"
         )
     uri = f"https://developer.download.nvidia.com/compute/cuda/repos/{code}/{machine}"
-    file, fingerprint = _CUDA_KEY
-    return Repository(uri=uri, key_url=f"{uri}/{file}", fingerprint=fingerprint)
+    fingerprint, sha256 = _CUDA_KEYS[code]
+    return Repository(
+        uri=uri, key_url=f"{uri}/{fingerprint[-8:]}.pub", fingerprint=fingerprint, sha256=sha256
+    )
 
 
 def toolkit_repository(facts: NodeFacts) -> Repository:
@@ -223,6 +237,7 @@ def fetch_key(name: str, where: Repository, login_of: str = "") -> Step:
         NAME=name,
         URL=where.key_url or "",
         FINGERPRINT=str(where.fingerprint),
+        SHA256=where.sha256,
         KEY=key_path(name),
         LOGIN="1" if login_of else "",
     )

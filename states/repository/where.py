@@ -53,6 +53,7 @@ class Repository:
         hosts: hosts that may offer the packages; "" for files.
         key_url: where the node fetches the key; ``None`` when the policy carries it.
         signed_by: value of ``Signed-By``; "" for the keys of the distribution.
+        sha256: of the key's file without its line ``Version:``; then ``fingerprint`` may be the end of it only.
         problem: why there is no such repository.
         os_id: the distribution, which the names of the packages depend on.
         signed: of an rpm repository, what is signed with the key: packages, metadata or both.
@@ -69,6 +70,7 @@ class Repository:
     hosts: tuple[str, ...] = ()
     key_url: str | None = None
     fingerprint: str | None = None
+    sha256: str = ""
     signed_by: str = ""
     problem: str | None = None
     os_id: str = ""

@@ -170,3 +170,10 @@ def test_a_node_without_pci_has_no_gpus(tmp_path: Path) -> None:
         capture_output=True,
     )
     assert FactsQuery().parse(Answer(0, done.stdout)).pci == ()
+
+
+def test_editions_of_one_product_are_one_distribution() -> None:
+    """``ID`` of SLES for SAP Applications and of SLE HPC; both have ``ID_LIKE="suse"``."""
+    for edition in (b"sles_sap", b"sle_hpc"):
+        text = RECORDED.replace(b"os_id=ubuntu", b"os_id=" + edition)
+        assert parse(text.replace(b"24.04", b"15.7")).distribution == "sles15"

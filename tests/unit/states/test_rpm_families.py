@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rpmnodes import repository
+from rpmworld import needs
 
 from gpustate import NodeFacts, ops
-from gpustate.formats import alternatives, rpmrepos
+from gpustate.errors import RefusedError
+from gpustate.formats import alternatives, openpgp, rpmrepos
+from gpustate.resolver.deb_bundles import fetched_key
 from gpustate.states.container_toolkit import PACKAGES, ContainerToolkitInstalled
 from gpustate.states.cuda_toolkit import QUERY, CudaToolkitsInstalled
 from gpustate.states.repository import DriverRepository, ToolkitRepository, rpm
+from gpustate.states.repository.where import Repository
 from gpustate.testing import FakeNode, converge
 
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
@@ -32,6 +39,7 @@ SYSTEMS = [
     ("sles", "16.0", "zypper", "suse16"),
     ("opensuse-leap", "15.6", "zypper", "opensuse15"),
     ("opensuse-leap", "16.0", "zypper", "suse16"),
+    ("opensuse-tumbleweed", "20250401", "zypper", "suse16"),
 ]
 
 
@@ -46,9 +54,44 @@ def test_each_distribution_has_its_address_of_the_cuda_repository(
 ) -> None:
     there = rpm.cuda_repository(facts(os_id, version, manager))
     assert there.uri == f"{CUDA}/{code}/x86_64"
-    assert there.key_url == f"{CUDA}/{code}/x86_64/D42D0685.pub"
+    key = {"rhel10": "CDF6BA43", "suse16": "3A8B5622"}.get(code, "D42D0685")
+    assert there.key_url == f"{CUDA}/{code}/x86_64/{key}.pub"
+    assert (there.fingerprint or "").endswith(key)
+    assert len(there.fingerprint or "") == 40 or len(there.sha256) == 64
     arm = rpm.cuda_repository(facts(os_id, version, manager, machine="aarch64"))
     assert arm.uri == f"{CUDA}/{code}/sbsa"
+
+
+def test_a_key_known_by_its_file_is_checked_by_that(tmp_path: Path) -> None:
+    """A real gpg and sha256sum read the file; NVIDIA strips the armor's version line before it sums it, too."""
+    needs("gpg", "curl")
+    made = repository(tmp_path / "world")
+    lines = made.key.splitlines(keepends=True)
+    file = tmp_path / "key.pub"
+    file.write_text("".join([lines[0], "Version: GnuPG v2\n", *lines[1:]]))
+    (whole,) = openpgp.fingerprints(made.key)
+    digest = hashlib.sha256(made.key.encode()).hexdigest()
+    pinned = Repository(key_url=file.as_uri(), fingerprint=whole[-8:], sha256=digest)
+    other = digest.replace(digest[0], "0" if digest[0] != "0" else "1")
+    for there, end in (
+        (pinned, "put"),
+        (replace(pinned, fingerprint=whole, sha256=""), "put"),
+        (replace(pinned, sha256=other), "SHA-256"),
+        (replace(pinned, fingerprint="CDF6BA43"), "fingerprint"),
+    ):
+        step = rpm.fetch_key("x", there)
+        shell = f'R={tmp_path}; fail() {{ echo "$@"; exit 1; }}; put() {{ cat >/dev/null; echo put; }}\n'
+        done = subprocess.run(
+            ["sh", "-ec", shell + step.script()], capture_output=True, text=True, check=False
+        )
+        assert end in done.stdout, done
+        if end == "put":
+            assert (
+                fetched_key(there.key_url or "", there.fingerprint or "", there.sha256)[1] == whole
+            )
+        else:
+            with pytest.raises(RefusedError, match="wanted"):
+                fetched_key(there.key_url or "", there.fingerprint or "", there.sha256)
 
 
 @pytest.mark.parametrize(
