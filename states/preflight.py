@@ -41,7 +41,7 @@ from gpustate import (
     support,
 )
 from gpustate.core.shared_probes import APT_KEY, KEPT, NOW
-from gpustate.formats import apt_errors, gpu_models, keyed, managed_images, rpm
+from gpustate.formats import gpu_models, keyed, managed_images, package_errors, rpm
 from gpustate.formats.managed_images import ManagedImage
 from gpustate.formats.numbers import whole
 from gpustate.ops.packages import OURS
@@ -279,7 +279,7 @@ class PreflightPassed(State[Observed]):
         ):
             if observed.unmet and all(_NVIDIA.search(_wanted(row)) for row in observed.unmet):
                 return  # what the driver's state brings back
-            _, move = apt_errors.find_error(observed.apt_error) or (
+            _, move = package_errors.find_error(observed.apt_error) or (
                 "",
                 "see apt-get check on the node",
             )
@@ -417,7 +417,7 @@ def _wanted(row: str) -> str:
 
 def _said_by_apt(lines: list[str]) -> str:
     """The one of several complaints that says most."""
-    found = apt_errors.find_error("\n".join(lines))
+    found = package_errors.find_error("\n".join(lines))
     return found[0] if found else "".join(lines[:1])
 
 

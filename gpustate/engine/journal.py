@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpustate.formats.package_errors import NOISE
 from gpustate.formats.words import shorten
 
 if TYPE_CHECKING:
@@ -71,14 +72,10 @@ class Record:
         return None
 
 
-#: Lines of a step's output that a message shows.
-_LAST_LINES = 12
-
-
-def last_lines(output: str) -> str:
+def last_lines(output: str, count: int = 12) -> str:
     """The last lines of a step's output that are not blank."""
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
-    return "\n".join(lines[-_LAST_LINES:])
+    return "\n".join(lines[-count:])
 
 
 def cause(
@@ -86,12 +83,15 @@ def cause(
 ) -> str:
     """The line of an output that most likely names the cause: the first that looks like an error.
 
-    After a Python traceback it is the last line, since those before it quote code.
+    After a Python traceback it is the last line, since those before it quote code. A line that only announces the next
+    ones is joined with the first of them.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line for line in lines if not NOISE.search(line)] or lines
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
         return shorten(lines[-1], 300)
-    for line in lines:
+    for number, line in enumerate(lines):
         if any(word.lower() in line.lower() if word.islower() else word in line for word in pick):
-            return shorten(line, 300)
+            more = lines[number + 1 : number + 2] if line.endswith(":") else []
+            return shorten(" ".join((line, *more)), 300)
     return shorten(lines[-1], 300) if lines else "no output"

@@ -13,7 +13,7 @@ from gpustate.core.state import AnyState, State
 from gpustate.core.step import Step
 from gpustate.engine import journal
 from gpustate.errors import GpustateError, StepFailed
-from gpustate.formats import apt_errors
+from gpustate.formats import package_errors
 from gpustate.formats.words import distinguish
 from gpustate.plan.make import Observations, left_to_first_boot
 
@@ -68,11 +68,12 @@ def after_steps(
         return become(Outcome.NOT_RUN, f"because {entry.skipped_because} failed")
     if entry.failed_step:
         outcome = Outcome.ROLLED_BACK if entry.rolled_back else Outcome.FAILED
-        cause, move = apt_errors.find_error(entry.output) or (journal.cause(entry.output), "")
+        known = package_errors.find_error(entry.output)
+        cause, move = known or (journal.cause(entry.output), "")
         reason = f"{entry.failed_step} ended with {entry.status}: {cause}" + (move and f"; {move}")
         reason += still_stopped(entry.output, observations.observed.get(state.name))
         # A line that the reason quotes is not repeated.
-        lines = journal.last_lines(entry.output).splitlines()
+        lines = journal.last_lines(entry.output, 12 if known else 60).splitlines()
         evidence = "\n".join(line for line in lines if line.strip() not in reason)
         result = become(outcome, reason, evidence)
         return replace(result, command=entry.command, inspect=entry.inspect)

@@ -15,7 +15,8 @@ Sources:
     NVIDIA driver installation guide r615 (compute-only sets, streams); NVIDIA/gpu-driver-container, ubuntu24.04 and
     ubuntu26.04; packages.debian.org and packages.ubuntu.com. NVIDIA/yum-packaging-dkms-nvidia,
     dkms-open-nvidia.spec (kmod-nvidia-open-dkms conflicts with kmod-nvidia-latest-dkms, both provide
-    nvidia-kmod); NVIDIA/yum-packaging-precompiled-kmod, kmod-nvidia.spec (name of a precompiled module, x86_64);
+    nvidia-kmod); NVIDIA/yum-packaging-precompiled-kmod, kmod-nvidia.spec (name of a precompiled module, x86_64) and
+    DISTROS.md (commit a66bc128: modules that AlmaLinux, CIQ, Red Hat and SUSE build and sign); AlmaLinux/ALESCo#8;
     mizdebsk/radii, internal/nvidia tests (kmod-nvidia-open-... and kmod-64k-nvidia-open-... of RHEL 10). SUSE's
     BCI-dockerfile-generator, NVIDIA driver images (names by branch, G05 to G07, DKMS since 575; signed KMPs of G07 for
     SLES 15 SP7 and 16.0); package lists of openSUSE Tumbleweed with 580.76.05 and 580.126.18 (KMPs of the graphics
@@ -38,9 +39,11 @@ LAST_PROPRIETARY = 610
 #: ``ID`` of os-release where NVIDIA's rpm packages are installed with dnf, and with zypper.
 RHEL = ("rhel", "rocky", "almalinux", "ol", "centos", "amzn", "fedora")
 SUSE = ("sles", "sled", "opensuse-leap", "opensuse-tumbleweed")
-#: Packages of rpm distributions that hold built modules; the last is a name that asks for them.
+#: Packages of rpm distributions that hold built modules; AlmaLinux's and CIQ's are not named after a version, and the last
+#: two are names that ask for them.
 BUILT_MODULES = re.compile(
-    r"kmod-([0-9a-z]+-)?nvidia(-open)?-[0-9]{3}\.|nvidia-open-driver-G[0-9]+-signed|nv-prefer-signed"
+    r"kmod-([0-9a-z]+-)?nvidia(-open)?-[0-9]{3}\.|kmod-([0-9a-z]+-)?nvidia(-dc)?-open(-latest)?$|"
+    r"nvidia-open-driver-G[0-9]+-signed|nvidia-open-kmod$|nv-prefer-signed"
 )
 
 
@@ -127,6 +130,8 @@ class Scheme:
         parts = {"v": version, **kernelnames.parts(manager, kernel)}
         names: list[str] = []
         for stem in self.prebuilt:
+            if "-open" in stem and module_type != OPEN:
+                continue
             name = self.fill(stem, int(version.partition(".")[0]), module_type == OPEN)
             for key, value in parts.items():
                 name = name.replace(f"{{{key}}}", value)
@@ -224,7 +229,11 @@ SCHEMES = (
         "nvidia-open",
         "cuda-drivers",
         ("nvidia-persistenced", "nvidia-modprobe"),
-        prebuilt=("kmod{s}-nvidia{o}-{v}-{r}",),
+        prebuilt=(
+            "kmod{s}-nvidia{o}-{v}-{r}",
+            "kmod{s}-nvidia-open",
+            "kmod{s}-nvidia-dc-open-latest",
+        ),
     ),
     Scheme(
         "NVIDIA's repository for SUSE",

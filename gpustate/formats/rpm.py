@@ -3,6 +3,9 @@
 A version is ``epoch:version-release``, the epoch left out where it is 0 or not given. A package is held
 where dnf's versionlock or a lock of zypper keeps it at what is installed: rpm itself knows no hold.
 
+A package of a 32-bit architecture beside the node's own is one of its own: its name ends in the architecture, as dnf,
+zypper and rpm take it (``libnvidia-ml.i686``).
+
 Surprising: ``name`` alone in versionlock.list holds nothing, for it allows every version of the package;
 only an entry with a version counts. A lock of zypper may be meant for a repository or a version only; such a
 one does not count either.
@@ -16,7 +19,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from html import unescape
 
 from gpustate.formats import rpmversion
@@ -35,6 +39,7 @@ FAMILY = (
 #: Name, architecture, version; one package a line.
 QUERY_FORMAT = r"%{NAME}|%{ARCH}|%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\n"
 
+_FOREIGN = ("i386", "i586", "i686")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _LABEL = re.compile(
     r"(?:(?P<epoch>[0-9]+):)?(?P<rest>[0-9A-Za-z][0-9A-Za-z.+~^_]*-[0-9A-Za-z.+~^_]+)"
@@ -67,8 +72,22 @@ def with_epoch(full: str) -> str:
     return full if ":" in full else f"0:{full}"
 
 
+def name_of(name: str, arch: str) -> str:
+    """The name of a package of one architecture."""
+    return f"{name}.{arch}" if arch in _FOREIGN else name
+
+
+def parse_rows(text: str) -> Iterator[Package]:
+    """Read ``rpm -qa --qf QUERY_FORMAT``, with several versions of one package."""
+    for line in text.splitlines():
+        parts = line.strip().split("|")
+        full = version(parts[2]) if len(parts) == 3 else None
+        if full is not None and is_name(parts[0]):
+            yield Package(name_of(parts[0], parts[1]), full, parts[1], "ii")
+
+
 def parse_query(text: str, held: Iterable[str] = ()) -> dict[str, Package]:
-    """Read ``rpm -qa --qf QUERY_FORMAT``; of a package that is defined twice, as kernels are, the newest counts.
+    """The same by name; of a package that is defined twice, as kernels are, the newest counts.
 
     Args:
         text: the output.
@@ -76,15 +95,10 @@ def parse_query(text: str, held: Iterable[str] = ()) -> dict[str, Package]:
     """
     kept = frozenset(held)
     packages: dict[str, Package] = {}
-    for line in text.splitlines():
-        parts = line.strip().split("|")
-        full = version(parts[2]) if len(parts) == 3 else None
-        if full is None or not is_name(parts[0]):
-            continue
-        name, arch = parts[0], parts[1]
-        there = packages.get(name)
-        if there is None or rpmversion.compare(there.version, full) < 0:
-            packages[name] = Package(name, full, arch, "hi" if name in kept else "ii")
+    for one in parse_rows(text):
+        there = packages.get(one.name)
+        if there is None or rpmversion.compare(there.version, one.version) < 0:
+            packages[one.name] = replace(one, status="hi") if one.name in kept else one
     return packages
 
 
@@ -107,15 +121,15 @@ def held_by_dnf(entries: Iterable[str], packages: Mapping[str, Package]) -> froz
 def _labels(package: Package) -> tuple[str, ...]:
     """Ways to name a package with its version."""
     full = with_epoch(package.version)
-    bare = full.partition(":")[2]
-    found = [f"{package.name}-{full}"]
+    bare, name = full.partition(":")[2], package.name.removesuffix(f".{package.arch}")
+    found = [f"{name}-{full}"]
     if full.startswith("0:"):
-        found.append(f"{package.name}-{bare}")
+        found.append(f"{name}-{bare}")
     return (*found, *(f"{one}.{package.arch}" for one in found))
 
 
-def held_by_zypper(text: str, names: Iterable[str]) -> frozenset[str]:
-    """Names held by zypper's locks."""
+def held_by_zypper(text: str, packages: Mapping[str, Package]) -> frozenset[str]:
+    """Installed packages held by zypper's locks."""
     patterns: list[str] = []
     for block in re.split(r"\n\s*\n", text):
         pairs = (line.partition(":") for line in block.splitlines() if not line.startswith("#"))
@@ -126,19 +140,18 @@ def held_by_zypper(text: str, names: Iterable[str]) -> frozenset[str]:
             and not (keys.get("version") or keys.get("repo") or keys.get("solvable_arch"))
         ):
             patterns.append(keys["solvable_name"])
+    names = {n: n.removesuffix(f".{one.arch}") for n, one in packages.items()}
     return frozenset(
-        name for name in names if any(fnmatch.fnmatchcase(name, one) for one in patterns)
+        key for key, name in names.items() if any(fnmatch.fnmatchcase(name, p) for p in patterns)
     )
 
 
 def parse_repoquery(text: str) -> dict[str, tuple[Candidate, ...]]:
-    """Read ``dnf repoquery --qf 'name|epoch:version-release|repository'``, the newest first."""
-    rows: list[tuple[str, str, str]] = []
-    for line in text.splitlines():
-        parts = line.strip().split("|")
-        if len(parts) == 3:
-            rows.append((parts[0], parts[1], parts[2]))
-    return _candidates(rows)
+    """Read ``dnf repoquery --qf 'name|epoch:version-release|repository|architecture'``, the newest first."""
+    rows = (line.strip().split("|") for line in text.splitlines())
+    return _candidates(
+        (name_of(parts[0], parts[3]), parts[1], parts[2]) for parts in rows if len(parts) == 4
+    )
 
 
 def parse_search(text: str) -> dict[str, tuple[Candidate, ...]]:
@@ -148,7 +161,8 @@ def parse_search(text: str) -> dict[str, tuple[Candidate, ...]]:
         keys = {key: unescape(value) for key, value in _ATTRIBUTE.findall(found[1])}
         origin = keys.get("repository", "")
         if keys.get("kind") == "package" and origin and origin != "(System Packages)":
-            rows.append((keys.get("name", ""), keys.get("edition", ""), origin))
+            name = name_of(keys.get("name", ""), keys.get("arch", ""))
+            rows.append((name, keys.get("edition", ""), origin))
     return _candidates(rows)
 
 

@@ -22,7 +22,10 @@ def word(manager: str, name: str, version: str) -> str:
     """A package at an exact version, as the manager's command line has it; any version when it is empty."""
     if not version:
         return name
-    return f"{name}-{version}" if manager == "dnf" else f"{name}={version}"
+    if manager != "dnf":
+        return f"{name}={version}"
+    bare, dot, arch = name.partition(".i")
+    return f"{bare}-{version}{dot}{arch}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ rpm_locklist() { # where versionlock keeps its list; nothing where the plugin is
   [ -e "$l" ] || : >"$l"; echo "$l"
 }
 rpm_without_locks() { # names...: a lock list without the entries that hold these packages at a version
-  awk -v names="$*" 'BEGIN { n = split(names, w, " "); for (i = 1; i <= n; i++) my[w[i]] = 1 }
+  awk -v names="$*" 'BEGIN { n = split(names, w, " "); for (i = 1; i <= n; i++) { sub(/\.i[356]86$/, "", w[i]); my[w[i]] = 1 } }
     /^# gpustate/ { next }
     { name = $0; if (name !~ /^[!#]/ && sub(/-[^-]*-[^-]*$/, "", name) && (name in my)) next; print }'
 }
@@ -119,7 +119,7 @@ rpm_leaving() { # what a transaction would remove, by name
 rpm_gone() { # what is not named may not leave
   gone=
   for p in $(rpm_leaving); do
-    case " $GO " in *" $p "*) ;; *) gone="$gone $p" ;; esac
+    case " $GO " in *" $p "*|*" $p."*) ;; *) gone="$gone $p" ;; esac
   done
   [ -z "$gone" ] || { echo "error: this would also remove$gone, which is foreign; remove it yourself first, or choose another version"; return 1; }
 }
@@ -171,7 +171,7 @@ rpm_remove() { # names...: those that are there, and nothing with them
   set -- $(for p in "$@"; do rpm -q "$p" >/dev/null 2>&1 && echo "$p"; done)
   rpm_wait || return 1
   [ $# -gt 0 ] || { effect same; return 0; }
-  rpm -e --test "$@" >"$R/remove.log" 2>&1 || { cat "$R/remove.log"; echo 'error: what is to be removed is needed by something else; remove that first'; return 1; }
+  rpm -e --allmatches --test "$@" >"$R/remove.log" 2>&1 || { cat "$R/remove.log"; echo 'error: what is to be removed is needed by something else; remove that first'; return 1; }
   rpm_open "$@"
   case $PM in dnf) no_links_left rpm_dnf -C remove "$@" ;; *) no_links_left rpm_zypper remove --no-clean-deps "$@" ;; esac
   effect removed

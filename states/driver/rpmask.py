@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.shared_probes import KEPT, RPM_KEY
-from gpustate.formats import driverset, kernelnames, rpm
+from gpustate.formats import drivernames, driverset, kernelnames, rpm
 from gpustate.formats.dpkg import Candidate, Package
 
 STREAM_PATH = "/etc/dnf/modules.d/nvidia-driver.module"
@@ -28,15 +29,19 @@ MODULE = "nvidia-driver"
 #: What the answer of a node with rpm begins with.
 MARK = "=rpm "
 _INSTALLED = ("*nvidia*", "cuda-drivers*", "libnvsdm*", "nv-prefer-signed*")
-#: Precompiled modules, whose names carry a version and a kernel: patterns of dnf's.
-_BUILT = ("kmod-nvidia-[0-9]*", "kmod-nvidia-open-[0-9]*", "kmod-64k-nvidia-open-[0-9]*")
+#: Precompiled modules, of which most have a version and a kernel in their names: patterns of dnf's.
+_BUILT = ("kmod*-nvidia*", "nvidia-open-kmod")
+#: Packages of which several versions are there side by side, each with modules for kernels of its own.
+_SIDE_BY_SIDE = re.compile(r"kmod-.*(?<!-dkms)$|.*-kmp-")
 #: Packages beside the driver's own that move with it where they are installed.
 _BESIDE = (
     "nvidia-fabricmanager",
     "nvidia-fabric-manager",
-    "nvidia-imex",
-    "libnvidia-nscq",
-    "libnvsdm",
+    *(
+        f"{name}{suffix}"
+        for name in ("nvidia-imex", "libnvidia-nscq", "libnvsdm")
+        for suffix in ("", *(f"-{branch}" for branch in drivernames.KNOWN_BRANCHES if branch < 580))
+    ),
 )
 
 
@@ -49,7 +54,7 @@ class Rpm:
         offers: versions that repositories have, the newest first, by name.
         stream: enabled stream of the module ``nvidia-driver``.
         streams: all of them; none where the repository has no modules.
-        twice: packages that are installed in two versions.
+        twice: packages of one architecture that are installed in two versions.
     """
 
     packages: Mapping[str, Package]
@@ -102,14 +107,11 @@ def parse(text: str) -> Rpm:
     else:
         held = rpm.held_by_zypper(locks, there)
     offers = rpm.parse_repoquery(rest) if manager == "dnf" else rpm.parse_search(rest)
-    versions: dict[str, set[str]] = {}
-    for line in rows.splitlines():
-        name, _, more = line.partition("|")
-        versions.setdefault(name, set()).add(more)
-    twice = tuple(sorted(n for n, found in versions.items() if len(found) > 1 and _moves(n, there)))
+    versions = Counter(one.name for one in rpm.parse_rows(rows))
+    twice = tuple(sorted(n for n, many in versions.items() if many > 1 and _moves(n, there)))
     streams = re.findall(r"^=stream (\S+)$", rest, re.MULTILINE)
     return Rpm(rpm.parse_query(rows, held), offers, stream.strip() or None, tuple(streams), twice)
 
 
 def _moves(name: str, there: Mapping[str, Package]) -> bool:
-    return name in there and driverset.is_member(name, there[name].version)
+    return driverset.is_member(name, there[name].version) and not _SIDE_BY_SIDE.match(name)

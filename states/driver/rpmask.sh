@@ -8,12 +8,12 @@ if [ -n "$pm" ]; then
   echo "$MARK$pm"; echo "$m"; echo '=locks'
   case $pm in dnf) cat /etc/dnf/plugins/versionlock.list ;; *) cat /etc/zypp/locks ;; esac 2>/dev/null
   echo; echo '=stream'; sed -n 's/^stream *= *//p' "$STREAM" 2>/dev/null; echo '=offers'
-  i=$(echo "$m" | sed -n 's/|.*//p' | sort -u | tr '\n' ' '); r=/boot/vmlinuz-$(uname -r)
+  i=$(echo "$m" | sed -n 's/|.*//p' | sed 'p; s/-G06/-G0&/; s/-G07/-G06/; s/-G0-G06/-G07/' | sort -u | tr '\n' ' '); r=/boot/vmlinuz-$(uname -r)
   [ -z "${GPUSTATE_IMAGE-}" ] || r=
   f=; for k in /boot/vmlinuz-* $r; do [ "${k%\*}" = "$k" ] && f="$f ${k##*-}"; done
   offered() { s=0; case $pm in
     dnf) q="timeout -k 2 60 ${DNF:-dnf} -C -q --disableplugin=versionlock --setopt=*.skip_if_unavailable=1"; set -f
-      $q --setopt='*.module_hotfixes=1' repoquery --qf '%{name}|%{epoch}:%{version}-%{release}|%{repoid}' $DNF_NAMES $i || s=1
+      $q --setopt='*.module_hotfixes=1' repoquery --qf '%{name}|%{epoch}:%{version}-%{release}|%{repoid}|%{arch}' $DNF_NAMES $i || s=1
       $q module list "$MODULE" | awk -v module="$MODULE" '$1 == module { print "=stream " $2 }' ;;
     *) n=$ZYPPER_NAMES; for f in $(echo $f | tr ' ' '\n' | sort -u); do names_of_flavour "$f"; done
       o=$(timeout -k 2 60 ${ZYPPER:-zypper} -x -n --no-refresh search -s -t package --match-exact $n $i)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
 from gpustate.core.file_queries import FileStat, apart, noted
-from gpustate.formats import apt_errors, aptsources, openpgp
+from gpustate.formats import aptsources, openpgp, package_errors
 from gpustate.formats.numbers import whole
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops.access import make_readable
@@ -462,7 +462,7 @@ class RepositoryState(RepositoryParameters):
         reason, fetched = node.query(RepositoryQuery(preview))
         if not reason or reason.startswith(NO_ROOM):
             return Plan()
-        _, move = apt_errors.find_error(reason) or ("", "check its address, and apply again")
+        _, move = package_errors.find_error(reason) or ("", "check its address, and apply again")
         expired = "".join(
             f"; key {fingerprint} expired on {time.strftime('%Y-%m-%d', time.gmtime(expiry))}"
             for fingerprint, expiry in openpgp.expiries(self.key or fetched).items()

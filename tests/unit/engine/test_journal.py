@@ -64,3 +64,11 @@ def test_a_broken_program_is_told_by_the_last_line_of_its_traceback() -> None:
         "ModuleNotFoundError: No module named 'x'\n"
     )
     assert cause(said) == "ModuleNotFoundError: No module named 'x'"
+
+
+def test_a_line_that_only_announces_is_joined_and_what_is_always_printed_is_passed_over() -> None:
+    output = (
+        "Detection of Platform Module failed: No valid Platform ID detected\n"
+        "Error: \n Problem: something nobody has seen yet\nChoose from above solutions by number or cancel: c\n"
+    )
+    assert cause(output) == "Error: Problem: something nobody has seen yet"

@@ -75,5 +75,10 @@ def test_built_modules_are_called_after_version_type_and_kernel(
 ) -> None:
     first, *others = driverschemes.of(os_id)[0].built_for(kernel, version, kind)
     assert first == name
-    # SUSE's other kind of signed modules.
-    assert others == ([name.replace("-cuda-kmp", "-kmp")] if "-kmp-" in name else [])
+    # SUSE's other kind of signed modules, and those of AlmaLinux and CIQ.
+    if "-kmp-" in name:
+        assert others == [name.replace("-cuda-kmp", "-kmp")]
+    else:
+        stem = "kmod-64k" if "64k" in kernel else "kmod"
+        theirs = [f"{stem}-nvidia-open", f"{stem}-nvidia-dc-open-latest"]
+        assert others == (theirs if os_id == "rhel" and kind == "open" else [])

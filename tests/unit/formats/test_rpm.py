@@ -82,13 +82,32 @@ LOCK = "type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: {}\n
     ],
 )
 def test_locks_of_zypper_hold_by_name(text: str, held: set[str]) -> None:
-    assert rpm.held_by_zypper(text, ("nvlsm", "bash")) == held
+    assert rpm.held_by_zypper(text, rpm.parse_query("nvlsm|x86_64|2-1\nbash|x86_64|5-1\n")) == held
+
+
+def test_a_32_bit_copy_is_a_package_of_its_own() -> None:
+    rows = "libnvidia-ml|x86_64|3:580.65.06-1.el9\nlibnvidia-ml|i686|3:580.65.06-1.el9\n"
+    there = rpm.parse_query(rows)
+    assert {name: one.arch for name, one in there.items()} == {
+        "libnvidia-ml": "x86_64",
+        "libnvidia-ml.i686": "i686",
+    }
+    both = frozenset(there)
+    assert rpm.held_by_dnf(("libnvidia-ml-3:580.65.06-1.el9.*",), there) == both
+    assert rpm.held_by_zypper(LOCK.format("libnvidia-ml"), there) == both
+    offers = rpm.parse_repoquery(
+        "libnvidia-ml|3:595.91.07-1.el9|cuda|x86_64\nlibnvidia-ml|3:580.65.06-1.el9|cuda|i686\n"
+    )
+    assert {name: found[0].version for name, found in offers.items()} == {
+        "libnvidia-ml": "3:595.91.07-1.el9",
+        "libnvidia-ml.i686": "3:580.65.06-1.el9",
+    }
 
 
 def test_what_dnf_offers_is_sorted_as_rpm_compares() -> None:
     text = (
-        "nvidia-open|3:580.65.06-1.el9|cuda\nnvidia-open|3:580.105.08-1.el9|cuda\n"
-        "nvidia-open|3:595.58.03~rc1-1.el9|cuda\nnvidia-open|0:999-1|site\nnot a row\n"
+        "nvidia-open|3:580.65.06-1.el9|cuda|noarch\nnvidia-open|3:580.105.08-1.el9|cuda|noarch\n"
+        "nvidia-open|3:595.58.03~rc1-1.el9|cuda|noarch\nnvidia-open|0:999-1|site|noarch\nnot a row\n"
     )
     assert [one.version for one in rpm.parse_repoquery(text)["nvidia-open"]] == [
         "3:595.58.03~rc1-1.el9",
@@ -150,7 +169,7 @@ def test_offers_are_read_from_every_family() -> None:
     query = Candidates(("nvlsm",))
     wanted = {"nvlsm": (Candidate("2-1", "cuda"),)}
     solvable = '<solvable name="nvlsm" kind="package" edition="2-1" repository="cuda"/>'
-    assert query.parse(Answer(0, b"=rpm dnf\nnvlsm|0:2-1|cuda\n")) == wanted
+    assert query.parse(Answer(0, b"=rpm dnf\nnvlsm|0:2-1|cuda|x86_64\n")) == wanted
     assert query.parse(Answer(0, f"=rpm zypper\n{solvable}\n".encode())) == wanted
     assert query.parse(Answer(0, b" nvlsm | 2-1 | cuda\n")) == wanted
     assert query.parse(Answer(0, b"=rpm dnf\n")) == {}

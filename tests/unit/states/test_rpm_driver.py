@@ -417,9 +417,9 @@ nvidia-driver-cuda-3:580.65.06-1.el9.*
 =stream
 580-open
 =offers
-nvidia-driver-cuda|3:580.65.06-1.el9|cuda
-nvidia-driver-cuda|3:580.178.04-1.el9|cuda
-kernel-devel|0:5.14.0-503.el9|baseos
+nvidia-driver-cuda|3:580.65.06-1.el9|cuda|x86_64
+nvidia-driver-cuda|3:580.178.04-1.el9|cuda|x86_64
+kernel-devel|0:5.14.0-503.el9|baseos|x86_64
 =stream 580-open
 =stream latest-dkms
 """

@@ -1,24 +1,29 @@
-"""Known errors of apt, dpkg and systemd, and their remedies.
+"""Known errors of apt, dpkg, dnf, dnf5, zypper, rpm and systemd, and their remedies.
 
-apt reports one error in several lines, and rarely names the cause in the first one. The table is sorted by
-how specific a line is: the first row that matches any line decides.
+Package managers report one error in several lines, and rarely name the cause in the first one. The table is sorted
+by how specific a line is: the first row that matches any line decides.
 
 Sources:
-    apt 2.6 and 3.0: apt-pkg/acquire-item.cc, deb/debmetaindex.cc, contrib/fileutl.cc, algorithms.cc;
+    Public reports, each with its address in tests/data/package-errors.yaml; apt 2.6 and 3.0: apt-pkg/acquire-item.cc, deb/debmetaindex.cc, contrib/fileutl.cc, algorithms.cc;
     methods/connect.cc, methods/http.cc. dpkg 1.21 and 1.22: src/main/archives.c, lib/dpkg/parse.c.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from gpustate.formats.words import shorten
 
-_ROOM = "free disk space there (apt-get clean, remove old kernels, df -h), then apply again"
+_ROOM = (
+    "free disk space there (clean the package cache, remove old kernels, df -h), then apply again"
+)
+_KEY = "the repository is not signed with the policy's key: check key and fingerprint in the policy, and its publisher"
 _REACH = "check that the node can reach the repository (network, proxy, firewall), then apply again"
 _TABLE: tuple[tuple[str, str], ...] = (
     (
-        r"package lock is held by|It is held by process|Could not get lock",
+        r"package lock is held by|It is held by process|Could not get lock|System management is locked by|"
+        r"Failed to obtain (rpm |the )?transaction lock|can't create transaction lock",
         "wait until that process ends, or stop it, then apply again",
     ),
     (
@@ -27,10 +32,44 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (r"this would also remove|error: it is needed by \S", ""),
     (
+        r"nothing provides '?dkms\b.* needed by",
+        "no enabled repository has this version of DKMS; on Red Hat Enterprise Linux and its kin it is in EPEL: docs/use.md "
+        "has the commands",
+    ),
+    (
+        r"nothing provides .* needed by",
+        "no enabled repository has what this package needs: enable the distribution's other repositories (CRB and EPEL, "
+        "the modules of SLES), or choose another version",
+    ),
+    (
+        r"\bfile /\S+ (from install of|conflicts between)|^File /\S+$",
+        "two packages bring this file: remove the foreign one, or disable its repository, then apply again",
+    ),
+    (
+        r"It is not possible to switch enabled streams",
+        "run dnf module reset nvidia-driver on the node, then apply again",
+    ),
+    (
+        r"filtered out by (exclude|modular) filtering",
+        "an exclude, a lock or a module stream hides it (exclude in /etc/dnf/dnf.conf, dnf versionlock list, dnf module "
+        "list): release it, then apply again",
+    ),
+    (
+        r"\bconflicts with .* provided by|cannot install both|the (to be )?installed .* (conflicts|obsoletes) |\bobsoletes .* provided by",
+        "remove the package that is in the way, or disable its repository, then apply again",
+    ),
+    (
+        r"\brequires .*, but (none of the providers can be installed|this requirement cannot be provided)",
+        "the repositories do not fit together, or a package is held: enable what is missing, or choose another version",
+    ),
+    (
         r"installed half-way, and not to be finished",
         "fix or remove these packages on the node (dpkg --audit lists the problems), then apply again",
     ),
-    (r"No space left on device|enough free space", _ROOM),
+    (
+        r"No space left on device|enough free space|more space needed on|needs [0-9]+[KMG]i?B (more space )?on the",
+        _ROOM,
+    ),
     (
         r"Read-only file system",
         "remount it read-write (dmesg may show why it is read-only), then apply again",
@@ -48,12 +87,23 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "the repository is being updated or is corrupt, or a proxy serves stale files: fix that or wait, then apply again",
     ),
     (
-        r"NO_PUBKEY|BADSIG|Missing key|is not signed|no longer signed|invalid signature|verification failed|Bad signature",
-        "the repository is not signed with the policy's key: check key and fingerprint in the policy, and its publisher",
+        r"NO_PUBKEY|BADSIG|Missing key|is not signed|no longer signed|invalid signature|[Vv]erification failed|Bad signature|"
+        r"Public key .*is not installed|not correct for this package|signed with an unknown key|is unsigned|"
+        r"PGP check .* failed|GPG signature verification error",
+        _KEY,
+    ),
+    (r"GPG check FAILED", _KEY),
+    (
+        r"is not valid yet|is not yet valid",
+        "the node's clock is slow, or the repository was published with a fast clock: synchronise the clocks",
     ),
     (
-        r"is not valid yet",
-        "the node's clock is slow, or the repository was published with a fast clock: synchronise the clocks",
+        r"certificate has expired",
+        "the repository's certificate has expired, or the node's clock is fast: check the clock, or use another mirror",
+    ),
+    (
+        r"SSL certificate problem|[Pp]eer certificate",
+        "the node does not trust the repository's certificate: install the CA of the mirror or proxy, then apply again",
     ),
     (
         r"is expired|Valid-Until",
@@ -64,14 +114,26 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "the repository refuses this login: check username and password in the policy",
     ),
     (
-        r"\b40[34] +\S|does not have a Release file|Filename.*not found",
+        r"\b40[34] +\S|does not have a Release file|Filename.*not found|not found on medium",
         "the repository lacks files of its index: update the mirror, or correct its address",
     ),
     (
         r"Could not connect|Unable to connect|Connection (timed out|refused|failed|reset)|Could not resolve|"
         r"Temporary failure|Error reading from server|Undetermined Error|server closed|Cannot initiate the connection|"
-        r"\b50\d +\S",
+        r"\b50\d +\S|Curl error \(|Download \(curl\) error|Timeout exceeded|All mirrors were tried|No more mirrors",
         _REACH,
+    ),
+    (
+        r"DB_RUNRECOVERY|rpmdb open failed|cannot open Packages database|database disk image is malformed",
+        "rpm's database is damaged: run rpm --rebuilddb on the node, then apply again",
+    ),
+    (
+        r"is a duplicate with|unfinished transactions",
+        "an earlier installation was interrupted: run dnf remove --duplicates on the node, then apply again",
+    ),
+    (
+        r"scriptlet failed|Error in \w+ scriptlet",
+        "see /var/log/dnf.rpm.log or /var/log/zypp/history on the node, fix the error, then apply again",
     ),
     (
         r"parsing file '/var/lib/dpkg|MergeList /var/lib/dpkg/status",
@@ -99,7 +161,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "run apt-get check on the node, and install the missing packages or remove those that need them",
     ),
     (
-        r"Version '.*' for '.*' was not found|Unable to locate package|has no installation candidate",
+        r"Version '.*' for '.*' was not found|Unable to locate package|has no installation candidate|"
+        r"No match for argument|Unable to find a match|No provider of '.*' found|' not found in package names",
         "the repository no longer has this version: choose another one, or update the mirror",
     ),
     (
@@ -114,6 +177,11 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"error processing (package|archive)",
         "see the newest /var/lib/gpustate/runs/*/apt.log on the node, fix the error, then apply again",
     ),
+)
+#: What dnf and zypper print whatever comes of it.
+NOISE = re.compile(
+    r"Detection of Platform Module failed|Unable to read consumer identity|not registered with an entitlement|"
+    r"Choose from above solutions|Failed to set locale|^\[?SKIPPED"
 )
 _MARKED = re.compile(r"E: |error: |dpkg: error ")
 _ROWS = tuple((re.compile(pattern), move) for pattern, move in _TABLE)
@@ -136,12 +204,15 @@ def find_error(output: str) -> tuple[str, str] | None:
 
 
 def _whole(lines: list[str], number: int) -> str:
-    """A line joined with the one it belongs to; dpkg splits most messages into two lines."""
+    """A line joined with those it belongs to; dpkg splits most messages into two lines."""
     line = lines[number].strip()
+    if line.startswith("File /"):
+        parts = itertools.takewhile(str.strip, lines[number:])
+        return shorten(" ".join(part.strip() for part in parts), 400)
     after = lines[number + 1].strip() if number + 1 < len(lines) else ""
     before = lines[number - 1].strip() if number else ""
     if line.endswith(":") and after:
         line = f"{line} {after}"
-    elif before.endswith(":") and lines[number].startswith(" "):
+    elif before.endswith(":") and before != "Error:" and lines[number].startswith(" "):
         line = f"{before} {line}"
-    return shorten(line, 400)
+    return shorten(line.removeprefix("- "), 400)

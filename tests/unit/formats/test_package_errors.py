@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from gpustate.formats import apt_errors
+import pytest
+import yaml
+
+from gpustate.formats import package_errors
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ from gpustate.formats import apt_errors
 def test_the_line_that_names_the_trouble_is_found_with_its_next_move(
     output: str, line: str, move: str
 ) -> None:
-    found = apt_errors.find_error(output)
+    found = package_errors.find_error(output)
     assert found is not None
     assert found[0] == line
     assert move in found[1]
@@ -84,12 +87,36 @@ def test_the_line_that_names_the_trouble_is_found_with_its_next_move(
 
 @pytest.mark.parametrize("output", ["", "all is well\n", "containerd did not come up\n"])
 def test_what_is_not_known_is_left_to_others(output: str) -> None:
-    assert apt_errors.find_error(output) is None
+    assert package_errors.find_error(output) is None
 
 
 def test_who_needs_a_package_that_is_to_leave_is_told_first() -> None:
     said = "E: Error, pkgProblemResolver::Resolve generated breaks\nerror: it is needed by x; remove that first, or with it\n"
-    assert apt_errors.find_error(said) == (
+    assert package_errors.find_error(said) == (
         "error: it is needed by x; remove that first, or with it",
         "",
     )
+
+
+REPORTS: list[dict[str, str]] = yaml.safe_load(
+    (Path(__file__).parents[2] / "data/package-errors.yaml").read_text()
+)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda one: f"{one['manager']}-{one['source']}")
+def test_the_telling_line_of_a_public_report_is_shown_with_what_helps(
+    report: dict[str, str],
+) -> None:
+    warned = f"Detection of Platform Module failed: No valid Platform ID detected\n{report['text']}"
+    found = package_errors.find_error(warned)
+    assert found is not None
+    assert found[0] == report["line"]
+    assert report["move"] in found[1]
+
+
+def test_every_manager_has_reports_of_what_goes_wrong_with_it() -> None:
+    kinds = {"unmet", "conflict of files", "signature", "lock", "no room"}
+    for manager, lacking in (("dnf", {"lock"}), ("zypper", {"no room"})):
+        there = {one["kind"] for one in REPORTS if one["manager"] == manager}
+        assert kinds - there == lacking
+    assert {"404", "clock", "interrupted", "held"} <= {one["kind"] for one in REPORTS}
