@@ -144,9 +144,6 @@ KNOWN = {
         "a set without headless metapackage or nvidia-utils is not known",
     ),
     "public-04": "the empty nvidia-kernel-dkms of 615 is removed",
-    "alma9-610-native": "modules with a stable name are not known",
-    "alma10-580-native": "modules with a stable name are not known",
-    "rhel9-575-negativo17": "an i686 copy is taken for a second version",
 }
 
 
