@@ -27,6 +27,7 @@ rpm_zypper() {
 }
 rpm_zypper_own() { ( rm -f "$R/zypp.conf"; rpm_zypper "$@" ); } # with the node's own locks
 rpm_open() { # names...: work under a copy of the locks without those of these packages
+  OPENED="$*"
   case $PM in
     dnf) rm -rf "$R/dnf-plugins"; [ -d /etc/dnf/plugins ] || return 0
       cp -r /etc/dnf/plugins "$R/dnf-plugins"; l=$(rpm_locklist)
@@ -51,8 +52,9 @@ rpm_without_locks() { # names...: a lock list without the entries that hold thes
     /^# gpustate/ { next }
     { name = $0; if (name !~ /^[!#]/ && sub(/-[^-]*-[^-]*$/, "", name) && (name in my)) next; print }'
 }
-rpm_can_hold() {
-  [ "$PM" != dnf ] || [ -n "$(rpm_locklist)" ] || { echo "error: dnf cannot hold packages here, its plugin versionlock is not installed"; return 1; }
+rpm_can_hold() { # dnf's plugin is installed where it is missing
+  [ "$PM" != dnf ] || [ -n "$(rpm_locklist)" ] || { rpm_wait && rpm_dnf install python3-dnf-plugin-versionlock && [ -n "$(rpm_locklist)" ] && rpm_open ${OPENED-}; } ||
+    { echo "error: dnf cannot hold packages here: install python3-dnf-plugin-versionlock, or set hold: false"; return 1; }
 }
 rpm_hold() { # hold|release names...: what is installed of them; others lose their lock
   how=$1; shift; rpm_wait || return 1

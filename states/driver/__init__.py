@@ -43,6 +43,7 @@ from gpustate.states.driver.installing import Installation
 from gpustate.states.driver.observed import AptAfterQuery, AptQuery, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
+from gpustate.states.driver.rpm_transaction import TransactionQuery
 
 _BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
 _LOADING = frozenset({"loaded", "parameters", "modules"})
@@ -223,7 +224,7 @@ class DriverInstalled(DriverParameters):
         )
 
     def probe(self, node: Node) -> Observed:
-        observed = observe(node, self._ask, tuple(self.parameters))
+        observed = self._solved(node, observe(node, self._ask, tuple(self.parameters)))
         if self._reloads(observed):
             observed = replace(
                 observed,
@@ -231,6 +232,16 @@ class DriverInstalled(DriverParameters):
                 services=node.query(scripts.ServicesQuery()),
             )
         return observed
+
+    def _solved(self, node: Node, observed: Observed, preview: str = "") -> Observed:
+        """With what dnf or zypper has against the packages that change."""
+        target = None if self.absent or not is_rpm(observed.manager) else self._choose(observed)[0]
+        if target is None or observed.packages == target.packages:
+            return observed
+        kernels = [k for k, have in observed.headers.items() if target.builds and not have]
+        install = {**target.packages, **dict(building.header_packages(observed, kernels))}
+        query = TransactionQuery.of(observed.manager, install, target.remove, preview)
+        return replace(observed, unsolvable=node.query(query))
 
     def forecast(self, node: Node, preview: str) -> Plan:
         query = self._ask
@@ -245,7 +256,7 @@ class DriverInstalled(DriverParameters):
                 ),
                 preview,
             )
-        observed = observe(node, query, tuple(self.parameters))
+        observed = self._solved(node, observe(node, query, tuple(self.parameters)), preview)
         if modsign.ENROLLED in preview:
             boot = replace(observed.secure_boot, enrolled=True)
             observed = replace(observed, secure_boot=boot)
@@ -274,7 +285,7 @@ class DriverInstalled(DriverParameters):
             return Plan(notes=notes, refusal=why)
         before = there[1] if there is not None else observed.library or ""
         return Plan(
-            notes=(f"will install {what}{changes}", *flavour, *holds),
+            notes=(f"will install {what}{changes}", *self._plugin(observed), *flavour, *holds),
             refusal=why,
             versions=(("driver", before, target.version),),
         )
@@ -525,11 +536,15 @@ class DriverInstalled(DriverParameters):
             if self.precompiled is None and self._prebuilt(observed):
                 signed = refusals.WHY_PREBUILT if observed.secure_boot.on else refusals.WHY_THERE
                 yield refusals.WHY_OFFERED if is_rpm(observed.manager) else signed
+            yield from self._plugin(observed)
             yield from self._stays_elsewhere(observed)
             yield from self._flavour(observed, wanted.packages)
             yield from self._overridden(observed, wanted.packages)
             lacking = self._lacking(observed)
             yield from refusals.notes(observed, wanted, tuple(self.parameters), lacking)
+
+    def _plugin(self, observed: Observed) -> tuple[str, ...]:
+        return () if observed.can_hold or not self.hold else (refusals.WHY_PLUGIN,)
 
     def _overridden(self, observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
         full = self.packages == "full"
@@ -596,6 +611,8 @@ class DriverInstalled(DriverParameters):
                 why = refusals.unsigned(observed, wanted)
                 if why:
                     return why
+        if observed.unsolvable:
+            return refusals.unsolvable(observed, target.version)
         return refusals.parameters(observed, self.parameters, driverset.branch_of(target.version))
 
     # --- apply ---------------------------------------------------------------------------

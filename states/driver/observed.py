@@ -85,6 +85,8 @@ class Observed:
     streams: tuple[str, ...] = ()  # those there are
     stream_kept: bool = False  # what was enabled before gpustate is kept for giving it back
     relations: driverset.Relations = driverset.NO_RELATIONS  # what offers of Ubuntu's depend on
+    can_hold: bool = True  # dnf has its plugin versionlock
+    unsolvable: str = ""  # what dnf or zypper has against installing the set, in its own words
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
     switches: bool = False  # Fabric Manager is for this node, or for those an image is for
     services: tuple[str, ...] = ()  # units that unloading the modules stops
@@ -109,6 +111,7 @@ class Apt:
     twice: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     relations: driverset.Relations = driverset.NO_RELATIONS
+    can_hold: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,14 @@ class AptQuery(Query[Apt]):
                 name: tuple(aptsources.Offer(one.version, 500, (one.origin,)) for one in found)
                 for name, found in said.offers.items()
             }
-            return Apt(dict(said.packages), there, said.stream, said.streams, said.twice)
+            return Apt(
+                dict(said.packages),
+                there,
+                said.stream,
+                said.streams,
+                said.twice,
+                can_hold=said.can_hold,
+            )
         head, _, rest = answer.text.partition("=offers\n")
         offers, _, relations = rest.partition("=relations\n")
         listed, _, rows = head.partition("=missing\n")

@@ -99,6 +99,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         # With 0 they are the administrator's.
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         missing=apt.missing,
+        can_hold=apt.can_hold,
         relations=apt.relations,
         damaged=damaged,
         barred=tuple(filter(None, (modprobe.blocking(live.modprobe, m) for m in MODULES))),

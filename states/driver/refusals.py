@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpustate.formats import driverset, nvreg
+from gpustate.formats import driverset, nvreg, package_errors
 from gpustate.probes import shadowing_libraries
 from gpustate.states.driver import building, files
 from gpustate.states.driver.observed import Observed, plain_value, shown_as
@@ -29,6 +29,8 @@ WHY_DESKTOPS = (
     "Ubuntu's Fabric Manager cannot be installed with the packages for desktops, and the archive has no others of this "
     "driver; set a branch or version that it has for servers"
 )
+
+WHY_PLUGIN = "python3-dnf-plugin-versionlock is installed, which dnf holds packages with"
 
 WHY_OFFERED = "the repository has prebuilt modules for every bootable kernel: they are used"
 
@@ -97,6 +99,24 @@ def unsigned(observed: Observed, wanted: Observed) -> str | None:
             else ""
         )
     )
+
+
+#: How DKMS's repository is enabled, by ``ID`` of os-release; ``rpm -E %rhel`` is the major version.
+_EPEL = {
+    **dict.fromkeys(("rocky", "almalinux", "centos"), "dnf install epel-release && crb enable"),
+    "ol": "dnf install oracle-epel-release-el$(rpm -E %rhel)",
+    "rhel": "subscription-manager repos --enable codeready-builder-for-rhel-$(rpm -E %rhel)-$(arch)-rpms && dnf install "
+    "https://dl.fedoraproject.org/pub/epel/epel-release-latest-$(rpm -E %rhel).noarch.rpm",
+}
+
+
+def unsolvable(observed: Observed, version: str) -> str:
+    """The repositories of the node do not have what the set depends on, or something installed conflicts with it."""
+    line, move = package_errors.find_error(observed.unsolvable) or (observed.unsolvable, "")
+    epel = _EPEL.get(observed.os_id)
+    if "dkms" in line and "nothing provides" in line and epel:
+        move = f"it is in EPEL; run on the node: {epel}"
+    return f"{observed.manager} cannot install driver {version}: {line}" + (move and f"; {move}")
 
 
 def barred(observed: Observed) -> str:

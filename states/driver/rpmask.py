@@ -28,6 +28,7 @@ STREAM_PATH = "/etc/dnf/modules.d/nvidia-driver.module"
 MODULE = "nvidia-driver"
 #: What the answer of a node with rpm begins with.
 MARK = "=rpm "
+WITHOUT = "=without versionlock"
 _INSTALLED = ("*nvidia*", "cuda-drivers*", "libnvsdm*", "nv-prefer-signed*")
 #: Precompiled modules, of which most have a version and a kernel in their names: patterns of dnf's.
 _BUILT = ("kmod*-nvidia*", "nvidia-open-kmod")
@@ -54,6 +55,7 @@ class Rpm:
         offers: versions that repositories have, the newest first, by name.
         stream: enabled stream of the module ``nvidia-driver``.
         streams: all of them; none where the repository has no modules.
+        can_hold: the package manager can hold packages.
         twice: packages of one architecture that are installed in two versions.
     """
 
@@ -62,6 +64,7 @@ class Rpm:
     stream: str | None
     streams: tuple[str, ...]
     twice: tuple[str, ...]
+    can_hold: bool
 
 
 def script(names: tuple[str, ...], flavoured: tuple[str, ...]) -> str:
@@ -110,7 +113,9 @@ def parse(text: str) -> Rpm:
     versions = Counter(one.name for one in rpm.parse_rows(rows))
     twice = tuple(sorted(n for n, many in versions.items() if many > 1 and _moves(n, there)))
     streams = re.findall(r"^=stream (\S+)$", rest, re.MULTILINE)
-    return Rpm(rpm.parse_query(rows, held), offers, stream.strip() or None, tuple(streams), twice)
+    packages = rpm.parse_query(rows, held)
+    can_hold = WITHOUT not in rows
+    return Rpm(packages, offers, stream.strip() or None, tuple(streams), twice, can_hold)
 
 
 def _moves(name: str, there: Mapping[str, Package]) -> bool:

@@ -5,7 +5,7 @@
 case $pm in dnf|zypper) ;; *) pm= ;; esac
 if [ -n "$pm" ]; then
   set -f; m=$(rpm -qa --qf "$FORMAT" $INSTALLED 2>/dev/null); set +f
-  echo "$MARK$pm"; echo "$m"; echo '=locks'
+  echo "$MARK$pm"; echo "$m"; [ "$pm" != dnf ] || [ -e /etc/dnf/plugins/versionlock.conf ] || echo '=without versionlock'; echo '=locks'
   case $pm in dnf) cat /etc/dnf/plugins/versionlock.list ;; *) cat /etc/zypp/locks ;; esac 2>/dev/null
   echo; echo '=stream'; sed -n 's/^stream *= *//p' "$STREAM" 2>/dev/null; echo '=offers'
   i=$(echo "$m" | sed -n 's/|.*//p' | sed 'p; s/-G06/-G0&/; s/-G07/-G06/; s/-G0-G06/-G07/' | sort -u | tr '\n' ' '); r=/boot/vmlinuz-$(uname -r)

@@ -20,7 +20,7 @@ from gpustate.states.driver import scripts
 
 _FORMAT = r"%{NAME}|%{ARCH}|%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}|\n"
 #: Names of the driver's among the locked ones: a part that is missing may be locked at its version still.
-_LOCKED = (
+LOCKED = (
     "{ sed -n 's/^\\([^!#].*\\)-[^-]*-[^-]*$/\\1/p' \"$(rpm_locklist)\"; "
     "sed -n 's/^solvable_name:[ \t]*//p' /etc/zypp/locks; } 2>/dev/null "
     "| grep -E '^(lib)?(nvidia|nvsdm|cuda-drivers)|-nvidia' | grep -v container | sort -u"
@@ -34,7 +34,7 @@ def _open(manager: str, install: Packages, remove: tuple[str, ...], *, again: bo
     return (
         f"PM={manager}; WANT={shlex.quote(words)}; NAMES={shlex.quote(exact)}; "
         f"GO={shlex.quote(' '.join(remove))}; AGAIN={'1' if again else ''}\n"
-        f"rpm_open {shlex.join(install)} {shlex.join(remove)} $({_LOCKED})\n"
+        f"rpm_open {shlex.join(install)} {shlex.join(remove)} $({LOCKED})\n"
     )
 
 

@@ -9,6 +9,7 @@ with the probes.
 from __future__ import annotations
 
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import rpmnodes
 from labnodes import LabFactory
 from rpmdriver import KERNELS, DriverRpms, stream
 from rpmnodes import Repository, become, gpustate
-from rpmworld import Rpm, documents, patches
+from rpmworld import Rpm, build, documents, index, patches
 from shares import share
 
 from gpustate_lab.api import Lab
@@ -31,7 +32,7 @@ PROVES = {
     "driver": ("simulated node", "rhel", "suse"),
     "cuda-toolkit": ("simulated node", "rhel", "suse"),
 }
-OLD, NEW, BROKEN = "580.65.06", "580.178.04", "595.91.07"
+OLD, NEW, BROKEN, NEWEST = "580.65.06", "580.178.04", "595.91.07", "615.71.09"
 BODY = """
 policy = Policy(
     get("driver-repository")(origin="mirror", url="file:///srv/nvidia", key=KEY, signed="metadata"),
@@ -41,7 +42,17 @@ policy = Policy(
 DRIVER, TOOLKITS = 'get("driver")({})', 'get("cuda-toolkit")(versions=("12.9", "13.0"))'
 #: What automatic updates are to move, beside what they may not.
 OTHERS = [Rpm("lab-other", version, arch="noarch") for version in ("1.0-1", "2.0-1")]
-BASE = [rpmnodes.BASE, Rpm("dkms", "3.2.1-1", arch="noarch"), *OTHERS]
+EPEL = [Rpm("dkms", "3.2.1-1", arch="noarch")]
+#: Amazon Linux's, which would replace the Fabric Manager of later drivers (release notes 2023.8.20250804).
+OBSOLETER = Rpm("nvidia-fabric-manager", "570.211.01-1", obsoletes=("nvidia-fabricmanager",))
+#: dnf's plugin as a package of the distribution's own: the files are those of the node's image, put aside.
+PLUGIN = Rpm(
+    "python3-dnf-plugin-versionlock",
+    "4.3.0-1",
+    arch="noarch",
+    more="%post\ncp -r /srv/versionlock/. /\n",
+)
+BASE = [rpmnodes.BASE, *OTHERS]
 DKMS = {
     "rocky": ("kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"),
     "sles": ("nvidia-open-driver-G06", "nvidia-driver-G06"),
@@ -70,11 +81,13 @@ class _Repositories(dict[str, Repository]):
         folder = self._factory.mktemp(distribution)
         made = rpmnodes.repository(folder / "world")
         make = self._rpms.rhel if distribution == "rocky" else self._rpms.suse
-        sets = {version: make(version) for version in (OLD, NEW, BROKEN)}
+        newest = (NEWEST,) if distribution == "rocky" else ()
+        sets = {version: make(version) for version in (OLD, NEW, BROKEN, *newest)}
         kernels = (KERNELS[distribution][0], platform.release())
-        build = self._rpms.precompiled if distribution == "rocky" else self._rpms.signed
-        ready = [build(NEW, kernel) for kernel in kernels]
+        modules_of = self._rpms.precompiled if distribution == "rocky" else self._rpms.signed
+        ready = [modules_of(NEW, kernel) for kernel in kernels]
         rows = [*BASE, *self._rpms.kernel(distribution), *ready, *self._rpms.cuda()]
+        rows += [OBSOLETER] if newest else EPEL
         modules = documents(_streams(sets, ready)) if distribution == "rocky" else ""
         rows += [one for some in sets.values() for one in some]
         news = {"LAB-2026-1": OTHERS[1:], "LAB-2026-2": sets[NEW]}
@@ -91,7 +104,8 @@ def _streams(sets: dict[str, list[Rpm]], ready: list[Rpm]) -> list[dict[str, Any
         stream("580-dkms", r580),
         stream("580", [*sets[NEW], *ready]),
         stream("595-open", sets[BROKEN]),
-        stream("open-dkms", [*r580, *sets[BROKEN]]),
+        stream("615-open", sets[NEWEST]),
+        stream("open-dkms", [*r580, *sets[BROKEN], *sets[NEWEST]]),
     ]
 
 
@@ -110,10 +124,21 @@ class Trial:
         become(self.node, distribution, packages)
         kernel = "kernel-core" if self.dnf else "kernel-default"
         (image,) = packages.folder.glob(f"{kernel}-[0-9]*.rpm")
-        (dkms,) = packages.folder.glob("dkms-[0-9]*.rpm")
-        names = f"/srv/nvidia/{image.name} /srv/nvidia/{dkms.name}"
-        self.node.run(f"rm /boot/vmlinuz-*-lab; rpm -i --nosignature {names}")
+        self.node.run(f"rm /boot/vmlinuz-*-lab; rpm -i --nosignature /srv/nvidia/{image.name}")
+        if self.dnf:
+            self.add("epel", EPEL)
+            self.node.run("dnf -y install dkms")
         self.kernels = {KERNELS[distribution][0], self.said("uname -r")}
+
+    def add(self, name: str, packages: list[Rpm]) -> None:
+        """Let the node have another repository, which is the distribution's or its administrator's."""
+        folder = self.folder / name
+        folder.mkdir()
+        build(packages, folder, self.folder / f"{name}.build")
+        index(folder)
+        subprocess.run(["cp", "-r", str(folder), str(self.node.root / "srv")], check=True)
+        text = f"[{name}]\nname={name}\nbaseurl=file:///srv/{name}\ngpgcheck=0\n"
+        (self.node.root / f"etc/yum.repos.d/{name}.repo").write_text(text)
 
     def said(self, command: str) -> str:
         return self.node.run(command, timeout_s=120, check=False).stdout.strip()
@@ -189,7 +214,7 @@ GROUPS = [
     (distribution, group)
     for distribution in ("rocky", "sles")
     for group in ("whole-set", "updates", "toolkits", "built-modules", "broken-modules")
-]
+] + [("rocky", "copies"), ("rocky", "minimal")]
 TAKEN = share("driver with rpm", GROUPS, most=2)
 
 
@@ -332,3 +357,67 @@ def test_modules_that_do_not_compile_bring_the_whole_set_back(trial: Trial) -> N
     assert "#error" in trial.said("cat /var/lib/gpustate/runs/*/make.log.*")
     trial.is_whole(OLD, DKMS[trial.distribution][0])
     assert "changed=0" in trial.summary("apply", f"version='{OLD}'")
+
+
+COPIES = ("libnvidia-ml", "nvidia-driver-cuda-libs")
+
+
+@of_group("copies")
+def test_32_bit_copies_and_fabric_manager_move_with_the_set_through_both_layouts(
+    trial: Trial,
+) -> None:
+    trial.run("apply", f"version='{OLD}', precompiled=False")
+    files = [f"{name}-{OLD}-1.el9.i686" for name in COPIES]
+    files.append(f"nvidia-fabricmanager-{OLD}-1.x86_64")
+    trial.node.run(f"cd /srv/nvidia; rpm -i --nosignature {'.rpm '.join(files)}.rpm")
+    copies = "rpm -qa --qf '%{NAME} %{VERSION}\\n' | sort -u; rpm -qa '*.i686'"
+    # What is there moves along, so it is held from now on.
+    assert "changed=1" in trial.summary("apply", f"version='{OLD}', precompiled=False")
+    assert "changed=0" in trial.summary("apply", f"version='{OLD}', precompiled=False")
+
+    for version, base in (
+        (NEW, "libnvidia-ml"),
+        (NEWEST, "nvidia-driver-common"),
+        (NEW, "libnvidia-ml"),
+    ):
+        wanted = f"version='{version}', precompiled=False"
+        assert "changed=1" in trial.summary("apply", wanted), trial.said(copies)
+        trial.is_whole(version, DKMS["rocky"][0])
+        there = trial.said("rpm -qa '*nvidia*' '*fabric*'").splitlines()
+        there = [one for one in there if one.endswith(".i686") or "fabric" in one]
+        # Once gone, the base of the other layout comes as what the next one needs.
+        assert {one.rsplit("-", 2)[0] for one in there} == {
+            base,
+            "nvidia-driver-cuda-libs",
+            "nvidia-fabricmanager",
+        }, there
+        assert "changed=0" in trial.summary("apply", wanted)
+    trial.run("remove", "")
+    assert trial.driver() == {}
+
+
+@of_group("minimal")
+def test_what_a_minimal_node_lacks_is_named_or_brought(trial: Trial) -> None:
+    """Neither EPEL nor the plugin versionlock is there."""
+    files = trial.said(
+        "ls /etc/dnf/plugins/versionlock.* /usr/lib/python3*/*-packages/dnf-plugins/versionlock.py"
+    ).split()
+    assert len(files) >= 2
+    trial.node.run(
+        "rm /etc/yum.repos.d/epel.repo; rpm -e dkms; rm -rf /var/cache/dnf/*\n"
+        f"for f in {' '.join(files)}; do mkdir -p /srv/versionlock/${{f%/*}}; mv $f /srv/versionlock/$f; done"
+    )
+    trial.add("base", [PLUGIN])
+    wanted = f"version='{NEW}', precompiled=False"
+    planned = str(trial.run("plan", wanted, status=5))
+    assert "nothing provides dkms >= 3.1.8 needed by kmod-nvidia-open-dkms" in planned
+    assert "dnf install epel-release && crb enable" in planned
+    assert trial.driver() == {}
+
+    trial.node.run(
+        "printf '[epel]\nname=epel\nbaseurl=file:///srv/epel\ngpgcheck=0\n' >/etc/yum.repos.d/epel.repo"
+    )
+    assert "python3-dnf-plugin-versionlock is installed" in str(trial.run("plan", wanted))
+    assert "changed=1" in trial.summary("apply", wanted)
+    trial.is_whole(NEW, DKMS["rocky"][0])
+    assert "changed=0" in trial.summary("apply", wanted)

@@ -3,9 +3,12 @@
 Real: rpm, rpmbuild, DKMS, which builds a module of the simulator's C sources in ``%post`` as NVIDIA's packages do.
 Simulated: everything that is built. The libraries lie where the Debian root below looks for them.
 
-Sources:
-    NVIDIA/yum-packaging-dkms-nvidia (dkms-open-nvidia.spec), NVIDIA/yum-packaging-nvidia-driver (nvidia-driver.spec),
-    NVIDIA/yum-packaging-precompiled-kmod (kmod-nvidia.spec, genmodules.py); SUSE's BCI-dockerfile-generator.
+Sources, read on 2026-11-28:
+    NVIDIA/yum-packaging-dkms-nvidia (b28ed69, dkms-open-nvidia.spec); NVIDIA/yum-packaging-nvidia-driver (d06f50a,
+    nvidia-driver.spec of 570: packages, relations by architecture); negativo17/nvidia-driver (f769f88, nvidia-driver.spec of
+    610: nvidia-driver-common, which obsoletes libnvidia-ml and libnvidia-cfg); stackhpc/ansible-slurm-appliance#703
+    (``dkms >= 3.1.8``); NVIDIA/yum-packaging-precompiled-kmod (kmod-nvidia.spec, genmodules.py); SUSE's
+    BCI-dockerfile-generator; release notes of Amazon Linux 2023.8.20250804 (nvidia-fabric-manager up to 575).
 """
 
 from __future__ import annotations
@@ -22,7 +25,13 @@ from gpustate_lab.sim import cuda_packages, driver_packages, node_packages
 from gpustate_lab.sim.deb import Entry, Link, Package, Program
 from gpustate_lab.sim.native import Builder, run
 
-CUDA = {"570.211.01": 12080, "580.65.06": 13000, "580.178.04": 13000, "595.91.07": 13020}
+CUDA = {
+    "570.211.01": 12080,
+    "580.65.06": 13000,
+    "580.178.04": 13000,
+    "595.91.07": 13020,
+    "615.71.09": 13040,
+}
 #: A kernel as RHEL and as SUSE name theirs, and version and release of its packages.
 KERNELS = {
     "rocky": ("5.14.0-503.11.1.el9_5.x86_64", "5.14.0-503.11.1.el9_5"),
@@ -123,12 +132,17 @@ class DriverRpms:
         """One driver as NVIDIA's repository for RHEL has it."""
         v = f"3:{version}"
         full = f"{v}-1.{dist}"
+        common = int(version[:3]) >= 610
+        libraries = ("nvidia-driver-common",) if common else ("libnvidia-ml", "libnvidia-cfg")
+        needs = tuple(f"{name}(x86-64) = {full}" for name in libraries)
+        gone = ("libnvidia-ml", "libnvidia-cfg") if common else ()
+        manager = "nvidia-fabricmanager" if int(version[:3]) >= 580 else "nvidia-fabric-manager"
         found = [
             self._rpm(
                 "nvidia-driver-cuda",
                 full,
                 (
-                    f"nvidia-driver-cuda-libs = {v}",
+                    f"nvidia-driver-cuda-libs(x86-64) = {v}",
                     f"nvidia-kmod-common = {v}",
                     f"nvidia-persistenced = {v}",
                 ),
@@ -137,16 +151,22 @@ class DriverRpms:
             self._rpm(
                 "nvidia-driver-cuda-libs",
                 full,
-                (f"libnvidia-ml = {v}",),
+                needs,
                 files=self._files(version, ("libcuda1", "libnvidia-ptxjitcompiler1")),
                 scripts=_POST,
             ),
             self._rpm(
-                "libnvidia-ml",
+                libraries[0],
                 full,
                 files=self._files(version, ("libnvidia-ml1",)),
                 scripts=_POST,
+                obsoletes=tuple(f"{name} < {full}" for name in gone),
+                provides=tuple(f"{name} = {full}" for name in gone),
             ),
+            *(self._rpm(name, full) for name in libraries[1:]),
+            *self.copies(version, dist),
+            self._rpm("nvidia-driver-libs", full, needs[:1]),
+            self._rpm(manager, f"{version}-1"),
             self._rpm(
                 "nvidia-kmod-common",
                 full,
@@ -154,7 +174,11 @@ class DriverRpms:
                 files=self._files(version, ("firmware-nvidia-gsp",)),
                 arch="noarch",
             ),
-            self._rpm("nvidia-driver", full, (f"nvidia-driver-cuda = {v}",)),
+            self._rpm(
+                "nvidia-driver",
+                full,
+                (f"nvidia-driver-libs(x86-64) = {v}", f"nvidia-kmod-common = {v}"),
+            ),
             *self._daemons(version, full),
         ]
         for kind, mine, other in (("open", "open", "latest"), ("proprietary", "latest", "open")):
@@ -165,7 +189,7 @@ class DriverRpms:
                 self._rpm(
                     f"kmod-nvidia-{mine}-dkms",
                     full,
-                    ("dkms", f"nvidia-kmod-common = {v}"),
+                    ("dkms >= 3.1.8", f"nvidia-kmod-common = {v}"),
                     files=files,
                     scripts=scripts,
                     provides=(f"nvidia-kmod = {v}",),
@@ -173,9 +197,24 @@ class DriverRpms:
                 )
             )
             meta = "nvidia-open" if kind == "open" else "cuda-drivers"
-            needs = (f"nvidia-driver = {v}", f"kmod-nvidia-{mine}-dkms = {v}")
-            found.append(self._rpm(meta, full, needs))
+            whole = (f"nvidia-driver = {v}", f"nvidia-driver-cuda = {v}")
+            found.append(self._rpm(meta, full, (*whole, f"kmod-nvidia-{mine}-dkms = {v}")))
         return found
+
+    def copies(self, version: str, dist: str = "el9") -> list[Rpm]:
+        """Libraries for 32-bit programs, which the repository has beside the others."""
+        full = f"3:{version}-1.{dist}"
+        base = "nvidia-driver-common" if int(version[:3]) >= 610 else "libnvidia-ml"
+        gone = ("libnvidia-ml",) if base.endswith("common") else ()
+        shape: dict[str, Any] = {
+            "arch": "i686",
+            "obsoletes": tuple(f"{name} < {full}" for name in gone),
+            "provides": tuple(f"{name} = {full}" for name in gone),
+        }
+        return [
+            self._rpm(base, full, **shape),
+            self._rpm("nvidia-driver-cuda-libs", full, (f"{base}(x86-32) = {full}",), arch="i686"),
+        ]
 
     def precompiled(self, version: str, kernel: str) -> Rpm:
         """The modules of a driver, built for one kernel of RHEL's."""

@@ -66,9 +66,11 @@ class Rpm:
             "Obsoletes": self.obsoletes,
         }
         more = "".join(f"{key}: {one}\n" for key, many in rows.items() for one in many)
+        if self.arch == "noarch":
+            more += "BuildArch: noarch\n"
         return (
             f"Name: {self.name}\nEpoch: {epoch}\nVersion: {version}\nRelease: {release}\n"
-            f"Summary: a <package> & more\nLicense: none\nBuildArch: {self.arch}\nAutoReqProv: no\n"
+            f"Summary: a <package> & more\nLicense: none\nAutoReqProv: no\n"
             f"{more}%description\nNothing </package> is in it.\n{self.more}%files\n{self.files}"
         )
 
@@ -166,11 +168,12 @@ def compared(pairs: Sequence[tuple[str, str]]) -> list[int]:
 
 def build(packages: Iterable[Rpm], folder: Path, scratch: Path) -> None:
     """Build packages with rpmbuild into a folder."""
-    specs: list[str] = []
+    specs: dict[str, list[str]] = {}
     scratch.mkdir(parents=True)
     for number, one in enumerate(packages):
         (scratch / f"{number}.spec").write_text(one.spec())
-        specs.append(f"{scratch}/{number}.spec")
+        target = "i686" if one.arch == "i686" else "x86_64"
+        specs.setdefault(target, []).append(f"{scratch}/{number}.spec")
     defines = {
         "_topdir": f"{scratch}/top",
         "_rpmdir": str(folder),
@@ -179,7 +182,8 @@ def build(packages: Iterable[Rpm], folder: Path, scratch: Path) -> None:
         "debug_package": "%{nil}",
     }
     words = [word for key, value in defines.items() for word in ("--define", f"{key} {value}")]
-    _do("rpmbuild", "-bb", "--quiet", "--target", "x86_64", *words, *specs)
+    for target, files in specs.items():
+        _do("rpmbuild", "-bb", "--quiet", "--target", target, *words, *files)
 
 
 def _do(*words: str) -> None:

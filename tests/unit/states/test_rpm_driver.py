@@ -89,12 +89,14 @@ class World(FakeNode):
         self.streams: tuple[str, ...] = ()
         self.stream: str | None = None
         self.twice: tuple[str, ...] = ()
+        self.unsolvable = ""
         self.kernels = [Kernel(kernel, image="/boot/x", bootable=True, running=True)]
         super().__init__(
             facts=facts,
             answers={
                 "Kernels": lambda _: tuple(self.kernels),
                 "AptQuery": lambda _: self.said(),
+                "TransactionQuery": lambda _: self.unsolvable,
                 "LiveMigQuery": Live(),
                 GpuClientsQuery(): (),
                 "ServicesQuery": (),
@@ -445,3 +447,48 @@ def test_a_torn_answer_is_an_empty_one(text: str) -> None:
     said = AptQuery(()).parse(Answer(0, text.encode("utf-8", "surrogateescape")))
     assert not said.packages
     assert not said.offers
+
+
+# --- what the solver says before anything changes ------------------------------------------------
+
+NO_DKMS = (
+    "Error: \n Problem: conflicting requests\n"
+    "  - nothing provides dkms >= 3.1.8 needed by kmod-nvidia-open-dkms-3:595.91.07-1.el9.noarch from cuda\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("os_id", "command"),
+    [
+        ("rocky", "dnf install epel-release && crb enable"),
+        ("almalinux", "crb enable"),
+        ("ol", "oracle-epel-release-el$(rpm -E %rhel)"),
+        ("rhel", "codeready-builder-for-rhel-$(rpm -E %rhel)-$(arch)-rpms"),
+    ],
+)
+def test_a_repository_without_dkms_is_refused_with_the_command_that_enables_epel(
+    os_id: str, command: str
+) -> None:
+    node = stocked(os_id, "9.6", EL9)
+    node.unsolvable = NO_DKMS
+    state = DriverInstalled()
+    why = state.refuse(state.probe(node)) or ""
+    assert "nothing provides dkms >= 3.1.8 needed by kmod-nvidia-open-dkms" in why
+    assert command in why
+    assert state.forecast(node, "").refusal == why
+
+
+def test_what_the_solver_says_is_whole_where_nobody_knows_it() -> None:
+    node = stocked("sles", "15.7", SLE15)
+    node.unsolvable = "Problem: the moon is in the way\n Solution 1: wait for it to set"
+    state = DriverInstalled()
+    assert node.unsolvable in (state.refuse(state.probe(node)) or "")
+
+
+def test_a_set_that_is_there_is_not_solved_again() -> None:
+    node = stocked("rocky", "9.6", EL9)
+    node.unsolvable = NO_DKMS
+    node.installed = dict.fromkeys(RHEL_OPEN, "3:595.91.07-1.el9")
+    state = DriverInstalled()
+    assert state.refuse(state.probe(node)) is None
+    assert not [query for query in node.queries if type(query).__name__ == "TransactionQuery"]

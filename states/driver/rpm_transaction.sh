@@ -1,0 +1,16 @@
+# shellcheck shell=sh
+# Prints what dnf or zypper has against installing WANT and removing GO, as its solver says it; nothing if it has nothing, or cannot
+# be asked. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not count, BUNDLE is a folder of a node
+# that sees a bundle only.
+[ ! -d "$BUNDLE" ] || exit 0
+R=$T; RPM_WAIT_S=10; PM=$pm; AGAIN=; DNF="timeout -k 2 90 ${DNF:-dnf}"; ZYPPER="timeout -k 2 90 ${ZYPPER:-zypper}"
+rpm_dnf() {
+  if [ -d "$R/dnf-plugins" ]; then set -- --setopt=pluginconfpath="$R/dnf-plugins" "$@"; fi
+  COLUMNS=250 $DNF --assumeno --color=never --setopt=install_weak_deps=0 --setopt=clean_requirements_on_remove=0 \
+    --setopt='*.metadata_expire=-1' --setopt='*.module_hotfixes=1' --setopt=retries=1 --setopt=timeout=15 "$@"
+}
+rpm_open $RELEASED
+case $PM in dnf) set -- ;; *) set -- --dry-run ;; esac
+rpm_go "$@" >"$T/solved" 2>&1 </dev/null || :
+grep -qE '^ *Problem( [0-9]+)?: |^(No match for argument|All matches were filtered out)|^No provider of ' "$T/solved" && tail -c 4000 "$T/solved"
+:
