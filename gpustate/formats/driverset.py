@@ -32,7 +32,7 @@ from gpustate.formats.numbers import whole
 #: An installed package that belongs to the driver, as a line of ``dpkg.QUERY_FORMAT``: by its name,
 #: and by having a driver's version (the toolkit has 1.18, CUDA 12.9, nvlsm a year). For grep -E too.
 MEMBER_ERE = (
-    r"^(((lib)?(nvidia|nvlink[0-9]|cuda-drivers|cuda1|cudadebugger1|nvcuvid1|nvoptix1|nvsdm|xnvctrl)[^|]*"
+    r"^(((lib)?(nvidia|nvlink[0-9]|cuda-drivers|cuda-open|cuda1|cudadebugger1|nvcuvid1|nvoptix1|nvsdm|xnvctrl)[^|]*"
     r"|[^|]*-nvidia[^|]*)\|[^|]*\|([0-9]+:)?[0-9]{3}\.[0-9][0-9.]*(_k[^|-]*)?(-[^|]*)?\|"
     r"|nv-prefer-signed-open-driver\||linux-(modules|objects|signatures)-nvidia-)"
 )

@@ -71,8 +71,8 @@ IMAGES = (
         "azurelinux",
         "Azure Linux",
         ("azurelinux", "mariner"),
-        refusal="its packages come with tdnf from Microsoft's repositories, for which NVIDIA has no driver packages; let AKS "
-        "install the driver and take the node out of the policy, or use Ubuntu for the node pool",
+        refusal="its packages come with tdnf, which is unsupported, and AKS installs its driver (cuda-open, or NVIDIA's .run "
+        "installer) when it provisions a node; take the node out of the policy, or use Ubuntu for the node pool",
     ),
     ManagedImage(
         "rhcos",

@@ -14,17 +14,12 @@ _LIBRARIES = tuple(
 _MORE_LIBRARIES = tuple(f"/usr/{folder}/lib*.so.[0-9][0-9][0-9].*" for folder in _FOLDERS)
 #: Open modules load no GPU without it. What other drivers have lies in folders named after chips.
 _FIRMWARE = ("/usr/lib/firmware/nvidia/[0-9]*/gsp*", "/lib/firmware/nvidia/[0-9]*/gsp*")
-#: Names of NVIDIA's repositories for RHEL and for SUSE.
+#: Names of NVIDIA's repositories for RHEL and for SUSE. From 610 on nvidia-driver-common has NVML.
 _RPMS = (
-    *("nvidia-driver-cuda", "nvidia-driver-cuda-libs", "libnvidia-ml", "nvidia-kmod-common"),
-    *(
-        f"{name}-G{g}"
-        for name in (
-            *("nvidia-compute", "nvidia-compute-utils", "nvidia-common"),
-            "kernel-firmware-nvidia-gspx",
-        )
-        for g in ("06", "07")
-    ),
+    "nvidia-driver*",
+    "nvidia-kmod-common",
+    "nvidia-*-G0[0-9]",
+    "kernel-firmware-nvidia-gspx-G0[0-9]",
 )
 #: Packages with the source of modules that are built on the node.
 _SOURCES = ("nvidia-*dkms*", "nvidia-kernel-source-[0-9]*")

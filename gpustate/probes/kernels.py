@@ -36,6 +36,7 @@ class Kernel:
         image: path of the kernel's own image; ``None`` for the running kernel of a container.
         running: it runs now.
         bootable: it has an image and a folder of modules.
+        lacks_video: it has no module ``video``, which nvidia-modeset needs: packages of further modules are not there.
         headers: modules can be built for it (``/lib/modules/RELEASE/build`` leads somewhere).
         module_path: the nvidia module modprobe would take, ``None`` where there is none.
         nvidia_version, nvidia_license, nvidia_signer: what modinfo says of it; the signer is
@@ -49,6 +50,7 @@ class Kernel:
     running: bool = False
     bootable: bool = False
     headers: bool = False
+    lacks_video: bool = False
     nvidia_version: str | None = None
     nvidia_license: str | None = None
     nvidia_signer: str | None = None
@@ -120,7 +122,7 @@ class Kernels(Query[tuple[Kernel, ...]]):
                 found.append(dict(zip(_KEYS, parts[1:], strict=True)))
             elif found:
                 key, _, value = line.partition(":")
-                if key in ("module", "version", "license", "signer", "sig_key"):
+                if key in ("module", "version", "license", "signer", "sig_key", "lacks"):
                     found[-1].setdefault(key, value.strip())
         image = any(line == "no kernel runs" for line in answer.text.splitlines())
         if not image and not any(keys["running"] for keys in found):
@@ -143,6 +145,7 @@ def _kernel(keys: dict[str, str], chosen: str | None) -> Kernel:
         running=keys["running"] == "1",
         bootable=bool(keys["image"]) and bool(keys["modules"]),
         headers=bool(keys["headers"]),
+        lacks_video="lacks" in keys,
         nvidia_version=keys.get("version") or None,
         nvidia_license=keys.get("license") or None,
         nvidia_signer=keys.get("signer") or None,

@@ -44,7 +44,7 @@ class PackageFiles(SharedQuery[tuple[str, ...]]):
 
     Args:
         name: of the ask, in the answer to several.
-        packages: shell patterns of package names; those of them without a pattern are asked of rpm, too.
+        packages: shell patterns of package names.
         files: shell patterns of paths that decide; a library has the soname ``.so.1``.
         there: shell patterns of paths of which only that they are there is looked at.
         others: asks that leave with this one.
@@ -76,7 +76,7 @@ class PackageFiles(SharedQuery[tuple[str, ...]]):
             INFO=" ".join(info),
             FILES="|".join(self.files),
             THERE="|".join(self.there) or "''",
-            NAMES=shlex.join(name for name in self.packages if not re.search(r"[*\[]", name)),
+            NAMES=shlex.join(self.packages),
         )
 
     def watches(self, package: str, path: str) -> bool:

@@ -239,7 +239,8 @@ class DriverInstalled(DriverParameters):
         if target is None or observed.packages == target.packages:
             return observed
         kernels = [k for k, have in observed.headers.items() if target.builds and not have]
-        install = {**target.packages, **dict(building.header_packages(observed, kernels))}
+        headers = dict(building.header_packages(observed, kernels))
+        install = {**target.packages, **headers, **building.further_modules(observed)}
         query = TransactionQuery.of(observed.manager, install, target.remove, preview)
         return replace(observed, unsolvable=node.query(query))
 

@@ -48,6 +48,12 @@ def header_packages(observed: Observed, kernels: Iterable[str]) -> tuple[tuple[s
     return tuple(found.items())
 
 
+def further_modules(observed: Observed) -> dict[str, str]:
+    """Packages with modules that nvidia-modeset needs, for kernels that lack them, as far as dnf offers them."""
+    kernels = observed.bare_kernels if observed.manager == "dnf" else ()
+    return {n: v for k in kernels for n, v in kernelnames.modules(k, observed.offers).items()}
+
+
 def bare(observed: Observed, before: Mapping[str, Any], *, dkms: bool) -> frozenset[str]:
     """Kernels that had no module before a run, and get none when it is undone.
 

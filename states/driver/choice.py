@@ -9,6 +9,7 @@ from typing import Literal
 from gpustate.formats import driverschemes, driverset
 from gpustate.formats.dpkg import version_key
 from gpustate.formats.driverset import Target
+from gpustate.formats.rpm import is_rpm
 from gpustate.solve import branches
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
@@ -67,6 +68,12 @@ class Wanted:
         return self.branch in (None, driverset.branch_of(version))
 
 
+_DISTRIBUTORS = (
+    "NVIDIA builds none for 590 and later, but Red Hat (extensions and supplementary repositories), AlmaLinux "
+    "(almalinux-release-nvidia-driver), CIQ and SUSE do: enable theirs, "
+)
+
+
 def choose(
     wanted: Wanted, observed: Observed, bare: frozenset[str] = frozenset()
 ) -> tuple[Target, None] | tuple[None, str]:
@@ -90,6 +97,7 @@ def choose(
     installed = observed.whole
     named = driverset.complete_set(observed.os_id, wanted.locked)
     choices, is_full = _choices(wanted, observed.os_id, installed, named, available)
+    every = choices
     choices = [choice for choice in choices if wanted.admits(choice[1])]
     stays = wanted.keeps and installed is not None and installed[1] in {one[1] for one in choices}
     if wanted.exact is None:
@@ -113,11 +121,13 @@ def choose(
         if all(lacking) or not observed.built:
             fewest = min(lacking, key=len)
             kernels = ", ".join(fewest) or "(none)"
+            nvidia = driverset.branch_of(choices[lacking.index(fewest)][1]) < 590
+            why = "" if nvidia or not is_rpm(observed.manager) else _DISTRIBUTORS
             by = ", pinned by a lock file or a rollback," if wanted.locked else ""
             move = "offer them again" if wanted.locked else "set precompiled: false"
             return None, (
                 f"{wanted.text}{by} is not available with prebuilt modules for every bootable kernel "
-                f"(missing for {kernels}); {move}, or remove the kernels that are not needed"
+                f"(missing for {kernels}); {why}{move}, or remove the kernels that are not needed"
             )
         choices = [one for one, kernels in zip(choices, lacking, strict=True) if not kernels]
     if installed is not None and stays:
@@ -157,9 +167,17 @@ def choose(
             problem
             or why
             or f"driver {version} is available with {kind} modules only, but {fitting} modules "
-            "are needed"
+            f"are needed; set {_with_modules(fitting, every)}"
         )
     return None, problem or _nothing(wanted, observed, available)
+
+
+def _with_modules(kind: str | None, choices: list[_Choice]) -> str:
+    """What to set in a policy for modules of a kind."""
+    version = next((one[1] for one in choices if one[2] == kind), None)
+    other = "" if kind == driverset.OPEN else "module_type: open"
+    newest = f"branch: {driverset.branch_of(version)}" if version else ""
+    return " or ".join(filter(None, (newest, other))) or "another branch"
 
 
 def _choices(

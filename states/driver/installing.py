@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpustate import Step, ops
 from gpustate.formats.rpm import is_rpm
 from gpustate.probes.package_files import sources_of
-from gpustate.states.driver import files, repairs, rpmscripts, scripts
+from gpustate.states.driver import building, files, repairs, rpmscripts, scripts
 from gpustate.states.driver.observed import Observed
 
 
@@ -112,6 +112,11 @@ class Installation:
 
     def _rpm(self, rest: frozenset[str]) -> Iterator[Step]:
         manager, packages = self.observed.manager, dict(self.wanted.packages)
+        further = building.further_modules(self.observed)
+        if self.installs and not self.again:
+            packages |= further
+        elif further and self.fields & {"modules", "loaded"}:
+            yield ops.install(manager, tuple(further.items()), roll_back=self.written)
         if "broken" in self.fields:
             yield rpmscripts.settle(manager, self.observed.broken, packages)
         if self.headers and self.installs and not self.again:

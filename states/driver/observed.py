@@ -85,6 +85,7 @@ class Observed:
     streams: tuple[str, ...] = ()  # those there are
     stream_kept: bool = False  # what was enabled before gpustate is kept for giving it back
     relations: driverset.Relations = driverset.NO_RELATIONS  # what offers of Ubuntu's depend on
+    bare_kernels: tuple[str, ...] = ()  # kernels without modules that nvidia-modeset needs
     can_hold: bool = True  # dnf has its plugin versionlock
     unsolvable: str = ""  # what dnf or zypper has against installing the set, in its own words
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for

@@ -100,6 +100,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         missing=apt.missing,
         can_hold=apt.can_hold,
+        bare_kernels=tuple(k.release for k in kernels if k.bootable and k.lacks_video),
         relations=apt.relations,
         damaged=damaged,
         barred=tuple(filter(None, (modprobe.blocking(live.modprobe, m) for m in MODULES))),

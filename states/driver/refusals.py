@@ -77,6 +77,18 @@ def headers(
     )
 
 
+#: Whose modules are signed, by ``ID`` of os-release.
+_SIGNED = {
+    "ubuntu": ", or choose a branch that Ubuntu has signed modules of",
+    "rhel": ", or enable Red Hat's extensions and supplementary repositories, which have signed modules",
+    "almalinux": ", or run dnf install almalinux-release-nvidia-driver, whose repository has signed modules",
+    **dict.fromkeys(
+        ("sles", "sled", "opensuse-leap", "opensuse-tumbleweed"),
+        ", or choose a version that SUSE has signed modules of (nvidia-open-driver-G0x-signed)",
+    ),
+}
+
+
 def unsigned(observed: Observed, wanted: Observed) -> str | None:
     """A module built here would not load: the firmware does not know the key it is signed with."""
     boot = observed.secure_boot
@@ -92,12 +104,7 @@ def unsigned(observed: Observed, wanted: Observed) -> str | None:
     return (
         "Secure Boot is on, and the key that DKMS signs modules with is not enrolled; run "
         f"{enrol} and confirm at the console at the next boot, add the state secure-boot (key: own), "
-        "which does that, or turn Secure Boot off"
-        + (
-            ", or choose a branch that Ubuntu has signed modules of"
-            if observed.os_id == "ubuntu"
-            else ""
-        )
+        "which does that, or turn Secure Boot off" + _SIGNED.get(observed.os_id, "")
     )
 
 

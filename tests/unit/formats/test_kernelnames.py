@@ -15,6 +15,15 @@ RELEASES = [
     ("dnf", "5.14.0-503.11.1.el9_5.x86_64+rt", "kernel-rt-devel", "5.14.0-503.11.1.el9_5"),
     ("dnf", "6.1.119-129.201.amzn2023.x86_64", "kernel-devel", "6.1.119-129.201.amzn2023"),
     ("dnf", "6.12.20-23.97.amzn2023.aarch64", "kernel6.12-devel", "6.12.20-23.97.amzn2023"),
+    *(
+        ("dnf", f"{evr}.{machine}", f"kernel-{name}-devel", evr)
+        for evr, machine, name in (
+            ("5.15.0-300.163.18.el9uek", "x86_64", "uek"),
+            ("6.12.0-100.28.2.2.el9uek", "aarch64", "uek"),
+            ("5.15.0-300.163.18.el9uek", "aarch64+64k", "uek64k"),
+            ("6.12.0-100.28.2.el10uek", "x86_64", "uek"),
+        )
+    ),
     ("zypper", "6.4.0-150600.23.65-default", "kernel-default-devel", "6.4.0-150600.23.65.1"),
     ("zypper", "6.4.0-150600.8.40-azure", "kernel-azure-devel", "6.4.0-150600.8.40.1"),
     ("zypper", "6.12.0-160000.5-64kb", "kernel-64kb-devel", "6.12.0-160000.5.1"),
@@ -82,3 +91,18 @@ def test_built_modules_are_called_after_version_type_and_kernel(
         stem = "kmod-64k" if "64k" in kernel else "kmod"
         theirs = [f"{stem}-nvidia-open", f"{stem}-nvidia-dc-open-latest"]
         assert others == (theirs if os_id == "rhel" and kind == "open" else [])
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [
+        ("6.12.20-23.97.amzn2023.aarch64", "kernel6.12-modules-extra"),
+        ("6.12.0-211.51.1.el10_2.x86_64", "kernel-modules-extra"),
+        ("6.12.0-211.51.1.el10_2.aarch64+64k", "kernel-64k-modules-extra"),
+        ("6.12.0-100.28.2.2.el9uek.x86_64", "kernel-uek-modules-extra"),
+    ],
+)
+def test_further_modules_are_those_of_the_kernel_s_own_build(release: str, name: str) -> None:
+    full = kernelnames.parts("dnf", release)["e"]
+    assert kernelnames.modules(release, {name: ("9-1", full)}) == {name: full}
+    assert kernelnames.modules(release, {name: ("9-1",)}) == {}

@@ -186,6 +186,7 @@ def test_of_some_files_only_that_they_are_there_is_looked_at(root: Root) -> None
         ("libnvidia-container1", "/usr/lib/x86_64-linux-gnu/libnvidia-container.so.1.17.8", False),
         ("nvidia-cuda-mps", "/usr/bin/nvidia-cuda-mps-server", True),
         ("nvidia-imex", "/usr/bin/nvidia-imex", False),
+        ("nvidia-driver-common", "/usr/lib64/libnvidia-ml.so.615.71.09", True),
     ],
 )
 def test_the_drivers_files_are_told_from_those_of_others(

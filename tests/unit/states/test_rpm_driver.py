@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpustate import NodeFacts, PciGpu, ops
+from gpustate import NodeFacts, PciGpu, ops, shell
 from gpustate.core.queries import Answer
 from gpustate.formats.aptsources import Offer
 from gpustate.formats.dpkg import Package
 from gpustate.probes.gpu_clients import GpuClientsQuery
 from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled
-from gpustate.states.driver.observed import Apt, AptQuery, Live
+from gpustate.states.driver.observed import Apt, AptQuery, Live, SecureBoot
 from gpustate.testing import FakeNode, check_contract
 
 H100 = PciGpu("0000:00:00.0", "2330", "030200", None)
@@ -492,3 +495,96 @@ def test_a_set_that_is_there_is_not_solved_again() -> None:
     state = DriverInstalled()
     assert state.refuse(state.probe(node)) is None
     assert not [query for query in node.queries if type(query).__name__ == "TransactionQuery"]
+
+
+# --- kernels of distributors ---------------------------------------------------------------------
+
+
+def test_a_kernel_that_lacks_what_nvidia_modeset_needs_gets_its_further_modules() -> None:
+    release = "6.12.20-23.97.amzn2023.x86_64"
+    node = stocked("amzn", "2023", release)
+    node.offer(("kernel6.12-devel", "kernel6.12-modules-extra"), release.rpartition(".")[0])
+    node.kernels = [Kernel(release, image="/boot/x", bootable=True, running=True, headers=True)]
+    state = DriverInstalled()
+    extra = "kernel6.12-modules-extra="
+    for lacks in (False, True):
+        node.kernels = [replace(node.kernels[0], lacks_video=lacks)]
+        observed = state.probe(node)
+        text = "".join(step.script() for step in state.apply(observed, state.plan(observed)))
+        assert (extra in text) is lacks
+    # A driver that is there and cannot be loaded completely.
+    node.installed = dict(state.desired(observed).packages)
+    node.kernels = [
+        replace(node.kernels[0], nvidia_version="595.91.07", nvidia_license="Dual MIT/GPL")
+    ]
+    observed = state.probe(node)
+    steps = list(state.apply(observed, state.plan(observed)))
+    assert [step.label for step in steps if "modules-extra" in step.label]
+
+
+@pytest.mark.parametrize(
+    ("os_id", "kernel", "words"),
+    [
+        ("rhel", EL9, "Red Hat's extensions and supplementary"),
+        ("almalinux", EL9, "almalinux-release-nvidia-driver"),
+        ("sles", SLE15, "SUSE has signed modules"),
+        ("rocky", EL9, "turn Secure Boot off"),
+    ],
+)
+def test_an_unsigned_module_is_refused_with_what_this_distribution_signs(
+    os_id: str, kernel: str, words: str
+) -> None:
+    node = stocked(os_id, "9.6", kernel)
+    state = DriverInstalled(precompiled=False)
+    observed = replace(state.probe(node), secure_boot=SecureBoot(on=True, key="/k"))
+    why = state.refuse(observed) or ""
+    assert words in why
+    assert "Ubuntu" not in why
+
+
+def test_ready_modules_of_a_branch_that_nvidia_builds_none_for_name_those_who_do() -> None:
+    node = stocked("rocky", "9.6", EL9)
+    state = DriverInstalled(branch=595, precompiled=True)
+    assert "almalinux-release-nvidia-driver" in (state.refuse(state.probe(node)) or "")
+    older = DriverInstalled(branch=580, precompiled=True)
+    assert "almalinux" not in (older.refuse(older.probe(node)) or "")
+
+
+def test_a_distributors_modules_without_a_version_in_their_name_are_taken_and_kept() -> None:
+    node = stocked("almalinux", "9.6", EL9)
+    node.offer(("kmod-nvidia-open",), "3:595.91.07-2.el9")
+    state = DriverInstalled()
+    wanted = state.desired(state.probe(node)).packages
+    assert "kmod-nvidia-open" in wanted
+    assert "kmod-nvidia-open-dkms" not in wanted
+    node.installed = dict(wanted)
+    assert state.desired(state.probe(node)).packages == wanted
+    # They are of the open kind, whatever a policy wants.
+    closed = DriverInstalled(module_type="proprietary")
+    names = closed.desired(closed.probe(node)).packages
+    assert "kmod-nvidia-latest-dkms" in names
+    assert "kmod-nvidia-open" not in names
+
+
+def test_a_branch_without_the_kind_of_modules_names_one_that_has_it() -> None:
+    node = stocked("rocky", "9.6", EL9)
+    node.offer((*RHEL_OPEN, "nvidia-open"), "3:615.71.09-1.el9")
+    state = DriverInstalled(branch=615, module_type="proprietary")
+    why = state.refuse(state.probe(node)) or ""
+    assert "set branch: 595 or module_type: open" in why
+
+
+def test_modules_are_built_with_the_compiler_of_their_kernel(tmp_path: Path) -> None:
+    """As on Oracle Linux 9, whose UEK 8 has this line in its configuration (NVIDIA driver installation guide r615)."""
+    text = shell.load("build_module", "gpustate.states.driver").replace(
+        "/lib/modules", f"{tmp_path}/lib"
+    )
+    text = text.replace("/opt/rh", f"{tmp_path}/rh")
+    config, toolset = tmp_path / "lib/k/build/.config", tmp_path / "rh/gcc-toolset-14/root/usr/bin"
+    config.parent.mkdir(parents=True)
+    toolset.mkdir(parents=True)
+    config.write_text('CONFIG_CC_VERSION_TEXT="gcc (GCC) 14.2.1 20250110 (Red Hat 14.2.1-7)"\n')
+    for kernel, first in (("k", str(toolset)), ("other", "")):
+        script = f'set -eu; {text}\ncompiler {kernel}; echo "$PATH"'
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(first or os.environ["PATH"])
