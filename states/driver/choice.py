@@ -122,12 +122,12 @@ def choose(
             fewest = min(lacking, key=len)
             kernels = ", ".join(fewest) or "(none)"
             nvidia = driverset.branch_of(choices[lacking.index(fewest)][1]) < 590
-            why = "" if nvidia or not is_rpm(observed.manager) else _DISTRIBUTORS
+            others = "" if nvidia or not is_rpm(observed.manager) else _DISTRIBUTORS
             by = ", pinned by a lock file or a rollback," if wanted.locked else ""
             move = "offer them again" if wanted.locked else "set precompiled: false"
             return None, (
                 f"{wanted.text}{by} is not available with prebuilt modules for every bootable kernel "
-                f"(missing for {kernels}); {why}{move}, or remove the kernels that are not needed"
+                f"(missing for {kernels}); {others}{move}, or remove the kernels that are not needed"
             )
         choices = [one for one, kernels in zip(choices, lacking, strict=True) if not kernels]
     if installed is not None and stays:

@@ -49,7 +49,9 @@ def test_an_old_and_a_new_version_of_one_architecture_are_an_interrupted_install
     assert twice(rows) == ("libnvidia-ml", "nvidia-driver-libs.i686")
 
 
-def moved(name: str, version: str, offers: tuple[str, ...], **more: bool) -> driverset.Target:
+def moved(
+    name: str, version: str, offers: tuple[str, ...], *, use_prebuilt: bool = False
+) -> driverset.Target:
     """The set moved to a version, of which the repository has the scheme's own packages and some others.
 
     Args:
@@ -67,7 +69,13 @@ def moved(name: str, version: str, offers: tuple[str, ...], **more: bool) -> dri
     for one in names:
         available[one] = (*available.get(one, ()), build)
     return driverset.target(
-        scheme, version, "open", full=False, installed=installed, available=available, **more
+        scheme,
+        version,
+        "open",
+        full=False,
+        installed=installed,
+        available=available,
+        use_prebuilt=use_prebuilt,
     )
 
 
