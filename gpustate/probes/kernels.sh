@@ -6,12 +6,8 @@ one() {
   k=$1; i=$2; r=; [ "$k" = "$run" ] && r=1
   m=; [ -d "/lib/modules/$k" ] && m=1
   h=; [ -e "/lib/modules/$k/build/Makefile" ] && h=1
-<<<<<<< HEAD
   printf 'kernel|%s|%s|%s|%s|%s\n' "$k" "$i" "$r" "$m" "$h"
-=======
-  printf 'kernel|%s|%s|%s|%s|%s|%s\n' "$k" "$i" "$n" "$r" "$m" "$h"
   [ ! -e "/lib/modules/$k/modules.dep" ] || grep -qsE '(^|/)video\.ko' "/lib/modules/$k/modules.dep" "/lib/modules/$k/modules.builtin" || echo 'lacks: video'
->>>>>>> 20709fb7 (driver: Know UEK, further modules, and who signs modules on rpm distributions)
   ko "$k" @NAMES@ && ! half "$k" "$p" && whole "$k" "$p" || return 0
   # shellcheck disable=SC2154 # wd, wb and we: set by whole
   p=$wd/$wb$we; printf 'module: %s\n' "$p"; about "$p" '%s\n'

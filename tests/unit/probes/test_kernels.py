@@ -168,6 +168,6 @@ def test_a_module_counts_while_those_that_belong_to_it_are_there(
 
 
 def test_a_kernel_without_what_nvidia_modeset_needs_is_told() -> None:
-    listed = "kernel|6.12|/boot/x|||1|1\nlacks: video\nkernel|6.18|/boot/y||1|1|1\n"
+    listed = "kernel|6.12|/boot/x||1|1\nlacks: video\nkernel|6.18|/boot/y|1|1|1\n"
     kernels = Kernels().parse(Answer(0, listed.encode()))
     assert [kernel.lacks_video for kernel in kernels] == [True, False]

@@ -568,8 +568,8 @@ def test_a_distributors_modules_without_a_version_in_their_name_are_taken_and_ke
 
 def test_a_branch_without_the_kind_of_modules_names_one_that_has_it() -> None:
     node = stocked("rocky", "9.6", EL9)
-    node.offer((*RHEL_OPEN, "nvidia-open"), "3:615.71.09-1.el9")
-    state = DriverInstalled(branch=615, module_type="proprietary")
+    node.offer((*RHEL_OPEN, "nvidia-open"), "3:610.43.02-1.el9")
+    state = DriverInstalled(branch=610, module_type="proprietary")
     why = state.refuse(state.probe(node)) or ""
     assert "set branch: 595 or module_type: open" in why
 
