@@ -160,7 +160,7 @@ class PersistenceModeEnabled(State[Observed]):
         if observed.unit_text is None and not self.absent:
             return (
                 f"nvidia-persistenced is not installed ({UNIT_PATH} is missing): the state driver installs it where a "
-                "repository of the node has it in the driver's version; add that state, or choose the repository that the "
+                "repository of the node has it; add that state, or choose the repository that the "
                 "driver is from in driver-repository"
             )
         if observed.idle and not self.absent:

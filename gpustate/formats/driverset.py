@@ -236,9 +236,10 @@ def _is_apart(scheme: Scheme, name: str) -> bool:
     return scheme.tools_apart and bool(_TOOLS.match(name))
 
 
-def _is_archives(scheme: Scheme, name: str, full: str) -> bool:
-    """A package with a name of NVIDIA's repository for Ubuntu is of Ubuntu's archive, in its build for desktops."""
-    return scheme.os_id == "ubuntu" and not scheme.prebuilt and is_for_desktops(name, full)
+def _is_of_source(scheme: Scheme, name: str, full: str) -> bool:
+    """Up to 580 NVIDIA's repository for Ubuntu and its archive, for desktops, have common names: the build tells whose it is."""
+    shared = scheme.os_id == "ubuntu" and "-server" not in name
+    return not shared or bool(scheme.prebuilt) == is_for_desktops(name, full)
 
 
 def release_of(full: str) -> str | None:
@@ -309,7 +310,7 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
                 for full in (False, True):
                     names = scheme.required(branch, module_type, full=full, prebuilt=False)
                     found = versions_of(names, single)
-                    if found and not _is_archives(scheme, names[0], installed[names[0]]):
+                    if found and _is_of_source(scheme, names[0], installed[names[0]]):
                         return scheme, found.pop(), module_type
     signed = [name for name in installed if name.startswith("linux-modules-nvidia-")]
     for scheme in driverschemes.of(os_id) if signed else ():
@@ -346,12 +347,15 @@ def choices(
         for branch in branches if scheme.by_branch else {0}:
             for module_type in (OPEN, PROPRIETARY):
                 names = scheme.required(branch, module_type, full=full, prebuilt=prebuilt)
-                found += [
-                    (scheme, version, module_type)
-                    for version in versions_of(names, available)
-                    if scheme.has(branch_of(version))
-                    and (module_type == OPEN or branch_of(version) <= LAST_PROPRIETARY)
-                ]
+                for version in versions_of(names, available):
+                    number = branch_of(version)
+                    build = at_version(available[names[0]], version) or ""
+                    if (
+                        scheme.has(number)
+                        and (module_type == OPEN or number <= LAST_PROPRIETARY)
+                        and (prebuilt or _is_of_source(scheme, names[0], build))
+                    ):
+                        found.append((scheme, version, module_type))
     return sorted(found, key=lambda item: version_key(item[1]), reverse=True)
 
 

@@ -138,12 +138,7 @@ def choose(
     # The same driver under the names that are pinned, or are there already, where both are to be had.
     stem = named or installed
     if stem is not None:
-        choices.sort(
-            key=lambda one: (
-                one[0].name != stem[0].name
-                or (named is None and _is_of_other_source(one, observed.os_id, available))
-            )
-        )
+        choices.sort(key=lambda one: one[0].name != stem[0].name)
         choices.sort(key=lambda choice: version_key(choice[1]), reverse=True)
     problem = ""
     for scheme, version, kind in choices:
@@ -265,11 +260,6 @@ def _tools(choice: _Choice, available: driverset.Versions) -> tuple[str, str]:
 
 def _source(choice: _Choice, available: driverset.Versions) -> str | None:
     return driverset.source_of(*_tools(choice, available))
-
-
-def _is_of_other_source(choice: _Choice, os_id: str, available: driverset.Versions) -> bool:
-    """NVIDIA's packages under the names that Ubuntu's archive has for desktops: they are divided in another way."""
-    return os_id == "ubuntu" and bool(choice[0].prebuilt) and _source(choice, available) is None
 
 
 def is_for_desktops(choice: _Choice, available: driverset.Versions) -> bool:
