@@ -529,13 +529,13 @@ def _drop_metapackages(packages: dict[str, str], scheme: Scheme, branch: int) ->
 
 def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:
     """The fabric manager and its like lost the branch in their names with 580, and with rpm a dash; SUSE's have a generation."""
-    stem = component(name)
+    stem, colon, arch = component(name).partition(":")
     dashed = stem.replace("fabricmanager", "fabric-manager")
     stems = [stem, dashed.replace("fabric-manager", "fabricmanager"), dashed]
     if "-kmp" not in name:
         stems += [stem.replace(*pair) for pair in (("-G06", "-G07"), ("-G07", "-G06"))]
     for one in stems:
-        for new in (one, f"{one}-{branch_of(version)}"):
+        for new in (f"{one}{colon}{arch}", f"{one}-{branch_of(version)}{colon}{arch}"):
             fitting = at_version(available.get(new, ()), version)
             if new != name and fitting is not None:
                 return {new: fitting}

@@ -27,9 +27,9 @@ printf "%s\n=missing\n%s\n=offers\n" "$m" "$u"
 # A package with the branch in its name may have another name in the next branch. f: a foreign architecture, as :i386.
 a=; for p in $m; do case $p in dpkg\|*) a=${p#*|}; a=${a%%|*};; esac; done
 for p in $m; do case $p in dpkg\|*) continue;; *\|*\|*\|*) f=${p#*|}; f=${f%%|*}; p=${p%%|*};; *) continue;; esac
-  case $f in "${a:-$f}"|all) f=;; *) f=:$f;; esac; n="$n $p$f"; o=$p
+  case $f in "${a:-$f}"|all) f=;; *) f=:$f;; esac; n="$n $p$f"
   case $p in *-[0-9][0-9][0-9]) p=${p%-*}; n="$n $p$f";; esac; for b in $BRANCHES; do
-    case $p in nvidia-fabricmanager|nvidia-imex|libnvidia-nscq|libnvsdm) n="$n $p-$b";; "$o") ;; *) [ -z "$f" ] || n="$n $p-$b$f";; esac; done; done
+    case $p in nvidia-fabricmanager|nvidia-imex|libnvidia-nscq|libnvsdm) n="$n $p-$b";; *) [ -z "$f" ] || n="$n $p-$b$f";; esac; done; done
 # kept sets n and s.
 l=; for p in $n; do case $p in linux-modules-nvidia-*|nvidia-utils-[0-9]*) l="$l $p";; esac; done
 kept driver-offers "$APT_KEY without $PIN $n" policy_of $n 2>/dev/null || :

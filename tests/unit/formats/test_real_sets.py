@@ -142,6 +142,28 @@ def test_a_copy_for_another_architecture_has_a_row_of_its_own() -> None:
     assert set(dpkg.parse_query(many)) == {"a:i386", "b:i386", "b", "dpkg"}
 
 
+def test_a_copy_for_i386_follows_a_change_of_names() -> None:
+    """NVIDIA's names for Ubuntu have no branch from 590 on: there, and back."""
+    old, new = "580.65.06-0ubuntu1", "595.71.05-1ubuntu1"
+    names = ("libnvidia-compute{s}", "nvidia-dkms{s}-open", "libnvidia-compute{s}:i386")
+    before, after = (
+        {name.replace("{s}", suffix): (build,) for name in names}
+        for suffix, build in (("-580", old), ("", new))
+    )
+    for here, there in ((before, after), (after, before)):
+        installed = {name: full for name, (full,) in here.items()}
+        scheme, version, kind = driverset.choices("ubuntu", there, full=False)[0]
+        target = driverset.target(
+            scheme,
+            version,
+            kind,
+            full=False,
+            installed=installed,
+            available={**here, **there},
+        )
+        assert target.packages == {name: full for name, (full,) in there.items()}
+
+
 @pytest.mark.parametrize("tools", [(), ("nvidia-utils{s}", "nvidia-compute-utils{s}")])
 @pytest.mark.parametrize(
     ("suffix", "build"), [("-580", "580.105.08-0ubuntu1"), ("", "595.71.05-1ubuntu1")]

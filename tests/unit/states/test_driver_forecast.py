@@ -196,6 +196,7 @@ def test_offers_are_asked_for_each_architecture(tmp_path: Path) -> None:
         "dpkg|amd64|1.22|ii ",
         "libnvidia-gl-580|amd64|580.65.06-0ubuntu1|hi ",
         "libnvidia-gl-580|i386|580.65.06-0ubuntu1|ii ",
+        "libnvidia-compute|i386|595.91.07-1ubuntu1|ii ",
         "nvidia-firmware-580|all|580.65.06-0ubuntu1|ii ",
     )
     listing = "\n".join(rows)
@@ -217,7 +218,7 @@ def test_offers_are_asked_for_each_architecture(tmp_path: Path) -> None:
     assert {"libnvidia-gl-580", "libnvidia-gl", "libnvidia-gl-580:i386", "libnvidia-gl:i386"} <= {
         *asked
     }
-    assert "libnvidia-gl-570:i386" in asked
+    assert {"libnvidia-gl-570:i386", "libnvidia-compute-580:i386"} <= {*asked}
     assert not [name for name in asked if "amd64" in name or ":all" in name or name == "dpkg"]
     packages = AptQuery(()).parse(Answer(0, done.stdout.encode())).packages
     assert packages["libnvidia-gl-580"].held
