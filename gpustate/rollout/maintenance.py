@@ -391,8 +391,7 @@ class ScheduledMaintenance:
                     f"{scheduler.title}: {member.name} was returned to service by someone else during the change; "
                     "restart workloads that have begun on it since"
                 )
-            if not subject.facts.without_driver:  # otherwise there is nothing that could offer GPUs
-                scheduler.refresh(member, subject.facts, say, _never)
+            scheduler.refresh(member, subject.facts, say, _never)
         return tuple(notes)
 
     def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
@@ -462,7 +461,7 @@ class ScheduledMaintenance:
             if member.hold is None:
                 return ""
         try:
-            if hold.phase != "left" and not subject.facts.without_driver:
+            if hold.phase != "left":
                 scheduler.refresh(member, subject.facts, say, _never)
             say(f"releasing {member.name}, which run {hold.run} left out of service")
             reason = scheduler.release(member)
