@@ -18,16 +18,15 @@ from dataclasses import dataclass
 
 from gpustate.diagnosis import container_checks, health
 from gpustate.diagnosis import remedies as remedies
-from gpustate.diagnosis.chain_data import (
-    PASSTHROUGH,
-    ChainObservation,
-    ContainerResult,
-    CudaResult,
-    Key,
-    Wanted,
-    cuda_devices,
-    key,
-)
+from gpustate.diagnosis.chain_data import PASSTHROUGH
+from gpustate.diagnosis.chain_data import ChainObservation as ChainObservation
+from gpustate.diagnosis.chain_data import ContainerResult as ContainerResult
+from gpustate.diagnosis.chain_data import CudaResult as CudaResult
+from gpustate.diagnosis.chain_data import Key as Key
+from gpustate.diagnosis.chain_data import Wanted as Wanted
+from gpustate.diagnosis.chain_data import cuda_devices as cuda_devices
+from gpustate.diagnosis.chain_data import key as key
+from gpustate.diagnosis.container_checks import some
 from gpustate.formats.nvml_report import Gpu, NvmlFacts, error_name
 from gpustate.probes.cri_status import BUNDLED
 
@@ -69,12 +68,6 @@ def _ok(name: str, evidence: str) -> Check:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _some(items: list[str]) -> str:
-    """The first four items, and the number of the others."""
-    more = f" and {len(items) - 4} more" if len(items) > 4 else ""
-    return ", ".join(items[:4]) + more
 
 
 def _pci(observed: ChainObservation, wanted: Wanted) -> Check:
@@ -155,7 +148,7 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
         )
         silent = sorted({one.address for one in observed.gpus} - {gpu.pci for gpu in nvml.gpus})
         more = f"; {nvml.error_text}" if nvml.error_text else ""
-        more += f"; no answer: {_some(silent)}" if silent else ""
+        more += f"; no answer: {some(silent)}" if silent else ""
         return Check("libraries", FAILED, found + more, remedies.nvml(broken[0].error or 999))
     if nvml.error is not None:
         found = f"NVML {nvml.error}: {nvml.error_text or error_name(nvml.error)}"
@@ -170,7 +163,9 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
         - {gpu.pci for gpu in nvml.gpus}
     )
     if absent:
-        found = f"NVML sees {len(nvml.gpus)} of {_count(len(observed.gpus), 'GPU')}; not {_some(absent)}"
+        found = (
+            f"NVML sees {len(nvml.gpus)} of {_count(len(observed.gpus), 'GPU')}; not {some(absent)}"
+        )
         return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
     found = f"NVML {nvml.nvml_version} answers for {_count(_well(nvml), 'GPU')}; CUDA {nvml.cuda_version}"
     return _ok("libraries", found)
@@ -186,7 +181,7 @@ def reported_fabric(observed: ChainObservation) -> Check | None:
             text = f"{gpu.fabric_state}{status if gpu.fabric_state == 'completed' else ''}"
             wrong.setdefault(text, []).append(f"GPU {gpu.index}")
     if wrong:
-        found = "; ".join(f"{_some(gpus)}: {text}" for text, gpus in wrong.items())
+        found = "; ".join(f"{some(gpus)}: {text}" for text, gpus in wrong.items())
         evidence = f"the NVLink fabric is not up: {found}"
         return Check("fabric", FAILED, evidence, remedies.cuda(802))
     manager = "; Fabric Manager runs" if observed.manager else ""
@@ -260,7 +255,7 @@ def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
                 f"{path} is {node.major}:{node.minor} instead of {numbers[0]}:{numbers[1]}{whose}"
             )
     if wrong:
-        return Check("device-nodes", FAILED, _some(wrong), remedies.DEVICE_NODES)
+        return Check("device-nodes", FAILED, some(wrong), remedies.DEVICE_NODES)
     return _ok("device-nodes", f"{_count(len(expected), 'node')} in /dev with the right numbers")
 
 
@@ -427,7 +422,7 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
         return Check("cdi", FAILED, "no CDI specification for nvidia.com/gpu", remedies.CDI)
     for spec in observed.cdi:
         if spec.missing:
-            found = f"{spec.path} names missing files: {_some(list(spec.missing))}"
+            found = f"{spec.path} names missing files: {some(list(spec.missing))}"
             return Check("cdi", FAILED, found, remedies.CDI_STALE)
     have = {device for spec in observed.cdi for device in spec.devices}
     lacking: list[str] = []
@@ -443,11 +438,11 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
         elif gpu.uuid and not have & {str(gpu.index), gpu.uuid}:
             lacking.append(str(gpu.index))
     if lacking:
-        found = f"{', '.join(spec.path for spec in observed.cdi)}: no device for {_some(lacking)}"
+        found = f"{', '.join(spec.path for spec in observed.cdi)}: no device for {some(lacking)}"
         return Check("cdi", FAILED, found, remedies.CDI_STALE)
     gone = _gone(observed)
     if gone:
-        found = f"{', '.join(spec.path for spec in observed.cdi)} names MIG devices that no longer exist: {_some(gone)}"
+        found = f"{', '.join(spec.path for spec in observed.cdi)} names MIG devices that no longer exist: {some(gone)}"
         return Check("cdi", FAILED, found, remedies.CDI_STALE)
     return _ok(
         "cdi",
@@ -470,7 +465,7 @@ def _all_held(observed: ChainObservation) -> str:
     gpus = observed.nvml.gpus
     if not gpus or not all(observed.held(gpu) for gpu in gpus):
         return ""
-    return f"every GPU is in quarantine: {_some([one.text for one in observed.quarantine.active])}"
+    return f"every GPU is in quarantine: {some([one.text for one in observed.quarantine.active])}"
 
 
 def _gone(observed: ChainObservation) -> list[str]:
@@ -558,7 +553,7 @@ def _cuda(observed: ChainObservation, wanted: Wanted) -> Check:
     untested = sorted(set(cuda_devices(observed)) - {one.uuid for one in observed.cuda})
     if untested:
         return Check(
-            "cuda", FAILED, f"the kernel did not run on {_some(untested)}", remedies.EARLIER
+            "cuda", FAILED, f"the kernel did not run on {some(untested)}", remedies.EARLIER
         )
     slowest = max(one.elapsed_s for one in observed.cuda)
     return _ok(
@@ -580,28 +575,3 @@ def evaluate(observed: ChainObservation, wanted: Wanted | None = None) -> tuple[
 def first_broken(checks: tuple[Check, ...]) -> Check | None:
     """The first check that failed, which is the cause; ``None`` if none did."""
     return next((check for check in checks if check.failed), None)
-
-
-__all__ = [
-    "FAILED",
-    "LINKS",
-    "NOT_APPLICABLE",
-    "NO_FABRIC",
-    "NO_LOW_LEVEL",
-    "OK",
-    "ChainObservation",
-    "Check",
-    "ContainerResult",
-    "CudaResult",
-    "Key",
-    "Wanted",
-    "containers_apply",
-    "cuda_devices",
-    "evaluate",
-    "first_broken",
-    "has_switches",
-    "key",
-    "managed_fabric",
-    "reported_fabric",
-    "served_elsewhere",
-]

@@ -63,7 +63,7 @@ OBSERVED = (
     Kind("gpus-missing", "GPUs are missing in the container", remedies.CDI_STALE, "cdi"),
     Kind("library-missing", "a library of the driver is missing in the container", remedies.CDI_STALE, "cdi"),
     Kind("denied", "the container may not open its device nodes",
-         "check the permissions in the CDI specification and the device cgroup; look for denials: journalctl -k | grep -iE 'apparmor|avc'"),
+         f"rewrite the CDI specification, which may limit them: {remedies.REFRESH_CDI}; look for denials: journalctl -k | grep -iE 'apparmor|avc'"),
     Kind("hook-devices", "the container would lose its GPUs at the next systemctl daemon-reload", remedies.MODE_CDI,
          "container-toolkit"),
     Kind("dev-char", "the container would lose its GPUs at the next systemctl daemon-reload",
@@ -148,7 +148,8 @@ def classify(error: str) -> Kind:
     return next(kind for kind in REPORTED if re.search(kind.pattern, error))
 
 
-def _some(items: list[str], most: int = 4) -> str:
+def some(items: list[str], most: int = 4) -> str:
+    """The first items, and the number of the others."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more
 
@@ -163,7 +164,7 @@ def named(result: ContainerResult) -> str:
     """Names of device nodes and libraries that were injected into the container."""
     nodes = [path.removeprefix("/dev/") for path in result.devices]
     names = sorted(path.rpartition("/")[2] for path in result.files if ".so" in path)
-    return f"{_some(nodes) or 'no device node'}; {_some(names) or 'no library'}"
+    return f"{some(nodes) or 'no device node'}; {some(names) or 'no library'}"
 
 
 def _ran(result: ContainerResult, expected: tuple[str, ...]) -> tuple[str, str] | None:
@@ -171,14 +172,14 @@ def _ran(result: ContainerResult, expected: tuple[str, ...]) -> tuple[str, str] 
     if not result.devices and not result.files:
         return "nothing-injected", result.nvml_error
     if result.denied:
-        return "denied", f"{_some(list(result.denied))} (Operation not permitted)"
+        return "denied", f"{some(list(result.denied))} (Operation not permitted)"
     missing = [uuid for uuid in expected if uuid not in result.gpus]
     if result.nvml_error and not result.gpus:
         return "library-missing", result.nvml_error
     if missing:
         return (
             "gpus-missing",
-            f"{len(expected) - len(missing)} of {len(expected)}; not {_some(missing)}",
+            f"{len(expected) - len(missing)} of {len(expected)}; not {some(missing)}",
         )
     if result.cuda_text:
         lost = "cannot be loaded" in result.cuda_text
@@ -188,13 +189,13 @@ def _ran(result: ContainerResult, expected: tuple[str, ...]) -> tuple[str, str] 
     if result.hooked:
         return (
             "hook-devices",
-            f"NVIDIA's hook added {_some(list(result.hooked), 2)} (mode legacy), unknown to {programs}, "
+            f"NVIDIA's hook added {some(list(result.hooked), 2)} (mode legacy), unknown to {programs}, "
             "as they are not in the OCI specification",
         )
     if result.unlisted:
         return (
             "dev-char",
-            f"{programs} need a link in /dev/char for {_some(list(result.unlisted), 2)}",
+            f"{programs} need a link in /dev/char for {some(list(result.unlisted), 2)}",
         )
     return None
 

@@ -90,14 +90,14 @@ CGROUP_DRIVERS = (
 HANDLER_BINARY = by_apply(
     "install the container toolkit and fix the handler", "container-toolkit", "containerd"
 )
-_REFRESH = "systemctl restart nvidia-cdi-refresh"
-CDI = by_apply("generate the CDI specification", "cdi") + f"; or: {_REFRESH}"
+REFRESH_CDI = "systemctl restart nvidia-cdi-refresh"
+CDI = by_apply("generate the CDI specification", "cdi") + f"; or: {REFRESH_CDI}"
 CDI_STALE = (
     by_apply("regenerate the CDI specification", "cdi")
     + "; or, for the file that is named: nvidia-ctk cdi generate --output=FILE"
 )
 CDI_BROKEN = (
-    by_apply("regenerate the CDI specification", "cdi") + f"; or remove it, then: {_REFRESH}"
+    by_apply("regenerate the CDI specification", "cdi") + f"; or remove it, then: {REFRESH_CDI}"
 )
 CDI_NO_FILE = by_apply("move it away, then generate the specification", "cdi")
 ALL_HELD = (

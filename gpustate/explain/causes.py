@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpustate.diagnosis import chain
+from gpustate.diagnosis.container_checks import some as some
 from gpustate.explain.clues import Clues
 
 
@@ -63,10 +64,9 @@ class Cause:
     explains: bool = True
 
 
-def some(items: list[str], most: int = 4) -> str:
-    """The first items, and the number of the others."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
+def evidence_with(*words: str) -> Callable[[View], str]:
+    """Detect a cause by words of the check's own evidence."""
+    return lambda view: view.broken if all(word in view.broken for word in words) else ""
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -6,19 +6,16 @@ The results come from the validation record; nothing is started here. Each kind 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from gpustate.diagnosis import container_checks
 from gpustate.diagnosis import remedies as remedies
 from gpustate.explain.causes import Cause, View
 
 
-def _detect(name: str) -> Callable[[View], str]:
-    def detect(view: View) -> str:
-        failure = container_checks.first_failure(view.observed)
-        return view.broken if failure is not None and failure.kind.name == name else ""
-
-    return detect
+def _detect(name: str, view: View) -> str:
+    failure = container_checks.first_failure(view.observed)
+    return view.broken if failure is not None and failure.kind.name == name else ""
 
 
 def _remedy(kind: container_checks.Kind) -> str:
@@ -29,7 +26,11 @@ def _remedy(kind: container_checks.Kind) -> str:
 
 CAUSES = tuple(
     Cause(
-        f"container-{kind.name}", "container", _detect(kind.name), _remedy(kind), state=kind.state
+        f"container-{kind.name}",
+        "container",
+        partial(_detect, kind.name),
+        _remedy(kind),
+        state=kind.state,
     )
     for kind in container_checks.KINDS
 )

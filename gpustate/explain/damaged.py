@@ -112,13 +112,9 @@ def no_results(view: View) -> str:
     return ""
 
 
-def _results(view: View) -> str:
-    return no_results(view) if view.clues.has("results_wanted") else ""
-
-
 CAUSES = (
     Cause("toolkit-configuration-broken", "toolkit", _toolkit, remedies.TOOLKIT_CONFIG, explains=False),
     Cause("cdi-not-a-file", "cdi", _no_file, remedies.CDI_NO_FILE),
-    Cause("results-cannot-be-written", "cuda", _results, f"move it away, then: {remedies.VALIDATE}", explains=False),
+    Cause("results-cannot-be-written", "cuda", lambda v: no_results(v) if v.clues.has("results_wanted") else "", f"move it away, then: {remedies.VALIDATE}", explains=False),
     Cause("cdi-broken", "cdi", _broken_spec, remedies.CDI_BROKEN, state="cdi", explains=False),
 )  # fmt: skip

@@ -10,15 +10,18 @@ Sources:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
-from gpustate.explain.causes import Cause, View, numbers, some
+from gpustate.explain.causes import Cause, View, evidence_with, numbers, some
 from gpustate.explain.clues import Unit
 from gpustate.formats import modprobe
 from gpustate.formats.nvml_report import Gpu
 from gpustate.mig import saved
 
 _FM = "nvidia-fabricmanager"
+_unseen = evidence_with("NVML sees")
 
 
 def _named(gpus: list[Gpu]) -> str:
@@ -33,12 +36,9 @@ def _has(view: View, *codes: int) -> bool:
     return nvml.error in codes or any(gpu.error in codes for gpu in nvml.gpus)
 
 
-def _lost(view: View) -> str:
-    return view.broken if _has(view, 15) else ""
-
-
-def _hangs(view: View) -> str:
-    return view.broken if _has(view, 10) else ""
+def _with_error(*codes: int) -> Callable[[View], str]:
+    """Detect a cause by NVML's error."""
+    return lambda view: view.broken if _has(view, *codes) else ""
 
 
 def _library_gone(view: View) -> str:
@@ -48,22 +48,6 @@ def _library_gone(view: View) -> str:
 def _library_dangling(view: View) -> str:
     odd = [what for name, what in view.observed.odd if name.startswith("lib")]
     return view.broken if any(what in view.broken for what in odd) else ""
-
-
-def _library_torn(view: View) -> str:
-    return view.broken if "is truncated" in view.broken else ""
-
-
-def _blocked(view: View) -> str:
-    return view.broken if _has(view, 17, 4) else ""
-
-
-def _nothing_to_ask(view: View) -> str:
-    return view.broken if _has(view, 127) else ""
-
-
-def _unseen(view: View) -> str:
-    return view.broken if "NVML sees" in view.broken else ""
 
 
 def _unseen_without_node(view: View) -> str:
@@ -245,15 +229,7 @@ def _imex(view: View) -> str:
     return f"nvidia-imex failed{_journal(unit)}{where}"
 
 
-def _not_complete(view: View) -> str:
-    return view.broken
-
-
 # --- device nodes, CUDA, RDMA --------------------------------------------------------------------
-
-
-def _uvm(view: View) -> str:
-    return view.broken if "nvidia-uvm is not loaded" in view.broken else ""
 
 
 def _uvm_node(view: View) -> str:
@@ -266,18 +242,6 @@ def _capability(view: View) -> str:
     """Only device nodes of MIG devices are missing."""
     found = [one for one in view.broken.split(", ") if "/dev/nvidia" in one]
     return view.broken if found and all("/dev/nvidia-caps/" in one for one in found) else ""
-
-
-def _not_a_device(view: View) -> str:
-    return view.broken if "not a device" in view.broken else ""
-
-
-def _numbers(view: View) -> str:
-    return view.broken if " instead of " in view.broken else ""
-
-
-def _missing_node(view: View) -> str:
-    return view.broken if "missing" in view.broken else ""
 
 
 def _cuda(view: View, *codes: int) -> str:
@@ -367,15 +331,15 @@ def _old_for_b200(view: View) -> str:
 
 
 CAUSES = (
-    Cause("gpu-lost", "libraries", _lost, remedies.nvml(15), ("NVIDIA/k8s-device-plugin#2038",)),
-    Cause("gpu-hangs", "libraries", _hangs, remedies.nvml(10)),
+    Cause("gpu-lost", "libraries", _with_error(15), remedies.nvml(15), ("NVIDIA/k8s-device-plugin#2038",)),
+    Cause("gpu-hangs", "libraries", _with_error(10), remedies.nvml(10)),
     Cause("driver-library-dangling", "libraries", _library_dangling,
           remedies.by_apply("reinstall its package, which recreates the link", "driver"), state="driver"),
     Cause("driver-library-missing", "libraries", _library_gone,
           remedies.by_apply("install the driver's libraries in the driver's version", "driver"), state="driver"),
-    Cause("driver-library-damaged", "libraries", _library_torn, remedies.TORN, state="driver"),
-    Cause("access-blocked", "libraries", _blocked, remedies.nvml(17)),
-    Cause("nothing-to-ask-nvml-with", "libraries", _nothing_to_ask, remedies.nvml(127)),
+    Cause("driver-library-damaged", "libraries", evidence_with("is truncated"), remedies.TORN, state="driver"),
+    Cause("access-blocked", "libraries", _with_error(17, 4), remedies.nvml(17)),
+    Cause("nothing-to-ask-nvml-with", "libraries", _with_error(127), remedies.nvml(127)),
     Cause("gpu-without-device-node", "libraries", _unseen_without_node, remedies.DEVICE_NODES, state="driver"),
     Cause("gpu-not-in-nvml", "libraries", _unseen, remedies.NOT_IN_NVML, ("NVIDIA/k8s-device-plugin#231",)),
     Cause("mig-mode-waits-for-a-reset", "libraries", _pending,
@@ -404,15 +368,15 @@ CAUSES = (
           "list every node of the domain in /etc/nvidia-imex/nodes_config.cfg, identical on all nodes, and start it: systemctl restart nvidia-imex; "
           + remedies.by_apply("or apply", "imex"),
           ("NVIDIA/k8s-dra-driver-gpu#892",), "imex", explains=False),
-    Cause("fabric-not-complete", "fabric", _not_complete,
+    Cause("fabric-not-complete", "fabric", evidence_with(),
           "once no job runs: systemctl restart nvidia-fabricmanager; /var/log/fabricmanager.log names the NVLink that is not up"),
-    Cause("uvm-not-loaded", "device-nodes", _uvm, f"load it: modprobe nvidia-uvm; or apply (state driver): {remedies.APPLY}", state="driver"),
+    Cause("uvm-not-loaded", "device-nodes", evidence_with("nvidia-uvm is not loaded"), f"load it: modprobe nvidia-uvm; or apply (state driver): {remedies.APPLY}", state="driver"),
     Cause("uvm-node-not-made", "device-nodes", _uvm_node, "create it: nvidia-modprobe -c=0 -u; the first CUDA program creates it too"),
     Cause("mig-capability-without-node", "device-nodes", _capability, remedies.CAPABILITY_NODES, state="driver"),
-    Cause("device-node-not-a-device", "device-nodes", _not_a_device,
+    Cause("device-node-not-a-device", "device-nodes", evidence_with("not a device"),
           remedies.by_apply("empty it if it is a folder with content; recreate it", "driver"), state="driver"),
-    Cause("device-numbers-moved", "device-nodes", _numbers, remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",), "driver"),
-    Cause("device-node-missing", "device-nodes", _missing_node, remedies.DEVICE_NODES, state="driver"),
+    Cause("device-numbers-moved", "device-nodes", evidence_with(" instead of "), remedies.DEVICE_NODES, ("NVIDIA/nvidia-container-toolkit#1828",), "driver"),
+    Cause("device-node-missing", "device-nodes", evidence_with("missing"), remedies.DEVICE_NODES, state="driver"),
     Cause("mig-without-devices", "cuda", _empty, remedies.by_apply("create MIG devices, or disable MIG mode", "mig"),
           ("NVIDIA/gpu-operator#322",), "mig", explains=False),
     Cause("fabric-not-ready", "cuda", lambda v: _cuda(v, 802), remedies.cuda(802), ("NVIDIA/nvtrust#55",)),

@@ -13,7 +13,7 @@ from gpustate.core.facts import PciGpu
 from gpustate.diagnosis import remedies as remedies
 from gpustate.diagnosis.chain_data import PASSTHROUGH
 from gpustate.explain import blocked_modules
-from gpustate.explain.causes import Cause, View, some
+from gpustate.explain.causes import Cause, View, evidence_with, some
 from gpustate.probes import shadowing_libraries
 
 
@@ -24,10 +24,6 @@ def _held(view: View) -> str:
     return f"all {len(held)} GPUs are bound to {held[0].driver} for virtual machines"
 
 
-def _none(view: View) -> str:
-    return view.broken if not view.observed.gpus else ""
-
-
 def _gone(view: View) -> str:
     there = {one.address for one in view.observed.pci if one.is_gpu}
     gone = [
@@ -36,10 +32,6 @@ def _gone(view: View) -> str:
         if address in there and not view.observed.quarantine.holds("", address)
     ]
     return f"{some(gone)} returns only ones from its PCI configuration space" if gone else ""
-
-
-def _count(view: View) -> str:
-    return view.broken if "expected" in view.broken else ""
 
 
 def _nouveau(view: View) -> str:
@@ -317,13 +309,13 @@ _WITH_MODULE = (
 CAUSES = (
     Cause("gpus-held-for-virtual-machines", "pci", _held,
           "remove vfio-pci.ids from the kernel command line, then: systemctl reboot; or leave this node to its VMs, with --exclude"),
-    Cause("no-gpu-on-pci", "pci", _none, remedies.NO_GPU),
+    Cause("no-gpu-on-pci", "pci", lambda v: "" if v.observed.gpus else v.broken, remedies.NO_GPU),
     Cause("nouveau-in-initramfs", "pci", _nouveau_in_image,
           "rebuild the initramfs without it and reboot: gpustate apply nouveau -l NODE",
           ("NVIDIA/k8s-driver-manager#37", "NVIDIA/gpu-operator#974"), "nouveau"),
     Cause("nouveau-bound", "pci", _nouveau, remedies.FOREIGN_DRIVER,
           ("kubernetes-sigs/image-builder#1468", "NVIDIA/gpu-operator#8"), "nouveau"),
-    Cause("gpu-missing", "pci", _count, remedies.GPU_COUNT, ("NVIDIA/k8s-device-plugin#231",)),
+    Cause("gpu-missing", "pci", evidence_with("expected"), remedies.GPU_COUNT, ("NVIDIA/k8s-device-plugin#231",)),
     Cause("gpu-off-the-bus", "pci", _gone,
           "drain the node and power-cycle it; replace the GPU if it happens again; find the reason: dmesg | grep 'Xid.*79'",
           ("NVIDIA/k8s-device-plugin#2038",), explains=False),

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from gpustate.diagnosis import remedies as remedies
 from gpustate.explain import gpus
-from gpustate.explain.causes import Cause, View
+from gpustate.explain.causes import Cause, View, evidence_with
 from gpustate.explain.clues import Unit
 from gpustate.explain.script import SILENT_S
 from gpustate.formats import modprobe
@@ -63,10 +63,6 @@ def _needed_by_switches(view: View) -> str:
     if not gpus.needs_manager(view):
         return ""
     return view.broken or "the node has NVSwitches, and nothing shows that their fabric is up"
-
-
-def _containerd_down(view: View) -> str:
-    return view.broken if "is not running" in view.broken else ""
 
 
 def _needed_by_kubernetes(view: View) -> str:
@@ -163,10 +159,6 @@ def drop_in(view: View, name: str) -> str:
     )
 
 
-def _manager_drop_in(view: View) -> str:
-    return drop_in(view, "nvidia-fabricmanager") if gpus.needs_manager(view) else ""
-
-
 def _runtime_drop_in(view: View) -> str:
     """A runtime whose journal names a configuration file has another cause."""
     names = ("containerd", "docker", "crio")
@@ -226,7 +218,7 @@ CAUSES = (
             remedies.by_apply("start it", "fabric-manager"), explains=False),
     _masked("nvlsm", "fabric", _needed_by_switches,
             "start it: systemctl start nvlsm && systemctl restart nvidia-fabricmanager", explains=False),
-    _masked("containerd", "runtime", _containerd_down, "start it: systemctl enable --now containerd"),
+    _masked("containerd", "runtime", evidence_with("is not running"), "start it: systemctl enable --now containerd"),
     _masked("kubelet", "scheduler", _needed_by_kubernetes, "start it: systemctl enable --now kubelet", explains=False),
     _masked("slurmd", "scheduler", _needed_by_slurm, "start it: systemctl enable --now slurmd", explains=False),
     _masked("nvidia-dcgm", "metrics", _needed_by_exporter, remedies.by_apply("start it", "dcgm"),
@@ -240,7 +232,7 @@ CAUSES = (
           state="mps", explains=False),
     Cause("mps-drop-in", "cuda", lambda v: drop_in(v, _MPS), DROP_IN, explains=False),
     Cause("imex-stopped", "fabric", _imex_stopped, _start("nvidia-imex", "imex"), state="imex", explains=False),
-    Cause("fabric-manager-drop-in", "fabric", _manager_drop_in, DROP_IN, explains=False),
+    Cause("fabric-manager-drop-in", "fabric", lambda v: drop_in(v, "nvidia-fabricmanager") if gpus.needs_manager(v) else "", DROP_IN, explains=False),
     Cause("container-runtime-drop-in", "runtime", _runtime_drop_in, DROP_IN, explains=False),
     Cause("dcgm-drop-in", "metrics", _dcgm_drop_in, DROP_IN, explains=False),
     *(Cause(cause, "metrics", _stopped(unit), _start(unit, state), state=state, explains=False)
