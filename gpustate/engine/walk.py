@@ -299,7 +299,10 @@ class Walk:
                 plan = Plan(notes=(f"its changes cannot be predicted yet: {error}",))
             notes = (*planned.plan.notes, *plan.notes)
             shown = replace(
-                planned.plan, notes=notes, versions=(*planned.plan.versions, *plan.versions)
+                planned.plan,
+                notes=notes,
+                restarted=(*planned.plan.restarted, *plan.restarted),
+                versions=(*planned.plan.versions, *plan.versions),
             )
             results[state.name] = replace(planned, plan=shown)
             if plan.refusal is not None:

@@ -61,7 +61,10 @@ def state_data(result: StateResult) -> dict[str, Any]:
     if result.known_after:
         data["known_after"] = list(result.known_after)
         data["worst"] = result.worst.word
-    if result.condition:
+    versions = _versions(result.plan)
+    moves = any(row["before"] not in ("", row["after"]) for row in versions)
+    # What changes its version costs a drain for sure, also where the rest of its plan is not known.
+    if result.condition and not (moves and result.worst is Disruption.DRAIN):
         data["condition"] = result.condition
     if result.reason:
         data["reason"] = result.reason
@@ -73,7 +76,7 @@ def state_data(result: StateResult) -> dict[str, Any]:
         data["inspect"] = result.inspect
     if result.plan.notes:
         data["notes"] = list(result.plan.notes)
-    if versions := _versions(result.plan):
+    if versions:
         data["versions"] = versions
     return data
 

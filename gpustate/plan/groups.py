@@ -99,7 +99,8 @@ class Group:
                 effects.add(Effect(name, level, not condition, condition))
             if state["outcome"] == "known after":
                 level, condition = Disruption.parse(state["worst"]), state.get("condition", "")
-                effects.add(Effect(name, level, certain=False, condition=condition))
+                certain = not condition and bool(state.get("versions"))
+                effects.add(Effect(name, level, certain, condition))
         costly = (effect for effect in effects if effect.disruption)
         return sorted(costly, key=lambda e: (-e.disruption, not e.certain, e.state, e.condition))
 

@@ -288,6 +288,7 @@ class DriverInstalled(DriverParameters):
         return Plan(
             notes=(f"will install {what}{changes}", *self._plugin(observed), *flavour, *holds),
             refusal=why,
+            restarted=node.query(scripts.ServicesQuery()) if self._reloads(observed) else (),
             versions=(("driver", before, target.version),),
         )
 

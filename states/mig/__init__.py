@@ -282,9 +282,10 @@ class MigLayoutApplied(State[Observed]):
             if any(model is None or model.architecture == "ampere" for model in models):
                 return self.worst, "the MIG mode of a GPU changes"
             return Disruption.DRAIN, "the MIG mode of a GPU changes"
-        return max(
-            now, Disruption.DRAIN
-        ), "the driver's reload has deleted the layout, which is then created again"
+        if now:
+            return max(now, Disruption.DRAIN), "the layout still differs then, as it does now"
+        words = "the driver's reload has deleted the layout, which is then created again"
+        return Disruption.DRAIN, words
 
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)

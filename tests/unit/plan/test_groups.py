@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpustate import Disruption, Plan
+from gpustate.core.outcome import Outcome, StateResult
+from gpustate.plan.document import state_data
 from gpustate.plan.groups import counts, group, totals
 from gpustate.plan.overview import at_worst, overview, summary
 
@@ -151,3 +154,22 @@ def test_a_reset_and_a_reboot_say_that_workloads_leave_before() -> None:
     )
     worst, rows = words(pending("driver", "drain"))
     assert (worst, rows["reboots"]) == ("drain", "none")
+
+
+def test_a_driver_that_is_known_to_change_its_version_surely_costs_a_drain() -> None:
+    """Its plan waits for the repository, and the forecast has the version."""
+    drain = {"known_after": ("r",), "worst": Disruption.DRAIN, "condition": "its version changes"}
+
+    def words(before: str) -> tuple[str, dict[str, str]]:
+        plan = Plan(versions=(("driver", before, "580.2"),))
+        state = state_data(StateResult("driver", Outcome.KNOWN_AFTER, plan, **drain))
+        (one,) = group([node("gpu1", state)])
+        return at_worst(one), dict(summary(one))
+
+    worst, rows = words("570.1")
+    assert (worst, rows["surely"]) == ("drain", "drain (GPU workloads must leave): driver")
+    worst, rows = words("580.2")
+    assert (worst, rows["possibly"].endswith("only if its version changes")) == (
+        "drain, on a condition",
+        True,
+    )

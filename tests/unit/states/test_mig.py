@@ -382,3 +382,20 @@ def test_a_layout_that_the_gpus_cannot_have_is_refused_before_there_is_a_driver(
     board = "version: v1\nmig-configs:\n  all:\n    - {devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}, device-filter: '0x20B210DE:0x147F10DE'}\n"
     filtered = MigLayoutApplied("all", file="f", contents={"f": board})
     assert forecast(filtered, "20b2") is None, "only the driver knows the board"
+
+
+def test_a_layout_that_waits_for_the_driver_says_whether_it_differs_now() -> None:
+    fake = node(divided(MigInstance(1, "3g.40gb", 0, WHOLE)))
+
+    def condition(config: str) -> str:
+        state = MigLayoutApplied(config)
+        worst = state.worst_case(state.probe(fake), NodeFacts())
+        assert worst is not None
+        return worst[1]
+
+    assert condition("all-disabled") == "the layout still differs then, as it does now"
+    whole = node(divided(*(MigInstance(n, "3g.40gb", 4 * n, WHOLE) for n in (0, 1))))
+    state = MigLayoutApplied("all-3g.40gb")
+    same = state.worst_case(state.probe(whole), NodeFacts())
+    assert same is not None
+    assert "reload has deleted the layout" in same[1]
