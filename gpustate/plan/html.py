@@ -19,7 +19,7 @@ from gpustate.plan import objects
 from gpustate.plan.context import retry, shown, troubled
 from gpustate.plan.groups import TOUCHED, Group
 from gpustate.plan.htmlparts import SCRIPT, STYLE
-from gpustate.plan.htmlstates import state_html, states_rest
+from gpustate.plan.htmlstates import lines_html, state_html, states_rest
 from gpustate.plan.htmltext import code, tag, text
 from gpustate.plan.overview import (
     LEVELS,
@@ -104,12 +104,11 @@ def _top(view: Overview) -> str:
     document = view.document
     policy = document["policy"]
     return (
-        '<header class="top"><div><p class="kicker">gpustate plan</p>'
+        '<header class="top"><p class="kicker">gpustate plan</p>'
         f"<h1>{text(policy['name'])}</h1>"
         f'<p class="lead">{text(view.sentence.removeprefix("Plan: "))}</p>'
         f'<p class="soft">Made {text(document["created"])} from {code(policy["source"])}. '
-        f"Nothing was changed.</p>{_origin(document)}</div>"
-        '<button id="theme" type="button" data-script hidden>Dark</button></header>'
+        f"Nothing was changed.</p>{_origin(document)}</header>"
     )
 
 
@@ -147,20 +146,11 @@ def card(title: str, big: str, more: str) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int) -> str:
-    """A table; the last ``numbers`` columns are numbers."""
-    first = len(head) - numbers
-
-    def row(cells: Sequence[str], name: str) -> str:
-        scope = ' scope="col"' if name == "th" else ""
-        made = (
-            f"<{name}{scope}{' class=num' if n >= first else ''}>{cell}</{name}>"
-            for n, cell in enumerate(cells)
-        )
-        return f"<tr>{''.join(made)}</tr>"
-
-    body = "".join(row(cells, "td") for cells in rows)
-    return f'<div class="wide"><table><thead>{row(head, "th")}</thead><tbody>{body}</tbody></table></div>'
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    names = "".join(f'<th scope="col">{name}</th>' for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in rows)
+    return f'<div class="wide"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _kind(one: Group) -> str:
@@ -230,7 +220,7 @@ def group_html(one: Group) -> str:
     inside += states_rest(node["states"])
     if one.disturbed:
         rows = ([code(node), code(name), text(how)] for node, name, how in one.disturbed)
-        inside += f"<h3>In use by</h3>{table(['Node', 'Pod, job or program', 'What becomes of it'], rows, 0)}"
+        inside += f"<h3>In use by</h3>{table(['Node', 'Pod, job or program', 'What becomes of it'], rows)}"
     if node.get("notes") and not one.pending:
         items = "".join(f"<li>{text(note)}</li>" for note in node["notes"])
         inside += f'<h3>Notes</h3><ul class="text">{items}</ul>'
@@ -245,8 +235,11 @@ def group_html(one: Group) -> str:
 
 def objects_html(document: Mapping[str, Any]) -> str:
     """The objects of the clusters; empty without any."""
-    clusters = document.get("clusters", ())
-    return section("Objects of the clusters", objects.html(clusters), "objects") if clusters else ""
+    body = "".join(
+        f"<h3>{text(objects.title_of(data))}</h3><pre>{lines_html(objects.plain(data))}</pre>"
+        for data in document.get("clusters", ())
+    )
+    return section("Objects of the clusters", body, "objects") if body else ""
 
 
 def notes_html(notes: Sequence[str]) -> str:

@@ -28,9 +28,8 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     title = text(heading(about))
     words = headline(outcome, found, document)
     top = (
-        f'<header class="top"><div><p class="kicker">gpustate result</p><h1>{title}</h1>'
-        f'<p class="lead">{text(words)}</p>{_facts(about)}</div>'
-        '<button id="theme" type="button" data-script hidden>Dark</button></header>'
+        f'<header class="top"><p class="kicker">gpustate result</p><h1>{title}</h1>'
+        f'<p class="lead">{text(words)}</p>{_facts(about)}</header>'
     )
     cards = "".join(card(name, f"{count:,}", "nodes") for name, count in found.counts.items())
     main = [
@@ -70,7 +69,7 @@ def _failed(document: Mapping[str, Any], groups: Sequence[Group]) -> str:
 def _held(rows: Sequence[Mapping[str, str]]) -> str:
     if not rows:
         return ""
-    body = table(["Node", "Why"], ([code(row["node"]), text(row["why"])] for row in rows), 0)
+    body = table(["Node", "Why"], ([code(row["node"]), text(row["why"])] for row in rows))
     return section("Out of service", body, "out-of-service")
 
 

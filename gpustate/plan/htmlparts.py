@@ -1,7 +1,7 @@
 """Style and script of the HTML page, which are part of the page: it loads nothing.
 
 The page works without the script: everything is in it, folded by the browser's own means. The script adds
-the filter, the switch between dark and light, and unfolds everything for printing.
+the filter, and unfolds everything for printing.
 """
 
 from __future__ import annotations
@@ -9,17 +9,12 @@ from __future__ import annotations
 STYLE = """
 :root{color-scheme:light dark;
 --bg:#f4f6f8;--card:#fff;--ink:#18212b;--soft:#55606e;--line:#d9dfe6;--hair:#e9edf1;--accent:#1f5fbf;
---add:#0f6b3a;--addbg:#e7f6ec;--del:#a3261c;--delbg:#fdecea;--code:#f1f4f7;
+--add:#0f6b3a;--del:#a3261c;--code:#f1f4f7;
 --none:#8b96a5;--reload:#4f83cc;--restart:#c69214;--drain:#d9731a;--reset:#cf4a3a;--reboot:#a81f44;--bad:#a81f44;--good:#2f8f5b}
-@media (prefers-color-scheme:dark){:root:not([data-theme=light]){
+@media (prefers-color-scheme:dark){:root{
 --bg:#0f141a;--card:#171e26;--ink:#e4e9ef;--soft:#9aa6b4;--line:#2b3642;--hair:#222c37;--accent:#7fb0ff;
---add:#7fd8a3;--addbg:#12291d;--del:#ff9d92;--delbg:#331714;--code:#1f2832;
+--add:#7fd8a3;--del:#ff9d92;--code:#1f2832;
 --none:#77828f;--reload:#6ea0ea;--restart:#e0b13a;--drain:#ee9145;--reset:#f07565;--reboot:#ee5a80;--bad:#ee5a80;--good:#5cc08a}}
-:root[data-theme=dark]{color-scheme:dark;
---bg:#0f141a;--card:#171e26;--ink:#e4e9ef;--soft:#9aa6b4;--line:#2b3642;--hair:#222c37;--accent:#7fb0ff;
---add:#7fd8a3;--addbg:#12291d;--del:#ff9d92;--delbg:#331714;--code:#1f2832;
---none:#77828f;--reload:#6ea0ea;--restart:#e0b13a;--drain:#ee9145;--reset:#f07565;--reboot:#ee5a80;--bad:#ee5a80;--good:#5cc08a}
-:root[data-theme=light]{color-scheme:light}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 .page{max-width:1120px;margin:0 auto;padding:28px 24px 48px}
@@ -32,7 +27,7 @@ code{background:var(--code);border-radius:4px;padding:1px 5px;overflow-wrap:anyw
 a{color:var(--accent)}
 .soft{color:var(--soft)}
 .kicker{color:var(--soft);font-size:13px;letter-spacing:.04em;margin:0}
-.top{display:flex;gap:16px;justify-content:space-between;align-items:flex-start;margin-bottom:20px}
+.top{margin-bottom:20px}
 .lead{font-size:16px;max-width:75ch}
 .origin{display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;font-size:13px;color:var(--soft)}
 .origin dd{margin:0;min-width:0}
@@ -57,20 +52,15 @@ table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:6px 14px 6px 0;border-bottom:1px solid var(--hair);vertical-align:top}
 th{color:var(--soft);font-weight:600;font-size:13px}
 tr:last-child td{border-bottom:0}
-.num{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-td.num:last-child,th.num:last-child{padding-right:0}
 .wide{overflow-x:auto}
 .tag{display:inline-flex;align-items:center;gap:6px;white-space:nowrap;font-weight:600;font-size:13px}
 .tag::before{content:"";width:10px;height:10px;border-radius:3px;background:var(--none)}
 .none::before{background:var(--none)}.reload::before{background:var(--reload)}.restart::before{background:var(--restart)}
 .drain::before{background:var(--drain)}.reset::before{background:var(--reset)}.reboot::before{background:var(--reboot)}
 .bad::before{background:var(--bad)}.good::before{background:var(--good)}
-.nowrap{white-space:nowrap}
-ul.plain{list-style:none;margin:0;padding:0}
 dl{margin:0}
-ol.text{margin:8px 0 0;padding-left:24px;font-size:13px}
 ul.text{margin:0;padding-left:20px}
-ul.text li,ol.text li{margin-bottom:4px;overflow-wrap:anywhere}
+ul.text li{margin-bottom:4px;overflow-wrap:anywhere}
 .tools{display:flex;flex-wrap:wrap;gap:8px;align-items:center;margin-bottom:12px}
 .tools input{flex:1 1 240px;min-width:0}
 details.group{border:1px solid var(--line);border-radius:10px;margin-bottom:8px;background:var(--card)}
@@ -91,9 +81,6 @@ main,.state,.inside{min-width:0}
 .state .head b{font-size:15px}
 .changes{margin:4px 0 0;padding:0;list-style:none}
 .changes>li{margin:5px 0;overflow-wrap:anywhere}
-.changes .field{color:var(--soft)}
-del,ins{text-decoration:none;border-radius:4px;padding:1px 5px;white-space:pre-wrap;overflow-wrap:anywhere}
-del{background:var(--delbg);color:var(--del)}ins{background:var(--addbg);color:var(--add)}
 pre{margin:6px 0;padding:10px 12px;background:var(--code);border-radius:8px;overflow-x:auto;line-height:1.4}
 pre .a{color:var(--add)}pre .d{color:var(--del)}pre .h{color:var(--accent)}
 .fold>summary{cursor:pointer;color:var(--accent);font-size:13px}
@@ -102,10 +89,10 @@ pre .a{color:var(--add)}pre .d{color:var(--del)}pre .h{color:var(--accent)}
 .chips li.hit{outline:2px solid var(--accent)}
 footer{color:var(--soft);font-size:13px;margin-top:20px;overflow-wrap:anywhere}
 [hidden]{display:none!important}
-@media (max-width:640px){.page{padding:18px 14px}.inside{padding-left:14px}.top{flex-direction:column}}
+@media (max-width:640px){.page{padding:18px 14px}.inside{padding-left:14px}}
 @media print{
-:root:root:root{color-scheme:light;--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--hair:#ddd;--code:#f3f3f3;--add:#0f6b3a;--addbg:#fff;--del:#a3261c;--delbg:#fff}
-body{font-size:10.5pt}.page{max-width:none;padding:0}.tools,.top button,.skip{display:none!important}
+:root:root{color-scheme:light;--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--hair:#ddd;--code:#f3f3f3;--add:#0f6b3a;--del:#a3261c;}
+body{font-size:10.5pt}.page{max-width:none;padding:0}.tools,.skip{display:none!important}
 .card,section.block,details.group{break-inside:auto;border-color:#bbb}.state,tr{break-inside:avoid}
 details::details-content{content-visibility:visible;height:auto;display:block}
 pre{white-space:pre-wrap}.chips{max-height:none}
@@ -115,15 +102,11 @@ pre{white-space:pre-wrap}.chips{max-height:none}
 SCRIPT = """
 'use strict';
 (function(){
-var root=document.documentElement,theme=document.getElementById('theme');
 var groups=Array.prototype.slice.call(document.querySelectorAll('details.group'));
 var field=document.getElementById('filter'),shown=document.getElementById('shown');
 var kinds=Array.prototype.slice.call(document.querySelectorAll('button[data-kind]'));
 var texts=groups.map(function(g){return g.textContent.toLowerCase();});
 document.querySelectorAll('[data-script]').forEach(function(e){e.hidden=false;});
-function dark(){var t=root.getAttribute('data-theme');return t?t==='dark':matchMedia('(prefers-color-scheme: dark)').matches;}
-function label(){theme.textContent=dark()?'Light':'Dark';}
-theme.addEventListener('click',function(){root.setAttribute('data-theme',dark()?'light':'dark');label();});label();
 function filter(){
 var words=field.value.toLowerCase().split(/\\s+/).filter(Boolean),off={},nodes=0,count=0;
 kinds.forEach(function(b){if(b.getAttribute('aria-pressed')==='false')off[b.dataset.kind]=true;});

@@ -75,11 +75,9 @@ def block(lines: Iterable[str], language: str = "") -> list[str]:
     return [fence + language, *bare, fence]
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0) -> list[str]:
-    """A table; the last ``right`` columns are numbers."""
-    rule = ["---"] * (len(head) - right) + ["---:"] * right
-    cells = [head, rule, *rows]
-    return ["| " + " | ".join(row) + " |" for row in cells]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table."""
+    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
 
 
 def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
@@ -127,14 +125,7 @@ def objects_lines(document: Mapping[str, Any]) -> list[str]:
     lines = ["", "## Objects of the clusters"] if document.get("clusters") else []
     for data in document.get("clusters", ()):
         lines += ["", f"### {text(objects.title_of(data))}", ""]
-        for names, one in objects.changed(data):
-            reason = f": {text(one['reason'])}" if one.get("reason") else ""
-            lines.append(f"- {code(names)} **{one['action']}**{reason}")
-            lines += [
-                f"  - {code(objects.change_text(change))}" for change in one.get("changes", ())
-            ]
-        lines += [f"- {text(line)}" for line in objects.rest(data)]
-        lines += [f"- {text(line)}" for name, _ in objects.REMARKS for line in data.get(name, ())]
+        lines += block(objects.plain(data))
     return lines
 
 

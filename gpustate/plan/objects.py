@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpustate.formats.words import value_text
-from gpustate.plan import htmltext
 from gpustate.plan.ranges import fold
 
 Json = Mapping[str, Any]
@@ -77,29 +76,9 @@ def lines(data: Json, *, whole: bool = False) -> Iterator[list[tuple[str, str]]]
             yield [(f"  {text}", style)]
 
 
-def html(clusters: Sequence[Json]) -> str:
-    """The body of a section of an HTML page."""
-    return "".join(_html(data) for data in clusters)
-
-
-def _html(data: Json) -> str:
-    body = ""
-    for names, one in changed(data):
-        bad = one["action"] == REFUSED
-        mark = htmltext.tag(one["action"], "bad" if bad else "reload")
-        head = f"<b>{htmltext.text(names)}</b>{mark}"
-        if one.get("reason"):
-            head += f'<span class="soft">{htmltext.text(one["reason"])}</span>'
-        rows = "".join(
-            f"<li>{htmltext.code(change_text(change))}</li>" for change in one.get("changes", ())
-        )
-        rows = f'<ul class="changes">{rows}</ul>' if rows else ""
-        body += f'<div class="state"><div class="head">{head}</div>{rows}</div>'
-    body += "".join(f'<p class="soft">{htmltext.text(line)}</p>' for line in rest(data))
-    for name, _ in REMARKS:
-        rows = "".join(f"<li>{htmltext.text(line)}</li>" for line in data.get(name, ()))
-        body += f'<h4>{name.capitalize()}</h4><ul class="text">{rows}</ul>' if rows else ""
-    return f"<h3>{htmltext.text(title_of(data))}</h3>{body}"
+def plain(data: Json) -> list[str]:
+    """The lines of a cluster below its title, for reports."""
+    return ["".join(text for text, _ in pieces) for pieces in lines(data)][1:]
 
 
 def title_of(data: Json) -> str:
@@ -118,11 +97,6 @@ def alike(data: Json) -> Iterator[tuple[str, Json]]:
         yield ", ".join(fold(one["object"] for one in same)) + number, same[0]
 
 
-def changed(data: Json) -> list[tuple[str, Json]]:
-    """Objects that change, or would if they were not refused, as of :func:`alike`."""
-    return [row for row in alike(data) if row[1]["action"] in (*PENDING, REFUSED)]
-
-
 def _skipped(data: Json) -> dict[str, list[str]]:
     """Objects that are not for this cluster, by reason."""
     found: dict[str, list[str]] = {}
@@ -134,14 +108,6 @@ def _skipped(data: Json) -> dict[str, list[str]]:
 
 def _same(data: Json) -> int:
     return sum(one["action"] in QUIET for one in data["objects"])
-
-
-def rest(data: Json) -> Iterator[str]:
-    """What is said of objects that do not change."""
-    for reason, names in _skipped(data).items():
-        yield f"Skipped: {', '.join(names)}: {reason}"
-    if same := _same(data):
-        yield f"{same} unchanged"
 
 
 def change_text(change: Json) -> str:

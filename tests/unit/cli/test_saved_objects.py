@@ -223,11 +223,11 @@ def test_every_format_shows_the_objects(cluster: Cluster) -> None:
     assert "x daemonset/nvidia-device-plugin-daemonset  refused\n" in text
     shown = markdown.report(document)
     assert "## Objects of the clusters\n\n### https\\://fake, namespace gpus\n" in shown
-    assert "- `daemonset/nvidia-device-plugin-daemonset` **refused**: conflict with" in shown
-    assert "  - ``spec.updateStrategy.type: '<b>|`x`' -> 'RollingUpdate'``\n" in shown
+    assert "\n  x daemonset/nvidia-device-plugin-daemonset  refused\n" in shown
+    assert "  spec.updateStrategy.type: '<b>|`x`' -> 'RollingUpdate'\n      conflict with" in shown
     page = html.report(document)
     assert '<h2 id="h-objects">Objects of the clusters</h2>' in page
-    assert "<b>daemonset/nvidia-device-plugin-daemonset</b>" in page
+    assert "  x daemonset/nvidia-device-plugin-daemonset  refused\n" in page
     assert "&lt;b&gt;|`x`" in page
     assert "unchanged" in page
 

@@ -108,18 +108,10 @@ def test_groups_unfold_one_by_one_all_at_once_and_on_paper(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read_in_light_and_dark_and_both_can_be_switched(
-    page: Page, scheme: str
-) -> None:
+def test_every_text_can_be_read_in_light_and_dark(page: Page, scheme: str) -> None:
     page.media(scheme=scheme)
     page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
-    assert page.run("document.getElementById('theme').textContent") in ("Dark", "Light")
-    before = page.run("getComputedStyle(document.body).backgroundColor")
     assert page.run(CONTRASTS) == []
-    page.run("document.getElementById('theme').click()")
-    assert page.run("getComputedStyle(document.body).backgroundColor") != before
-    assert page.run(CONTRASTS) == []
-    page.run("document.documentElement.removeAttribute('data-theme')")
     page.run("document.querySelectorAll('details').forEach(d => d.open = false)")
 
 
