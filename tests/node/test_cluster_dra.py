@@ -128,8 +128,8 @@ def test_gpus_are_offered_by_slices_and_given_by_claims(cluster: Lab, policy: Pa
     for node in cluster.nodes:
         import_driver(node, program)
     done = run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
-    assert "+ deviceclass/gpu.nvidia.com  create" in done.out
-    assert "+ daemonset/nvidia-dra-driver-kubelet-plugin  create" in done.out
+    assert done.lists("deviceclass/gpu.nvidia.com", "create")
+    assert done.lists("daemonset/nvidia-dra-driver-kubelet-plugin", "create")
     for node in cluster.nodes:
         wait_for(lambda node=node: len(devices(cluster, node)) == 8, f"{node.name} offers 8 GPUs")
         offered = devices(cluster, node).values()

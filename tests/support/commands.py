@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from typing import Any
 
@@ -36,6 +37,11 @@ class Ran:
     def node(self, name: str) -> dict[str, Any]:
         """One node of the document."""
         return next(row for row in self.document["nodes"] if row["name"] == name)
+
+    def lists(self, name: str, action: str) -> bool:
+        """An object of a cluster is in the plan with this action, alone or among objects that change alike."""
+        line = rf"^  \S (.*, )?{re.escape(name)}(, .*)?( \(\d+ objects\))?  {action}$"
+        return re.search(line, self.out, re.M) is not None
 
 
 def gpustate(*words: object, code: int | None = None, timeout: float = 300) -> Ran:
