@@ -277,9 +277,7 @@ def _run_pods(result: FleetResult, request: pods.Request, *, quiet: bool) -> Non
         if node.name in results and kubeconfig_of(node, request.kubeconfig)
     ]
     if chosen and not quiet:
-        click.echo(
-            f"running a pod with a GPU on nodes with a kubelet ({len(chosen)} nodes)", err=True
-        )
+        click.echo(f"running a pod with a GPU on nodes with a kubelet: {len(chosen)}", err=True)
     for name, check in pods.run(replace(request, nodes=chosen), stop).items():
         pods.add(results[name], check)
     for api in request.apis.values():

@@ -138,14 +138,6 @@ def _list(rows: Sequence[tuple[str, str]], nodes: Sequence[tuple[str, str]] = ()
     return f'<dl class="facts">{body}</dl>'
 
 
-def card(title: str, big: str, more: str) -> str:
-    """A card with a number or word."""
-    return (
-        f'<dl class="card"><dt>{title}</dt><dd class="big">{big}</dd>'
-        f'<dd class="soft">{more}</dd></dl>'
-    )
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table."""
     names = "".join(f'<th scope="col">{name}</th>' for name in head)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpustate.plan.context import retry
 from gpustate.plan.groups import Group
-from gpustate.plan.html import card, group_html, notes_html, objects_html, page, section, table
+from gpustate.plan.html import group_html, notes_html, objects_html, page, section, table
 from gpustate.plan.htmltext import code, text
 from gpustate.plan.results import sorted_groups
 from gpustate.plan.run_words import facts, heading, headline, policy_notes
@@ -31,9 +31,8 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         f'<header class="top"><p class="kicker">gpustate result</p><h1>{title}</h1>'
         f'<p class="lead">{text(words)}</p>{_facts(about)}</header>'
     )
-    cards = "".join(card(name, f"{count:,}", "nodes") for name, count in found.counts.items())
     main = [
-        f'<div class="cards" id="nodes">{cards}</div>',
+        '<div id="nodes"></div>',
         _failed(document, found.failed),
         _held(outcome["held"]),
         _skipped(outcome["skipped"]),

@@ -42,12 +42,8 @@ button[aria-pressed=false]{color:var(--soft)}
 :focus-visible{outline:3px solid var(--accent);outline-offset:2px}
 .skip{position:absolute;left:-9999px}
 .skip:focus{left:12px;top:12px;background:var(--card);padding:8px 12px;z-index:1}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(235px,1fr));gap:14px;margin-bottom:14px}
-.card,section.block{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:16px 18px}
+section.block{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:16px 18px}
 section.block{margin-bottom:14px}
-.card dt{color:var(--soft);font-size:13px}
-.card dd{margin:0}
-.big{font-size:30px;line-height:1.25;font-weight:650;font-variant-numeric:tabular-nums}
 table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:6px 14px 6px 0;border-bottom:1px solid var(--hair);vertical-align:top}
 th{color:var(--soft);font-weight:600;font-size:13px}
@@ -93,7 +89,7 @@ footer{color:var(--soft);font-size:13px;margin-top:20px;overflow-wrap:anywhere}
 @media print{
 :root:root{color-scheme:light;--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--hair:#ddd;--code:#f3f3f3;--add:#0f6b3a;--del:#a3261c;}
 body{font-size:10.5pt}.page{max-width:none;padding:0}.tools,.skip{display:none!important}
-.card,section.block,details.group{break-inside:auto;border-color:#bbb}.state,tr{break-inside:avoid}
+section.block,details.group{break-inside:auto;border-color:#bbb}.state,tr{break-inside:avoid}
 details::details-content{content-visibility:visible;height:auto;display:block}
 pre{white-space:pre-wrap}.chips{max-height:none}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}

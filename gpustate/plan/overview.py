@@ -76,7 +76,24 @@ class Overview:
     @property
     def sentence(self) -> str:
         """Number of nodes that change and their worst disruption."""
-        return sentence(self)
+        change = self.counts["change"]
+        at_worst = [
+            (row["nodes"] + row["possible"], row["disruption"])
+            for row in self.totals
+            if row["nodes"] + row["possible"]
+        ]
+        worst = ", ".join(
+            f"{n} {w}" if w != "none" else f"{n} without disruption" for n, w in at_worst
+        )
+        text = f"Plan: {change} node{'s' * (change != 1)} would change"
+        if at_worst and at_worst[0][1] == "none":
+            text += ", without disruption"
+        elif worst:
+            text += f" (at worst: {worst})"
+        text += f", {self.counts['unchanged']} unchanged"
+        refused, others = self.counts.get("refused", 0), self.counts["not_planned"]
+        text += f", {refused} refused" if refused else ""
+        return text + (f", {others} not planned" if others else "") + "."
 
 
 def overview(document: Mapping[str, Any]) -> Overview:
@@ -96,26 +113,6 @@ def _place(one: Group) -> tuple[int, int, Any]:
     if one.pending:
         return 0, -Disruption.parse(one.worst[0]), natural(one.names[0])
     return (3 if troubled(one) else 2 if one.quiet else 1), 0, natural(one.names[0])
-
-
-def sentence(view: Overview) -> str:
-    """One sentence: how many nodes change and what it costs at worst."""
-    change = view.counts["change"]
-    at_worst = [
-        (row["nodes"] + row["possible"], row["disruption"])
-        for row in view.totals
-        if row["nodes"] + row["possible"]
-    ]
-    worst = ", ".join(f"{n} {w}" if w != "none" else f"{n} without disruption" for n, w in at_worst)
-    text = f"Plan: {change} node{'s' * (change != 1)} would change"
-    if at_worst and at_worst[0][1] == "none":
-        text += ", without disruption"
-    elif worst:
-        text += f" (at worst: {worst})"
-    text += f", {view.counts['unchanged']} unchanged"
-    refused, others = view.counts.get("refused", 0), view.counts["not_planned"]
-    text += f", {refused} refused" if refused else ""
-    return text + (f", {others} not planned" if others else "") + "."
 
 
 def short(value: Any) -> str:

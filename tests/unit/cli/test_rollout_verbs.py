@@ -64,6 +64,7 @@ def test_a_change_that_costs_a_drain_has_waves_and_says_so_first(
     assert f"{WAVES}; stops at the first failure; {LIMIT}" in shown
     done = apply(gpustate)
     assert (done.status, texts(project)) == (0, ["one"] * 6), done
+    assert "is in progress" not in done.err, "of a wave, every look"
     said = done.err.index(f"gpustate: waves: {WAVES}; stops at the first failure")
     assert said < done.err.index(" started")
     assert "wave 4 of 4: 1 node" in done.err
