@@ -20,6 +20,10 @@ _ROOM = (
 )
 _KEY = "the repository is not signed with the policy's key: check key and fingerprint in the policy, and its publisher"
 _REACH = "check that the node can reach the repository (network, proxy, firewall), then apply again"
+_UNMET = (
+    "a pin, a hold or a missing package prevents it (apt-cache policy, apt-mark showhold, apt-get check): "
+    "remove or release it, then apply again"
+)
 _TABLE: tuple[tuple[str, str], ...] = (
     (
         r"package lock is held by|It is held by process|Could not get lock|System management is locked by|"
@@ -152,10 +156,11 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "see the newest /var/lib/gpustate/runs/*/apt.log on the node, fix the error, then apply again",
     ),
     (
-        r"have unmet dependencies|held broken packages|generated breaks|Unable to satisfy|impossible situation",
-        "a pin, a hold or a missing package prevents it (apt-cache policy, apt-mark showhold, apt-get check): "
-        "remove or release it, then apply again",
+        r"(Depends|Breaks|Conflicts): \S.* but (it is not installable|\S+ is (to be )?installed)",
+        _UNMET,
     ),
+    (r"have unmet dependencies", _UNMET),
+    (r"held broken packages|generated breaks|Unable to satisfy|impossible situation", _UNMET),
     (
         r"Unmet dependencies|dependency problems",
         "run apt-get check on the node, and install the missing packages or remove those that need them",
@@ -183,6 +188,7 @@ NOISE = re.compile(
     r"Detection of Platform Module failed|Unable to read consumer identity|not registered with an entitlement|"
     r"Choose from above solutions|Failed to set locale|^\[?SKIPPED"
 )
+_RELATION = re.compile(r"(Pre)?(Depends|Breaks|Conflicts): ")
 _MARKED = re.compile(r"E: |error: |dpkg: error ")
 _ROWS = tuple((re.compile(pattern), move) for pattern, move in _TABLE)
 
@@ -211,6 +217,10 @@ def _whole(lines: list[str], number: int) -> str:
         return shorten(" ".join(part.strip() for part in parts), 400)
     after = lines[number + 1].strip() if number + 1 < len(lines) else ""
     before = lines[number - 1].strip() if number else ""
+    if _RELATION.match(line):
+        # Further relations of a package follow below the first one, which names it.
+        owner = next((one for one in reversed(lines[:number]) if " : " in one), "")
+        line = f"{owner.partition(' : ')[0].strip()} : {line}"
     if line.endswith(":") and after:
         line = f"{line} {after}"
     elif before.endswith(":") and before != "Error:" and lines[number].startswith(" "):

@@ -40,10 +40,10 @@ from gpustate.states.driver import building, files, refusals, repairs, required,
 from gpustate.states.driver.choice import Wanted, choose, why_of_another_source
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.installing import Installation
-from gpustate.states.driver.observed import AptAfterQuery, AptQuery, Observed, plain_value
+from gpustate.states.driver.observed import AptQuery, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
-from gpustate.states.driver.rpm_transaction import TransactionQuery
+from gpustate.states.driver.transaction import TransactionQuery
 
 _BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
 _LOADING = frozenset({"loaded", "parameters", "modules"})
@@ -234,29 +234,23 @@ class DriverInstalled(DriverParameters):
         return observed
 
     def _solved(self, node: Node, observed: Observed, preview: str = "") -> Observed:
-        """With what dnf or zypper has against the packages that change."""
-        target = None if self.absent or not is_rpm(observed.manager) else self._choose(observed)[0]
-        if target is None or observed.packages == target.packages:
+        """With what the package manager has against the packages that change.
+
+        What is half-installed or missing is put in order by an apply before.
+        """
+        target = None if self.absent else self._choose(observed)[0]
+        unclear = observed.broken or observed.missing
+        if target is None or observed.packages == target.packages or unclear:
             return observed
         kernels = [k for k, have in observed.headers.items() if target.builds and not have]
         headers = dict(building.header_packages(observed, kernels))
         install = {**target.packages, **headers, **building.further_modules(observed)}
-        query = TransactionQuery.of(observed.manager, install, target.remove, preview)
-        return replace(observed, unsolvable=node.query(query))
+        pin = files.settled_pin_text(target.version, observed, target.packages)
+        what = observed.manager, tuple(install.items()), target.remove
+        return replace(observed, unsolvable=node.query(TransactionQuery(*what, preview, pin)))
 
     def forecast(self, node: Node, preview: str) -> Plan:
-        query = self._ask
-        if preview:
-            query = AptAfterQuery(
-                *(
-                    query.names,
-                    query.per_kernel,
-                    query.secure_boot,
-                    query.rpm_names,
-                    query.flavoured,
-                ),
-                preview,
-            )
+        query = replace(self._ask, preview=preview)
         observed = self._solved(node, observe(node, query, tuple(self.parameters)), preview)
         if modsign.ENROLLED in preview:
             boot = replace(observed.secure_boot, enrolled=True)

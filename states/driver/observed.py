@@ -87,7 +87,9 @@ class Observed:
     relations: driverset.Relations = driverset.NO_RELATIONS  # what offers of Ubuntu's depend on
     bare_kernels: tuple[str, ...] = ()  # kernels without modules that nvidia-modeset needs
     can_hold: bool = True  # dnf has its plugin versionlock
-    unsolvable: str = ""  # what dnf or zypper has against installing the set, in its own words
+    unsolvable: str = (
+        ""  # what the package manager has against installing the set, in its own words
+    )
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
     switches: bool = False  # Fabric Manager is for this node, or for those an image is for
     services: tuple[str, ...] = ()  # units that unloading the modules stops
@@ -125,6 +127,8 @@ class AptQuery(Query[Apt]):
         secure_boot: ask for those only where Secure Boot is on.
         rpm_names: names to ask dnf or zypper for.
         flavoured: names with ``{f}`` to ask zypper for, for the flavour of every kernel.
+        preview: sh that adds repositories which are not there yet, below ``$T``: they are asked for as well, in folders
+            of the package manager's that are removed again.
     """
 
     names: tuple[tuple[str, tuple[str, ...]], ...]
@@ -132,9 +136,15 @@ class AptQuery(Query[Apt]):
     secure_boot: bool = False
     rpm_names: tuple[str, ...] = ()
     flavoured: tuple[str, ...] = ()
+    preview: str = ""
 
     def script(self) -> str:
-        return rpmask.script(self.rpm_names, self.flavoured) + self._apt()
+        script = rpmask.script(self.rpm_names, self.flavoured) + self._apt()
+        if not self.preview:
+            return script
+        # What is kept from one run to the next depends on the node's own lists.
+        script = script.replace(KEPT, 'kept() { shift 2; "$@"; }\n')
+        return f"{repository_preview.script(self.preview, PIN_PATH)}{script}"
 
     def _apt(self) -> str:
         cases = " ".join(f'{os_id}) n="{" ".join(names)}";;' for os_id, names in self.names)
@@ -156,6 +166,8 @@ class AptQuery(Query[Apt]):
         )
 
     def parse(self, answer: Answer) -> Apt:
+        if reason := repository_preview.failure(answer.text):
+            raise ProbeError(reason)
         if answer.text.startswith(rpmask.MARK):
             said = rpmask.parse(answer.text)
             there = {
@@ -183,27 +195,6 @@ class AptQuery(Query[Apt]):
 
     def placeholder(self) -> Apt:
         return Apt({}, {})
-
-
-@dataclass(frozen=True, slots=True)
-class AptAfterQuery(AptQuery):
-    """The same with repositories that are not there yet: in folders of the package manager's that are removed again.
-
-    Args:
-        preview: sh that adds them below ``$T``.
-    """
-
-    preview: str = ""
-
-    def script(self) -> str:
-        # What is kept from one run to the next depends on the node's own lists.
-        asked = AptQuery.script(self).replace(KEPT, 'kept() { shift 2; "$@"; }\n')
-        return f"{repository_preview.script(self.preview, PIN_PATH)}{asked}"
-
-    def parse(self, answer: Answer) -> Apt:
-        if reason := repository_preview.failure(answer.text):
-            raise ProbeError(reason)
-        return AptQuery.parse(self, answer)
 
 
 # One key=value a line; read by Live.

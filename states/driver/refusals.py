@@ -120,6 +120,7 @@ _EPEL = {
 def unsolvable(observed: Observed, version: str) -> str:
     """The repositories of the node do not have what the set depends on, or something installed conflicts with it."""
     line, move = package_errors.find_error(observed.unsolvable) or (observed.unsolvable, "")
+    line = line.removeprefix("error: ")
     epel = _EPEL.get(observed.os_id)
     if "dkms" in line and "nothing provides" in line and epel:
         move = f"it is in EPEL; run on the node: {epel}"

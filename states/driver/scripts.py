@@ -13,6 +13,7 @@ from gpustate import Step, ops, shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import dpkg, driverset, gpu_services
 from gpustate.ops import kmod
+from gpustate.ops.rpm import word
 from gpustate.probes.kernels import DKMS_HALF, DKMS_WHOLE
 from gpustate.states.driver.observed import IN_USE_PATH, LEFT_PATH, STOPPED_PATH, UNINSTALLER
 
@@ -45,11 +46,14 @@ _WHOLE = _CLEAR + kmod.COMPLAIN + _ADOPT
 
 ARCHIVES = shell.load("archives", _HERE)
 _KEEP = shell.load("keep_modules", _HERE)
+#: Defines ``spares``.
+SPARES = shell.load("foreign", _HERE, FORMAT=dpkg.QUERY_FORMAT, MEMBERS=driverset.MEMBER_ERE)
 
 
-def _words(install: dict[str, str], remove: tuple[str, ...]) -> str:
-    words = [shlex.quote(f"{name}={version}") for name, version in install.items()]
-    return " ".join([*words, *(shlex.quote(f"{name}-") for name in remove)])
+def apt_words(install: Mapping[str, str], remove: tuple[str, ...]) -> str:
+    """A transaction as the words of apt's command line."""
+    pairs = (word("apt", *pair) for pair in install.items())
+    return shlex.join([*pairs, *(f"{name}-" for name in remove)])
 
 
 def fetch(
@@ -66,11 +70,11 @@ def fetch(
         also: packages that are installed ahead of it.
         roll_back: files that are put back as they were before this run when it cannot be had.
     """
-    words = {"FORMAT": dpkg.QUERY_FORMAT, "MEMBERS": driverset.MEMBER_ERE, "ALSO": " ".join(also)}
     return ops.Run(
         f"back() {{ roll_back {shlex.join(roll_back)}; exit 1; }}\n"
         # What an interrupted run left half-configured may be just what this replaces.
-        + f"{_WHOLE}set -- {_words(install, remove)}\n{shell.load('fetch', _HERE, **words)}",
+        + f"{_WHOLE}set -- {apt_words(install, remove)}\n{SPARES}"
+        + shell.load("fetch", _HERE, ALSO=" ".join(also)),
         f"download the driver's {len(install)} packages and their dependencies",
         timeout=3600,
     )
@@ -97,7 +101,7 @@ def install(
         own: kernels whose module is one of the packages that are there.
         roll_back: files that go back with the packages.
     """
-    words = ("--reinstall " if again else "") + _words(install, remove)
+    words = ("--reinstall " if again else "") + apt_words(install, remove)
     kernels = shlex.join(kernel for kernel, have in built.items() if have)
     first = f"FIRST={shlex.quote(' '.join(remove))}\n" if apart and remove else ""
     return ops.Run(

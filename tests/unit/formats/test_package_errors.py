@@ -47,6 +47,14 @@ from gpustate.formats import package_errors
             "remove that package",
         ),
         (
+            "The following packages have unmet dependencies:\n"
+            " nvidia-driver-cuda : Depends: libcuda1 (= 580.178.04-1) but it is not going to be installed\n"
+            "                      Depends: libnvidia-ptxjitcompiler1 (= 580.178.04-1) but it is not installable\n"
+            "E: Unable to correct problems, you have held broken packages.\n",
+            "nvidia-driver-cuda : Depends: libnvidia-ptxjitcompiler1 (= 580.178.04-1) but it is not installable",
+            "a pin, a hold or a missing package",
+        ),
+        (
             "DKMS build error for kernel 6.1.0: nv.c:1: error: x (whole log: /y)\n"
             "E: Sub-process /usr/bin/dpkg returned an error code (1)\n",
             "DKMS build error for kernel 6.1.0: nv.c:1: error: x (whole log: /y)",

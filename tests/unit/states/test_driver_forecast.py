@@ -13,7 +13,7 @@ from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
 from gpustate.probes.repository_preview import RepositoryQuery
 from gpustate.states.driver import DriverInstalled
-from gpustate.states.driver.observed import AptAfterQuery, AptQuery
+from gpustate.states.driver.observed import AptQuery
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode
 
@@ -35,7 +35,7 @@ def fresh(*gpus: PciGpu, **more: Any) -> World:
         finally:
             node.packages_offered = {}
 
-    node.answers["AptAfterQuery"] = previewed
+    node.answers["AptQuery"] = lambda n: previewed(n) if n.queries[-1].preview else n.apt()
     return node
 
 
@@ -50,7 +50,7 @@ def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> N
     node = fresh(gpu())
     (note,) = state.forecast(node, "the repository").notes
     assert note.startswith(told)
-    (query,) = [one for one in node.queries if isinstance(one, AptAfterQuery)]
+    (query,) = [one for one in node.queries if isinstance(one, AptQuery) and one.preview]
     assert "the repository\n" in query.script()
 
 
@@ -77,7 +77,7 @@ def test_what_is_installed_already_stays() -> None:
 def test_a_repository_that_cannot_be_read_says_why() -> None:
     said = b"=preview failed the repository cannot be read: W: no key.\nW: Failed to fetch x  no key\nE: gone\nE: gone\nE: Some index files failed\n"
     with pytest.raises(ProbeError, match=r"^the repository cannot be read: no key; gone$"):
-        AptAfterQuery(()).parse(Answer(0, said))
+        AptQuery(()).parse(Answer(0, said))
 
 
 def repository(**parameters: Any) -> str:
@@ -119,7 +119,7 @@ def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, 
     for name, text in tools.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    script = AptAfterQuery((("debian", ("libcuda1",)),), preview=preview).script()
+    script = AptQuery((("debian", ("libcuda1",)),), preview=preview).script()
     script = script.replace("/usr/lib/apt/apt-helper", str(tmp_path / "apt-helper"))
     script = script.replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
     (tmp_path / "etc-apt" / "apt.conf.d").mkdir(parents=True)

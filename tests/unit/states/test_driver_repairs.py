@@ -12,10 +12,10 @@ import pytest
 
 from gpustate import shell
 from gpustate.core.queries import Answer
-from gpustate.formats import dpkg, driverset
 from gpustate.probes import device_nodes
 from gpustate.states.driver import repairs
 from gpustate.states.driver.observed import LiveMigQuery
+from gpustate.states.driver.scripts import SPARES
 
 LINK = "libcuda1: /usr/lib/x86_64-linux-gnu/libcuda.so.1 is not a link to libcuda.so.580.178.04"
 
@@ -129,8 +129,7 @@ set -eu
 
 def fetched(functions: str) -> subprocess.CompletedProcess[str]:
     """Run the script that downloads packages; shell functions stand for the programs."""
-    words = {"FORMAT": dpkg.QUERY_FORMAT, "MEMBERS": driverset.MEMBER_ERE, "ALSO": ""}
-    text = shell.load("fetch", "gpustate.states.driver", **words)
+    text = SPARES + shell.load("fetch", "gpustate.states.driver", ALSO="")
     return subprocess.run(
         [shutil.which("bash") or "sh", "-c", functions + text],
         capture_output=True,

@@ -10,10 +10,9 @@ transitional packages, ``part`` where the list lacks packages that the driver ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -123,39 +122,6 @@ class Machine:
 
 
 #: What is not read or planned yet as it should be, and why.
-KNOWN = {
-    **dict.fromkeys(
-        ("jammy-570-nvidia-i386", "public-08", "public-12", "public-24", "public-30", "public-32"),
-        "NVIDIA's packages are taken for those of Ubuntu's archive, a copy for i386 for the native one",
-    ),
-    **dict.fromkeys(
-        (
-            "jammy-470-signed-two-kernels",
-            "noble-550-server-container",
-            "noble-570-server-open-signed",
-            "noble-580-server-open-gcp",
-            "public-10",
-            "public-11",
-            "public-13",
-            "public-20",
-            "public-28",
-            "public-29",
-            "public-31",
-        ),
-        "a set without headless metapackage or nvidia-utils is not known",
-    ),
-    "public-04": "the empty nvidia-kernel-dkms of 615 is removed",
-}
-
-
-def cases(names: Iterable[str]) -> list[Any]:
-    """Names of sets, with the known ones marked."""
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(reason=KNOWN[name]) if name in KNOWN else ())
-        for name in names
-    ]
-
-
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
     """Packages that a plan installs, moves or removes, with their versions; of those that leave it is ``-``."""
     return {
@@ -165,7 +131,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, st
     }
 
 
-@pytest.mark.parametrize("name", cases(SETS))
+@pytest.mark.parametrize("name", SETS)
 def test_the_installed_driver_is_read_from_its_packages(name: str) -> None:
     machine = Machine.read(SETS[name])
     observed: Observed = DriverInstalled().probe(machine.node())
@@ -182,11 +148,11 @@ def test_the_installed_driver_is_read_from_its_packages(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    cases(
+    [
         name
         for name, path in SETS.items()
         if (head := Machine.read(path).head)["driver"] != "none" and "part" not in head
-    ),
+    ],
 )
 def test_a_policy_for_the_installed_driver_changes_no_package(name: str) -> None:
     machine = Machine.read(SETS[name])

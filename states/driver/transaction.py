@@ -1,9 +1,8 @@
-"""Asks dnf or zypper whether a set of packages can be installed, before anything is changed."""
+"""Asks apt, dnf or zypper whether a set of packages can be installed, before anything is changed."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpustate import shell
@@ -12,7 +11,11 @@ from gpustate.ops.rpm import word
 from gpustate.ops.rpmpackages import RPM_PACKAGES
 from gpustate.ops.upload import RPM_REPOS
 from gpustate.probes import repository_preview
+from gpustate.states.driver import scripts
+from gpustate.states.driver.observed import PIN_PATH
 from gpustate.states.driver.rpmscripts import LOCKED
+
+_HERE = "gpustate.states.driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,31 +23,32 @@ class TransactionQuery(Query[str]):
     """What the solver has against a transaction, in its own words; empty where it has nothing, or cannot be asked.
 
     Args:
-        manager: dnf or zypper.
+        manager: apt, dnf or zypper.
         install: names and versions.
         remove: names.
         preview: sh that adds repositories that are not there yet below ``$T``.
+        pin: text of apt's pin that it is tried with.
     """
 
     manager: str
     install: tuple[tuple[str, str], ...]
     remove: tuple[str, ...]
     preview: str = ""
-
-    @classmethod
-    def of(
-        cls, manager: str, install: Mapping[str, str], remove: tuple[str, ...], preview: str
-    ) -> TransactionQuery:
-        return cls(manager, tuple(install.items()), remove, preview)
+    pin: str = ""
 
     def script(self) -> str:
+        preview = repository_preview.script(self.preview, PIN_PATH)
+        if self.manager == "apt":
+            set_words = f"set -- {scripts.apt_words(dict(self.install), self.remove)}\n"
+            pin = {"PIN": PIN_PATH, "PIN_TEXT": self.pin}
+            return f"{preview}\n{set_words}{scripts.SPARES}{shell.load('apt_transaction', _HERE, **pin)}"
         words = " ".join(word(self.manager, *row) for row in self.install)
         names = shlex.join((*(name for name, _ in self.install), *self.remove))
         return (
-            repository_preview.script(self.preview)
+            preview
             + f"{RPM_PACKAGES}WANT={shlex.quote(words)}; GO={shlex.quote(' '.join(self.remove))}; BUNDLE={RPM_REPOS}\n"
             + f'RELEASED="{names} $({LOCKED})"\n'
-            + shell.load("rpm_transaction", "gpustate.states.driver")
+            + shell.load("rpm_transaction", _HERE)
         )
 
     def parse(self, answer: Answer) -> str:
