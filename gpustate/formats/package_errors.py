@@ -93,7 +93,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (
         r"NO_PUBKEY|BADSIG|Missing key|is not signed|no longer signed|invalid signature|[Vv]erification failed|Bad signature|"
         r"Public key .*is not installed|not correct for this package|signed with an unknown key|is unsigned|"
-        r"PGP check .* failed|GPG signature verification error",
+        r"PGP check .* failed|GPG signature verification error|EXPKEYSIG|signatures were invalid|not considered secure",
         _KEY,
     ),
     (r"GPG check FAILED", _KEY),
@@ -160,7 +160,16 @@ _TABLE: tuple[tuple[str, str], ...] = (
         _UNMET,
     ),
     (r"have unmet dependencies", _UNMET),
-    (r"held broken packages|generated breaks|Unable to satisfy|impossible situation", _UNMET),
+    (
+        r"held broken packages|generated breaks|Unable to satisfy|impossible situation|"
+        r"Held packages were changed|Packages were downgraded",
+        _UNMET,
+    ),
+    (r"dpkg was interrupted", "run dpkg --configure -a on the node, then apply again"),
+    (
+        r"Conflicting values set for option Signed-By",
+        "two files name this repository with different keys: remove one from /etc/apt/sources.list.d, then apply again",
+    ),
     (
         r"Unmet dependencies|dependency problems",
         "run apt-get check on the node, and install the missing packages or remove those that need them",
