@@ -22,7 +22,7 @@ _RPMS = (
     "kernel-firmware-nvidia-gspx-G0[0-9]",
 )
 #: Packages with the source of modules that are built on the node.
-_SOURCES = ("nvidia-*dkms*", "nvidia-kernel-source-[0-9]*")
+_SOURCES = ("nvidia-*dkms*", "nvidia-kernel-source*")
 #: The files of the driver without which no program reaches a GPU, those without which no module is built or loaded,
 #: and of what containers are given besides that it is there.
 FILES = PackageFiles(
@@ -30,8 +30,8 @@ FILES = PackageFiles(
     (
         *("libcuda*", "libnv*", "lib*-nvidia*"),
         *("nvidia-smi", "nvidia-modprobe", "nvidia-persistenced", "nvidia-cuda-mps"),
-        *("nvidia-driver-bin", "nvidia-utils-[0-9]*", "nvidia-compute-utils-[0-9]*"),
-        *("firmware-nvidia-gsp", "nvidia-firmware-[0-9]*"),
+        *("nvidia-driver-bin", "nvidia-utils*", "nvidia-compute-utils*"),
+        *("firmware-nvidia-gsp", "nvidia-firmware*"),
         *_SOURCES,
         *_RPMS,
     ),

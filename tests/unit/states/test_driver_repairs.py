@@ -13,6 +13,7 @@ import pytest
 from gpustate import shell
 from gpustate.core.queries import Answer
 from gpustate.probes import device_nodes
+from gpustate.probes.driver_files import FILES
 from gpustate.states.driver import repairs
 from gpustate.states.driver.observed import LiveMigQuery
 from gpustate.states.driver.scripts import SPARES
@@ -267,3 +268,18 @@ def test_the_step_makes_what_the_fragment_finds_wrong(tmp_path: Path) -> None:
     assert not (dev / "nvidia-caps/nvidia-cap1").exists()
     assert not (dev / "nvidia-caps/nvidia-cap147").exists()
     assert not list(dev.rglob(".gpustate*"))
+
+
+@pytest.mark.parametrize(
+    ("package", "path"),
+    [
+        *((f"nvidia-utils{b}", "/usr/bin/nvidia-smi") for b in ("", "-580", "-580-server")),
+        *((f"nvidia-compute-utils{b}", "/usr/bin/nvidia-cuda-mps-server") for b in ("", "-580")),
+        *((f"nvidia-firmware{b}", "/usr/lib/firmware/nvidia/595.71.05/gsp_ga10x.bin") for b in ("", "-580")),
+        *((f"nvidia-kernel-source{b}-open", "/usr/src/nvidia-595.71.05/dkms.conf") for b in ("", "-580")),
+    ],
+)  # fmt: skip
+def test_files_are_looked_after_under_names_with_and_without_branch(
+    package: str, path: str
+) -> None:
+    assert FILES.watches(package, path)
