@@ -13,7 +13,7 @@ from gpustate.formats.driverset import OPEN, PROPRIETARY
 _TEXT = (Path(__file__).parents[2] / "data/dpkg/sets.txt").read_text()
 VENDOR_DEBIAN, DEBIAN = "NVIDIA's repository for Debian", "Debian's archive"
 VENDOR, VENDOR_580 = "NVIDIA's repository for Ubuntu", "NVIDIA's repository for Ubuntu, up to 580"
-UBUNTU = "Ubuntu's archive, for desktops"
+UBUNTU, SERVERS = "Ubuntu's archive, for desktops", "Ubuntu's archive"
 #: Scheme, version and module type by the number of the set.
 VERDICTS = {
     1: (VENDOR_DEBIAN, "595.58.03", PROPRIETARY),
@@ -37,10 +37,16 @@ VERDICTS = {
     30: (VENDOR_580, "580.159.03", OPEN),
     31: (VENDOR, "595.71.05", OPEN),
     32: (VENDOR_580, "580.65.06", PROPRIETARY),
+    41: (VENDOR_580, "550.54.15", OPEN),
+    42: (VENDOR_580, "550.54.14", PROPRIETARY),
+    43: (SERVERS, "580.159.03", OPEN),
+    44: (SERVERS, "550.127.08", PROPRIETARY),
+    45: (SERVERS, "580.178.04", PROPRIETARY),
+    46: (VENDOR_DEBIAN, "595.45.04", OPEN),
 }
-PREBUILT = {11, 13, 16, 28, 29}
+PREBUILT = {11, 13, 16, 28, 29, 43, 44}
 #: What a driver of another branch leaves on a machine.
-REMAINS = {12: "550.163.01"}
+REMAINS = {12: "550.163.01", 41: "535.161.07"}
 
 
 def rows(number: int, status: str = "ii ") -> str:
@@ -57,7 +63,7 @@ def rows(number: int, status: str = "ii ") -> str:
 
 
 def os_of(number: int) -> str:
-    return "debian" if number < 8 else "ubuntu"
+    return "debian" if f"\n== {number}: Debian" in _TEXT else "ubuntu"
 
 
 def members(number: int) -> dict[str, str]:
@@ -65,9 +71,7 @@ def members(number: int) -> dict[str, str]:
     return {n: p.version for n, p in found.items() if driverset.is_member(n, p.version)}
 
 
-def moved(
-    number: int, version: str, kind: str, offers: dict[str, tuple[str, ...]]
-) -> driverset.Target:
+def moved(number: int, version: str, kind: str, offers: driverset.Versions) -> driverset.Target:
     installed = members(number)
     scheme, _, _ = driverset.complete_set(os_of(number), installed) or pytest.fail("incomplete")
     available = {
@@ -105,13 +109,15 @@ def test_a_real_set_stays_as_it_is(number: int) -> None:
     target = moved(number, *verdict[1:], offers)
     remains = REMAINS.get(number, "none")
     gone = {
-        n for n, v in installed.items() if v.startswith(remains) or (number == 12 and "linux-" in n)
+        n
+        for n, v in installed.items()
+        if v.startswith(remains) or (number in REMAINS and "linux-" in n)
     }
     assert set(target.remove) == gone
     assert target.packages == {n: v for n, v in installed.items() if n not in gone}
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 8, 9, 24, 30, 31, 32])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 8, 9, 24, 30, 31, 32, 45, 46])
 def test_a_real_set_moves_as_a_whole(number: int) -> None:
     """To another version of the same names: every copy, of every architecture."""
     verdict = VERDICTS[number]
