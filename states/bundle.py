@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import model_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops, shell
-from gpustate.bundle.manifest import BASE, KEY_NAME, Target
+from gpustate.bundle.manifest import BASE, Target
 from gpustate.errors import GpustateError
 from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.formats.rpmrepos import PRIORITIES, render_repo
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 SOURCES_PATH = f"{BUNDLE_FOLDER}/sources.list"
 REPOS_PATH = f"{RPM_REPOS}/gpustate.repo"
-KEY_PATH = f"{BUNDLE_FOLDER}/{KEY_NAME}"
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 CONF_TEXT = (
     "// Written by gpustate; changes are overwritten.\n"
@@ -72,7 +71,6 @@ class Observed:
     bundles: tuple[tuple[str, str], ...] = ()  # id, digest of names and sizes
     conf_text: str | None = None
     sources_text: str | None = None
-    key_text: str | None = None
     lists_read: bool = False  # the indexes of the bundle that is wanted have been read
     manager: str = "apt"
     distribution: str = ""
@@ -108,7 +106,7 @@ class BundleInPlace(State[Observed]):
     before: ClassVar[tuple[str, ...]] = ("driver-repository", "toolkit-repository")
     brings_bundle: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
-        *("bundles", "conf_text", "sources_text", "key_text", "lists_read", "wanted_id"),
+        *("bundles", "conf_text", "sources_text", "lists_read", "wanted_id"),
     )
 
     file: str | None = None
@@ -126,8 +124,8 @@ class BundleInPlace(State[Observed]):
         facts = node.facts()
         said = node.shell(_LOOK).stdout
         manager = facts.package_manager
-        paths = (APT_CONF, _sources_path(manager), KEY_PATH)
-        conf, sources, key = (node.own_text(path) for path in paths)
+        paths = (APT_CONF, _sources_path(manager))
+        conf, sources = (node.own_text(path) for path in paths)
         lists = node.shell(_READ).stdout.split()
         wanted = self._wanted_id()
         target = self._target(facts.distribution, facts.machine)
@@ -139,7 +137,6 @@ class BundleInPlace(State[Observed]):
             ),
             conf_text=conf,
             sources_text=sources,
-            key_text=key,
             lists_read=target is None or _is_read(target, wanted, lists),
             manager=manager,
             distribution=facts.distribution,
@@ -162,7 +159,6 @@ class BundleInPlace(State[Observed]):
                 bundles=(),
                 conf_text=None,
                 sources_text=None,
-                key_text=None,
                 lists_read=True,
             )
         target = self._target(observed.distribution, observed.machine)
@@ -174,7 +170,6 @@ class BundleInPlace(State[Observed]):
             bundles=((bundle.id, _digest(target)),),
             conf_text=None if is_rpm(observed.manager) else CONF_TEXT,
             sources_text=_sources(bundle.id, target, observed.manager),
-            key_text=bundle.key,
             lists_read=True,
         )
 
@@ -204,7 +199,6 @@ class BundleInPlace(State[Observed]):
             paths={
                 "conf_text": APT_CONF,
                 "sources_text": _sources_path(observed.manager),
-                "key_text": KEY_PATH,
             },
             why={"lists_read": "package lists are refreshed once per bundle"},
         )
@@ -229,7 +223,6 @@ class BundleInPlace(State[Observed]):
             )
             yield ops.Upload(self.file, target.name, folder, files)
         for path, text, name in (
-            (KEY_PATH, wanted.key_text, "key_text"),
             (_sources_path(observed.manager), wanted.sources_text, "sources_text"),
             (APT_CONF, wanted.conf_text, "conf_text"),
         ):
@@ -283,17 +276,16 @@ def _sources(identity: str, target: Target, manager: str) -> str:
                 manager,
                 id=repository_id(repository.name),
                 uri=f"file:{BUNDLE_FOLDER}/{identity}/{repository.name}",
-                key_path=KEY_PATH,
+                key_path="",
                 packages_signed=False,
-                # zypper knows keys from rpm's database only, and rpm 4.14 cannot read this one.
-                metadata_signed=manager == "dnf",
+                metadata_signed=False,
                 priority=PRIORITIES.get(repository.name, 99),
                 title="gpustate bundle",
             )
             for repository in target.repositories
         )
     lines = (
-        f"deb [signed-by={KEY_PATH}] file:{BUNDLE_FOLDER}/{identity}/{repository.name} /\n"
+        f"deb [trusted=yes] file:{BUNDLE_FOLDER}/{identity}/{repository.name} /\n"
         for repository in target.repositories
     )
     return _WRITTEN + "".join(lines)

@@ -137,7 +137,7 @@ class _Search:
         if any(self.base.satisfies(one) for one in clause):
             return None
         for relation in clause:
-            for row in self._candidates(relation):
+            for row in self._candidates(relation, by.version):
                 package = package_of(row[1])
                 if self.base.essential and _is_essential(row[1]) and not relation.op:
                     return None
@@ -149,8 +149,10 @@ class _Search:
             fix=SOURCES,
         )
 
-    def _candidates(self, relation: Relation) -> Iterator[tuple[str, Build]]:
-        rows = (*self.world.builds_of(relation.name), *self.world.providers_of(relation.name))
+    def _candidates(self, relation: Relation, version: str) -> Iterator[tuple[str, Build]]:
+        """Builds that satisfy a relation; first those at a version, for packages of one driver often ask for ``>=``."""
+        offers = (*self.world.builds_of(relation.name), *self.world.providers_of(relation.name))
+        rows = sorted(offers, key=lambda row: package_of(row[1]).version != version)
         return (row for row in rows if package_of(row[1]).satisfies(relation))
 
     def _is_compatible(self, package: Package) -> bool:

@@ -1,6 +1,6 @@
 """The manifest of a bundle: its packages, their sources, its targets. Pure.
 
-``manifest.json`` is JSON (``gpustate.bundle/1``, ``schema/bundle.json``), the same bytes for the same
+``manifest.json`` is JSON (``gpustate.bundle/2``, ``schema/bundle.json``), the same bytes for the same
 content. The hash of those bytes is the bundle's id. The manifest has the hash of every other file, so the
 id identifies the whole bundle. On a node the id is part of the path, so that bundles never mix.
 """
@@ -17,9 +17,8 @@ from gpustate.errors import UsageError
 from gpustate.formats import schemas, strict_json
 from gpustate.formats.masking import mask_data
 
-FORMAT = "gpustate.bundle/1"
+FORMAT = "gpustate.bundle/2"
 NAME = "manifest.json"
-KEY_NAME = "key.asc"
 #: Repositories of a bundle are named after the states that use them; the rest is in this one.
 BASE = "base"
 LICENCE = (
@@ -140,12 +139,10 @@ class Manifest:
 
     Args:
         date: of the newest upstream index, in seconds; a bundle contains no build time.
-        fingerprint: of the key that signs the repositories.
         targets: by distribution and architecture.
     """
 
     date: int
-    fingerprint: str
     targets: tuple[Target, ...]
 
     def target(self, distribution: str, machine: str) -> Target | None:
@@ -161,7 +158,6 @@ def to_text(manifest: Manifest) -> str:
     data = {
         "format": FORMAT,
         "date": manifest.date,
-        "key": manifest.fingerprint,
         "licence": LICENCE,
         "sources": [
             {
@@ -248,7 +244,7 @@ def from_text(text: str, place: str) -> Manifest:
         targets.append(target)
     if len({target.name for target in targets}) != len(targets):
         raise fail("targets", "has a duplicate")
-    return Manifest(int(data["date"]), data["key"], tuple(targets))
+    return Manifest(int(data["date"]), tuple(targets))
 
 
 def _repository(

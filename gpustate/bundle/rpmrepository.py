@@ -15,10 +15,8 @@ from collections.abc import Sequence
 
 from gpustate.bundle.manifest import REPOMD
 from gpustate.bundle.rpmupstream import RpmBuild
-from gpustate.bundle.signing import SigningKey
 
 PRIMARY = "repodata/primary.xml.gz"
-SIGNATURE = f"{REPOMD}.asc"
 _HEAD = (
     '<?xml version="1.0" encoding="UTF-8"?>\n'
     '<metadata xmlns="http://linux.duke.edu/metadata/common" '
@@ -26,12 +24,11 @@ _HEAD = (
 )
 
 
-def build_indexes(builds: Sequence[RpmBuild], key: SigningKey, date: int) -> dict[str, bytes]:
+def build_indexes(builds: Sequence[RpmBuild], date: int) -> dict[str, bytes]:
     """Build the repodata files of some packages, by name; the same bytes for the same packages.
 
     Args:
         builds: the packages, whose files are next to the repodata.
-        key: signs ``repomd.xml``.
         date: timestamp of the repodata, in seconds.
     """
     rows = sorted(build.indexed() for build in builds)
@@ -50,4 +47,4 @@ def build_indexes(builds: Sequence[RpmBuild], key: SigningKey, date: int) -> dic
         f"<size>{len(packed)}</size>\n<open-size>{len(text)}</open-size>\n"
         "</data>\n</repomd>\n"
     ).encode()
-    return {REPOMD: repomd, SIGNATURE: key.sign(repomd, date).encode(), PRIMARY: packed}
+    return {REPOMD: repomd, PRIMARY: packed}

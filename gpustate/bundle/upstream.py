@@ -111,7 +111,9 @@ class Stanza(Build):
 
 @dataclass(slots=True)
 class Index(Offers):
-    """All packages of one repository of deb packages."""
+    """All packages of one repository of deb packages; those of another architecture than the given one are left out."""
+
+    architecture: str = ""
 
     def add(self, text: str, uri: str, source: Source) -> None:
         """Add the packages of a Packages file."""
@@ -120,6 +122,8 @@ class Index(Offers):
             if name is None:
                 continue
             one = Stanza(part.strip("\n"), uri, source)
+            if self.architecture and one.field("Architecture") not in ("", "all", self.architecture):
+                continue  # a flat repository has several
             if driverset.may_be_member(name[1]) and driverset.succeeded_by(
                 name[1], one.field("Depends")
             ):
@@ -151,7 +155,7 @@ def read(
     fields = {m["name"].lower(): m["value"] for m in _FIELD.finditer(release)}
     files = _hashes(fields.get("sha256", ""))
     parsed = parsedate_tz(fields.get("date", ""))
-    index = Index(mktime_tz(parsed) if parsed else 0)
+    index = Index(mktime_tz(parsed) if parsed else 0, architecture=architecture)
     for component in place.components or ("",):
         stem = f"{component}/binary-{architecture}/Packages" if component else "Packages"
         text = _packages(place, stem, files, cache, say)

@@ -1,6 +1,6 @@
-"""Write a bundle: download its packages, build and sign its indexes, write a folder or tar file.
+"""Write a bundle: download its packages, build its indexes, write a folder or tar file.
 
-The same packages and the same key give the same bytes: names are sorted, and the only time in it is that
+The same packages give the same bytes: names are sorted, and the only time in it is that
 of the newest upstream index. It is written atomically.
 """
 
@@ -20,7 +20,6 @@ from pathlib import Path
 from gpustate.bundle import fetch, rpmrepository
 from gpustate.bundle.closure import package_of
 from gpustate.bundle.manifest import (
-    KEY_NAME,
     NAME,
     Entry,
     File,
@@ -32,7 +31,6 @@ from gpustate.bundle.manifest import (
 )
 from gpustate.bundle.offers import Build
 from gpustate.bundle.rpmupstream import RpmBuild
-from gpustate.bundle.signing import SigningKey
 from gpustate.bundle.upstream import Stanza
 from gpustate.errors import RefusedError, UsageError
 from gpustate.solve.packages import Package
@@ -83,7 +81,7 @@ class PreparedBundle:
 
 
 def prepare(
-    chosen: Sequence[Selection], key: SigningKey, cache: Path, say: fetch.Say = lambda _: None
+    chosen: Sequence[Selection], cache: Path, say: fetch.Say = lambda _: None
 ) -> PreparedBundle:
     """Download all packages and build the indexes.
 
@@ -97,18 +95,15 @@ def prepare(
             f"cannot create the folder ({error.strerror})", place=str(cache)
         ) from error
     contents: dict[str, Content] = {}
-    targets = [_target(one, key, cache, say, contents) for one in chosen]
+    targets = [_target(one, cache, say, contents) for one in chosen]
     date = max((one.date for one in chosen), default=0)
     targets.sort(key=lambda one: one.name)
-    contents[KEY_NAME] = key.public().encode()
-    bundle = PreparedBundle(Manifest(date, key.fingerprint, tuple(targets)), contents)
+    bundle = PreparedBundle(Manifest(date, tuple(targets)), contents)
     contents[NAME] = bundle.text.encode()
     return bundle
 
 
-def _target(
-    one: Selection, key: SigningKey, cache: Path, say: fetch.Say, contents: dict[str, Content]
-) -> Target:
+def _target(one: Selection, cache: Path, say: fetch.Say, contents: dict[str, Content]) -> Target:
     target = Target(one.distribution, one.machine, one.kernels, one.asked)
     repositories: list[Repository] = []
     for name, builds in sorted(one.stanzas.items()):
@@ -122,7 +117,7 @@ def _target(
             architecture = package.architecture or "all"
             entries.append(Entry(package.name, package.version, architecture, file, source))
             contents[f"{folder}/{file.name}"] = path
-        indexes = _indexes(builds, target.name, key, one.date)
+        indexes = _indexes(builds, target.name, one.date)
         contents.update({f"{folder}/{file}": data for file, data in indexes.items()})
         files = tuple(_file(file, data) for file, data in sorted(indexes.items()))
         repositories.append(Repository(name, tuple(sorted(entries, key=lambda e: e.file)), files))
@@ -146,10 +141,10 @@ def _sha256(path: Path, digest: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _indexes(builds: Sequence[Build], label: str, key: SigningKey, date: int) -> dict[str, bytes]:
+def _indexes(builds: Sequence[Build], label: str, date: int) -> dict[str, bytes]:
     rpms = [build for build in builds if isinstance(build, RpmBuild)]
     if rpms:
-        return rpmrepository.build_indexes(rpms, key, date)
+        return rpmrepository.build_indexes(rpms, date)
     rows = [_indexed(build) for build in builds if isinstance(build, Stanza)]
     packages = "".join(sorted(rows)).encode()
     release = (
@@ -159,7 +154,7 @@ def _indexes(builds: Sequence[Build], label: str, key: SigningKey, date: int) ->
         "SHA256:\n"
         f" {hashlib.sha256(packages).hexdigest()} {len(packages)} Packages\n"
     )
-    return {"InRelease": key.clearsign(release, date).encode(), "Packages": packages}
+    return {"Release": release.encode(), "Packages": packages}
 
 
 def _indexed(stanza: Stanza) -> str:

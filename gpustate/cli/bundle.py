@@ -91,7 +91,6 @@ def group() -> None:
     help="Include this package as well.",
 )
 @click.option("--gpu", "gpus", metavar="8xH100", help="GPUs of the nodes, with --for.")
-@click.option("--sign-with", metavar="FILE", help="Ed25519 key in PEM; created if missing.")
 @click.option("--cache", metavar="DIR", help="Cache directory for downloads.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
@@ -101,7 +100,6 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
     there. This machine downloads the packages from the nodes' repositories. The same input gives the same bytes.
     """
     from gpustate.bundle import write
-    from gpustate.bundle.signing import SigningKey
     from gpustate.resolver import bundle_nodes
 
     _check_name(out)
@@ -116,14 +114,13 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
 
     cases = _cases(policy, made, kinds, options)
     cache = Path(options["cache"] or _cache())
-    key = SigningKey.load(Path(options["sign_with"] or _key()))
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"cannot create the cache directory ({error.strerror})", place=str(cache)
         ) from error
-    bundle = write.prepare(bundle_nodes.select(cases, cache, say), key, cache, say)
+    bundle = write.prepare(bundle_nodes.select(cases, cache, say), cache, say)
     write.write(bundle, Path(out))
     _print_result(out, bundle.id, bundle.manifest, bundle.text, options["output"])
 
@@ -186,11 +183,6 @@ def _cache() -> str:
     return os.path.join(base, "gpustate", "bundle")
 
 
-def _key() -> str:
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(base, "gpustate", "bundle-key.pem")
-
-
 def _print_result(path: str, identity: str, manifest: Manifest, text: str, output: str) -> None:
     if output == "json":
         common.write_out(text)
@@ -203,14 +195,14 @@ def _print_result(path: str, identity: str, manifest: Manifest, text: str, outpu
             )
         for state, names in target.asked.items():
             click.echo(f"  {state}: {', '.join(names)}")
-    click.echo(f"{path}: bundle {identity}, signed by {manifest.fingerprint}")
+    click.echo(f"{path}: bundle {identity}")
 
 
 @group.command()
 @click.argument("file")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def check(file: str, output: str) -> None:
-    """Verify every file of the bundle FILE against its manifest, and the signatures of its repositories."""
+    """Verify every file of the bundle FILE against its manifest."""
     from gpustate.bundle import reading
     from gpustate.bundle.manifest import to_text
     from gpustate.formats.words import printable

@@ -161,6 +161,7 @@ def render_deb822(
     suite: str,
     components: tuple[str, ...] = (),
     signed_by: str = "",
+    trusted: bool = False,
 ) -> str:
     """One stanza of a ``.sources`` file."""
     lines = ["Types: deb", f"URIs: {uri.rstrip('/')}/", f"Suites: {suite}"]
@@ -172,6 +173,8 @@ def render_deb822(
         lines += [f" {line}" for line in signed_by.strip().splitlines()]
     elif signed_by:
         lines.append(f"Signed-By: {signed_by}")
+    elif trusted:
+        lines.append("Trusted: yes")
     return "\n".join(lines) + "\n"
 
 

@@ -97,7 +97,7 @@ def render_repo(
         "enabled": "1",
         "gpgcheck": _flag(packages_signed or (manager == "zypper" and metadata_signed)),
         "repo_gpgcheck": _flag(metadata_signed),
-        "gpgkey": f"file://{key_path}",
+        **({"gpgkey": f"file://{key_path}"} if packages_signed or metadata_signed else {}),
         "priority": str(priority),
     }
     if manager == "zypper":

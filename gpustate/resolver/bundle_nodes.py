@@ -277,7 +277,7 @@ def onto(policy: Policy, file: str | None) -> Policy:
             continue
         before = made.get(name)
         kept = {} if before is None else parameters(before)
-        said = cls.bundle_parameters(f"file:{BUNDLE_FOLDER}/{bundle.id}/{name}", bundle.key)
+        said = cls.bundle_parameters(f"file:{BUNDLE_FOLDER}/{bundle.id}/{name}")
         made[name] = build(cls, {**kept, **said})
         last += [("states", name, key) for key in said]
     return policy.but(*made.values(), name=policy.name, last=last)

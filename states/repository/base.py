@@ -68,24 +68,19 @@ class RepositoryState(RepositoryParameters):
     )
 
     @classmethod
-    def bundle_parameters(cls, url: str, key: str) -> dict[str, object]:
-        """Parameters with which the packages come from a bundle that is on the node.
-
-        Args:
-            url: of the bundle's repository.
-            key: that its indexes are signed with.
-        """
+    def bundle_parameters(cls, url: str) -> dict[str, object]:
+        """Parameters with which the packages come from a bundle's repository at ``url``, on the node."""
         return {
             "origin": "mirror",
             "url": url,
             "suite": "/",
             "components": (),
-            "key": key,
+            "key": None,
             "fingerprint": None,
             "exclusive": True,
             "refresh_days": None,
             "unless_offered": False,
-            "signed": "metadata",
+            "signed": "nothing",
         }
 
     @abstractmethod
@@ -285,6 +280,8 @@ class RepositoryState(RepositoryParameters):
                 key_url=self.key,
                 fingerprint=self.fingerprint,
             )
+        if self.signed == "nothing":
+            return replace(found, key_url=None, signed="nothing")
         if found.key_url is None or not found.key_url.startswith("http"):
             return replace(found, key_url=None, signed_by=self.key_path)
         return replace(found, signed_by=f"{self.key_path} {found.fingerprint}")
@@ -493,11 +490,14 @@ class RepositoryState(RepositoryParameters):
                 yield rpm.fetch_key(self.name, observed.where, observed.manager if login else "")
         elif "key_access" in plan.fields and observed.key_text is not None:
             yield make_readable(paths["key_text"])
+        elif plan.fields & {"key_text", "fingerprints"}:
+            yield ops.RemoveFile(paths["key_text"])
         if "sources_text" in plan.fields and wanted.sources_text is not None:
             yield ops.PutText(paths["sources_text"], wanted.sources_text, mode=0o644)
         yield from _leave_bundle(observed, wanted.sources_text, plan)
         if "lists_read" in plan.fields:
-            yield from rpm.key_steps(self.name, observed.where.uri, wanted.fingerprints)
+            if wanted.fingerprints:
+                yield rpm.import_key(self.name, wanted.fingerprints)
             moved = dict.fromkeys(
                 paths["key_text" if field == "fingerprints" else field]
                 for field in ("key_text", "fingerprints", "sources_text")

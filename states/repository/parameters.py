@@ -59,8 +59,8 @@ class RepositoryParameters(State[Observed]):
             ``auth.conf.d``, a variable of dnf, zypper's credentials; ``user:password@`` in ``url`` means the same.
         suite: of a repository for apt: ``/`` for a flat one (NVIDIA's are), else a name such as ``stable``.
         components: of a repository with suites.
-        signed: of a mirror for dnf or zypper, what is signed with the key: ``packages``, ``metadata`` or
-            ``both``. Not given: as NVIDIA does it.
+        signed: ``nothing`` where a mirror has no signatures, for apt as well; else of a mirror for dnf or zypper, what is
+            signed with the key: ``packages``, ``metadata`` or ``both``. Not given: as NVIDIA does it.
         key: the repository's armored public key: its text, an absolute path on the controller (read
             when the policy is built, so that a saved plan carries the key itself), or an http(s)
             address which the node reads; the last one wants ``fingerprint``.
@@ -89,7 +89,7 @@ class RepositoryParameters(State[Observed]):
     ) = None
     suite: Annotated[str, Field(pattern=_WORD)] = "/"
     components: tuple[Annotated[str, Field(pattern=_WORD)], ...] = ()
-    signed: Literal["packages", "metadata", "both"] | None = None
+    signed: Literal["packages", "metadata", "both", "nothing"] | None = None
     key: str | None = None
     fingerprint: str | None = None
     exclusive: bool = False
@@ -169,8 +169,12 @@ class RepositoryParameters(State[Observed]):
 
     @model_validator(mode="after")
     def _consistent(self) -> RepositoryParameters:
-        if self.source == "mirror" and (not self.url or not self.key):
-            raise ValueError("origin 'mirror' needs url and key")
+        if self.signed == "nothing" and (self.key or self.source != "mirror"):
+            raise ValueError("signed: nothing belongs to an origin 'mirror' without key")
+        if self.source == "mirror" and not (self.url and (self.key or self.signed == "nothing")):
+            raise ValueError(
+                "origin 'mirror' needs url and key; without signatures, signed: nothing"
+            )
         if self.source != "mirror" and self.url:
             raise ValueError(f"url belongs to origin 'mirror', this is {self.source!r}")
         if (self.username or self.password) and self.source != "mirror":

@@ -10,12 +10,7 @@ streams, which hide all drivers but those of one stream: ours shows all (``modul
 are exact here. A key is imported into rpm's database by whoever comes first, and leaves with the state when
 it came with it.
 
-Of a bundle's repository nothing goes into rpm's database: rpm 4.14 (RHEL 8, SLES 15) is older than keys of its
-kind, Ed25519. dnf checks the metadata with the key's file; zypper knows keys from that database only, and takes
-the files as they are, whose hashes were checked when they came.
-
 Sources:
-    rpm-software-management/rpm, pull request 1202 of 2020 (Ed25519);
     NVIDIA driver installation guide: addresses of the CUDA repositories by distribution, key D42D0685;
     NVIDIA/cuda-repo-management, table of active public keys (README as of 2026-04): D42D0685 of amzn2023, rhel8, rhel9
     and sles15, and others for newer folders. NVIDIA/gpu-driver-container, rhel10/Dockerfile (commit 0201a90b): CDF6BA43
@@ -125,6 +120,8 @@ def mirror(vendor: Repository, url: str | None, suite: str) -> Repository:
 
 def with_key(where: Repository, name: str, key: str | None, signed: str | None) -> Repository:
     """The same with what the policy says of its key."""
+    if signed == "nothing":
+        return replace(where, key_url=None, fingerprint=None, signed=signed)
     key_url = where.key_url if key is None else key
     fetched = key_url is not None and key_url.startswith("http")
     return replace(
@@ -160,8 +157,6 @@ def is_bundled(text: str | None) -> bool:
 
 
 def sources_text(manager: str, name: str, where: Repository) -> str:
-    if manager == "zypper" and is_bundled(where.uri):
-        where = replace(where, signed="nothing")
     return _WRITTEN + rpmrepos.render_repo(
         manager,
         id=f"gpustate-{name}",
@@ -260,12 +255,6 @@ def import_key(name: str, fingerprints: tuple[str, ...]) -> Step:
         f"import the key of {name} into rpm's database",
         timeout=360,
     )
-
-
-def key_steps(name: str, uri: str | None, fingerprints: tuple[str, ...]) -> Iterator[Step]:
-    """Let rpm know the key of a repository, where it is one for rpm."""
-    if not is_bundled(uri):
-        yield import_key(name, fingerprints)
 
 
 def read_lists(manager: str, name: str, written: tuple[str, ...]) -> Step:

@@ -56,7 +56,7 @@ class Repository:
         sha256: of the key's file without its line ``Version:``; then ``fingerprint`` may be the end of it only.
         problem: why there is no such repository.
         os_id: the distribution, which the names of the packages depend on.
-        signed: of an rpm repository, what is signed with the key: packages, metadata or both.
+        signed: ``nothing``; else of an rpm repository, what is signed with the key: packages, metadata or both.
         private: an rpm repository that wants user and password.
         further: entries of the archive beside the first one: its other suites, with the components they lack.
         beside: codename of the distribution whose archive is on the same host and is not meant; empty: none.
@@ -238,7 +238,11 @@ def sources_text(where: Repository) -> str:
         suites.setdefault((one.uri, one.components, one.signed_by), []).append(one.suite)
     stanzas = (
         aptsources.render_deb822(
-            uri=uri, suite=" ".join(some), components=components, signed_by=signed_by
+            uri=uri,
+            suite=" ".join(some),
+            components=components,
+            signed_by=signed_by,
+            trusted=where.signed == "nothing",
         )
         for (uri, components, signed_by), some in suites.items()
     )

@@ -46,6 +46,7 @@ policy = Policy(
     get("driver")(version={version!r}, precompiled=False),
     get("toolkit-repository")(origin="mirror", url={toolkit!r}, key={toolkit_key!r}, signed="metadata"),
     get("container-toolkit")(),
+    without=["cdi"],  # the toolkit's packages here have no nvidia-ctk
 )
 """
 #: The distribution's repository, as the node has it: dnf checks packages, zypper the metadata.

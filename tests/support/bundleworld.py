@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rpmworld import Rpm, primary
+from signingkey import SigningKey
 
 from gpustate.bundle import rpmclosure, rpmupstream, upstream, write
 from gpustate.bundle.closure import Available, Baseline, resolve
@@ -17,7 +18,6 @@ from gpustate.bundle.manifest import BASE
 from gpustate.bundle.offers import Offers
 from gpustate.bundle.rpmclosure import Installed
 from gpustate.bundle.rpmupstream import RpmRepositorySource
-from gpustate.bundle.signing import SigningKey
 from gpustate.bundle.upstream import Index, RepositorySource
 from gpustate.resolver.rpm_bundle_nodes import parse_installed
 
@@ -49,7 +49,6 @@ class Site:
         self.cache = folder / "cache"
         self.cache.mkdir()
         self.key = SigningKey.load(folder / "upstream.pem")
-        self.signing = SigningKey.load(folder / "bundle.pem")
         rows = [stanza(name, self._file(name), needs) for name, needs in PACKAGES.items()]
         self.publish(
             [row.replace("Package: libc6", "Essential: yes\nPackage: libc6") for row in rows]
@@ -92,7 +91,7 @@ class Site:
         chosen = write.Selection(
             name, "x86_64", (), {"--package": roots or ("app",)}, stanzas, index.date
         )
-        return write.prepare([chosen], self.signing, self.cache)
+        return write.prepare([chosen], self.cache)
 
     def bundle(self, path: Path, *roots: str) -> Path:
         """A bundle that was written."""
@@ -122,7 +121,6 @@ class RpmSite:
         self.cache = folder / "cache"
         self.cache.mkdir()
         self.key = SigningKey.load(folder / "upstream.pem")
-        self.signing = SigningKey.load(folder / "bundle.pem")
         self.sums = sums
         self.publish(packages)
 
@@ -176,7 +174,7 @@ class RpmSite:
         builds = rpmclosure.resolve(Available({BASE: [offers]}), wanted, nodes)
         asked = {"--package": roots or ("app",)}
         chosen = write.Selection(name, "x86_64", (), asked, builds, offers.date)
-        return write.prepare([chosen], self.signing, self.cache)
+        return write.prepare([chosen], self.cache)
 
     def bundle(self, path: Path, *roots: str, **more: Any) -> Path:
         """A bundle that was written."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import jsonschema
 import pytest
 from bundleworld import DATE, RPMS, RpmSite, installed
 from rpmworld import Rpm
+from signingkey import SigningKey
 
 from gpustate.bundle import fetch, manifest, reading, rpmupstream
 from gpustate.bundle.rpmupstream import RpmRepositorySource
-from gpustate.bundle.signing import SigningKey
 from gpustate.errors import ConnectionFailed, RefusedError, UsageError
 
 SCHEMA = Path(manifest.__file__).parent / "schema" / "bundle.json"
@@ -61,7 +60,7 @@ def test_the_same_input_gives_the_same_bytes(site: RpmSite, tmp_path: Path, name
     pairs = [(first, second)]
     if name == "b":
         pairs = [(p, second / p.relative_to(first)) for p in first.rglob("*") if p.is_file()]
-        assert len(pairs) == 9
+        assert len(pairs) == 7
     for mine, other in pairs:
         assert mine.read_bytes() == other.read_bytes()
 
@@ -105,7 +104,6 @@ def test_elements_are_taken_over_and_lead_to_the_file_beside_the_repodata(
         ("app-1.0-1.x86_64.rpm", "remove", "missing"),
         ("repodata/primary.xml.gz", "flip", "its hash does not match the manifest"),
         ("repodata/repomd.xml", "flip", "its hash does not match the manifest"),
-        ("repodata/repomd.xml.asc", "flip", "its hash does not match the manifest"),
         ("repodata/filelists.xml.gz", "add", "not in the manifest"),
     ],
 )
@@ -123,42 +121,11 @@ def test_damage_is_found_and_named(
     assert any(said in line and file in line for line in wrong), wrong
 
 
-def test_repodata_that_somebody_signed_anew_or_packed_anew_is_found(
-    site: RpmSite, tmp_path: Path
-) -> None:
-    """Whoever changes package, repodata and manifest alike still has not got the key."""
-    path = site.bundle(tmp_path / "b")
-    forged = RpmSite(tmp_path / "other").bundle(tmp_path / "forged")
-    for name, said in (
-        ("repodata/repomd.xml.asc", "not a key pinned to it"),
-        ("repodata/primary.xml.gz", "not the signed index"),
-    ):
-        shutil.rmtree(path)
-        site.bundle(path)
-        target = path / FOLDER / name
-        if name.endswith(".asc"):
-            shutil.copy(forged / FOLDER / name, target)
-        else:
-            target.write_bytes(gzip.compress(b"<metadata/>"))
-        text = json.loads((path / "manifest.json").read_text())
-        row = next(r for r in text["targets"][0]["repositories"][0]["indexes"] if r["name"] == name)
-        row["sha256"] = _sha256(target)
-        row["size"] = target.stat().st_size
-        (path / "manifest.json").write_text(json.dumps(text))
-        (wrong,) = reading.check(reading.load(str(path)))
-        assert said in wrong
-
-
-def _sha256(path: Path) -> str:
-    done = subprocess.run(["sha256sum", str(path)], capture_output=True, text=True, check=True)
-    return done.stdout.split()[0]
-
-
 @pytest.mark.parametrize("name", ["repodata/../x", "repodata/a/b", "/repodata/x", "repodata/"])
 def test_a_manifest_may_not_lead_out_of_its_folder(site: RpmSite, name: str) -> None:
     data = json.loads(site.made().text)
     data["targets"][0]["repositories"][0]["indexes"][0]["name"] = name
-    with pytest.raises(UsageError, match="expected InRelease, Packages"):
+    with pytest.raises(UsageError, match="expected Release, Packages"):
         manifest.from_text(json.dumps(data), "x")
 
 

@@ -61,8 +61,8 @@ def test_only_what_the_node_needs_is_sent_and_then_apt_sees_nothing_else(bundle:
     assert upload.prefix == "debian12-x86_64"
     assert upload.folder == f"{BUNDLE_FOLDER}/{bundle.id}"
     assert sorted(name for name, _, _ in upload.files) == [
-        "base/InRelease",
         "base/Packages",
+        "base/Release",
         "base/app_1.0_amd64.deb",
         "base/libone_1.0_amd64.deb",
         "base/postman_1.0_amd64.deb",
@@ -71,9 +71,7 @@ def test_only_what_the_node_needs_is_sent_and_then_apt_sees_nothing_else(bundle:
     assert texts[APT_CONF] == CONF_TEXT
     assert 'Dir::Etc::sourceparts "-";' in CONF_TEXT
     lines = texts[f"{BUNDLE_FOLDER}/sources.list"].splitlines()[1:]
-    assert lines == [
-        f"deb [signed-by={BUNDLE_FOLDER}/key.asc] file:{BUNDLE_FOLDER}/{bundle.id}/base /"
-    ]
+    assert lines == [f"deb [trusted=yes] file:{BUNDLE_FOLDER}/{bundle.id}/base /"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The key that signs the repositories of bundles: generated once, without GnuPG.
+"""A key that signs repositories in tests: generated once, without GnuPG.
 
 Ed25519 signatures are deterministic, so the same packages and the same key give the same bytes. The time in a
 signature is a parameter. Certificate and signatures have version 4, which every release of gpgv reads.
@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gpustate.errors import UsageError
 
-IDENTITY = "gpustate bundle"
+IDENTITY = "gpustate tests"
 _EDDSA, _SHA512 = 22, 10
 _CURVE = bytes.fromhex("092b06010401da470f01")
 #: Creation time of every such key, so that the fingerprint depends on the key alone.
