@@ -70,7 +70,7 @@ TABLE = (
         ("rocky9",),
         Level.SIMULATED,
         ("node/test_rpm_driver.py", "node/test_rpm_components.py"),
-        "real rpm and dnf on Debian's kernel and libraries",
+        "real rpm and dnf on Debian's kernel and libraries; packages with the relations of NVIDIA's spec files",
     ),
     Support(
         Kind.DISTRIBUTION,
@@ -105,6 +105,7 @@ TABLE = (
         ),
         Level.RECORDED,
         ("unit/states/test_rpm_driver.py", "unit/states/test_rpm_families.py"),
+        "package sets of real machines; keys and layouts from NVIDIA's repositories; Oracle Linux with UEK, too",
     ),
     Support(
         Kind.DISTRIBUTION,
@@ -112,6 +113,7 @@ TABLE = (
         ("sles16", "opensuse-leap15", "opensuse-leap16"),
         Level.RECORDED,
         ("unit/states/test_rpm_driver.py", "unit/states/test_rpm_families.py"),
+        "package sets of real machines; keys and layouts from NVIDIA's repositories",
     ),
     Support(
         Kind.DISTRIBUTION,
@@ -119,6 +121,7 @@ TABLE = (
         ("amzn2023",),
         Level.RECORDED,
         ("unit/states/test_rpm_driver.py", "unit/states/test_rpm_families.py"),
+        "package sets of real machines; keys and layouts from NVIDIA's repositories",
     ),
     Support(
         Kind.SCHEDULER,

@@ -3,7 +3,7 @@
 # be asked. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not count, BUNDLE is a folder of a node
 # that sees a bundle only.
 [ ! -d "$BUNDLE" ] || exit 0
-R=$T; RPM_WAIT_S=10; PM=$pm; AGAIN=; DNF="timeout -k 2 90 ${DNF:-dnf}"; ZYPPER="timeout -k 2 90 ${ZYPPER:-zypper}"
+R=$T; RPM_WAIT_S=10; PM=$pm; AGAIN=; DNF="timeout -k 2 50 ${DNF:-dnf}"; ZYPPER="timeout -k 2 50 ${ZYPPER:-zypper}"
 rpm_dnf() {
   if [ -d "$R/dnf-plugins" ]; then set -- --setopt=pluginconfpath="$R/dnf-plugins" "$@"; fi
   COLUMNS=250 $DNF --assumeno --color=never --setopt=install_weak_deps=0 --setopt=clean_requirements_on_remove=0 \

@@ -9,6 +9,7 @@ with the probes.
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,56 @@ PLUGIN = Rpm(
     more="%post\ncp -r /srv/versionlock/. /\n",
 )
 BASE = [rpmnodes.BASE, *OTHERS]
+V = f"3:{NEW}"
+FULL = f"{V}-1.el9"
+#: Twins of a repository in which one thing is wrong: packages that it lacks, by pattern, what it has instead, and what the
+#: plan says. A package of the site's own, or a line of dnf.conf, may be what is in the way.
+TWINS: dict[str, dict[str, tuple[str, tuple[Rpm, ...], str]]] = {
+    "rocky": {
+        "a library renamed": (
+            f"libnvidia-ml-{NEW}*.x86_64",
+            (Rpm("libnvidia-ml1", FULL),),
+            f"nothing provides libnvidia-ml(x86-64) = {FULL} needed by nvidia-driver-cuda-libs",
+        ),
+        "a relation tightened": (
+            f"nvidia-driver-cuda-{NEW}*",
+            (Rpm("nvidia-driver-cuda", FULL, ("nvidia-persistenced = 3:580.999.99",)),),
+            "nothing provides nvidia-persistenced = 3:580.999.99 needed by nvidia-driver-cuda",
+        ),
+        "DKMS too old": (
+            f"kmod-nvidia-open-dkms-{NEW}*",
+            (Rpm("kmod-nvidia-open-dkms", FULL, ("dkms >= 9",), (f"nvidia-kmod = {V}",)),),
+            "nothing provides dkms >= 9 needed by kmod-nvidia-open-dkms",
+        ),
+        "another architecture alone": (
+            f"nvidia-driver-cuda-libs-{NEW}*.x86_64",
+            (),
+            f"nothing provides nvidia-driver-cuda-libs(x86-64) = {V} needed by nvidia-driver-cuda",
+        ),
+        "a package lost": (
+            f"nvidia-kmod-common-{NEW}*",
+            (),
+            f"nothing provides nvidia-kmod-common = {V} needed by",
+        ),
+    },
+    "sles": {
+        "a library renamed": (
+            f"libnvidia-ml-{NEW}*",
+            (Rpm("libnvidia-ml1", f"{NEW}-1"),),
+            f"nothing provides libnvidia-ml = {NEW} needed by nvidia-compute-G06",
+        ),
+        "no DKMS": (
+            "dkms-*",
+            (),
+            "nothing provides dkms needed by nvidia-open-driver-G06",
+        ),
+        "a relation tightened": (
+            f"nvidia-compute-utils-G06-{NEW}*",
+            (Rpm("nvidia-compute-utils-G06", f"{NEW}-1", ("nvidia-persistenced = 580.999.99",)),),
+            "nothing provides nvidia-persistenced = 580.999.99 needed by nvidia-compute-utils-G06",
+        ),
+    },
+}
 DKMS = {
     "rocky": ("kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"),
     "sles": ("nvidia-open-driver-G06", "nvidia-driver-G06"),
@@ -214,7 +265,7 @@ GROUPS = [
     (distribution, group)
     for distribution in ("rocky", "sles")
     for group in ("whole-set", "updates", "toolkits", "built-modules", "broken-modules")
-] + [("rocky", "copies"), ("rocky", "minimal")]
+] + [("rocky", "copies"), ("rocky", "minimal"), ("rocky", "twins"), ("sles", "twins")]
 TAKEN = share("driver with rpm", GROUPS, most=2)
 
 
@@ -285,9 +336,9 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     after = trial.said(
         "rpm -qa | grep -v gpg-pubkey | sort; cat /etc/zypp/locks /etc/dnf/plugins/versionlock.list"
     )
-    # Kernel headers stay: other modules are built with them.
-    assert {row for row in after.splitlines() if "kernel" not in row} == {
-        row for row in before.splitlines() if "kernel" not in row
+    # Kernel headers and DKMS stay: other modules are built with them.
+    assert {row for row in after.splitlines() if not row.startswith(("kernel", "dkms"))} == {
+        row for row in before.splitlines() if not row.startswith(("kernel", "dkms"))
     }
 
 
@@ -425,3 +476,42 @@ def test_what_a_minimal_node_lacks_is_named_or_brought(trial: Trial) -> None:
     assert "changed=1" in trial.summary("apply", wanted)
     trial.is_whole(NEW, DKMS["rocky"][0])
     assert "changed=0" in trial.summary("apply", wanted)
+
+
+@of_group("twins")
+def test_a_repository_with_one_thing_wrong_is_refused_by_the_plan_with_the_right_words(
+    trial: Trial,
+) -> None:
+    wanted = f"version='{NEW}', precompiled=False, module_type='open'"
+    before = trial.said("rpm -qa | sort")
+    whole = trial.packages
+    for number, (name, (lacking, instead, words)) in enumerate(TWINS[trial.distribution].items()):
+        twin = Repository(trial.folder / f"twin{number}", whole.key, whole.home)
+        subprocess.run(["cp", "-rl", str(whole.folder), str(twin.folder)], check=True)
+        removed = list(twin.folder.glob(f"{lacking}.rpm"))
+        assert removed, name
+        for file in removed:
+            file.unlink()
+        shutil.rmtree(twin.folder / "repodata")
+        (twin.folder / "modules.yaml").unlink(missing_ok=True)
+        build(instead, twin.folder, trial.folder / f"{number}.build")
+        twin.index()
+        rpmnodes.copy(trial.node, twin)
+        planned = str(trial.run("plan", wanted, status=5))
+        assert words in planned, f"{name}: {planned[-3000:]}"
+    # What is installed or set on the node may be in the way, too.
+    rpmnodes.copy(trial.node, whole)
+    other = DKMS[trial.distribution][0]
+    site = Rpm("site-tools", "1.0-1", conflicts=(other,), arch="noarch")
+    (trial.folder / "site").mkdir()
+    build([site], trial.folder / "site", trial.folder / "site.build")
+    subprocess.run(
+        f"cp {trial.folder}/site/*.rpm {trial.node.root}/root/site.rpm", shell=True, check=True
+    )
+    trial.node.run("rpm -i --nosignature /root/site.rpm")
+    planned = str(trial.run("plan", wanted, status=5))
+    assert "site-tools" in planned
+    assert "remove the package that is in the way" in planned
+    trial.node.run("rpm -e site-tools")
+    trial.run("plan", wanted)
+    assert trial.said("rpm -qa | sort") == before

@@ -21,6 +21,7 @@ from typing import Any
 from rpmworld import Rpm
 
 from gpustate.formats import kernelnames
+from gpustate.formats.rpm import with_epoch
 from gpustate_lab.sim import cuda_packages, driver_packages, node_packages
 from gpustate_lab.sim.deb import Entry, Link, Package, Program
 from gpustate_lab.sim.native import Builder, run
@@ -375,6 +376,8 @@ def stream(name: str, packages: Iterable[Rpm]) -> dict[str, Any]:
         "summary": "x",
         "description": "x",
         "license": {"module": ["none"]},
-        "artifacts": {"rpms": [f"{one.name}-{one.version}.{one.arch}" for one in packages]},
+        "artifacts": {
+            "rpms": [f"{one.name}-{with_epoch(one.version)}.{one.arch}" for one in packages]
+        },
     }
     return {"document": "modulemd", "version": 2, "data": data}
