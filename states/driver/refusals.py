@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from gpustate.formats import driverset, nvreg, package_errors
@@ -122,7 +123,7 @@ def unsolvable(observed: Observed, version: str) -> str:
     line, move = package_errors.find_error(observed.unsolvable) or (observed.unsolvable, "")
     line = line.removeprefix("error: ")
     epel = _EPEL.get(observed.os_id)
-    if "dkms" in line and "nothing provides" in line and epel:
+    if epel and re.search(r"nothing provides '?dkms\b", line):
         move = f"it is in EPEL; run on the node: {epel}"
     return f"{observed.manager} cannot install driver {version}: {line}" + (move and f"; {move}")
 

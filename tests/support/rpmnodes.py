@@ -53,8 +53,8 @@ class Repository:
         build(packages, self.folder, scratch)
         self.index(modules=modules, patches=patches)
 
-    def index(self, *, modules: str = "", patches: str = "") -> None:
-        index(self.folder, modules=modules, patches=patches)
+    def index(self, *, modules: str = "", patches: str = "", primary: Path | None = None) -> None:
+        index(self.folder, modules=modules, patches=patches, primary=primary)
         data = self.folder / "repodata/repomd.xml"
         data.with_suffix(".xml.asc").unlink(missing_ok=True)
         self._gpg("--armor", "--detach-sign", str(data))
@@ -97,9 +97,9 @@ def become(node: Node, distribution: str, repository: Repository) -> None:
     node.run(["rpm", "-i", "--nosignature", f"/srv/nvidia/{bash}"])
 
 
-def copy(node: Node, repository: Repository) -> None:
+def copy(node: Node, repository: Repository, place: str = "srv/nvidia") -> None:
     """Bring what is in the repository to the node."""
-    target = node.root / "srv/nvidia"
+    target = node.root / place
     subprocess.run(["rm", "-rf", str(target)], check=True)
     subprocess.run(["cp", "-r", str(repository.folder), str(target)], check=True)
 

@@ -191,9 +191,23 @@ def _do(*words: str) -> None:
     assert done.returncode == 0, f"{words[0]}: {done.stderr[-800:]}"
 
 
-def index(folder: Path, *, zstd: bool = False, modules: str = "", patches: str = "") -> None:
-    """Write the repodata of a folder with createrepo_c; its own zstd is newer than Debian's."""
+def index(
+    folder: Path,
+    *,
+    zstd: bool = False,
+    modules: str = "",
+    patches: str = "",
+    primary: Path | None = None,
+) -> None:
+    """Write the repodata of a folder with createrepo_c; its own zstd is newer than Debian's.
+
+    Args:
+        primary: what it says of packages, in place of those that are there.
+    """
     _do("createrepo_c", "-q", str(folder))
+    if primary is not None:
+        _do("modifyrepo_c", "--remove", "primary", str(folder / "repodata"))
+        _do("modifyrepo_c", "--mdtype=primary", str(primary), str(folder / "repodata"))
     if modules:
         file = folder / "modules.yaml"
         file.write_text(modules)

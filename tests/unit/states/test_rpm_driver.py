@@ -488,6 +488,17 @@ def test_what_the_solver_says_is_whole_where_nobody_knows_it() -> None:
     assert node.unsolvable in (state.refuse(state.probe(node)) or "")
 
 
+def test_what_dkms_packages_want_beside_dkms_is_not_in_epel() -> None:
+    node = stocked("rocky", "9.6", EL9)
+    node.unsolvable = NO_DKMS.replace("dkms >= 3.1.8", "nvidia-kmod-common = 3:595.91.07")
+    state = DriverInstalled()
+    why = state.refuse(state.probe(node)) or ""
+    assert (
+        "nothing provides nvidia-kmod-common = 3:595.91.07 needed by kmod-nvidia-open-dkms" in why
+    )
+    assert "epel-release" not in why
+
+
 def test_a_set_that_is_there_is_not_solved_again() -> None:
     node = stocked("rocky", "9.6", EL9)
     node.unsolvable = NO_DKMS
