@@ -391,7 +391,8 @@ class ScheduledMaintenance:
                     f"{scheduler.title}: {member.name} was returned to service by someone else during the change; "
                     "restart workloads that have begun on it since"
                 )
-            scheduler.refresh(member, subject.facts, say, _never)
+            if not subject.facts.without_driver:  # otherwise there is nothing that could offer GPUs
+                scheduler.refresh(member, subject.facts, say, _never)
         return tuple(notes)
 
     def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
@@ -461,7 +462,7 @@ class ScheduledMaintenance:
             if member.hold is None:
                 return ""
         try:
-            if hold.phase != "left":
+            if hold.phase != "left" and not subject.facts.without_driver:
                 scheduler.refresh(member, subject.facts, say, _never)
             say(f"releasing {member.name}, which run {hold.run} left out of service")
             reason = scheduler.release(member)

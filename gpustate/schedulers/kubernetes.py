@@ -88,8 +88,6 @@ _FAILED_S = 30.0
 #: Clocks that differ by more are wrong.
 _SKEW_S = 60.0
 _REFRESH_S = 180.0
-#: Seconds within which a kubelet reports that the device plugin has stopped: its report is sent every ten.
-_WITHDRAWN_S = 30.0
 
 
 @dataclass(slots=True)
@@ -468,11 +466,7 @@ class Kubernetes:
                 self._events.record(node, reason, text)
 
     def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
-        """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for Ready and GPUs.
-
-        Without a driver, wait until it offers no GPU: the kubelet would reject a pod that was scheduled before, which
-        stays behind as ``UnexpectedAdmissionError``.
-        """
+        """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for Ready and GPUs."""
         self._report(member, node_events.CHANGED, "changed and validated")
         self._resume(member)
         old = {
@@ -487,13 +481,12 @@ class Kubernetes:
                 self._api.delete(pod)
             except RefusedRequest as error:
                 raise with_rule(error) from None
-        deadline = self._clock() + (_WITHDRAWN_S if facts.without_driver else _REFRESH_S)
+        deadline = self._clock() + _REFRESH_S
         while True:
             waits = self._refreshing(member, facts, set(old))
-            late = self._clock() > deadline
-            if not waits or (late and facts.without_driver):
+            if not waits:
                 return
-            if late:
+            if self._clock() > deadline:
                 raise NotRefreshedError(
                     f"{self.title}: Node {member.name} is not ready for GPU pods {_REFRESH_S:g} s after the change: {waits}",
                     fix="on it: journalctl -u kubelet, and the log of NVIDIA's device plugin; then gpustate apply again",
@@ -509,8 +502,6 @@ class Kubernetes:
             return "its kubelet has not reported since the boot"
         if (before is None or before.ready_before) and not eviction.is_ready(node):
             return "the Node is not Ready"
-        if facts.without_driver:
-            return "it still offers GPUs" if cluster_pods.allocatable(node) else ""
         pods = [one for one in self._api.pods_on(member.name) if eviction.is_operand(one)]
         for pod in pods:
             if str(pod["metadata"]["uid"]) in old:

@@ -595,7 +595,7 @@ class Slurm:
 
     def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
         """Wait until slurmd has registered with as many GPUs as it has to have, if it did before."""
-        if member.hold is None or not member.ready or facts.without_driver:
+        if member.hold is None or not member.ready:
             return
         until = self._clock() + _REGISTER_S
         booted = self._boot_ids.get(member.name, facts.boot_id) != facts.boot_id

@@ -9,7 +9,7 @@ import pytest
 
 from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
-from gpustate.core.facts import NodeFacts
+from gpustate.core.facts import NodeFacts, PciGpu
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Preview, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError, UsageError
@@ -314,6 +314,21 @@ def test_a_rollback_that_cannot_be_drained_leaves_the_node_held() -> None:
     with pytest.raises(NotDrainedError, match="n1 stays out of service"):
         found.begin(subject(), said, never)
     assert scheduler.calls[-1] == "note failed"
+
+
+def test_gpus_of_a_node_whose_driver_was_removed_are_not_waited_for() -> None:
+    fails: dict[str, Exception] = {"refresh": NotRefreshedError("offers no GPU")}
+    scheduler = FakeScheduler(fails=fails)
+    found = maintenance(Kubernetes=scheduler)
+    before = subject()
+    found.begin(before, said, never)
+    gpu = PciGpu("0000:1b:00.0", "2330", "030200", None)
+    after = replace(before, facts=replace(before.facts, pci=(gpu,)))
+    assert found.end(after, "", said) == ()
+    assert scheduler.calls[-2:] == ["note validating", "release"]
+    scheduler.current = LEFT
+    assert found.end(after, "", said) == ()
+    assert scheduler.calls[-2:] == ["note validating", "release"]
 
 
 @pytest.mark.parametrize(

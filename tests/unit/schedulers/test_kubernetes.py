@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.drain import DrainPolicy, EvictionRules
-from gpustate.core.facts import NodeFacts, PciGpu
+from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
 from gpustate.formats import masking
 from gpustate.schedulers import kubernetes
@@ -459,30 +458,6 @@ def test_a_node_that_was_not_ready_before_is_not_waited_for(api: FakeApi) -> Non
     found = scheduler(api)
     held = found.hold(found.member(facts(), "gpu1"), WHY)
     found.refresh(held, facts(), print, lambda: False)
-
-
-def test_without_a_driver_a_node_is_released_when_it_offers_no_gpu(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
-    found = scheduler(api)
-    held = found.hold(found.member(facts(), "gpu1"), WHY)
-    removed = replace(facts(), pci=(PciGpu("0000:01:00.0", "2330", "030200", None),))
-    assert removed.without_driver
-    asked: list[str] = []
-    read = api.node
-
-    def node(name: str) -> Json:
-        asked.append(name)
-        if len(asked) == 5:
-            api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "0"}
-        return read(name)
-
-    monkeypatch.setattr(api, "node", node)
-    found.refresh(held, removed, print, lambda: False)
-    assert len(asked) == 5
-    api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
-    found.refresh(held, removed, print, lambda: False)  # a plugin of others may never stop
 
 
 def test_labels_that_another_tool_left_paused_are_told(api: FakeApi) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.core.drain import DrainPolicy
-from gpustate.core.facts import NodeFacts, PciGpu
+from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
 from gpustate.formats.slurm import hostlist
 from gpustate.schedulers.base import (
@@ -499,8 +499,6 @@ def test_a_change_after_which_slurmd_does_not_register_as_before_has_failed(
     # What did not answer before is not the change's fault.
     scheduler.refresh(replace(member, ready=False), FACTS, print, lambda: False)
     scheduler.refresh(replace(member, hold=None), FACTS, print, lambda: False)
-    removed = replace(FACTS, pci=(PciGpu("0000:1b:00.0", "2330", "030200", None),))
-    scheduler.refresh(member, removed, print, lambda: False)
 
 
 def test_nodes_without_gpus_in_slurm_conf_do_not_count() -> None:
