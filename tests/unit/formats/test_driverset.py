@@ -26,6 +26,9 @@ MEMBERS = {
     ("nvidia-cuda-toolkit", "11.8.89~11.8.0-5"): False,
     ("nvidia-gds", "12.9.1-1"): False,
     ("nvlsm", "2025.10.11-1"): False,
+    ("nvlink5", "580.95.05-1"): True,
+    ("nvidia-open-570.158.01", "570.158.01-1"): True,
+    ("nvidia-firmware-580", "580.105.08-0ubuntu1"): True,
     ("datacenter-gpu-manager-4-core", "1:4.4.1-1"): False,
 }
 
