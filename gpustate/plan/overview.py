@@ -290,7 +290,9 @@ def _effects(one: Group, *, certain: bool) -> str:
     levels: dict[str, dict[str, str]] = {}
     sure = {effect.disruption for effect in one.effects if effect.certain}
     for effect in one.effects:
-        if effect.certain == certain and (certain or effect.disruption not in sure):
+        if effect.certain == certain and (
+            certain or effect.condition or effect.disruption not in sure
+        ):
             level = levels.setdefault(effect.disruption.word, {})
             condition = effect.condition and f", only if {effect.condition}"
             level.setdefault(effect.state, f"{effect.state}{condition}")

@@ -28,8 +28,8 @@ def node(name: str, *, mig: bool, pods: tuple[str, ...]) -> NodeResult:
                 "mig",
                 Outcome.KNOWN_AFTER,
                 known_after=("driver",),
-                worst=Disruption.RESET,
-                condition="the MIG mode of a GPU changes",
+                worst=Disruption.DRAIN,
+                condition="the driver's reload has deleted the layout, which is then created again",
             )
         )
     workloads = (*((pod, "is evicted") for pod in pods), ("DaemonSet nvidia/plugin", RESTARTED))
@@ -79,8 +79,8 @@ def test_the_first_page_of_an_upgrade_answers_a_change_board(kind: str) -> None:
         assert "DaemonSet nvidia/plugin, nvidia-persistenced.service" in group, "what restarts"
         assert re.search(r"(?i)reboots:? none", group), "what reboots"
         assert CORDONED in group
-    assert "only if the MIG mode of a GPU changes" in a
-    assert "MIG mode" not in b, "the group without MIG"
+    assert "mig, only if the driver's reload has deleted the layout" in a
+    assert "layout" not in b, "the group without MIG"
     assert "team/train-0 (is evicted)" in a, "who is disturbed, by name"
     assert "team/train-1 (is evicted), team/web (is evicted)" in a
     assert "infer/x (is evicted)" in b
