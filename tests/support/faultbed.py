@@ -221,7 +221,9 @@ class Bed:
     def apply(self, names: Sequence[str]) -> Ended:
         """Run ``gpustate apply`` over some nodes; fails when it does not end in time."""
         words = [GPUSTATE, "apply", "policy.py", "-i", "inventory.yml", "--yes", "-o", "json"]
+        # All in one wave: a look for the waves has a connection of its own, on which the faults would be.
         words += ["-l", ":".join(names), "--forks", str(len(names))]
+        words += ["--serial", "100%", "--max-unavailable", "100%"]
         paths = os.pathsep.join((str(SUPPORT), *sys.path))
         began = time.monotonic()
         process = subprocess.Popen(
