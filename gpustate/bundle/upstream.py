@@ -122,7 +122,11 @@ class Index(Offers):
             if name is None:
                 continue
             one = Stanza(part.strip("\n"), uri, source)
-            if self.architecture and one.field("Architecture") not in ("", "all", self.architecture):
+            if self.architecture and one.field("Architecture") not in (
+                "",
+                "all",
+                self.architecture,
+            ):
                 continue  # a flat repository has several
             if driverset.may_be_member(name[1]) and driverset.succeeded_by(
                 name[1], one.field("Depends")

@@ -106,7 +106,8 @@ def test_a_real_set_stays_as_it_is(number: int) -> None:
     verdict, installed = VERDICTS[number], members(number)
     assert verdict is not None
     offers = {name: (full,) for name, full in installed.items()}
-    target = moved(number, *verdict[1:], offers)
+    _, version, module_type = verdict
+    target = moved(number, version, module_type, offers)
     remains = REMAINS.get(number, "none")
     gone = {
         n

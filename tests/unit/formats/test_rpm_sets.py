@@ -65,7 +65,7 @@ def moved(
     scheme = next(one for one in driverschemes.of(os_id) if one.has(branch) and one.dkms)
     kinds = [scheme.required(branch, "open", full=f, prebuilt=False) for f in (False, True)]
     names = {*kinds[0], *kinds[1], *scheme.wanted, *offers}
-    available = {n: (v,) for n, v in installed.items()}
+    available: dict[str, tuple[str, ...]] = {n: (v,) for n, v in installed.items()}
     for one in names:
         available[one] = (*available.get(one, ()), build)
     return driverset.target(
@@ -99,7 +99,7 @@ def test_fabric_manager_and_its_like_move_back_under_their_old_names() -> None:
     os_id, installed = members("al2023-570-eks")
     scheme = driverschemes.of(os_id)[0]
     newer = {BESIDE.get(n, n): "3:595.91.07-1.amzn2023" for n in installed}
-    available = {n: (v,) for n, v in newer.items()}
+    available: dict[str, tuple[str, ...]] = {n: (v,) for n, v in newer.items()}
     for name, version in installed.items():
         available[name] = (*available.get(name, ()), version)
     back = driverset.target(
