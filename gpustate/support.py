@@ -27,7 +27,7 @@ class Level(Enum):
 
 
 MEANINGS = {
-    Level.REAL: "booted nodes run it itself, with the packages of its project; only GPUs are simulated",
+    Level.REAL: "booted nodes run it itself, with the packages of its project; GPUs, NVIDIA's driver packages and kernels are simulated",
     Level.SIMULATED: "booted nodes with real systemd, sshd and package manager; the distribution's name, or the "
     "runtime, is simulated",
     Level.RECORDED: "decisions and steps are tested against recorded output; no node has run it",

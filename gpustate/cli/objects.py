@@ -17,7 +17,6 @@ from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
-from gpustate.manifests.components import device_plugin
 from gpustate.manifests.kinds import NODE, title
 from gpustate.manifests.ownership import NFD_DEFINITION
 from gpustate.manifests.settings import ClusterObjects
@@ -46,7 +45,7 @@ _FEATURE_DEFINITION = f"customresourcedefinition/{NFD_DEFINITION}"
 _FEATURE_WORKER = "-node-feature-discovery-worker"
 #: Offers the GPUs where there is no device plugin.
 _DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
-_OFFERING = (f"daemonset/{device_plugin.NAME}", _DRA_PLUGIN)
+_OFFERING = ("daemonset/nvidia-device-plugin-daemonset", _DRA_PLUGIN)
 
 
 #: Options of verbs that remove objects of clusters.

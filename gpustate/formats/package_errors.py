@@ -159,6 +159,10 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"(Depends|Breaks|Conflicts): \S.* but (it is not installable|\S+ is (to be )?installed)",
         _UNMET,
     ),
+    (
+        r": (Breaks|Conflicts): \S",
+        "the first package named is in the way: remove it, or choose another version, then apply again",
+    ),
     (r"have unmet dependencies", _UNMET),
     (
         r"held broken packages|generated breaks|Unable to satisfy|impossible situation|"

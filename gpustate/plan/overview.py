@@ -329,7 +329,7 @@ def closing(view: Overview) -> list[tuple[str, str]]:
     if command:
         words = document["context"]["retry"]
         by_default = words[1] == "upgrade" and "--no-rollback-on-failure" not in words
-        failed = "stays out of service; nothing is rolled back without --rollback-on-failure"
+        failed = "stays out of service; a failed package step is undone, other changes only with --rollback-on-failure"
         if by_default or "--rollback-on-failure" in words:
             failed = "is rolled back and returned to service"
             failed += ", with the other nodes of its wave" if rollout else ""
@@ -339,7 +339,7 @@ def closing(view: Overview) -> list[tuple[str, str]]:
             ("failure", f"a node whose change fails {failed}"),
             (
                 "way back",
-                f"{command} (RUN as apply prints it; --dry-run shows what it costs; restores {text}{stay})",
+                f"{command} (RUN as the run prints it; --dry-run shows what it costs; restores {text}{stay})",
             ),
         ]
     return rows

@@ -2,6 +2,8 @@
 # Prints what dnf or zypper has against installing WANT and removing GO, as its solver says it; nothing if it has nothing, or cannot
 # be asked. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not count, BUNDLE is a folder of a node
 # that sees a bundle only.
+# shellcheck disable=SC2034 # rpm_open reads them
+# shellcheck disable=SC2154 # pm: the preview sets it
 [ ! -d "$BUNDLE" ] || exit 0
 R=$T; RPM_WAIT_S=10; PM=$pm; AGAIN=; DNF="timeout -k 2 50 ${DNF:-dnf}"; ZYPPER="timeout -k 2 50 ${ZYPPER:-zypper}"
 rpm_dnf() {

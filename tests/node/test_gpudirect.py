@@ -63,7 +63,7 @@ DRIVER_PACKAGES = {
     ),
     "ubuntu": (
         *("nvidia-dkms-580-open", "nvidia-kernel-source-580-open", "nvidia-kernel-common-580"),
-        *(f"nvidia-firmware-580-{DRIVER}", "nvidia-modprobe"),
+        *("nvidia-firmware-580", "nvidia-modprobe"),
     ),
 }
 OFED = "doca-ofed mlnx-ofed-kernel-dkms ofed-scripts"

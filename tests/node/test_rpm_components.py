@@ -45,6 +45,7 @@ PROVES = {
 DRIVER_PACKAGES = (
     *("nvidia-kernel-open-dkms", "nvidia-kernel-support", "firmware-nvidia-gsp", "nvidia-smi"),
     *("libnvidia-ml1", "libcuda1", "libnvidia-ptxjitcompiler1", "nvidia-modprobe"),
+    *("libnvidia-gpucomp", "libnvidia-nvvm4", "libnvidia-nvvm704"),
 )
 NIC = {
     "pci_address": "0000:05:00.0",

@@ -600,7 +600,10 @@ class Tree(Node):
             self.put(f"{folder}/kubelet_internal_checkpoint", json.dumps(data))
         if world.node is not None:
             self.put("etc/kubernetes/kubelet.conf", "")
-            self.prints("kubectl", json.dumps(world.node, indent=2) + "\n")
+            self.put("answers/kubectl.out", json.dumps(world.node, indent=2) + "\n")
+            # The real one keeps a cache in the home directory otherwise, and explain writes nothing there.
+            cacheless = 'case "$*" in *--cache-dir=/dev/null*) cat @TREE@/answers/kubectl.out ;; *) exit 1 ;; esac\n'
+            self.program("kubectl", cacheless)
 
     def _nvml(self) -> str:
         nvml = self.world.nvml

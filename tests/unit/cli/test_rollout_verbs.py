@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from commandline import Cli, Done
+
+from gpustate.cli.apply import show_result
 
 STATES = 'states = ["filestates:LightFirst"]\n'
 HOST = "ansible_connection: local, gpustate_state_folder"
@@ -209,3 +212,19 @@ def test_help_has_its_options_below_headings(gpustate: Cli) -> None:
         assert common | more <= set(headings)
         options = shown.partition("\nOptions:\n")[2].partition("\n\n")[0]
         assert sum(line.startswith("  -") for line in options.splitlines()) <= 9, options
+
+
+@pytest.mark.parametrize(("verb", "reminded"), [("upgrade", True), ("apply", False)])
+def test_an_upgrade_ends_with_the_version_that_the_policy_still_names(
+    verb: str, reminded: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["gpustate", verb, "policy.yaml", "-i", "hosts.yml"]
+    document = {"verb": verb, "run": "r", "nodes": [], "context": {"retry": words}}
+    changed = SimpleNamespace(changed=True)
+    result = SimpleNamespace(document=document, run="r", nodes=[changed], summary="nodes=1")
+    for name in ("stopped", "skipped", "interrupted"):
+        setattr(result, name, "")
+    show_result(cast("Any", result), {"output": "text", "diff": False})
+    said = capsys.readouterr().out
+    assert "Way back: gpustate rollback r -i hosts.yml\n" in said
+    assert ("Set the version in the policy too" in said) is reminded

@@ -90,7 +90,7 @@ def test_the_first_page_of_an_upgrade_answers_a_change_board(kind: str) -> None:
 
 
 def test_what_becomes_of_a_failed_node_depends_on_the_command() -> None:
-    words = "nothing is rolled back without --rollback-on-failure"
+    words = "other changes only with --rollback-on-failure"
     assert words in first_page(upgrade("--no-rollback-on-failure"), "text")
     assert words not in first_page(upgrade(), "text")
 

@@ -94,8 +94,8 @@ def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_p
           note      old
           in use    2 pods of a
             gpu2      a/train-0 (is evicted), a/train-1 (is waited for, 60 s at most)
-        failure   a node whose change fails stays out of service; nothing is rolled back without --rollback-on-failure
-        way back  gpustate rollback RUN -i hosts (RUN as apply prints it; --dry-run shows what it costs; restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)
+        failure   a node whose change fails stays out of service; a failed package step is undone, other changes only with --rollback-on-failure
+        way back  gpustate rollback RUN -i hosts (RUN as the run prints it; --dry-run shows what it costs; restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)
 
         Changes:
         gpu1  at worst: reboot (after a drain), on a condition
