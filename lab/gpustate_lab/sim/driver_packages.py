@@ -8,7 +8,7 @@ Sources:
     NVIDIA driver-installation-guide 615: package names of Debian 12 and 13, pinning packages.
     NVIDIA driver-installation-guide 615: fabric manager and IMEX lose the branch suffix with R580.
     Debian's nvidia-graphics-drivers: which package holds what; names of the distribution's own.
-    dpkg's lists of machines with NVIDIA's repository for Debian (tests/data/dpkg/sets.txt, collected 2026-11-28): names of
+    dpkg's lists of machines with NVIDIA's repository for Debian (tests/data/driver-sets/deb, collected 2026-11-28): names of
     libraries, i386 copies. Packages index of cuda-drivers 595.58.03 in public notes: relations of metapackages.
 """
 

@@ -21,7 +21,7 @@ Sources:
     NVIDIA's repository for ubuntu2404, file names in public scripts, read 2026-11-25: revisions of
     nvidia-utils-570_570.133.20-0ubuntu1, nvidia-fabricmanager-570_570.211.01-1, nvidia-fabricmanager_580.65.06-1,
     nvidia-imex_580.159.04-1ubuntu1, cuda-drivers-580_580.159.03-1ubuntu1. dpkg's lists of machines with it
-    (tests/data/dpkg/sets.txt, collected 2026-11-28): firmware, libnvidia-gpucomp, i386 copies, sets without nvidia-utils. Relations of its nvidia-driver-570-open
+    (tests/data/driver-sets/deb, collected 2026-11-28): firmware, libnvidia-gpucomp, i386 copies, sets without nvidia-utils. Relations of its nvidia-driver-570-open
     570.172.08-0ubuntu1, as apt lists them in public notes, read 2026-11-26: all of the same version.
 """
 

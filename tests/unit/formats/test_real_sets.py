@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from gpustate.formats import dpkg, driverset
 from gpustate.formats.driverset import OPEN, PROPRIETARY
 
-_TEXT = (Path(__file__).parents[2] / "data/dpkg/sets.txt").read_text()
+_SETS = Path(__file__).parents[2] / "data/driver-sets/deb"
 VENDOR_DEBIAN, DEBIAN = "NVIDIA's repository for Debian", "Debian's archive"
 VENDOR, VENDOR_580 = "NVIDIA's repository for Ubuntu", "NVIDIA's repository for Ubuntu, up to 580"
 UBUNTU, SERVERS = "Ubuntu's archive, for desktops", "Ubuntu's archive"
@@ -30,7 +29,6 @@ VERDICTS = {
     15: (UBUNTU, "595.71.05", OPEN),
     16: (UBUNTU, "595.84", PROPRIETARY),
     20: (VENDOR, "595.58.03", OPEN),
-    23: None,
     24: (VENDOR_580, "580.105.08", PROPRIETARY),
     28: (UBUNTU, "550.120", PROPRIETARY),
     29: (UBUNTU, "580.178.04", OPEN),
@@ -49,21 +47,21 @@ PREBUILT = {11, 13, 16, 28, 29, 43, 44}
 REMAINS = {12: "550.163.01", 41: "535.161.07"}
 
 
+def lines_of(number: int) -> list[str]:
+    name = "noble-550-server-container" if number == 44 else f"public-{number:02}"
+    return (_SETS / f"{name}.txt").read_text().splitlines()
+
+
 def rows(number: int, status: str = "ii ") -> str:
     """Rows of ``dpkg-query`` of one machine."""
-    body = _TEXT.partition(f"\n== {number}: ")[2].partition("\n==")[0].partition("\n")[2]
-    native = "arm64" if number == 13 else "amd64"
-    lines = [f"dpkg|{native}|1.22.6|ii "]
-    for line in filter(None, body.splitlines()):
-        version, _, names = line.partition(": ")
-        for full in names.split():
-            name, _, arch = full.partition(":")
-            lines.append(f"{name}|{arch or native}|{version}|{status}")
-    return "\n".join(sorted(lines))
+    listed = [line.split() for line in lines_of(number) if not line.startswith("#")]
+    native = "arm64" if any(arch == "arm64" for *_, arch in listed) else "amd64"
+    lines = [f"{name}|{arch}|{full}|{status}" for _, name, full, arch in listed]
+    return "\n".join(sorted([f"dpkg|{native}|1.22.6|ii ", *lines]))
 
 
 def os_of(number: int) -> str:
-    return "debian" if f"\n== {number}: Debian" in _TEXT else "ubuntu"
+    return lines_of(number)[0].removeprefix("# os: ").partition("-")[0]
 
 
 def members(number: int) -> dict[str, str]:
@@ -91,22 +89,29 @@ def moved(number: int, version: str, kind: str, offers: driverset.Versions) -> d
 
 
 def test_every_set_has_a_verdict() -> None:
-    assert [int(n) for n in re.findall(r"^== ([0-9]+):", _TEXT, re.M)] == list(VERDICTS)
+    names = [path.stem for path in _SETS.glob("public-*.txt")]
+    assert sorted({44, *(int(name.removeprefix("public-")) for name in names)}) == list(VERDICTS)
+
+
+def test_a_fabric_manager_alone_is_no_driver() -> None:
+    """H200 on a cloud: Fabric Manager ahead of a 595.71.05 driver."""
+    ahead = {"nvidia-fabricmanager": "610.57.04-1ubuntu1"}
+    assert driverset.complete_set("ubuntu", ahead) is None
 
 
 @pytest.mark.parametrize("number", VERDICTS)
 def test_a_real_set_is_recognised(number: int) -> None:
     found = driverset.complete_set(os_of(number), members(number))
-    assert (found and (found[0].name, *found[1:])) == VERDICTS[number]
+    assert found is not None
+    assert (found[0].name, *found[1:]) == VERDICTS[number]
 
 
-@pytest.mark.parametrize("number", [n for n, verdict in VERDICTS.items() if verdict])
+@pytest.mark.parametrize("number", VERDICTS)
 def test_a_real_set_stays_as_it_is(number: int) -> None:
     """Nothing is added that its repository does not have, and nothing leaves but remains of another branch."""
-    verdict, installed = VERDICTS[number], members(number)
-    assert verdict is not None
+    _, version, module_type = VERDICTS[number]
+    installed = members(number)
     offers = {name: (full,) for name, full in installed.items()}
-    _, version, module_type = verdict
     target = moved(number, version, module_type, offers)
     remains = REMAINS.get(number, "none")
     gone = {
@@ -121,9 +126,7 @@ def test_a_real_set_stays_as_it_is(number: int) -> None:
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 8, 9, 24, 30, 31, 32, 45, 46])
 def test_a_real_set_moves_as_a_whole(number: int) -> None:
     """To another version of the same names: every copy, of every architecture."""
-    verdict = VERDICTS[number]
-    assert verdict is not None
-    _, version, kind = verdict
+    _, version, kind = VERDICTS[number]
     newer = f"{version.partition('.')[0]}.999.01"
     installed = members(number)
     offers = {
