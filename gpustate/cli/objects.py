@@ -45,7 +45,6 @@ _FEATURE_DEFINITION = f"customresourcedefinition/{NFD_DEFINITION}"
 _FEATURE_WORKER = "-node-feature-discovery-worker"
 #: Offers the GPUs where there is no device plugin.
 _DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
-_OFFERING = ("daemonset/nvidia-device-plugin-daemonset", _DRA_PLUGIN)
 
 
 #: Options of verbs that remove objects of clusters.
@@ -249,12 +248,16 @@ class Clusters:
 
     def _deletion_notes(self, changes: Sequence[Change]) -> list[str]:
         """What pods and Nodes lose by objects that are deleted."""
+        # Not above: with the components come all of their libraries, and the help of a verb needs none.
+        from gpustate.manifests.components import device_plugin
+
+        offering = (f"daemonset/{device_plugin.NAME}", _DRA_PLUGIN)
         deleted = [title(one.item) for one in changes if one.action is Action.DELETE]
         kept = [title(one.item) for one in changes if one.action is not Action.DELETE]
         notes = [
             f"{name} is deleted: {NO_GPUS}; running pods keep theirs"
             for name in deleted
-            if name in _OFFERING and not any(other in kept for other in _OFFERING)
+            if name in offering and not any(other in kept for other in offering)
         ]
         if not self.absent and any(name.endswith(_FEATURE_WORKER) for name in deleted):
             notes.append("node feature discovery is deleted; to keep it, add --install-nfd")

@@ -211,20 +211,20 @@ def state_words(state: Mapping[str, Any]) -> tuple[str, str]:
     """Disruption of a state (``""``: none, ``<=reboot``: at most), and its outcome in words."""
     outcome = str(state["outcome"])
     cost = str(state.get("worst") or state.get("disruption") or "")
-    told = outcome
+    words = outcome
     if outcome == "known after":
-        told = f"decided after {_and(state['known_after'])} {'are' if state['known_after'][1:] else 'is'} applied"
+        words = f"decided after {_and(state['known_after'])} {'are' if state['known_after'][1:] else 'is'} applied"
         cost = f"<={cost}" if cost not in ("", "none") else ""
     elif state.get("reason"):
-        told = f"{outcome}: {state['reason']}"
+        words = f"{outcome}: {state['reason']}"
     if state.get("changes") and outcome in _INCOMPLETE:
-        told += "; it was to change:"
+        words += "; it was to change:"
     if state.get("condition"):
-        told = f"{cost.removeprefix('<=')} only if {state['condition']}" + f"; {told}" * (
-            told != "would change"
+        words = f"{cost.removeprefix('<=')} only if {state['condition']}" + f"; {words}" * (
+            words != "would change"
         )
         cost = f"<={cost.removeprefix('<=')}"
-    return "" if cost == "none" else cost, told
+    return "" if cost == "none" else cost, words
 
 
 def _and(names: Sequence[str]) -> str:
