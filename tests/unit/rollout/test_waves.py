@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -253,7 +253,10 @@ class Loop:
             turn = self.step(seconds)
             if done(turn):
                 return turn
-            time.sleep(0.001)  # a check runs in a thread of its own
+            if self.waves._checking is not None:
+                wait(
+                    [self.waves._checking]
+                )  # a check runs in a thread of its own, this clock does not wait for it
         raise AssertionError(self.waves.document())
 
     def phases(self) -> dict[str, str]:
