@@ -116,11 +116,14 @@ def test_names_of_a_few_nodes_do_not_drown_in_many() -> None:
     assert explain.ranges(names) == ["gpu[1-2]", "a[1-300]"]
 
 
-def test_of_several_nodes_only_what_failed_is_shown(gpustate: Cli, project: Path) -> None:
+@pytest.mark.parametrize("nodes", [("near", "here"), ("*e*",), ("all",)])
+def test_of_several_nodes_only_what_failed_is_shown(
+    gpustate: Cli, project: Path, nodes: tuple[str, ...]
+) -> None:
     local = f"ansible_connection: local\n      gpustate_state_folder: {project}/state\n"
     hosts = "".join(f"    {name}:\n      {local}" for name in ("near", "here"))
     (project / "inventory.yml").write_text(f"all:\n  hosts:\n{hosts}")
-    several = gpustate("explain", "near", "here", "-i", "inventory.yml").out.splitlines()
+    several = gpustate("explain", *nodes, "-i", "inventory.yml").out.splitlines()
     assert [line.split()[0] for line in several if line[0] != " "] == ["near", "here"]
     assert not [line for line in several if line.startswith(("  =", "  - pci"))]
 

@@ -26,6 +26,16 @@ def test_a_failure_is_recognised_and_has_evidence_and_a_next_step(name: str) -> 
     assert len(found.evidence) < 800
 
 
+@pytest.mark.parametrize("name", ["dev-char", "hook-devices"])
+def test_of_many_devices_two_are_named(name: str) -> None:
+    devices = tuple(f"/dev/nvidia-caps/nvidia-cap{number}" for number in range(124))
+    kind = replace(RESULTS[name], unlisted=devices, hooked=devices if RESULTS[name].hooked else ())
+    found = container_checks.failure(kind, GPUS)
+    assert found is not None
+    assert found.evidence.count("nvidia-cap") <= 3 * 2
+    assert len(found.evidence) < 400
+
+
 def test_a_missing_shim_is_recognised_by_either_text_of_containerd() -> None:
     # containerd 1.7.24, with and without the shim's path in its memory.
     later = "ctr: failed to start shim: start failed: : fork/exec /usr/bin/containerd-shim-runc-v2: no such file or directory: unknown"
