@@ -40,6 +40,7 @@ def resolve(
     from gpustate.cli.notes import print_notes
     from gpustate.cli.show import show
     from gpustate.core import provenance
+    from gpustate.core.cluster_part import SECTION, as_data
     from gpustate.core.inventory import Inventory, InventoryNode
     from gpustate.core.policy import unselected
     from gpustate.engine import gate
@@ -64,12 +65,21 @@ def resolve(
     objects = unselected(made, inventory.nodes[0])
     if node and objects:
         print_notes([f"{found.node}: no driver is for this node, and its own is kept ({objects})"])
+    cluster = None if made.cluster is None else as_data(made.cluster)
     if output == "json":
-        common.write_out(common.as_json(provenance.as_data(found, rows, policy)))
+        document = provenance.as_data(found, rows, policy)
+        common.write_out(
+            common.as_json(document | ({} if cluster is None else {"cluster": cluster}))
+        )
     elif why is not None:
         show(_why_page(rows))
     else:
-        show(_page(found, rows))
+        page = _page(found, rows)
+        if cluster is not None:
+            rows_of_cluster = {f"{SECTION}.{key}": _short(value) for key, value in cluster.items()}
+            for key, text in (rows_of_cluster or {SECTION: "defaults"}).items():
+                page.add(f"  {key}  {text}  ", ("objects of the cluster", "dim"))
+        show(page)
 
 
 def _only(name: str, options: dict[str, Any]) -> Inventory:

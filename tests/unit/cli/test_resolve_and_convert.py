@@ -80,6 +80,22 @@ def test_a_preset_is_printed_with_the_origin_of_each_state(gpustate: Cli, projec
     Draft202012Validator(schema).validate(document)
 
 
+@pytest.mark.parametrize(
+    ("settings", "row"),
+    [
+        ("{}", "  cluster  defaults  objects of the cluster"),
+        ("{dcgm_exporter: {}}", "  cluster.dcgm_exporter  {}  objects of the cluster"),
+    ],
+)
+def test_the_objects_of_the_cluster_are_printed(
+    gpustate: Cli, project: Path, settings: str, row: str
+) -> None:
+    (project / "p.yaml").write_text(f"states: {{nouveau: {{}}}}\ncluster: {settings}\n")
+    assert gpustate("resolve", "p.yaml").out.splitlines()[-1] == row
+    document = json.loads(gpustate("resolve", "p.yaml", "-o", "json").out)
+    assert document["cluster"] == ({} if settings == "{}" else {"dcgm_exporter": {}})
+
+
 def test_the_reason_for_which_a_state_comes_along_is_named(gpustate: Cli, project: Path) -> None:
     (project / "p.yaml").write_text("states: {driver: {branch: 580}}\n")
     for verb in ("graph", "resolve"):
