@@ -18,6 +18,7 @@ from gpustate.core.layers import REMOVED, Path, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
+from gpustate.formats.words import quote_name
 from gpustate.gpu_operator import DesiredState, dra, history, records
 from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, without_heading
@@ -104,9 +105,11 @@ def _changed(
             for index, tree in enumerate(documents):
                 rewritten.add(changed if index == number else tree)
             try:
-                return _read(rewritten.text, path, how, rewritten)
+                policy = _read(rewritten.text, path, how, rewritten)
             except PolicyError as error:
                 raise rewritten.error(error) from None
+            policy.notes += _of_several(documents, number)
+            return policy
         except PolicyError as error:
             first_error = first_error or error
     raise first_error or PolicyError("contains no object", place=path)
@@ -253,6 +256,20 @@ def _own_documents(text: str, path: str) -> list[Tree]:
         elif tree.value is not None:
             found.append(tree)
     return found or [Tree({}, path)]
+
+
+def _of_several(documents: list[Tree], number: int) -> tuple[str, ...]:
+    """A note where other objects of the changed one's kind keep what they have."""
+    objects = [trees.plain(document) for document in documents]
+    changed = objects.pop(number)
+    kind = changed.get("kind")
+    others = [value for value in objects if kind and value.get("kind") == kind]
+    if not others:
+        return ()
+    name, *names = (
+        quote_name(value.get("metadata", {}).get("name")) for value in (changed, *others)
+    )
+    return (f"the command line changes {kind} {name} alone; edit the file for {', '.join(names)}",)
 
 
 def _by_kind(documents: list[Tree]) -> list[int]:

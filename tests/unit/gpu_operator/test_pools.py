@@ -16,6 +16,7 @@ from gpustate.core.where import label, parse
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator.lint import lint
 from gpustate.policies import operator
+from gpustate.policies.changes import Changes
 
 DRIVER = "apiVersion: nvidia.com/v1alpha1\nkind: NVIDIADriver\nmetadata: {name: %s}\nspec: {%s}\n"
 GOLD = DRIVER % ("gold", "version: '550.90.07', nodeSelector: {pool: gold}, rdma: {enabled: true}")
@@ -205,3 +206,11 @@ def test_resolve_notes_that_no_driver_is_for_a_node(tmp_path: Path) -> None:
     assert f"NVIDIADriver gold ({file}:1): label('pool', 'gold')" in two
     assert "no driver is for" not in said(f"{GOLD}---\n{SILVER}", "{pool: gold}")
     assert "no driver is for" not in said(f"{REST}---\n{GOLD}")
+
+
+def test_a_change_of_the_command_line_names_the_drivers_that_it_leaves() -> None:
+    changes = Changes(set_typed=("driverType=gpu",))
+    words = "the command line changes NVIDIADriver gold alone; edit the file for silver"
+    assert words in operator.read(f"{GOLD}---\n{SILVER}", "nd.yaml", changes=changes).notes
+    alone = operator.read(GOLD, "nd.yaml", changes=changes).notes
+    assert not [note for note in alone if "the command line changes" in note]
