@@ -28,17 +28,27 @@ LONGEST_FIRST = {"proof": 0, "test_checks.py": 1, "node": 2}
 #: see of a state's cycle does not count there (:mod:`cycles`), so that no commit depends on its share.
 BY_TURNS = frozenset(
     {
+        "test_articles.py",
         "test_bake.py",
         "test_bench.py",
         "test_broken_nodes.py",
+        "test_broken_rpm_twins.py",
+        "test_broken_twins.py",
         "test_bundle_rpm.py",
         "test_busy_server.py",
+        "test_certain_refusals.py",
+        "test_cluster_dra.py",
         "test_cluster_drain.py",
         "test_cluster_objects.py",
         "test_cluster_versions.py",
+        "test_container_link.py",
         "test_containerd_configurations.py",
+        "test_daemon_reload.py",
+        "test_debian_archive.py",
         "test_kill_points.py",
+        "test_lab.py",
         "test_lab_faults.py",
+        "test_lab_kubernetes.py",
         "test_lab_sim.py",
         "test_lab_slurm.py",
         "test_network_faults.py",
@@ -49,13 +59,21 @@ BY_TURNS = frozenset(
         "test_rollout_points.py",
         "test_rollout_points_slurm.py",
         "test_rollout_rights.py",
+        "test_rpm_components.py",
+        "test_rpm_driver.py",
+        "test_rpm_logins.py",
+        "test_rpm_packages.py",
         "test_runtime_configurations.py",
+        "test_saved_objects.py",
+        "test_solve.py",
+        "test_solve_rpm.py",
         "test_support_bundle.py",
         "test_ubuntu.py",
         "test_ubuntu_release.py",
+        "test_ubuntu_upgrades.py",
     }
 )
-TURNS = 2
+TURNS = 4
 #: Of the tests that are marked ``by_turns``, so many; those on Ubuntu's images are counted below.
 MARKED = 6
 #: Tests on Ubuntu's images (marked ``ubuntu``) that a run takes; with ``--proof`` all on the first image, and so
