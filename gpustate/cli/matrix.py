@@ -74,7 +74,7 @@ def check(
     from gpustate import compat
     from gpustate.compat import document
 
-    known = _known(given + more)
+    known = known_facts(given + more)
     if not known:
         raise UsageError("no facts", fix="give some: --set driver=580.65.06 gpu=B200 kernel=6.8")
     report = compat.check(known, rules=compat.load(where), allow=_allowed(allow))
@@ -88,16 +88,28 @@ def check(
 
 @group.command(name="list")
 @click.option("--theme", metavar="THEME", help="Only the rules of this theme, such as mig.")
+@click.option(
+    "--stale",
+    type=click.IntRange(0),
+    metavar="DAYS",
+    help="Only rules whose source was read more than DAYS days ago.",
+)
 @_RULES
 @_OUTPUT
-def list_(theme: str | None, where: str | None, output: str) -> None:
+def list_(theme: str | None, stale: int | None, where: str | None, output: str) -> None:
     """List all rules."""
-    from gpustate import compat
+    from dataclasses import replace
+    from datetime import date, timedelta
+
+    from gpustate import clock, compat
     from gpustate.compat import document
 
     rules = compat.load(where)
     if theme is not None:
         rules = _of_theme(rules, theme)
+    if stale is not None:
+        since = (date.fromisoformat(clock.now()[:10]) - timedelta(days=stale)).isoformat()
+        rules = replace(rules, rules={r.id: r for r in rules if r.source.retrieved < since})
     if output == "json":
         common.write_out(common.as_json(document.rules_data(rules)))
     else:
@@ -123,7 +135,7 @@ def why(
 
     rules = compat.load(where)
     rule = rules.rule(name)
-    known = _known(given + more)
+    known = known_facts(given + more)
     result = None
     if known:
         report = compat.check(known, rules=rules, allow=_allowed(allow))
@@ -134,18 +146,27 @@ def why(
         common.write_out(document.why_text(rule, result, known))
 
 
-def _known(words: tuple[str, ...]) -> dict[str, Value]:
+def known_facts(words: tuple[str, ...]) -> dict[str, Value]:
+    """Facts of the command line, and the GPU Operator's defaults where it is among them."""
     from gpustate import compat
-    from gpustate.compat.facts import find
+    from gpustate.gpu_operator import history
 
     pairs: dict[str, object] = {}
     for word in words:
         name, value = _pair(word, "FACT=VALUE")
-        fact = find(name).name
-        if fact in pairs:
-            raise UsageError(f"{fact} is set twice", fix="set it once")
-        pairs[fact] = value
-    return compat.facts(pairs)
+        if name in pairs:
+            raise UsageError(f"{name} is set twice", fix="set it once")
+        pairs[name] = value
+    known = compat.facts(pairs)
+    release = pairs.get("gpu_operator", pairs.get("operator"))
+    if release is None:
+        return known
+    chart = history.chart_defaults(str(release))
+    paths = {"cdi": "cdi.enabled", "nri": "cdi.nriPluginEnabled"}
+    if known.get("driver_from") == frozenset(("container",)):
+        paths["driver"] = "driver.version"
+    defaults = {name: chart[path] for name, path in paths.items() if path in chart}
+    return compat.facts(defaults) | known
 
 
 def _allowed(words: tuple[str, ...]) -> dict[str, str]:

@@ -4,7 +4,7 @@ A fact is unknown (not set), known to be absent (``none``), or has a value: a ve
 number, or yes or no. :data:`FACTS` has the meaning and source of each; ``docs/matrix.md`` shows the same table.
 
 Surprising: some facts are derived from others. A GPU model implies its architecture, ``os=ubuntu24.04`` is two
-facts, and the absence of a fabric manager is a value.
+facts, ``doca_ofed=3.2`` is too, and the absence of a fabric manager is a value.
 
 Sources:
     NVIDIA/open-gpu-kernel-modules, README.md: list of compatible GPUs (models and architectures).
@@ -67,7 +67,12 @@ _MIG = frozenset(
         *("RTXPRO4500", "RTXPRO5000", "RTXPRO6000", "RTXPRO6000D"),
     )
 )
-_OTHER_NAMES = {"GRACEHOPPER": "GH200", "DGXSPARK": "GB10", "RTXA6000": "A6000"}
+_OTHER_NAMES = {
+    **{"GRACEHOPPER": "GH200", "DGXSPARK": "GB10"},
+    **{"RTXA6000": "A6000", "RTX6000D": "RTXPRO6000D"},
+}
+#: Feature gates of the DRA driver that concern ComputeDomains and are on by default: its pkg/featuregates.
+_DEFAULT_GATES = frozenset(("IMEXDaemonsWithDNSNames", "ComputeDomainCliques"))
 _YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NONE = ("none", "absent")
 
@@ -171,6 +176,10 @@ _LIST = (
     _version("crio", "CRI-O", _PACKAGE, 3, "cri_o"),
     _version("docker", "Docker Engine", _PACKAGE),
     _version("podman", "Podman", _PACKAGE),
+    _flag(
+        *("nvidia_ctk_configures", "nvidia-ctk or the Operator writes the runtime's configuration"),
+        _POLICY,
+    ),
     _flag("cdi", "CDI is used", _POLICY),
     _flag("nri", "the toolkit's NRI plugin is used", _GIVEN),
     _words("cgroup_driver", "of the kubelet", _GIVEN, ("systemd", "cgroupfs")),
@@ -186,6 +195,10 @@ _LIST = (
     _version("gpu_operator", "GPU Operator", _GIVEN, 3, "operator"),
     _version("network_operator", "Network Operator", _GIVEN),
     _version("device_plugin", "k8s-device-plugin", _GIVEN),
+    _words(
+        *("device_list_strategy", "how the device plugin names GPUs to the runtime", _GIVEN),
+        ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri"),
+    ),
     _version("mig_manager", "MIG manager, nvidia-mig-parted", _PACKAGE, 3, "mig_parted"),
     _version("nfd", "Node Feature Discovery", _GIVEN),
     _flag("gfd_feature_files", "GFD writes feature files, not NodeFeature objects", _GIVEN),
@@ -195,8 +208,10 @@ _LIST = (
     _flag("host_driver", "the driver is on the host, not in a container", _GIVEN),
     _version("kubevirt", "KubeVirt", _GIVEN),
     _version("openshift_virtualization", "OpenShift Virtualization", _GIVEN),
+    _version("runai", "Run:ai", _GIVEN),
     # Dynamic resource allocation.
     _flag("dra", "the DRA driver is used", _GIVEN),
+    _flag("dra_gpus", "it allocates GPUs (resources.gpus.enabled)", _GIVEN),
     _flag("compute_domains", "ComputeDomains are used", _GIVEN),
     _flag("device_plugin_runs", "the device plugin runs on the node too", _GIVEN),
     _words(
@@ -215,6 +230,7 @@ _LIST = (
     _flag("vgpu", "NVIDIA vGPU, host or guest", _GIVEN),
     _version("vgpu_software", "vGPU software release", _GIVEN, 1),
     _flag("vgpu_mdev", "vGPUs are mediated devices", _GIVEN),
+    _version("vgpu_device_manager", "vGPU device manager", _GIVEN),
     _flag("passthrough", "GPUs are passed through to VMs", _GIVEN),
     _version("kata", "Kata Containers", _GIVEN),
     _flag("confidential", "Confidential Computing mode is on", _GIVEN, "cc"),
@@ -226,6 +242,7 @@ _LIST = (
     _version("gdrcopy", "GDRCopy", _PACKAGE, 2, "gdrdrv"),
     _words("rdma", "GPUDirect RDMA mechanism", _GIVEN, ("peermem", "dma-buf")),
     _version("ofed", "MLNX_OFED or DOCA-OFED", _PACKAGE, 2, "mlnx_ofed", "doca_ofed"),
+    _words("ofed_kind", "the one that ofed is a version of", _PACKAGE, ("mlnx", "doca")),
     _flag("ofed_after_driver", "OFED was installed after the driver was built", _GIVEN),
     # Security.
     _flag("secure_boot", "Secure Boot is on", _PROBE),
@@ -347,9 +364,11 @@ def facts(given: Mapping[str, object]) -> dict[str, Value]:
         if "os" in pairs and isinstance(written, str):
             match = re.fullmatch(r"([a-z]+)[ -]?([0-9][0-9.]*)", written.strip().lower())
             pairs = {"os": match[1], "os_version": match[2]} if match else pairs
+        if "ofed" in pairs and name.lower()[:4] in FACTS["ofed_kind"].words:
+            pairs["ofed_kind"] = name[:4]
         for key, one in pairs.items():
             if key in found:
-                raise UsageError(f"{key} is set twice")
+                raise UsageError(f"{key} is set twice", fix="set it once")
             found[key] = value(FACTS[key], one)
     return with_derived(found)
 
@@ -362,6 +381,10 @@ def with_derived(known: Facts) -> dict[str, Value]:
         found.setdefault("arch", frozenset(_ARCHITECTURE[model] for model in models))
         found.setdefault("geforce", any(_GEFORCE.fullmatch(model) for model in models))
         found.setdefault("mig_capable", bool(models & _MIG))
+    if found.get("compute_domains"):
+        found.setdefault("dra_gates", _DEFAULT_GATES)
+    if found.get("gpu_operator"):
+        found.setdefault("nvidia_ctk_configures", True)
     return found
 
 

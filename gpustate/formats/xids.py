@@ -19,6 +19,9 @@ SOURCES = {
     "catalog": "docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html (as of 2025-10-29)",
     # Rows that the sheet gives no action.
     "extra": "docs.nvidia.com/deploy/xid-errors, catalog without an action (as of 2025-10-29)",
+    # 175 is logged in place of 119 when the memory subsystem is stuck: kernel_gsp.c, _kgspClassifyGspTimeout.
+    "driver": "NVIDIA/open-gpu-kernel-modules 595.45.04, nverror.h",
+    "events": "docs.nvidia.com/deploy/gpu-operational-events/620, release notes (as of 2026-11-29)",
 }
 
 #: Severity and remedy of NVIDIA's actions.
@@ -189,6 +192,17 @@ TABLE: dict[int, Known] = {
             },
             "extra",
         ),
+        *_rows(
+            "",
+            {
+                173: "C2C_FATAL_LINK_FAILURE",
+                174: "ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT",
+                176: "PCIE_CORRECTABLE_ERROR_FAULT",
+            },
+            "driver",
+        ),
+        *_rows("RESET_GPU", {175: "MEMORY_SUBSYSTEM_ERROR"}, "driver"),
+        *_rows("", {185: "SPARING_EVENT"}, "events"),
     )
 }
 _LAST = 172

@@ -7,8 +7,8 @@ Surprising: a branch that is not listed (a newer one, a private build) has no ki
 selects it.
 
 Sources:
-    NVIDIA data center driver documentation, r615: supported drivers and CUDA toolkit versions;
-    NVIDIA/gpu-driver-container, versions.mk; read 2026-08-21.
+    NVIDIA data center driver documentation, r615 and r620: supported drivers and CUDA toolkit versions;
+    NVIDIA/gpu-driver-container, versions.mk; read 2026-11-29.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ BRANCHES: Mapping[int, Branch] = {
     590: Branch("new-feature", "past"),
     595: Branch("production", "2027-03"),
     610: Branch("new-feature", "2026-08"),
+    615: Branch("new-feature", "past"),
+    620: Branch("lts", "2029-09"),
 }
 
 

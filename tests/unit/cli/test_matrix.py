@@ -12,7 +12,7 @@ from commandline import Cli
 from gpustate import compat
 
 SCHEMA = Path(compat.__file__).parent / "schema/matrix.json"
-BAD = ("driver=570.86.15", "gpu=8xB200", "kernel=6.8")
+BAD = ("driver=580.65.06", "gpu=8xB300", "kernel=6.8")
 
 
 def test_facts_that_fit_end_well(gpustate: Cli) -> None:
@@ -26,8 +26,8 @@ def test_a_block_ends_with_5_and_says_why_what_to_do_and_who_says_so(gpustate: C
     done = gpustate("matrix", "check", "--set", *BAD)
     assert (done.status, done.err) == (5, "")
     assert done.out.startswith(
-        "block: driver-first-b200\n  HGX B200 needs driver 570.133.20 or later.\n"
-        "  fix: use branch 580, or 570.133.20 at least\n  source: https://github.com/NVIDIA/"
+        "block: driver-first-b300\n  B300 and GB300 are known to drivers from 580.82.07 on.\n"
+        "  fix: use branch 580 from 580.82.07 on, or a later one\n  source: https://github.com/NVIDIA/"
     )
 
 
@@ -38,9 +38,9 @@ def test_a_warning_blocks_when_that_is_asked_for(gpustate: Cli) -> None:
 
 
 def test_a_rule_is_overridden_with_a_reason_that_stays(gpustate: Cli) -> None:
-    done = gpustate("matrix", "check", "--allow", "driver-first-b200=a lab", "--set", *BAD)
+    done = gpustate("matrix", "check", "--allow", "driver-first-b300=a lab", "--set", *BAD)
     assert done.status == 0
-    assert "allowed: driver-first-b200" in done.out
+    assert "allowed: driver-first-b300" in done.out
     assert "allowed because: a lab" in done.out
     assert "allowed=1" in done.out
 
@@ -52,11 +52,11 @@ def test_a_report_as_json_fits_its_schema(gpustate: Cli) -> None:
     schema = json.loads(SCHEMA.read_text("utf-8"))
     jsonschema.validate(data, schema, cls=jsonschema.Draft202012Validator)
     assert data["blocked"] is True
-    assert data["facts"]["gpu"] == "B200"
+    assert data["facts"]["gpu"] == "B300"
     held = {row["rule"] for row in data["results"] if row["state"] == "holds"}
-    assert held == {"driver-first-b200", "driver-eol-570"}
-    assert next(row for row in data["results"] if row["rule"] == "mig-b200-driver") == {
-        "rule": "mig-b200-driver",
+    assert held == {"driver-first-b300"}
+    assert next(row for row in data["results"] if row["rule"] == "mig-b300-driver") == {
+        "rule": "mig-b300-driver",
         "verdict": "block",
         "state": "cannot tell",
         "missing": ["mig"],
@@ -70,22 +70,27 @@ def test_all_rules_are_listed(gpustate: Cli) -> None:
     assert {"id", "when", "verdict", "because", "fix", "source", "tests"} <= set(data["rules"][0])
     one = gpustate("matrix", "list", "--theme", "secure-boot")
     assert "secure-boot-signer" in one.out
-    assert "driver-first-b200" not in one.out
+    assert "driver-first-b300" not in one.out
+    stale = json.loads(gpustate("matrix", "list", "--stale", "0", "-o", "json").out)["rules"]
+    assert "proprietary-modules-gh200" in [rule["id"] for rule in stale], "read in August 2026"
+    assert (
+        json.loads(gpustate("matrix", "list", "--stale", "9999", "-o", "json").out)["rules"] == []
+    )
 
 
 def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> None:
-    done = gpustate("matrix", "why", "driver-first-b200", "--set", "driver=570", "gpu=B200")
+    done = gpustate("matrix", "why", "driver-first-b300", "--set", "driver=580", "gpu=B300")
     assert (done.status, done.err) == (0, "")
     for line in (
-        "    driver: {range: <570.133.20}",
-        "  first good: 570.133.20",
-        "  negative test (does not hold): {gpu: B200, driver: 580.65.06}",
+        "    driver: {range: <580.82.07}",
+        "  first good: 580.82.07",
+        "  negative test (does not hold): {gpu: B300, driver: 580.82.07}",
         "  here: cannot tell",
-        "    driver: 570.*",
+        "    driver: 580.*",
     ):
         assert line in done.out.splitlines()
-    data = json.loads(gpustate("matrix", "why", "driver-first-b200", "-o", "json").out)
-    assert data["rule"]["first_good"] == "570.133.20"
+    data = json.loads(gpustate("matrix", "why", "driver-first-b300", "-o", "json").out)
+    assert data["rule"]["first_good"] == "580.82.07"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,7 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
         (("check", "--set", "driver=1.2", "version=3"), "unknown fact 'version'"),
         (("check", "--set", "gpu=B200", "gpus=H100"), "gpu is set twice"),
         (("check", "--allow", "x=y", "--set", "gpu=T4"), "allow: unknown rule 'x'"),
-        (("why", "driver-first-b20"), "unknown rule 'driver-first-b20'; did you mean"),
+        (("why", "driver-first-b30"), "unknown rule 'driver-first-b30'; did you mean"),
         (("list", "--theme", "drivr-gpu"), "did you mean driver-gpu"),
         (("list", "--rules", "nowhere"), "nowhere: is not a folder"),
         (("list", "--theme", "x\x1b[31m"), "no theme"),
@@ -171,10 +176,10 @@ def test_an_exception_from_a_rule_that_there_is_not_is_refused_by_every_verb(
     gpustate: Cli, project: Path, words: tuple[str, ...]
 ) -> None:
     begin = "format: gpustate.policy/1\nstates:\n  nouveau:\n"
-    (project / "p.yaml").write_text(f"{begin}allow:\n  driver-first-b20: we try\n")
+    (project / "p.yaml").write_text(f"{begin}allow:\n  driver-first-b30: we try\n")
     done = gpustate(*words)
     assert done.status == 1
-    assert "p.yaml:5: allow: unknown rule 'driver-first-b20'; did you mean" in done.err
+    assert "p.yaml:5: allow: unknown rule 'driver-first-b30'; did you mean" in done.err
     (project / "p.yaml").write_text(f"{begin}groups:\n  g:\n    allow: {{nosuchrule: x}}\n")
     done = gpustate(*words)
     assert done.status == 1
@@ -187,12 +192,12 @@ def test_an_exception_in_the_inventory_is_held_against_the_rules_too(
     (project / "p.yaml").write_text("format: gpustate.policy/1\nstates:\n  nouveau:\n")
     (project / "h.yml").write_text(
         "all:\n  hosts:\n    n1:\n      ansible_host: 127.0.0.1\n"
-        "      gpustate:\n        allow:\n          driver-first-b20: x\n"
+        "      gpustate:\n        allow:\n          driver-first-b30: x\n"
     )
     for words in (("resolve", "n1"), ("plan",)):
         done = gpustate(*words, "p.yaml", "-i", "h.yml")
         assert done.status == 1
-        assert "h.yml:7: allow: unknown rule 'driver-first-b20'" in done.err, done
+        assert "h.yml:7: allow: unknown rule 'driver-first-b30'" in done.err, done
 
 
 @pytest.mark.parametrize(
@@ -205,9 +210,9 @@ def test_an_exception_in_the_inventory_is_held_against_the_rules_too(
             "no",
         ),
         (
-            ("imex_runs=yes", "compute_domains=yes"),
-            "1 rule would block if dra_gates=none: imex-compute-domains",
-            "dra_gates",
+            ("fabric=nvswitch",),
+            "1 rule would block if fabric_manager=none: fabric-manager-missing",
+            "fabric_manager",
             "none",
         ),
         (
@@ -237,6 +242,6 @@ def test_a_rule_that_would_block_by_one_fact_more_is_named_with_it(
 def test_a_rule_about_nothing_that_was_given_is_not_named(gpustate: Cli) -> None:
     done = gpustate("matrix", "check", "--set", "cuda=13.0", "driver=570.86.15")
     assert "dra-gates-dynamicmig-mpssupport" not in done.out
-    assert "would block depending on more of driver: dra-compute-domains-driver" in (
+    assert "would block depending on more of driver: dra-gates-dns-names-driver" in (
         gpustate("matrix", "check", "--set", "compute_domains=yes", "driver=570").out
     )

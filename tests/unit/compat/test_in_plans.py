@@ -27,6 +27,7 @@ from gpustate.states.nvlsm import SubnetManagerInstalled
 from gpustate.states.repository import DriverRepository
 
 B200 = PciGpu("0000:1b:00.0", "2901", "030200", None)
+B300 = PciGpu("0000:1b:00.0", "3182", "030200", None)
 L40S = PciGpu("0000:1b:00.0", "26b9", "030200", None)
 
 
@@ -138,24 +139,23 @@ def test_what_is_taken_away_is_not_judged() -> None:
 
 
 def test_a_block_is_a_refusal_with_rule_reason_and_next_move() -> None:
-    facts = collect(node(B200), (DriverInstalled(version="570.86.15"),), {}, {})
+    facts = collect(node(B300), (DriverInstalled(version="580.65.06"),), {}, {})
     judged = gate.compatible(facts, {})
     refusal = judged.reason
     assert isinstance(refusal, RefusedError)
     assert refusal.exit_code == 5
     assert str(refusal) == (
-        "blocked by compatibility rule driver-first-b200: HGX B200 needs driver 570.133.20 or later; "
-        "use branch 580, or 570.133.20 at least"
+        "blocked by compatibility rule driver-first-b300: B300 and GB300 are known to drivers from "
+        "580.82.07 on; use branch 580 from 580.82.07 on, or a later one"
     )
-    assert "matrix warns: driver-eol-570: R570" in judged.notes[0]
 
 
 def test_an_exception_lets_it_pass_and_stays_visible() -> None:
-    facts = collect(node(B200), (DriverInstalled(version="570.86.15"),), {}, {})
-    judged = gate.compatible(facts, {"driver-first-b200": "lab board"})
+    facts = collect(node(B300), (DriverInstalled(version="580.65.06"),), {}, {})
+    judged = gate.compatible(facts, {"driver-first-b300": "lab board"})
     assert judged.reason is None
-    assert judged.allowed == {"driver-first-b200": "lab board"}
-    assert judged.notes[-1] == "matrix: driver-first-b200 is allowed: lab board"
+    assert judged.allowed == {"driver-first-b300": "lab board"}
+    assert judged.notes[-1] == "matrix: driver-first-b300 is allowed: lab board"
 
 
 def test_exceptions_come_from_the_policy_and_from_the_inventory() -> None:

@@ -156,15 +156,15 @@ def test_unknown_facts_never_pass_for_a_fit() -> None:
 
 
 def test_a_rule_that_is_allowed_stays_in_the_report_with_its_reason() -> None:
-    known = compat.facts({"driver": "570.86.15", "gpu": "B200"})
-    assert "driver-first-b200" in [result.rule.id for result in compat.check(known).blocks]
-    report = compat.check(known, allow={"driver-first-b200": "a  lab"})
-    assert "driver-first-b200" not in [result.rule.id for result in report.blocks]
-    assert [(r.rule.id, r.allowed) for r in report.overridden] == [("driver-first-b200", "a lab")]
+    known = compat.facts({"driver": "580.65.06", "gpu": "B300"})
+    assert "driver-first-b300" in [result.rule.id for result in compat.check(known).blocks]
+    report = compat.check(known, allow={"driver-first-b300": "a  lab"})
+    assert "driver-first-b300" not in [result.rule.id for result in report.blocks]
+    assert [(r.rule.id, r.allowed) for r in report.overridden] == [("driver-first-b300", "a lab")]
 
 
 def test_an_exception_wants_a_rule_and_a_reason() -> None:
-    with pytest.raises(PolicyError, match="did you mean driver-first-b200"):
-        compat.check({}, allow={"driver-first-b2000": "x"})
+    with pytest.raises(PolicyError, match="did you mean driver-first-b300"):
+        compat.check({}, allow={"driver-first-b3000": "x"})
     with pytest.raises(PolicyError, match="the reason is missing"):
-        compat.check({}, allow={"driver-first-b200": " "})
+        compat.check({}, allow={"driver-first-b300": " "})

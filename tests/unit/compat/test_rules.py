@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 
 import jsonschema
@@ -53,6 +54,15 @@ def test_every_rule_was_held_against_its_source_a_second_time() -> None:
     alone = {name for name, (review, _) in read.items() if review.reader == "author"}
     pending = {name for name, (one, _) in read.items() if one.verdict is ReviewVerdict.PENDING}
     assert alone == pending
+
+
+def test_support_that_a_rule_promises_had_not_ended_when_the_newest_source_was_read() -> None:
+    read = max(rule.source.retrieved for rule in RULES)
+    for rule in RULES:
+        for ends in re.findall(r"(?:until|by) ([A-Z][a-z]+ 20[0-9]{2})", rule.because + rule.fix):
+            assert datetime.strptime(ends, "%B %Y").strftime("%Y-%m") >= read[:7], rule.id
+        for ends in re.findall(r"until (20[0-9-]{8})", rule.because + rule.fix):
+            assert ends >= read, rule.id
 
 
 def test_an_index_that_changes_every_day_is_named_as_such() -> None:

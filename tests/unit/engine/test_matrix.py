@@ -16,14 +16,14 @@ from gpustate.core.outcome import NodeStatus
 from gpustate.core.planned import PlannedObservation
 from gpustate.engine import fleet
 
-RULE = "proprietary-modules-620"
+RULE = "proprietary-modules-615"
 
 
 class Pretender(First):
     """A file, under the name and with the parameters of the driver."""
 
     name: ClassVar[str] = "driver"
-    version: str = "620.10.01"
+    version: str = "615.71.09"
     module_type: str = "proprietary"
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
@@ -50,7 +50,7 @@ def test_a_blocked_node_is_refused_before_the_first_write(
     result = walk(node, tmp_path / "a", apply=apply)
     assert result.exit_code == 5
     assert result.nodes[0].status is NodeStatus.REFUSED
-    assert result.nodes[0].reason.startswith(f"blocked by compatibility rule {RULE}: From R620 on")
+    assert result.nodes[0].reason.startswith(f"blocked by compatibility rule {RULE}: From R615 on")
     assert result.nodes[0].execs == 1
     assert not (tmp_path / "a").exists()
     assert not (tmp_path / "state").exists()

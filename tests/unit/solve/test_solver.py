@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from solveworld import B200, DEBIAN, H100, V100, VENDOR, debian, problem, stanza, universe, vendor
 
-from gpustate.solve import packages, relations
+from gpustate.solve import branches, packages, relations
 from gpustate.solve.closure import Closure
 from gpustate.solve.packages import Package, Repository
 from gpustate.solve.request import DriverRequest
@@ -49,6 +49,12 @@ def test_the_newest_driver_wins_that_is_wanted(wanted: DriverRequest, version: s
     made = found(wanted, NEWEST, H100)
     assert made.candidate.version == version
     assert {package.version for package in made.packages} == {f"{version}-1"}
+
+
+def test_the_newest_long_term_branch_is_620() -> None:
+    assert branches.in_channel("620.22", "latest-lts")
+    assert branches.support_ended("620.22", "2029-09") is None
+    assert branches.support_ended("615.71.09", "2026-11") == "past"
 
 
 def test_a_set_has_everything_its_packages_need_and_nothing_of_the_other_modules() -> None:
