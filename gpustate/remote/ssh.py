@@ -18,10 +18,10 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -37,7 +37,8 @@ from gpustate.remote.known_hosts import KnownHosts
 from gpustate.remote.users import user_name
 
 _CONFIGURATIONS = TextFiles("SSH configuration", UsageError, limit_mib=16)
-_SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
+_USER_KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+_SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 
 # Whatever the configuration says, paramiko asks for the local user's name, and fails where a pod's user has none.
 paramiko_config.__dict__["getpass"] = SimpleNamespace(getuser=user_name)
@@ -68,8 +69,9 @@ class _Target:
     keys: tuple[str, ...]
     certificates: tuple[str, ...]
     known_hosts: tuple[str, ...]
+    revoked_keys: str
     strict: str
-    alias: str  # the name host keys are looked up under
+    names: tuple[str, ...]  # host keys are looked up under these; the first is written down
     jump: str | None
     command: str | None
     agent: bool
@@ -96,9 +98,10 @@ def _target(name: str, connection: Connection) -> _Target:
     configured = _config(connection.ssh_config_file).lookup(alias)
     identities = list(configured.get("identityfile") or [])
     keys = (connection.key_file,) if connection.key_file else tuple(identities)
-    known = (
-        connection.known_hosts_file or configured.get("userknownhostsfile") or "~/.ssh/known_hosts"
-    )
+    known = [
+        connection.known_hosts_file or configured.get("userknownhostsfile", _USER_KNOWN_HOSTS),
+        configured.get("globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
+    ]
     strict = connection.strict_host_key
     if strict == "yes" and not connection.known_hosts_file:
         strict = {"no": "no", "off": "no", "accept-new": "accept-new"}.get(
@@ -107,15 +110,21 @@ def _target(name: str, connection: Connection) -> _Target:
     jump = connection.proxy_jump or configured.get("proxyjump")
     command = connection.proxy_command or (None if jump else configured.get("proxycommand"))
     host = configured.get("hostname", alias)
+    port = int(connection.port or configured.get("port") or 22)
+    known_as = configured.get("hostkeyalias")
     return _Target(
         host=host,
-        port=int(connection.port or configured.get("port") or 22),
+        port=port,
         user=connection.user or configured.get("user") or os.environ.get("USER") or "root",
         keys=tuple(os.path.expanduser(key) for key in keys),
         certificates=tuple(os.path.expanduser(f) for f in configured.get("certificatefile", [])),
-        known_hosts=(*(os.path.expanduser(f) for f in known.split()), _SYSTEM_KNOWN_HOSTS),
+        known_hosts=tuple(
+            os.devnull if file == "none" else os.path.expanduser(file)
+            for file in " ".join(known).split()
+        ),
+        revoked_keys=os.path.expanduser(configured.get("revokedhostkeys", "none")),
         strict=strict,
-        alias=configured.get("hostkeyalias", host),
+        names=(known_as,) if known_as else (host,) if port == 22 else (f"[{host}]:{port}", host),
         jump=None if jump == "none" else jump,
         command=None if command == "none" else command,
         agent=configured.get("identitiesonly", "no") != "yes",
@@ -137,8 +146,8 @@ def _first(*values: _T | None) -> _T:
 
 
 @_once
-def _known_hosts(files: tuple[str, ...]) -> KnownHosts:
-    return KnownHosts(files)
+def _known_hosts(files: tuple[str, ...], revoked: str) -> KnownHosts:
+    return KnownHosts(files, "" if revoked == "none" else revoked)
 
 
 @_once
@@ -160,21 +169,55 @@ def _private_key(file: str) -> paramiko.PKey:
 
 
 class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
+    """Judge every host key; paramiko itself is given none to compare with."""
+
     def __init__(self, target: _Target) -> None:
         self.target = target
+        self.known = _known_hosts(target.known_hosts, target.revoked_keys)
+        self.entries = [self.known.entries(name) for name in target.names]
+
+    def algorithms(self, offered: Iterable[str]) -> list[str]:
+        """Sort algorithms: first those of keys that are known."""
+        kinds = {entry.kind for entries in self.entries for entry in entries if not entry.marker}
+        return sorted(
+            offered,
+            key=lambda name: ("ssh-rsa" if name.startswith("rsa-") else name) not in kinds,
+        )
 
     def missing_host_key(
         self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
     ) -> None:
-        if self.target.strict == "no":
-            return
-        if self.target.strict == "accept-new":
-            _known_hosts(self.target.known_hosts).add(hostname, key)
-            return
-        raise ConnectionFailed(
-            f"host key {key.get_name()} {key.fingerprint} is not in {self.target.known_hosts[0]}",
-            fix=f"verify the fingerprint, then: ssh-keyscan -p {self.target.port} {self.target.host} >> {self.target.known_hosts[0]}",
-        )
+        target, data = self.target, key.asbytes()
+        for entries in self.entries:
+            same = {entry.marker: entry for entry in entries if entry.key == data}
+            if revoked := same.get("@revoked"):
+                raise ConnectionFailed(
+                    f"host key {key.fingerprint} of {target.host} is revoked by {revoked.place}",
+                    fix="do not log in: whoever has this key can pose as the node; give the node a new one",
+                )
+            if "" in same:
+                return
+            others = [entry for entry in entries if not entry.marker]
+            # A line for the name without the port accepts, but does not refuse.
+            if others and entries is self.entries[0]:
+                file = others[0].place.rpartition(":")[0]
+                raise ConnectionFailed(
+                    f"host key of {target.host} differs from the one in {others[0].place} "
+                    f"(received {key.get_name()} {key.fingerprint})",
+                    fix=f"if the node was reinstalled: ssh-keygen -f {file} -R {shlex.quote(target.names[0])}; otherwise this may be a man-in-the-middle attack",
+                )
+        if target.strict == "accept-new":
+            self.known.add(target.names[0], key)
+        elif target.strict != "no":
+            certified = "".join(
+                f"; host certificates ({entry.place}) are unsupported"
+                for entry in self.entries[0]
+                if entry.marker == "@cert-authority"
+            )
+            raise ConnectionFailed(
+                f"host key {key.get_name()} {key.fingerprint} is not in {target.known_hosts[0]}{certified}",
+                fix=f"verify the fingerprint, then: ssh-keyscan -p {target.port} {target.host} >> {target.known_hosts[0]}",
+            )
 
 
 def open_client(name: str, connection: Connection) -> paramiko.SSHClient:
@@ -274,9 +317,18 @@ class _ProxyCommand(paramiko.ProxyCommand):
 
     def recv(self, size: int) -> bytes:
         stdout: Any = self.process.stdout
-        if not select.select([stdout], [], [], self.timeout)[0]:
-            raise TimeoutError
-        return os.read(stdout.fileno(), size)
+        try:
+            if not select.select([stdout], [], [], self.timeout)[0]:
+                raise TimeoutError
+            return os.read(stdout.fileno(), size)
+        except ValueError:  # closed by now
+            return b""
+
+    def reap(self) -> None:
+        """End the command and close its pipes; nobody may read from it any more."""
+        self.process.kill()
+        with self.process:
+            pass
 
     def failure(self, timeout_s: float) -> str:
         """Why there is no connection through it, in its own words."""
@@ -304,11 +356,12 @@ class _Transport(paramiko.Transport):
 
     _active_check_timeout = 1.0
 
-    def __init__(self, sock: Any, **options: Any) -> None:
+    def __init__(self, sock: Any, host_keys: _HostKeyPolicy, **options: Any) -> None:
         super().__init__(sock, **options)
         self.packetizer.start_handshake = lambda timeout: None  # type: ignore[method-assign]
         security = self.get_security_options()
         security.ciphers = sorted(security.ciphers, key=lambda cipher: "gcm" not in cipher)
+        security.key_types = host_keys.algorithms(security.key_types)
 
     def run(self) -> None:
         """Read until the connection ends, and always mark it as closed.
@@ -330,88 +383,78 @@ def _open(
     target: _Target, connection: Connection, hops: list[paramiko.SSHClient], depth: int
 ) -> paramiko.SSHClient:
     keys = [_private_key(key) for key in target.keys if connection.key_file or os.path.isfile(key)]
-    name = target.alias if target.port == 22 else f"[{target.alias}]:{target.port}"
-    known = _known_hosts(target.known_hosts).keys_of(name)
+    policy = _HostKeyPolicy(target)
     link = _socket(target, connection, hops, depth)
     sock: Any = keepalive.TimedSocket(link)
     client = paramiko.SSHClient()
-    client._host_keys = known  # type: ignore[attr-defined]
-    client.set_missing_host_key_policy(_HostKeyPolicy(target))
+    client.set_missing_host_key_policy(policy)
     where = f"{target.user}@{target.host}:{target.port}"
-    try:
-        client.connect(
-            target.alias,
-            port=target.port,
-            username=target.user,
-            password=connection.login_password,
-            pkey=keys[0] if keys else None,
-            sock=sock,
-            timeout=connection.timeout_s,
-            banner_timeout=connection.timeout_s,
-            auth_timeout=connection.timeout_s,
-            channel_timeout=connection.timeout_s,
-            allow_agent=target.agent and not connection.key_file,
-            look_for_keys=not keys and connection.password is None,
-            transport_factory=_Transport,
-        )
-    except ConnectionFailed:
-        client.close()
-        raise
-    except paramiko.BadHostKeyException as error:
-        client.close()
-        raise ConnectionFailed(
-            f"host key of {target.host} differs from the one in {target.known_hosts[0]} "
-            f"(received {error.key.fingerprint})",
-            fix=f"if the node was reinstalled: ssh-keygen -f {target.known_hosts[0]} -R {target.alias}; otherwise this may be a man-in-the-middle attack",
-        ) from error
-    except paramiko.AuthenticationException as error:
-        client.close()
-        # paramiko also raises this when the connection breaks or times out during login.
-        if any(word in str(error) for word in ("shut down", "timeout")):
+    with ExitStack() as cleanup:
+        if isinstance(link, _ProxyCommand):
+            cleanup.callback(link.reap)
+        cleanup.enter_context(closing(sock))
+        cleanup.callback(client.close)
+        try:
+            client.connect(
+                target.host,
+                port=target.port,
+                username=target.user,
+                password=connection.login_password,
+                pkey=keys[0] if keys else None,
+                sock=sock,
+                timeout=connection.timeout_s,
+                banner_timeout=connection.timeout_s,
+                auth_timeout=connection.timeout_s,
+                channel_timeout=connection.timeout_s,
+                allow_agent=target.agent and not connection.key_file,
+                look_for_keys=not keys and connection.password is None,
+                transport_factory=partial(_Transport, host_keys=policy),
+            )
+        except paramiko.AuthenticationException as error:
+            # paramiko also raises this when the connection breaks or times out during login.
+            if any(word in str(error) for word in ("shut down", "timeout")):
+                raise ConnectionFailed(
+                    f"connection to {where} broke during login ({error})",
+                    fix="try again; if it persists, read sshd's log on the node: journalctl -u ssh",
+                ) from error
+            used = ", ".join(target.keys) or "agent and default keys"
             raise ConnectionFailed(
-                f"connection to {where} broke during login ({error})",
-                fix="try again; if it persists, read sshd's log on the node: journalctl -u ssh",
+                f"authentication failed for {where} (tried {used})",
+                fix="check ansible_user and ansible_ssh_private_key_file",
             ) from error
-        used = ", ".join(target.keys) or "agent and default keys"
-        raise ConnectionFailed(
-            f"authentication failed for {where} (tried {used})",
-            fix="check ansible_user and ansible_ssh_private_key_file",
-        ) from error
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        failure = ""
-        if isinstance(link, _ProxyCommand) and not sock.received:
-            failure = link.failure(connection.timeout_s)
-        client.close()
-        with closing(sock):
-            pass
-        if failure:
-            link.process.kill()
-            with link.process:
-                pass
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            failure = ""
+            if isinstance(link, _ProxyCommand) and not sock.received:
+                failure = link.failure(connection.timeout_s)
+            if failure:
+                raise ConnectionFailed(
+                    f"{where}: {failure}",
+                    fix=f"run it to see what it lacks: {shlex.join(link.cmd)}",
+                ) from error
+            text = getattr(error, "strerror", None) or str(error)
+            if "No authentication methods" in text:
+                raise ConnectionFailed(
+                    f"no SSH key to log in to {where}",
+                    fix="set --private-key or ansible_ssh_private_key_file, or add a key to the agent with ssh-add",
+                ) from error
+            if isinstance(error, EOFError) or "shut down" in text:
+                text = "connection closed during login"
+            # paramiko tries to log in even when the key exchange timed out.
+            slow = isinstance(error, TimeoutError) or any(
+                word in text.lower() for word in ("banner", "timeout", "no existing session")
+            )
             raise ConnectionFailed(
-                f"{where}: {failure}", fix=f"run it to see what it lacks: {shlex.join(link.cmd)}"
+                f"{where}: "
+                + (
+                    f"no SSH banner or key exchange within {connection.timeout_s:g} s"
+                    if slow
+                    else text
+                ),
+                fix="the port is open, but the node hangs or is overloaded: check its console"
+                if slow
+                else "check sshd on the node: journalctl -u ssh",
             ) from error
-        text = getattr(error, "strerror", None) or str(error)
-        if "No authentication methods" in text:
-            raise ConnectionFailed(
-                f"no SSH key to log in to {where}",
-                fix="set --private-key or ansible_ssh_private_key_file, or add a key to the agent with ssh-add",
-            ) from error
-        if isinstance(error, EOFError) or "shut down" in text:
-            text = "connection closed during login"
-        # paramiko tries to log in even when the key exchange timed out.
-        slow = isinstance(error, TimeoutError) or any(
-            word in text.lower() for word in ("banner", "timeout", "no existing session")
-        )
-        raise ConnectionFailed(
-            f"{where}: "
-            + (
-                f"no SSH banner or key exchange within {connection.timeout_s:g} s" if slow else text
-            ),
-            fix="the port is open, but the node hangs or is overloaded: check its console"
-            if slow
-            else "check sshd on the node: journalctl -u ssh",
-        ) from error
+        cleanup.pop_all()
     transport = client.get_transport()
     if transport is not None:
         client._gpustate_keepalive = keepalive.monitor(  # type: ignore[attr-defined]

@@ -40,6 +40,6 @@ def test_no_key_is_read_from_it(endless: str) -> None:
 
 
 def test_null_and_none_stand_for_nothing() -> None:
-    assert not KnownHosts((os.devnull, "/nonexistent/known_hosts")).keys_of("gpu1")
+    assert not KnownHosts((os.devnull, "/nonexistent/known_hosts")).entries("gpu1")
     for nothing in (os.devnull, "none"):
         assert ssh._config(nothing).lookup("gpu1") == {"hostname": "gpu1"}

@@ -11,6 +11,7 @@ import paramiko
 import pytest
 from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
+from gpustate.core.inventory import Connection
 from gpustate.remote import ssh
 from gpustate.remote.keepalive import Keepalive, TimedSocket, monitor
 
@@ -80,7 +81,7 @@ def test_a_failed_transport_thread_closes_the_connection_without_a_traceback(
 
     monkeypatch.setattr(paramiko.Transport, "run", run)
     near, far = socket.socketpair()
-    transport = ssh._Transport(near)
+    transport = ssh._Transport(near, ssh._HostKeyPolicy(ssh._target("n", Connection())))
     transport.start()
     transport.join(10)
     assert not transport.is_active()
