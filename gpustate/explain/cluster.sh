@@ -28,7 +28,7 @@ grep -qs '"status_files": true' "$G/validator/config.json" && echo results_wante
 for f in /run/nvidia/validations/*-ready; do [ -e "$f" ] && printf 'status_file=%s\n' "${f##*/}"; done
 [ -e /run/nvidia/validations/.driver-ctr-ready ] && echo operator_driver=1
 for f in /etc/kubernetes/node-feature-discovery/features.d/*; do
-  [ -f "$f" ] && sed -n 's/^nvidia\.com\/\(gpu\.count\|gpu\.product\)=/label=\1|/p' "$f"
+  [ -f "$f" ] && sed -n 's/^nvidia\.com\/\(gpu\.count\|mig\.strategy\)=/label=\1|/p' "$f"
 done
 f=/etc/nvidia-device-plugin/config.yaml
 [ -f "$f" ] && { echo plugin_config=; head -c 65536 "$f" | sed 's/^/plugin_config=/'; echo; }

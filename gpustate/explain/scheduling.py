@@ -13,7 +13,10 @@ Sources:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import product
 
 from gpustate.diagnosis import chain, health
 from gpustate.diagnosis import remedies as remedies
@@ -22,7 +25,7 @@ from gpustate.explain import services
 from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
 from gpustate.formats import deviceplugin
-from gpustate.formats.numbers import whole
+from gpustate.formats.labels import gfd
 from gpustate.probes import listeners
 
 _GPU = "nvidia.com/gpu"
@@ -305,24 +308,42 @@ def _known_bad(view: View) -> str:
 
 
 def _labels_stale(view: View) -> str:
-    return _miscounted(
-        view, [value for key, value in view.clues.fields("label", 2) if key == "gpu.count"]
-    )
+    rows = view.clues.fields("label", 2)
+    strategies = {value for key, value in rows if key == "mig.strategy"}
+    return _miscounted(view, [value for key, value in rows if key == "gpu.count"], strategies)
 
 
 def _labels_stale_in_kubernetes(view: View) -> str:
-    return _miscounted(view, [view.clues.labels().get("nvidia.com/gpu.count", "")])
+    labels = view.clues.labels()
+    strategies = {labels.get("nvidia.com/mig.strategy", "none")}
+    return _miscounted(view, [labels.get("nvidia.com/gpu.count", "")], strategies)
 
 
-def _miscounted(view: View, values: list[str]) -> str:
-    gpus = view.observed.nvml.gpus
-    count = len(gpus)
+def _miscounted(view: View, values: list[str], strategies: set[str]) -> str:
+    """The first count that no program writes which labels these GPUs with one of the MIG strategies."""
+    nvml = view.observed.nvml
     # gpustate's labels do not count quarantined GPUs, NVIDIA's do.
-    right = {count, sum(not view.observed.held(gpu) for gpu in gpus)}
-    wrong = [value for value in values if value and whole(value) not in right]
-    if not wrong or not count:
+    available = tuple(gpu for gpu in nvml.gpus if not view.observed.held(gpu))
+    right: set[str] = set()
+    for strategy, gpus in product(strategies or {"none"}, (nvml.gpus, available)):
+        options = gfd.Options(mig_strategy=strategy)
+        computed = gfd.compute(gfd.Seen(replace(nvml, gpus=gpus)), options)
+        if computed.problem is not None:
+            return ""
+        right.add(computed.values.get("nvidia.com/gpu.count", "0"))
+        # With several models, GPU feature discovery describes any of them.
+        models = Counter(gpu.name for gpu in gpus)
+        right |= {str(count) for count in models.values() if len(models) > 1}
+    wrong = [value for value in values if value and value not in right]
+    if not wrong or not nvml.gpus:
         return ""
-    return f"the label nvidia.com/gpu.count is {wrong[0]}, but NVML lists {count} GPUs"
+    devices = sum(len(gpu.mig_devices) for gpu in nvml.gpus)
+    divided = (
+        f" and {devices} MIG devices (strategy {', '.join(sorted(strategies))})"
+        if devices and strategies
+        else ""
+    )
+    return f"the label nvidia.com/gpu.count is {wrong[0]}, but NVML lists {len(nvml.gpus)} GPUs{divided}"
 
 
 def _labels_missing(view: View) -> str:
