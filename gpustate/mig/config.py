@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from gpustate.errors import PolicyError
@@ -77,12 +77,16 @@ class Config:
         entries: in order.
         place: file and line.
         warnings: about duplicates in the file.
+        siblings: all configurations of its file by name.
     """
 
     name: str
     entries: tuple[Entry, ...]
     place: str = ""
     warnings: tuple[str, ...] = ()
+    siblings: Mapping[str, Config] = field(
+        default_factory=dict[str, "Config"], compare=False, repr=False
+    )
 
     def entry_for(self, index: int, device_id: str, subsystem_id: str = "") -> Entry | None:
         """The entry for a GPU; ``None`` if there is none."""
@@ -110,7 +114,7 @@ class ConfigFile:
         """
         if name is None:
             if len(self.configs) == 1:
-                return next(iter(self.configs.values()))
+                return self.config(next(iter(self.configs)))
             raise PolicyError(
                 f"has {len(self.configs)} configurations", place=self.path, fix=self._hint("")
             )
@@ -119,7 +123,7 @@ class ConfigFile:
             raise PolicyError(
                 f"no configuration {quote(name)}", place=self.path, fix=self._hint(name)
             )
-        return found
+        return replace(found, siblings=self.configs)
 
     def _hint(self, name: str) -> str:
         near = difflib.get_close_matches(name, self.configs, 3) or self._with_profiles_of(name)[:3]

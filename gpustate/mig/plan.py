@@ -13,7 +13,8 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,11 +92,45 @@ def plan(config: Config, layout: Layout) -> NodePlan:
     """Plan the change from a layout to a configuration.
 
     Raises:
-        RefusedError: a GPU cannot have its desired layout; with the reason.
+        RefusedError: a GPU cannot have its desired layout, or the filters match no GPU; with the reason.
     """
     gpus = tuple(_gpu(config, gpu) for gpu in layout.gpus)
+    uncovered = [plan.gpu for plan in gpus if plan.wanted is None and plan.gpu.enabled is not None]
+    filtered = any(entry.filters for entry in config.entries)
+    if uncovered and filtered and not any(plan.wanted for plan in gpus):
+        raise RefusedError(
+            f"no entry of {config.name} matches a GPU of this node "
+            f"({', '.join(dict.fromkeys(gpu.model_name for gpu in uncovered))})",
+            place=config.place or None,
+            fix=_fitting(config, uncovered),
+        )
     notes = (*config.warnings, *_absent(config, layout), *_overridden(config, layout))
-    return NodePlan(config.name, gpus, notes)
+    return NodePlan(config.name, gpus, (*notes, *_uncovered(config, uncovered)))
+
+
+def _fitting(config: Config, gpus: Sequence[GpuLayout]) -> str | None:
+    """The names of the configuration's file that suit GPUs, those most like its own first."""
+    fitting = [
+        name for name, other in config.siblings.items() if all(_fits(other, gpu) for gpu in gpus)
+    ]
+    near = difflib.get_close_matches(config.name, fitting, 12, 0.0)
+    more = f" and {len(fitting) - len(near)} more" if len(fitting) > len(near) else ""
+    return f"the file has for it: {', '.join(near)}{more}" if near else None
+
+
+def _fits(config: Config, gpu: GpuLayout) -> bool:
+    entry = config.entry_for(gpu.index, gpu.device_id, gpu.subsystem_id)
+    geometry = gpu.profiles()
+    if entry is None or geometry is None:
+        return entry is not None and not entry.devices
+    return not why_not(geometry, entry.devices)
+
+
+def _uncovered(config: Config, gpus: Sequence[GpuLayout]) -> Iterator[str]:
+    """Notes on GPUs that can be divided and have no entry, by model."""
+    for model in dict.fromkeys(gpu.model_name for gpu in gpus):
+        numbers = ", ".join(str(gpu.index) for gpu in gpus if gpu.model_name == model)
+        yield f"GPU {numbers} ({model}): no entry of {config.name}: not changed"
 
 
 def _absent(config: Config, layout: Layout) -> Iterator[str]:

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from gpustate.core.change import Disruption
 from gpustate.errors import RefusedError, UsageError
-from gpustate.mig import document, layout, refute, tables
+from gpustate.mig import config, document, layout, refute, tables
 from gpustate.mig.config import Config, Entry
 from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile
 from gpustate.mig.layout import ComputeInstance, GpuInstance, GpuLayout, Layout, Users
@@ -194,6 +194,44 @@ def test_gpus_that_the_configuration_leaves_out_or_that_have_no_mig_stay_as_they
         RefusedError, match=r"mig\.yaml:7: GPU 0 .*: it does not support MIG; remove"
     ):
         one(T4, {"1g.5gb": 1}, now=None, indices=(0,))
+
+
+BY_BOARD = """version: v1
+mig-configs:
+  all-disabled:
+    - {devices: all, mig-enabled: false}
+  all-1g.5gb:
+    - {devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}
+  all-1g.35gb:
+    - {device-filter: ["0x233510DE"], devices: all, mig-enabled: true, mig-devices: {1g.35gb: 4}}
+  all-1g.10gb:
+    - {device-filter: ["0x233010DE"], devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}
+"""
+H200 = "2335"
+
+
+def by_board(name: str, *devices: str) -> NodePlan:
+    gpus = (
+        GpuLayout(index=index, device_id=device, enabled=None if device == T4 else False)
+        for index, device in enumerate(devices)
+    )
+    return plan(config.read(BY_BOARD, "mig.yaml").config(name), Layout(gpus=tuple(gpus)))
+
+
+def test_layout_for_other_boards_is_refused_with_the_names_that_fit() -> None:
+    with pytest.raises(RefusedError) as caught:
+        by_board("all-1g.35gb", H100, T4)
+    assert str(caught.value) == (
+        "mig.yaml:7: no entry of all-1g.35gb matches a GPU of this node (H100 80GB HBM3); "
+        "the file has for it: all-1g.10gb, all-disabled"
+    )
+    assert not by_board("all-1g.35gb", T4), "nothing to divide, as in a group of several boards"
+
+
+def test_gpu_without_an_entry_beside_a_covered_one_is_named() -> None:
+    made = by_board("all-1g.35gb", H200, H100, T4)
+    assert made.notes == ("GPU 1 (H100 80GB HBM3): no entry of all-1g.35gb: not changed",)
+    assert len(made.gpus[0].change.created) == 4
 
 
 @pytest.mark.parametrize(
