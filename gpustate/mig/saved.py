@@ -88,6 +88,15 @@ def is_whole(text: str) -> bool:
     return bool(lines) and valid
 
 
+def is_equivalent(text: str, other: str) -> bool:
+    """Whether two files give the same modes and devices; placements of their instances may differ."""
+    first, second = (
+        sorted(_INSTANCE.sub(r"\1 \2 \4 \5", line) for line in lines.splitlines())
+        for lines in (text, other)
+    )
+    return first == second
+
+
 def config(text: str, addresses: Mapping[int, str], name: str) -> Config:
     """Convert a file into a configuration; missing GPUs are left out."""
     numbers = {bus_id(address): index for index, address in addresses.items()}

@@ -74,6 +74,7 @@ _KUBERNETES = {
 }
 _TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
 _PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
+_MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _CONTAINERD = "github.com/containerd/containerd/v2"
 _ETCD = "go.etcd.io/etcd/server/v3"
 _NFD = "sigs.k8s.io/node-feature-discovery"
@@ -100,6 +101,12 @@ _FAMILIES = {
     ),
     "containerd": _Build(
         _CONTAINERD, {f"{_CONTAINERD}/version.Version": "v{version}"}, tags="no_btrfs"
+    ),
+    "mig-parted": _Build(
+        _MIG_PARTED,
+        {f"{_MIG_PARTED}/internal/info.version": "{version}"},
+        link="-extldflags=-Wl,-z,lazy",
+        cgo=True,
     ),
     "dra-driver": _Build("k8s.io/dynamic-resource-allocation", {}),
     "nfd": _Build(_NFD, {f"{_NFD}/pkg/version.version": "v{version}"}),

@@ -220,9 +220,13 @@ class MigLayoutApplied(State[Observed]):
         before = observed.before
         if before is None and observed.saved is None and (plan or (on and able)):
             before = _now(observed, plan)
+        text = found.text
+        if not plan and observed.saved is not None and saved.is_equivalent(observed.saved, text):
+            # Another tool has placed the same devices elsewhere; at boot there are none, so nothing moves.
+            text = observed.saved
         return replace(
             wanted,
-            saved=found.text if on and able else None,
+            saved=text if on and able else None,
             before=before,
             program=_restore() if on and able else None,
             unit=scripts.unit_text(observed.folder) if on and able else None,

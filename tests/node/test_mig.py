@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import migparted
 import realgfd
 from labnodes import also_on_ubuntu
 
@@ -46,6 +47,10 @@ mig-configs:
       mig-enabled: true
       mig-devices: {devices}
 """
+#: mig-parted says nothing is there unless every GPU has an entry.
+OTHERS = """    - devices: [1, 2, 3, 4, 5, 6, 7]
+      mig-enabled: false
+"""
 #: Stands for the DCGM host engine: it has a MIG device open, and is stopped by its name.
 CLIENT = """[Service]
 ExecStart=/usr/bin/env CUDA_VISIBLE_DEVICES=0 /usr/bin/gpustate-lab-workload 0
@@ -69,7 +74,10 @@ def gpustate(
     policy.write_text(POLICY.format(states=states, cdi=cdi, file=str(config)))
     target = ["-i", lab.inventory, "-l", node.name, "-o", "json"]
     target += [] if verb == "drift" else ["--yes"]
-    return commands.gpustate(verb, policy, *target, code=code, timeout=500).document
+    document = commands.gpustate(verb, policy, *target, code=code, timeout=500).document
+    if verb == "apply" and code == 0:
+        assert migparted.holds(node, config.read_text() + OTHERS, "all")
+    return document
 
 
 def places(node: Node) -> set[str]:
@@ -130,10 +138,17 @@ def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
     assert node.run(service).stdout != before
     node.run("systemctl stop job.service nvidia-dcgm.service")
 
+    layout = '{"2g.20gb": 1, "3g.40gb": 1}'
     second = places(node)
+    # The same devices made by another tool are the policy's, wherever that places them.
+    for devices in ("{}", layout):
+        text = CONFIG.format(devices=devices) + OTHERS
+        assert migparted.run(node, "apply", text, "all").returncode == 0
+    assert places(node) != second
+    gpustate("drift", home, node, tmp_path, layout)
     node.run("nvidia-smi mig -i 0 -dci; nvidia-smi mig -i 0 -dgi")
-    gpustate("drift", home, node, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}', code=2)
-    gpustate("apply", home, node, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
+    gpustate("drift", home, node, tmp_path, layout, code=2)
+    gpustate("apply", home, node, tmp_path, layout)
     assert len(places(node)) == len(second)
 
     kept = places(node)
@@ -143,12 +158,9 @@ def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
     assert "cycle" not in checked
     assert node.run("systemctl is-active gpustate-mig.service").stdout == "active\n"
     assert places(node) == kept
-    assert (
-        " changed=0 "
-        in gpustate("apply", home, node, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')["summary"]
-    )
+    assert " changed=0 " in gpustate("apply", home, node, tmp_path, layout)["summary"]
 
-    gpustate("remove", home, node, tmp_path, '{"2g.20gb": 1, "3g.40gb": 1}')
+    gpustate("remove", home, node, tmp_path, layout)
     modes = node.run("nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader").stdout
     assert set(modes.split()) == {"Disabled"}
     left = node.run(

@@ -896,8 +896,6 @@ CLUSTER = (
              ("gpu.count is 8", "lists 2"), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=2\n")),
     Scenario("node-labels-stale", (38,), lambda w: kube_labels(w, {"gpu.count": "8"}), ("gpu.count is 8", "lists 2"),
              lambda w: kube_labels(w, {"gpu.count": "2"})),
-    Scenario("labels-stale", (38,), counted("single", 2), ("gpu.count is 2", "4 MIG devices (strategy single)"), counted("single", 4)),
-    Scenario("labels-stale", (38,), counted("mixed", 4), ("gpu.count is 4", "lists 2 GPUs"), counted("mixed", 2)),
     Scenario("labels-missing", (38,), lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true"}), ("no label nvidia.com/gpu.product",),
              lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true", "gpu.product": "NVIDIA-H100", "gpu.count": "2"})),
     Scenario("kubelet-masked", (7, 30), both(masked("kubelet"), condition("Unknown")), ("kubelet is masked", "not ready"), masked("kubelet")),

@@ -83,6 +83,25 @@ def test_the_failure_of_a_layout_whose_label_was_removed_is_no_cause(
     assert (found.name if found.broken else "") == cause
 
 
+@pytest.mark.parametrize(
+    ("strategy", "count", "evidence"),
+    [
+        ("single", 4, ""),
+        ("single", 2, "is 2, but NVML lists 2 GPUs and 4 MIG devices (strategy single)"),
+        ("mixed", 2, ""),
+        ("mixed", 4, "is 4, but NVML lists 2 GPUs and 4 MIG devices (strategy mixed)"),
+    ],
+)
+def test_count_of_gpus_is_judged_by_the_mig_strategy_of_the_labels(
+    strategy: str, count: int, evidence: str, tmp_path: Path
+) -> None:
+    world = World()
+    brokennodes.counted(strategy, count)(world)
+    found = diagnosis(world, tmp_path / "node")
+    assert found.name == ("labels-stale" if evidence else "")
+    assert evidence in (found.broken.evidence if found.broken else "")
+
+
 def test_the_plain_healthy_node_is_not_accused(tmp_path: Path) -> None:
     found = diagnosis(World(), tmp_path / "node")
     assert found.broken is None, f"{found.name}: {found.broken}"

@@ -90,6 +90,29 @@ def test_a_node_that_is_as_asked_is_asked_nothing_more() -> None:
     assert not [query for query in fake.queries if isinstance(query, GpuClientsQuery)]
 
 
+def test_same_devices_at_other_placements_are_no_drift_of_the_boot_layout() -> None:
+    state = MigLayoutApplied("all-balanced")
+    placements = (
+        (("3g.40gb", 4), ("2g.20gb", 0), ("1g.10gb", 2), ("1g.10gb", 3)),
+        (("3g.40gb", 4), ("2g.20gb", 2), ("1g.10gb", 0), ("1g.10gb", 1)),
+    )
+    here, elsewhere = (
+        divided(
+            *(
+                MigInstance(number, profile, start, ((0, int(profile[0]), 0),))
+                for number, (profile, start) in enumerate(instances, 1)
+            )
+        )
+        for instances in placements
+    )
+    record = state.desired(state.probe(node(here))).saved
+    assert record
+    assert "saved" not in told(state, node(elsewhere, files={"layout": record}))[0]
+    for damaged in (record.replace(" 14 ", " 19 "), record.replace(" on", " off"), record[:-40]):
+        assert damaged != record
+        assert "saved" in told(state, node(elsewhere, files={"layout": damaged}))[0]
+
+
 def test_hopper_is_divided_without_a_reset_and_ampere_with_one() -> None:
     hopper, _ = told(MigLayoutApplied("all-balanced"), node(gpu()))
     ampere, _ = told(MigLayoutApplied("all-balanced"), node(gpu(kind=A100)))
