@@ -1,7 +1,7 @@
 """Build and cache the images of nodes: read-only overlay layers made with debootstrap.
 
 An image is a stack of layers: the Debian root; on top, for ``debian13-containerd2`` containerd 2 of
-unstable, for ``-containerd22`` to ``-containerd24`` a release of its own project, for ``-runtimes`` docker,
+unstable, for ``-containerd22`` to ``-containerd24`` and ``-crio`` a release of its own project, for ``-runtimes`` docker,
 podman, crun, unattended-upgrades and needrestart, for ``-rpm`` dnf, rpm and zypper, for ``ubuntu2404``
 what makes the root answer as Ubuntu; then the simulator's packages, and last slurmd for a lab with Slurm, that of
 unstable for ``-slurm26``. A layer's folder name ends in a digest of its
@@ -138,6 +138,13 @@ IMAGES = {
         ("containerd.sh",),
         "containerd-2.4",
         summary="Debian 13, upstream containerd 2.4",
+    ),
+    "debian13-crio": Recipe(
+        "trixie",
+        "debian13",
+        ("crio.sh",),
+        "crio",
+        summary="Debian 13, upstream CRI-O 1.34 in place of containerd",
     ),
     "debian13-slurm26": Recipe(
         "trixie",

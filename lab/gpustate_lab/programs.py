@@ -1,4 +1,4 @@
-"""Programs that the lab builds from pinned Go modules: Kubernetes, etcd, kwok, CNI plugins, NVIDIA's own, containerd.
+"""Programs that the lab builds from pinned Go modules: Kubernetes, etcd, kwok, CNI plugins, NVIDIA's own, containerd, CRI-O.
 
 Each folder of ``modules/`` is a Go module that pins the versions (``go.mod``, ``go.sum``) and imports the
 commands to build (``tools.go``). One has its program itself: a DRA driver in place of NVIDIA's. Built programs are in the lab's cache, in a folder whose name ends in a
@@ -57,6 +57,7 @@ class _Build:
         link: additional linker flags.
         cgo: compile C code; without it programs are static and run on any Debian.
         names: names of programs that differ from the last part of their import path.
+        c_programs: folders of programs in C, by name: they are static.
     """
 
     main: str
@@ -65,6 +66,7 @@ class _Build:
     link: str = ""
     cgo: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
+    c_programs: Mapping[str, str] = field(default_factory=dict)
 
 
 _KUBERNETES = {
@@ -76,6 +78,8 @@ _TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
 _PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _CONTAINERD = "github.com/containerd/containerd/v2"
+_CRI_TOOLS = "sigs.k8s.io/cri-tools"
+_CRIO = "github.com/cri-o/cri-o"
 _ETCD = "go.etcd.io/etcd/server/v3"
 _NFD = "sigs.k8s.io/node-feature-discovery"
 _CNI = "github.com/containernetworking/plugins"
@@ -107,6 +111,14 @@ _FAMILIES = {
         {f"{_MIG_PARTED}/internal/info.version": "{version}"},
         link="-extldflags=-Wl,-z,lazy",
         cgo=True,
+    ),
+    "cri-tools": _Build(_CRI_TOOLS, {f"{_CRI_TOOLS}/pkg/version.Version": "v{version}"}),
+    # Without libseccomp: a pod's seccomp profile has no effect.
+    "crio": _Build(
+        _CRIO,
+        {},
+        tags="containers_image_openpgp,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper",
+        c_programs={"pinns": "pinns/src"},
     ),
     "dra-driver": _Build("k8s.io/dynamic-resource-allocation", {}),
     "nfd": _Build(_NFD, {f"{_NFD}/pkg/version.version": "v{version}"}),
@@ -144,9 +156,15 @@ class Module:
 
     @property
     def programs(self) -> dict[str, str]:
-        """Import path of each program by name."""
+        """Import path, or folder of C files, of each program by name."""
         names = self._build.names
-        return {names.get(package, _program_of(package)): package for package in self.packages}
+        built = {names.get(package, _program_of(package)): package for package in self.packages}
+        return built | self.c_programs
+
+    @property
+    def c_programs(self) -> dict[str, str]:
+        """Folder in the main module of each program in C by name."""
+        return dict(self._build.c_programs)
 
     @property
     def version(self) -> str:
@@ -202,7 +220,7 @@ def provide(name: str, say: Say) -> dict[str, Path]:
     """
     wanted = module(name)
     ready = _ready(wanted)
-    if len(ready) == len(wanted.packages):
+    if len(ready) == len(wanted.programs):
         return ready
     folder = _built(wanted, say)
     return {program: folder / program for program in wanted.programs} | ready
@@ -282,7 +300,10 @@ def _built(wanted: Module, say: Say) -> Path:
         try:
             _build(go, wanted, fresh, paths.cache_dir() / f"{wanted.name}.log", say)
             for program, package in wanted.programs.items():
-                (fresh / _program_of(package)).rename(fresh / program)
+                if program in wanted.c_programs:
+                    _compile_c(source(wanted.name, say) / package, wanted.version, fresh / program)
+                else:
+                    (fresh / _program_of(package)).rename(fresh / program)
             # Nodes of existing labs run programs from older folders.
             if not any(paths.state_dir().glob("*/lab.json")):
                 for old in cache.glob(f"{wanted.name}@*"):
@@ -326,6 +347,11 @@ def _build(go: str, pinned: Module, destination: Path, log: Path, say: Say) -> N
             raise LabError(
                 f"{pinned.name}: go build failed: {tail(log.read_text())}", fix=f"read {log}"
             )
+
+
+def _compile_c(folder: Path, version: str, program: Path) -> None:
+    files = sorted(map(str, folder.glob("*.c")))
+    run(["gcc", "-static", "-Os", "-s", f'-DVERSION="{version}"', "-o", str(program), *files])
 
 
 def _compiled(log: Path) -> int:

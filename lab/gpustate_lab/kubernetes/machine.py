@@ -84,7 +84,10 @@ def fill(root: Path, layout: Layout, node: NodeSpec) -> None:
     add("etc/kubernetes/node-feature-discovery/nfd-worker.conf", "core:\n  sleepInterval: 10s\n")
     add(
         "var/lib/kubelet/config.yaml",
-        yaml.safe_dump(kubelet_configuration(node.cgroups), sort_keys=False),
+        yaml.safe_dump(
+            kubelet_configuration(node.cgroups, crio=(root / "usr/bin/crio").exists()),
+            sort_keys=False,
+        ),
     )
     add("etc/cni/net.d/10-gpustate-lab.conflist", network_configuration(layout, number))
     # Containers get a copy; the lab has no DNS server.
@@ -124,8 +127,9 @@ def fill(root: Path, layout: Layout, node: NodeSpec) -> None:
         _link(root / "usr/bin" / program, f"{PROGRAMS}/{program}")
 
 
-def kubelet_configuration(cgroup_driver: str) -> dict[str, Any]:
+def kubelet_configuration(cgroup_driver: str, *, crio: bool = False) -> dict[str, Any]:
     """Return the kubelet's configuration; comments explain differences from kubeadm's."""
+    socket = "/run/crio/crio.sock" if crio else "/run/containerd/containerd.sock"
     configuration: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -137,7 +141,7 @@ def kubelet_configuration(cgroup_driver: str) -> dict[str, Any]:
         "authorization": {"mode": "Webhook"},
         "tlsCertFile": "/var/lib/kubelet/pki/kubelet.crt",
         "tlsPrivateKeyFile": "/var/lib/kubelet/pki/kubelet.key",
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "containerRuntimeEndpoint": f"unix://{socket}",
         "cgroupDriver": cgroup_driver,
         "maxPods": MAX_PODS,
         # Disk and memory are the controller's.
@@ -202,14 +206,14 @@ def _units(address: str) -> dict[str, str]:
         "gpustate-lab-containers.service": unit(
             "gpustate lab: import container images, stop containers",
             f"{lib}/import-images",
-            after="containerd.service",
+            after="containerd.service crio.service",
             more=f"{once}Restart=on-failure\nRestartSec=2\nExecStop={lib}/stop-containers\n",
         ),
         "kubelet.service": unit(
             "kubelet: The Kubernetes Node Agent",
             "/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf "
             f"--config=/var/lib/kubelet/config.yaml --node-ip={address}",
-            after="containerd.service gpustate-lab-machine.service gpustate-lab-containers.service",
+            after="containerd.service crio.service gpustate-lab-machine.service gpustate-lab-containers.service",
             more=f"{always}KillMode=process\n",
         ),
         PLUGIN_UNIT: unit(
