@@ -74,8 +74,8 @@ KINDS = (
     Kind("mig-strategy", "the Node offers GPUs in MIG mode as whole GPUs, which no container can use",
          "set mig.strategy of the ClusterPolicy to single or mixed, and apply it with --cluster-objects; if it is set, restart the device "
          "plugin's pod: kubectl delete pod -n NAMESPACE POD; to use whole GPUs, select the MIG layout all-disabled"),
-    Kind("image", "the test image cannot be imported into containerd",
-         "ctr -n k8s.io images ls; journalctl -u containerd"),
+    Kind("image", "the kubelet's runtime cannot get the test image",
+         "crictl images; journalctl -u containerd, or -u crio"),
     Kind("unschedulable", "the pod is not scheduled", "fix the scheduler's reason; taints and requests: kubectl describe node NAME"),
     Kind("admission", "the kubelet rejects the pod: the device plugin's allocation failed",
          "read the device plugin's log; for stale allocations: systemctl restart kubelet"),
@@ -164,14 +164,14 @@ class Machine:
         machine_id: /etc/machine-id.
         system_uuid: DMI's product UUID.
         kubelet: a kubelet is running.
-        containerd: containerd's default socket exists.
+        sockets: those at which container runtimes listen.
     """
 
     boot_id: str = ""
     machine_id: str = ""
     system_uuid: str = ""
     kubelet: bool = False
-    containerd: bool = False
+    sockets: tuple[str, ...] = ()
 
 
 def _same(node: Json, key: str, value: str) -> bool:

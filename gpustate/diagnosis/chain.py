@@ -408,7 +408,9 @@ def _crio(observed: ChainObservation, wanted: Wanted) -> Check | None:
     if lacks := found.lacks(wanted.handler):
         evidence = f"the running CRI-O has no runtime handler {wanted.handler}: {lacks}"
         return Check("runtime", FAILED, evidence, remedies.NO_CRIO_HANDLER)
-    return None
+    if not found.handlers:
+        return None
+    return _ok("runtime", f"CRI-O {found.version} serves CRI and has the handler {wanted.handler}")
 
 
 def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:

@@ -180,14 +180,19 @@ def _archive(reference: str, layer: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def parts(archive: bytes) -> tuple[bytes, bytes]:
+    """The configuration and the layer of an image of :func:`make`."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as outer:
+        files = [outer.extractfile(name) for name in outer.getnames()]
+        config, layer, _ = (file.read() for file in files if file is not None)
+    return config, layer
+
+
 def unpack(archive: bytes, folder: str) -> None:
     """The files of an image of :func:`make` below a folder.
 
     Raises:
         OSError: they cannot be written.
     """
-    with tarfile.open(fileobj=io.BytesIO(archive)) as outer:
-        name = next(one for one in outer.getnames() if one.endswith("/layer.tar"))
-        member = outer.extractfile(name)
-        with tarfile.open(fileobj=member) as layer:
-            layer.extractall(folder)
+    with tarfile.open(fileobj=io.BytesIO(parts(archive)[1])) as layer:
+        layer.extractall(folder)

@@ -66,16 +66,19 @@ def ready(argv: Sequence[str]) -> int | None:
     return None
 
 
-def observe(pid: int, run: Callable[[Sequence[str]], str], *, reads_names: bool) -> Scope | None:
+def observe(
+    pid: int, run: Callable[[Sequence[str]], str], *, reads_names: bool, bundle: str = ""
+) -> Scope | None:
     """The unit of a waiting container, which goes on then; ``None`` if it has none of its own.
 
     Args:
         pid: its process, from :func:`ready`.
         run: runs a command and returns its output.
         reads_names: this systemd takes the numbers from the name of a missing link in /dev/char.
+        bundle: folder of the OCI specification; empty: that in which the container's shim or monitor runs.
     """
     try:
-        return _scope(pid, run, reads_names)
+        return _scope(pid, run, reads_names, bundle)
     except (OSError, ValueError, AttributeError):
         return None
     finally:
@@ -83,7 +86,9 @@ def observe(pid: int, run: Callable[[Sequence[str]], str], *, reads_names: bool)
             os.kill(pid, signal.SIGUSR1)
 
 
-def _scope(pid: int, run: Callable[[Sequence[str]], str], reads_names: bool) -> Scope | None:
+def _scope(
+    pid: int, run: Callable[[Sequence[str]], str], reads_names: bool, bundle: str
+) -> Scope | None:
     found = re.findall(
         r"(?m)^\d+:(?:name=systemd)?:\S*?/([^/\s]+\.scope)(?:/|$)",
         Path(f"/proc/{pid}/cgroup").read_text(),
@@ -91,7 +96,7 @@ def _scope(pid: int, run: Callable[[Sequence[str]], str], reads_names: bool) -> 
     if not found:
         return None
     shown = run(["systemctl", "show", "-p", "DevicePolicy,DeviceAllow,BPFProgram", found[-1]])
-    nodes, specified = _device_nodes(pid), _specified(pid)
+    nodes, specified = _device_nodes(pid), _specified(pid, bundle)
     unlisted = unknown(shown, nodes.values(), specified, reads_names=reads_names)
     paths = [path for path, number in nodes.items() if number in unlisted]
     hooked = [path for path in paths if nodes[path] not in specified]
@@ -134,13 +139,13 @@ def _device_nodes(pid: int) -> dict[str, Number]:
     return nodes
 
 
-def _specified(pid: int) -> set[Number]:
-    """Devices of the OCI specification, in the folder in which the container's shim or monitor runs."""
+def _specified(pid: int, bundle: str) -> set[Number]:
+    """Devices of the OCI specification."""
     for _ in range(3):
         match = _PARENT.search(Path(f"/proc/{pid}/status").read_text())
         pid = int(match[1]) if match else 0
-        path = Path(f"/proc/{pid}/cwd/config.json")
-        if pid > 1 and path.is_file():
+        path = Path(bundle or f"/proc/{pid}/cwd", "config.json")
+        if (bundle or pid > 1) and path.is_file():
             linux = json.loads(path.read_text(encoding="utf-8")).get("linux") or {}
             return {(one.get("major"), one.get("minor")) for one in linux.get("devices") or ()}
     return set()

@@ -3,12 +3,12 @@
 The image is built from this node's own Python (:mod:`container_image`), so no registry is needed and it contains
 nothing of the driver. The CRI socket of containerd is queried for whether it serves pods, its handlers, and its
 cgroup driver. The containers themselves are started by ``ctr``, in a containerd
-namespace of its own and with the handler's program and options, by ``docker``, or by ``podman``; for
-CRI-O by the handler's program itself. Image, snapshot, container and namespace are removed afterwards, and what
-an interrupted run left is removed before the next one.
+namespace of its own and with the handler's program and options, by ``docker``, or by ``podman``; in CRI-O as a pod over
+CRI. Image, snapshot, container and namespace are removed afterwards, and what an interrupted run left is removed
+before the next one.
 
-Surprising: no pod is started over CRI, although a kubelet does so. A kubelet kills unknown pods within seconds,
-and a pod needs the runtime's own pause image. Shim, handler, hooks and CDI are the same.
+Surprising: a kubelet kills unknown pods within two seconds, and a pod needs the runtime's own pause image. Beside a
+kubelet, and without that image, the handler's program creates and starts the container, as CRI-O does.
 
 Standard library only, Python 3.9.
 
@@ -37,10 +37,17 @@ from typing import Any
 from gpustate.diagnosis import chain
 from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult, Wanted
 from gpustate.formats.device_links import links_needed, program_versions, too_old
-from gpustate.nodeside import container_hooks, container_image, container_scope, cri, cri_rows
+from gpustate.nodeside import (
+    container_hooks,
+    container_image,
+    container_scope,
+    cri,
+    cri_pod,
+    cri_rows,
+)
 
 #: Unique name of the containerd namespace, the containers and the image.
-NAME = "gpustate-validate"
+NAME = cri_pod.NAME
 IMAGE = f"gpustate.invalid/{NAME}:1"
 MARK = "gpustate-container="
 ALL = "nvidia.com/gpu=all"
@@ -68,6 +75,7 @@ class Test:
         command: to run in it.
         low_level: with the systemd cgroup driver, prints the version of the low-level runtime; empty otherwise.
         token: identifies the container's process, which waits after its report; empty: it does not wait.
+        bundle: folder of the OCI specification; empty: the folder in which the container's monitor runs.
     """
 
     uuids: tuple[str, ...]
@@ -76,11 +84,17 @@ class Test:
     command: tuple[str, ...]
     low_level: tuple[str, ...] = ()
     token: str = ""
+    bundle: str = ""
 
     def in_unit(self, *low_level: str) -> Test:
         """This test in a container that is a unit of systemd."""
         token = f"{os.getpid()}-{time.monotonic_ns()}"
         return replace(self, low_level=low_level, token=token)
+
+    @property
+    def parts(self) -> tuple[bytes, bytes]:
+        """The image's configuration and its layer."""
+        return container_image.parts(self.image)
 
     @property
     def argv(self) -> list[str]:
@@ -170,7 +184,7 @@ def attempt(argv: Sequence[str]) -> str:
 def started(
     way: str, argv: Sequence[str], test: Test, began: float, log: Path | None = None
 ) -> ContainerResult:
-    """Run a container and read its report.
+    """Run a container by a command, and read its report.
 
     Args:
         way: how it requests GPUs, as evidence has it.
@@ -179,24 +193,46 @@ def started(
         began: monotonic time from which the limit counts, in seconds.
         log: file that has the container's output instead of the command's own output.
     """
+
+    def execute(left_s: float, watch: Watch) -> str:
+        try:
+            out = run(argv, left_s, watch=watch)
+        except CommandError as error:
+            tail = " ".join(_text(log).strip().splitlines()[-6:]) if log is not None else ""
+            raise CommandError(f"{error}: {tail}" if tail else str(error)) from None
+        return out if log is None else _text(log)
+
+    return observed_by(execute, way, test, began)
+
+
+#: Called from time to time while a container runs, until it returns true.
+Watch = Callable[[], bool]
+
+
+def observed_by(
+    execute: Callable[[float, Watch], str], way: str, test: Test, began: float
+) -> ContainerResult:
+    """Run a container by a function, which gets its limit in seconds, and read its report."""
     scopes: list[container_scope.Scope | None] = []
     systemd = program_versions(attempt(["systemctl", "--version"])) if test.token else ()
 
     def watch() -> bool:
+        if not test.token:
+            return True
         pid = container_scope.ready(test.argv)
         if pid is not None:
             reads_names = bool(systemd) and not too_old(systemd[0])
-            scopes.append(container_scope.observe(pid, attempt, reads_names=reads_names))
+            seen = container_scope.observe(
+                pid, attempt, reads_names=reads_names, bundle=test.bundle
+            )
+            scopes.append(seen)
         return pid is not None
 
     left = max(1.0, test.timeout_s - (time.monotonic() - began))
     try:
-        out = run(argv, left, watch=watch if test.token else None)
-        out = out if log is None else _text(log)
+        out = execute(left, watch)
     except CommandError as error:
-        tail = " ".join(_text(log).strip().splitlines()[-6:]) if log is not None else ""
-        problem = f"{error}: {tail}" if tail else str(error)
-        return ContainerResult(way, error=problem, elapsed_s=elapsed(began))
+        return ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
     lines = [line for line in out.splitlines() if line.startswith(MARK)]
     try:
         report: dict[str, Any] = json.loads(lines[-1][len(MARK) :])
@@ -494,9 +530,7 @@ class Containerd:
             shutil.rmtree(folder, ignore_errors=True)
         words = completed(result.error, handler.binary)
         binary = "" if how == "device" else handler.binary
-        result = replace(result, error=with_hook(words, binary, how))
-        files = tuple(path for path in result.files if not path.startswith(_MOUNT))
-        return replace(result, files=files)
+        return without_request(replace(result, error=with_hook(words, binary, how)))
 
     def clean(self) -> None:
         """Remove the namespace of the test with its content, and the folders of output."""
@@ -610,8 +644,7 @@ def loaded(program: str, way: str, options: list[str], test: Test) -> ContainerR
         result = ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
     finally:
         clean_loaded(program)
-    files = tuple(path for path in result.files if not path.startswith(_MOUNT))
-    return replace(result, files=files)
+    return without_request(result)
 
 
 def clean_loaded(program: str) -> None:
@@ -623,8 +656,19 @@ def clean_loaded(program: str) -> None:
         attempt([program, "rmi", "--force", IMAGE])
 
 
-def crio(wanted: Wanted, test: Test) -> list[ContainerResult]:
-    """Query CRI-O, and run a container with its handler's program, since CRI-O cannot load an image file."""
+def requesting(container: cri_pod.Container, how: str) -> cri_pod.Container:
+    """A container that requests every GPU, as :func:`request` has it, or as ``device``."""
+    if how == "device":
+        return replace(container, devices=(ALL,))
+    if how == "annotation":
+        return replace(container, annotations={_ANNOTATION: ALL})
+    words = [_CAPABILITIES, *([_VISIBLE] if how == "envvar" else [])]
+    env = dict(word.split("=", 1) for word in words)
+    return replace(container, env=env, mounts=(_MOUNT,) if how == "mounts" else ())
+
+
+def crio(wanted: Wanted, test: Test, *, kubelet: bool) -> list[ContainerResult]:
+    """Query CRI-O, and run a pod for each way to request GPUs; beside a kubelet, only the handler's program."""
     way = f"cri-o, handler {wanted.handler}"
     clean_folders()
     if not os.path.exists(CRIO_SOCKET):
@@ -644,27 +688,103 @@ def crio(wanted: Wanted, test: Test) -> list[ContainerResult]:
         return [
             ContainerResult(way, "no-handler", f"no {wanted.handler} in crio config or its status")
         ]
-    return [bundle(way, match[1], test)]
+    plain = cri_pod.Container("", (), systemd=status.cgroup_driver == "systemd")
+    container = requesting(replace(plain, handler=wanted.handler), request())
+    if kubelet:
+        return [bundle(way, match[1], container, test)]
+    low_level = (match[1], "--version")
+    try:
+        result = in_pod(CRIO_SOCKET, way, container, test, low_level)
+        found = [replace(result, error=with_hook(result.error, match[1], request()))]
+        if wanted.cdi:
+            way = f"cri-o {status.version}, CDI device {ALL}"
+            result = in_pod(CRIO_SOCKET, way, requesting(plain, "device"), test, low_level)
+            found.append(replace(result, error=with_hook(result.error, "", "device")))
+    except (cri_pod.NoPod, cri_pod.PodEnded) as error:
+        return [bundle(f"{way} (without a pod: {error})", match[1], container, test)]
+    return found
 
 
-def bundle(way: str, binary: str, test: Test) -> ContainerResult:
-    """Run a container directly with a handler's program, from a temporary bundle."""
+def in_pod(
+    socket: str, way: str, container: cri_pod.Container, test: Test, low_level: tuple[str, ...]
+) -> ContainerResult:
+    """Run the test as a pod over CRI.
+
+    Args:
+        socket: of the runtime.
+        way: how it requests GPUs, as evidence has it.
+        container: without its command line.
+        test: what it is to show.
+        low_level: prints the version of the low-level runtime.
+
+    Raises:
+        cri_pod.NoPod, cri_pod.PodEnded: nothing is known of the container.
+    """
+    test = test.in_unit(*low_level) if container.systemd else test
+    container = replace(container, argv=test.argv)
+
+    def execute(left_s: float, watch: Watch) -> str:
+        try:
+            return cri_pod.run(socket, test.parts, container, left_s, watch)
+        except (cri_pod.NoPod, cri_pod.PodEnded):
+            raise
+        except cri.CriError as error:
+            raise CommandError(str(error)) from None
+
+    return without_request(observed_by(execute, way, test, time.monotonic()))
+
+
+def without_request(result: ContainerResult) -> ContainerResult:
+    """A result without the file by which the container requests GPUs."""
+    files = tuple(path for path in result.files if not path.startswith(_MOUNT))
+    return replace(result, files=files)
+
+
+def bundle(way: str, binary: str, container: cri_pod.Container, test: Test) -> ContainerResult:
+    """Create and start a container with a handler's program, from a temporary bundle."""
     began = time.monotonic()
     name = f"{NAME}-{os.getpid()}"
     folder = tempfile.mkdtemp(prefix=f"{NAME}-", dir="/run")
     base = [binary, "--root", f"{folder}/state"]
+    if container.systemd:
+        base.append("--systemd-cgroup")
+        test = replace(test.in_unit(binary, "--version"), bundle=folder)
+    log = Path(folder, "output")
+
+    def execute(left_s: float, watch: Watch) -> str:
+        ends = time.monotonic() + left_s
+        # The container has the command's output as its own.
+        create = ["sh", "-c", 'exec "$@" >"$0" 2>&1', str(log)]
+        try:
+            run([*create, *base, "create", "--bundle", folder, name], left_s)
+            run([*base, "start", name], left_s)
+        except CommandError as error:
+            raise CommandError(_text(log).strip() or str(error)) from None
+        watched = False
+        while '"status": "stopped"' not in attempt([*base, "state", name]):
+            watched = watched or watch()
+            if time.monotonic() > ends:
+                raise CommandError(f"the container did not end within {left_s:.0f} s")
+            time.sleep(0.1)
+        return _text(log)
+
     try:
         container_image.unpack(test.image, f"{folder}/rootfs")
         run([binary, "spec", "--bundle", folder], _CLEAN_S)
         path = Path(folder, "config.json")
         config = json.loads(path.read_text(encoding="utf-8"))
         config["process"].update(terminal=False, args=test.argv)
-        config["process"]["env"] += ["NVIDIA_VISIBLE_DEVICES=" + ALL]
+        config["process"]["env"] += [f"{key}={value}" for key, value in container.env.items()]
+        config["annotations"] = dict(container.annotations)
+        mount = {"source": "/dev/null", "type": "bind", "options": ["bind", "ro"]}
+        config["mounts"] += [{**mount, "destination": one} for one in container.mounts]
         config["root"]["readonly"] = False
+        if container.systemd:
+            config["linux"]["cgroupsPath"] = f"system.slice:{NAME}:{name}"
         path.write_text(json.dumps(config), encoding="utf-8")
-        result = started(way, [*base, "run", "--bundle", folder, name], test, began)
+        result = observed_by(execute, way, test, began)
         words = container_hooks.named(result.error, container_hooks.read(folder))
-        return replace(result, error=words)
+        return without_request(replace(result, error=words))
     except CommandError as error:
         return ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -690,6 +810,8 @@ def clean() -> None:
         clean_loaded("docker")
     if shutil.which("podman") is not None:
         clean_loaded("podman")
+    if os.path.exists(CRIO_SOCKET):
+        cri_pod.clean(CRIO_SOCKET)
     clean_folders()
 
 
@@ -708,7 +830,7 @@ def validate(
         found += Containerd(observed, wanted, test).results()
     found += docker(info, test)
     if wanted.handler and "crio" in observed.other_runtimes:
-        found += crio(wanted, test)
+        found += crio(wanted, test, kubelet=observed.kubelet)
     if not found and "podman" in observed.other_runtimes:
         found += podman(test)
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Query a container runtime over its CRI socket: version, conditions, handlers, cgroup driver.
+"""Call a container runtime over its CRI socket; query version, conditions, handlers, cgroup driver.
 
 The running process may differ from its configuration files. Like a kubelet, this module talks to the process by
 gRPC on a unix socket. It implements only the parts of HTTP/2, HPACK and protobuf that unary calls need: one
@@ -18,6 +18,7 @@ import re
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,20 +90,20 @@ def status(path: str, timeout_s: float = 10.0) -> Status:
     conditions: list[tuple[str, bool, str]] = []
     for raw in fields(_last(found, 1)).get(1, []):
         one = fields(raw)
-        words = f"{_text(one, 3)}: {_text(one, 4)}" if one.get(3) else _text(one, 4)
-        conditions.append((_text(one, 1), one.get(2, [0])[-1] == 1, words))
+        words = f"{text(one, 3)}: {text(one, 4)}" if one.get(3) else text(one, 4)
+        conditions.append((text(one, 1), one.get(2, [0])[-1] == 1, words))
     info: dict[str, Any] = {}
     for raw in found.get(2, []):
         entry = fields(raw)
         try:
-            info[_text(entry, 1)] = json.loads(_text(entry, 2))
+            info[text(entry, 1)] = json.loads(text(entry, 2))
         except ValueError:
-            info[_text(entry, 1)] = _text(entry, 2)
+            info[text(entry, 1)] = text(entry, 2)
     return Status(
-        name=_text(version, 2),
-        version=_text(version, 3),
+        name=text(version, 2),
+        version=text(version, 3),
         conditions=tuple(conditions),
-        handlers=tuple(sorted({_text(fields(raw), 1) for raw in found.get(3, [])} - {""})),
+        handlers=tuple(sorted({text(fields(raw), 1) for raw in found.get(3, [])} - {""})),
         info=info,
         cgroup_driver=driver,
     )
@@ -144,6 +145,20 @@ def fields(raw: bytes | int) -> dict[int, list[Any]]:
     return found
 
 
+def encode(message: Mapping[int, Any]) -> bytes:
+    """A message from its fields by number: integers, texts, bytes, messages, and lists of these."""
+    out = b""
+    for number, values in message.items():
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, int):
+                out += _as_varint(number << 3) + _as_varint(value)
+                continue
+            data = encode(value) if isinstance(value, Mapping) else value
+            data = data.encode() if isinstance(data, str) else data
+            out += _as_varint(number << 3 | 2) + _as_varint(len(data)) + data
+    return out
+
+
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
@@ -161,7 +176,8 @@ def _last(message: dict[int, list[Any]], number: int) -> Any:
     return message.get(number, [b""])[-1]
 
 
-def _text(message: dict[int, list[Any]], number: int) -> str:
+def text(message: dict[int, list[Any]], number: int) -> str:
+    """The text of a field; empty if it is not set."""
     value = _last(message, number)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
@@ -240,8 +256,8 @@ def headers(raw: bytes) -> dict[str, str]:
 def _literal(name: str, value: str) -> bytes:
     """A header without index and without compression; every name and value here is short."""
     out = b"\x00"
-    for text in (name, value):
-        data = text.encode("ascii")
+    for part in (name, value):
+        data = part.encode("ascii")
         out += (
             bytes([len(data)]) + data
             if len(data) < 127
@@ -308,7 +324,7 @@ class _Stream:
 
 
 def call(path: str, method: str, message: bytes, deadline: float) -> bytes:
-    """Call a method of ``runtime.v1.RuntimeService`` and return its answer.
+    """Call a method of ``runtime.v1.RuntimeService``, or of ``ImageService`` if it is of images; return its answer.
 
     Raises:
         CriError: no answer by the deadline (monotonic seconds), or an error.
@@ -329,12 +345,13 @@ def call(path: str, method: str, message: bytes, deadline: float) -> bytes:
 
 
 def _call(stream: _Stream, method: str, message: bytes) -> bytes:
+    service = "ImageService" if "Image" in method else "RuntimeService"
     request = b"".join(
         _literal(*pair)
         for pair in (
             (":method", "POST"),
             (":scheme", "http"),
-            (":path", f"/runtime.v1.RuntimeService/{method}"),
+            (":path", f"/runtime.v1.{service}/{method}"),
             (":authority", "localhost"),
             ("content-type", "application/grpc"),
             ("te", "trailers"),

@@ -1,6 +1,6 @@
 """The check ``pod`` of ``gpustate validate``: a pod on a node with a kubelet gets its GPUs.
 
-The node makes the image and imports it into its containerd over SSH; everything else goes through the API of
+The node makes the image and its container runtime pulls it from there; everything else goes through the API of
 the cluster that the inventory, or the command line, names.
 """
 
@@ -25,13 +25,15 @@ from gpustate.engine.probing import query_node
 from gpustate.errors import ClusterError, GpustateError
 from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.nodeside import container_hooks
-from gpustate.nodeside.container_validation import CONTAINERD_SOCKET
+from gpustate.nodeside.container_validation import CONTAINERD_SOCKET, CRIO_SOCKET
 from gpustate.nodeside.pod_image import MARK
+from gpustate.probes.cri_status import BUNDLED
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.remote.session import Session
 
-IMAGE = "gpustate.invalid/gpustate-validate-pod:1"
+#: Sockets of the runtimes of kubelets. A kubelet of a distribution uses the distribution's own containerd.
+_SOCKETS = (*BUNDLED, CONTAINERD_SOCKET, CRIO_SOCKET)
 _IMAGE_TIMEOUT_S = 120.0
 
 _MACHINE = f"""
@@ -39,7 +41,7 @@ printf 'boot_id=%s\\n' "$(cat /proc/sys/kernel/random/boot_id)"
 printf 'machine_id=%s\\n' "$(cat /etc/machine-id)"
 printf 'system_uuid=%s\\n' "$(cat /sys/class/dmi/id/product_uuid)"
 cat /proc/[0-9]*/comm | grep -qx kubelet && echo kubelet=1
-[ -S {CONTAINERD_SOCKET} ] && echo containerd=1
+for s in {" ".join(_SOCKETS)}; do [ -S $s ] && grep -q "${{s#/var}}\\$" /proc/net/unix && echo "socket $s=1"; done
 :
 """
 _PROGRAM = """
@@ -125,21 +127,21 @@ def _prove(
     node = api.node(name)
     pods.check_ready(node)
     runtime = str(node["status"]["nodeInfo"].get("containerRuntimeVersion", ""))
-    if not runtime.startswith("containerd://") or not machine.containerd:
-        return pods.not_applicable(
-            f"the image is imported with ctr at {CONTAINERD_SOCKET}, but the kubelet's runtime is {runtime or 'unknown'}"
-        )
+    is_crio = runtime.startswith("cri-o://")
+    sockets = [one for one in machine.sockets if (one == CRIO_SOCKET) == is_crio]
+    if not sockets:
+        return pods.not_applicable(f"no socket of the kubelet's runtime, {runtime or 'unknown'}")
     podtest.remove_leftovers(api, name)
     resource = podtest.free_resource(api, name, stop)
     podtest.check_offer(api, name, query_node(session.node, _usable, session.answer), stop)
     if stop():
         return pods.not_applicable("interrupted before the pod was created")
     try:
-        command = read_command(_program(session, "import", IMAGE))
-        test = podtest.PodTest(api, node, IMAGE, command, request.timeout_s, request.cuda, stop)
+        image, command = read_image(_program(session, "import", sockets[0]))
+        test = podtest.PodTest(api, node, image, command, request.timeout_s, request.cuda, stop)
         return _with_hook(session, test.run(resource))
     finally:
-        _program(session, "remove", IMAGE)
+        _program(session, "remove", sockets[0])
 
 
 def _usable(node: Node) -> NvmlFacts:
@@ -177,21 +179,21 @@ def read_machine(text: str) -> pods.Machine:
         machine_id=values.get("machine_id", "").strip(),
         system_uuid=values.get("system_uuid", "").strip(),
         kubelet="kubelet" in values,
-        containerd="containerd" in values,
+        sockets=tuple(one for one in _SOCKETS if f"socket {one}" in values),
     )
 
 
-def read_command(text: str) -> list[str]:
-    """The command line of the image that a node has imported.
+def read_image(text: str) -> tuple[str, list[str]]:
+    """The image that a node has, and its command line.
 
     Raises:
-        pods.Verdict: it could not import one.
+        pods.Verdict: it could not get one.
     """
     try:
         answer = _last_answer(text)
         if "error" in answer:
             raise pods.Verdict(pods.failed("image", str(answer["error"])))
-        return [str(word) for word in answer["command"]]
+        return str(answer["image"]), [str(word) for word in answer["command"]]
     except (IndexError, ValueError, KeyError, TypeError):
         last = text.strip().splitlines()[-1:] or ["nothing"]
         raise pods.Verdict(pods.failed("image", f"the node printed {last[0]}")) from None

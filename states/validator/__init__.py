@@ -59,6 +59,7 @@ PROGRAM = (
     ("gpustate.nodeside", "container_scope.py"),
     ("gpustate.nodeside", "container_validation.py"),
     ("gpustate.nodeside", "cri.py"),
+    ("gpustate.nodeside", "cri_pod.py"),
     ("gpustate.nodeside", "cri_rows.py"),
     ("gpustate.nodeside", "cuda_validation.py"),
     ("gpustate.nodeside", "nvml_facts.py"),

@@ -341,7 +341,7 @@ def pod_link(lab: Lab, code: int, *words: str) -> dict[str, dict[str, Any]]:
     ran = gpustate("validate", POLICY, "-i", lab.inventory, "-o", "json", *words, code=code)
     assert not get(lab, "pods", "--all-namespaces", "-l", VALIDATION_PODS)["items"]
     for node in lab.nodes:
-        assert "gpustate.invalid" not in node.run("ctr -n k8s.io images ls -q").stdout
+        assert "gpustate-validate" not in node.run("ctr -n k8s.io images ls -q").stdout
     rows = ran.document["nodes"]
     return {row["name"]: check for row in rows for check in row["checks"] if check["name"] == "pod"}
 

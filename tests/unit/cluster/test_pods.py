@@ -10,7 +10,7 @@ from fakecluster import holder, node
 from gpustate.cluster import pods
 from gpustate.cluster.pods import Machine, Verdict
 
-GPU1 = Machine("boot-gpu1", "machine-gpu1", "uuid-gpu1", kubelet=True, containerd=True)
+GPU1 = Machine("boot-gpu1", "machine-gpu1", "uuid-gpu1", kubelet=True)
 
 
 def judged(machine: Machine, *nodes: dict[str, Any]) -> str:

@@ -18,11 +18,12 @@ from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
 from gpustate.errors import EXIT_VALIDATION, ConnectionFailed, InventoryError
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
-from gpustate.nodeside.pod_image import MARK, references
+from gpustate.nodeside.pod_image import MARK
 from gpustate.validation import pods
 
-MACHINE = "boot_id=boot-gpu1\nmachine_id=machine-gpu1\nsystem_uuid=\nkubelet=1\ncontainerd=1\n"
-IMPORTED = f"unpacking ...\n{MARK}{json.dumps({'command': ['/usr/bin/python3', 'x.py']})}\n"
+MACHINE = "boot_id=boot-gpu1\nmachine_id=machine-gpu1\nsystem_uuid=\nkubelet=1\nsocket /run/containerd/containerd.sock=1\n"
+IMAGE = "127.0.0.1:4711/gpustate-validate-pod:1"
+IMPORTED = f"...\n{MARK}{json.dumps({'image': IMAGE, 'command': ['/usr/bin/python3', 'x.py']})}\n"
 
 
 class FakeSession:
@@ -92,7 +93,7 @@ def test_a_pod_runs_with_the_nodes_own_image_which_is_removed(shell: Answers) ->
     assert verbs() == ["boot_id", "import", "remove"]
     (container,) = api.created[0]["spec"]["containers"]
     assert container["command"][:2] == ["/usr/bin/python3", "x.py"]
-    assert container["image"] == pods.IMAGE
+    assert container["image"] == IMAGE
 
 
 def test_a_node_that_offers_other_gpus_than_nvml_lists_fails(
@@ -133,19 +134,30 @@ def test_nothing_is_imported_while_all_gpus_are_in_use(shell: Answers) -> None:
     assert not api.created
 
 
-def test_another_runtime_than_containerd_is_not_tested(shell: Answers) -> None:
+def test_the_image_goes_to_the_runtime_of_the_kubelet(shell: Answers) -> None:
     found = node()
     found["status"]["nodeInfo"]["containerRuntimeVersion"] = "cri-o://1.31.0"
     check = run(FakeApi(found))
     assert check.outcome == "not applicable"
     assert "cri-o://1.31.0" in check.evidence
+    text = (
+        f"{MACHINE}socket /run/k3s/containerd/containerd.sock=1\nsocket /var/run/crio/crio.sock=1\n"
+    )
+    shell["boot_id"] = Answer(0, text.encode())
+    for runtime, socket in (
+        ("cri-o", "/var/run/crio/crio.sock"),
+        ("containerd", "/run/k3s/containerd/containerd.sock"),
+    ):
+        found["status"]["nodeInfo"]["containerRuntimeVersion"] = f"{runtime}://1.2.3"
+        assert run(FakeApi(found)).outcome == "ok"
+        assert f" remove {socket}" in FakeSession.scripts[-1]
 
 
 @pytest.mark.parametrize(
     ("word", "answer", "words"),
     [
         ("boot_id", Answer(0, b"boot_id=x\nkubelet=1\n"), "no Node of the cluster is this machine"),
-        (" import ", Answer(0, f'{MARK}{{"error": "no space left"}}\n'.encode()), "imported into containerd: no space left"),
+        (" import ", Answer(0, f'{MARK}{{"error": "no space left"}}\n'.encode()), "cannot get the test image: no space left"),
         (" import ", Answer(1, b"/x/pod_image.py is missing\n"), "import: /x/pod_image.py is missing"),
         (" import ", Answer(0, b"Killed\n"), "the node printed Killed"),
     ],
@@ -227,14 +239,3 @@ def test_a_failed_pod_fails_the_proving_state_and_the_node() -> None:
     )
     assert [one.outcome for one in result.states] == [Outcome.UNCHANGED, Outcome.FAILED]
     assert [check["outcome"] for check in result.checks] == ["not applicable", "failed"]
-
-
-def test_every_reference_of_the_image_is_removed() -> None:
-    listing = (
-        "REF TYPE DIGEST SIZE PLATFORMS LABELS\n"
-        "busybox:1 application/x sha256:bbb 1.0 MiB linux/amd64 -\n"
-        f"{pods.IMAGE} application/x sha256:aaa 16.0 MiB linux/amd64 -\n"
-        "sha256:ccc application/x sha256:aaa 16.0 MiB linux/amd64 io.cri-containerd.image=managed\n"
-    )
-    assert references(listing, pods.IMAGE) == [pods.IMAGE, "sha256:ccc"]
-    assert references("", pods.IMAGE) == []

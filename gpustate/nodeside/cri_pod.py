@@ -1,0 +1,291 @@
+"""Run one container in a pod of its own over CRI, as a kubelet does, and remove the pod and the image.
+
+The runtime pulls the image from a registry on the loopback interface that this process serves meanwhile: containerd
+and CRI-O need no TLS there, and CRI cannot load an image file. The pod has the node's network, so no CNI plugin is
+involved.
+
+Surprising: a kubelet ends pods that are not its own, two seconds after it has noticed them (:class:`PodEnded`).
+
+Standard library only, Python 3.9.
+
+Sources:
+    kubernetes/cri-api, pkg/apis/runtime/v1/api.proto: numbers of fields; kubelet, HandlePodCleanups;
+    opencontainers/distribution-spec (pull); containerd, core/remotes/docker, MatchLocalhost; cri-o/cri-o,
+    internal/storage/image.go (127.0.0.0/8 is insecure); kubelet, pkg/kubelet/kuberuntime/logs (format of logs).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import json
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpustate.nodeside import cri
+
+NAME = "gpustate-validate"
+_LABEL = "gpustate.io/validate"
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+#: Of the enumerations ``NamespaceMode``, ``PodSandboxState`` and ``ContainerState``.
+_CONTAINER, _NODE, _READY, _EXITED = 1, 2, 0, 2
+#: The network and process namespaces of the pod. The first process of a namespace outlives SIGTERM.
+_NAMESPACES = {1: _NODE, 2: _CONTAINER}
+#: Seconds from the end of a pod's container to the end of its sandbox, which a kubelet ends together.
+_ENDING_S = 5.0
+
+
+class NoPod(cri.CriError):
+    """The runtime has no image or no sandbox for the pod: nothing is known of its handler."""
+
+
+class PodEnded(cri.CriError):
+    """Another client of the runtime ended the pod."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """What the container runs, and how it requests GPUs.
+
+    Args:
+        handler: of the pod; empty: the default one.
+        argv: command line.
+        env: environment.
+        annotations: of the container.
+        devices: names of CDI devices.
+        mounts: paths in it on which /dev/null is mounted.
+        systemd: the runtime's cgroup driver is systemd.
+    """
+
+    handler: str
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    devices: Sequence[str] = ()
+    mounts: Sequence[str] = ()
+    systemd: bool = True
+
+
+def run(
+    socket: str,
+    image: tuple[bytes, bytes],
+    container: Container,
+    timeout_s: float,
+    watch: Callable[[], bool],
+) -> str:
+    """Run the container and return its output.
+
+    Args:
+        socket: of the runtime.
+        image: its configuration and its layer.
+        container: what it runs.
+        timeout_s: limit for everything.
+        watch: called from time to time while it runs, until it returns true.
+
+    Raises:
+        cri.CriError: the container could not be created or started, failed, or did not end in time.
+        NoPod, PodEnded: there was no pod for it, or not for long enough.
+    """
+    deadline = time.monotonic() + timeout_s
+    clean(socket)
+    folder = Path(tempfile.mkdtemp(prefix=f"{NAME}-", dir="/run"))
+    pod: dict[int, Any] = {
+        1: {1: NAME, 2: str(uuid.uuid4()), 3: NAME},
+        3: str(folder),
+        6: [{1: _LABEL, 2: NAME}],
+        8: {
+            **({1: "system.slice"} if container.systemd else {}),
+            2: {1: _NAMESPACES},
+        },
+    }
+    try:
+        try:
+            reference = pull(socket, NAME, image, deadline)
+            request = cri.encode({1: pod, 2: container.handler})
+            sandbox = _id(cri.call(socket, "RunPodSandbox", request, deadline))
+        except cri.CriError as error:
+            raise NoPod(str(error)) from None
+        try:
+            _start(socket, sandbox, pod, reference, container, deadline, watch)
+            return _log(folder / "output")
+        except cri.CriError as error:
+            ends = time.monotonic() + _ENDING_S
+            while _READY in _states(socket, sandbox) and time.monotonic() < ends:
+                time.sleep(0.2)
+            if _READY not in _states(socket, sandbox):
+                raise PodEnded(str(error)) from None
+            tail = " ".join(_log(folder / "output").strip().splitlines()[-6:])
+            raise cri.CriError(f"{error}: {tail}" if tail else str(error)) from None
+    finally:
+        clean(socket)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pull(socket: str, name: str, image: tuple[bytes, bytes], deadline: float) -> str:
+    """Let the runtime pull an image from this process; its reference.
+
+    Args:
+        socket: of the runtime.
+        name: of the image, for :func:`remove_images`.
+        image: its configuration and its layer.
+        deadline: monotonic time in seconds.
+
+    Raises:
+        cri.CriError: it cannot be pulled.
+    """
+    with _registry(name, *image) as reference:
+        cri.call(socket, "PullImage", cri.encode({1: {1: reference}}), deadline)
+    return reference
+
+
+def remove_images(socket: str, name: str) -> None:
+    """Remove the images of this name that :func:`pull` brought, from whatever port.
+
+    Raises:
+        cri.CriError: the runtime does not answer.
+    """
+    deadline = time.monotonic() + 20
+    for raw in cri.fields(cri.call(socket, "ListImages", b"", deadline)).get(1, []):
+        image = cri.fields(raw)
+        if any(f"/{name}:".encode() in tag for tag in image.get(2, ())):
+            cri.call(socket, "RemoveImage", cri.encode({1: {1: cri.text(image, 1)}}), deadline)
+
+
+def _start(
+    socket: str,
+    sandbox: str,
+    pod: Mapping[int, Any],
+    reference: str,
+    container: Container,
+    deadline: float,
+    watch: Callable[[], bool],
+) -> None:
+    """Create and start the container, and wait until it has ended."""
+    config = {
+        1: {1: NAME},
+        2: {1: reference, 18: reference},
+        3: list(container.argv),
+        6: [{1: key, 2: value} for key, value in container.env.items()],
+        7: [{1: path, 2: "/dev/null", 3: 1} for path in container.mounts],
+        10: [{1: key, 2: value} for key, value in container.annotations.items()],
+        11: "output",
+        15: {2: {3: _NAMESPACES}},
+        17: [{1: name} for name in container.devices],
+    }
+    request = cri.encode({1: sandbox, 2: config, 3: pod})
+    name = _id(cri.call(socket, "CreateContainer", request, deadline))
+    cri.call(socket, "StartContainer", cri.encode({1: name}), deadline)
+    watched = False
+    while True:
+        watched = watched or watch()
+        answer = cri.fields(cri.call(socket, "ContainerStatus", cri.encode({1: name}), deadline))
+        status = cri.fields(answer[1][-1])
+        if status.get(3, [0])[-1] == _EXITED:
+            code = status.get(7, [0])[-1]
+            words = cri.text(status, 11) or cri.text(status, 10)
+            if code:
+                raise cri.CriError(f"the container exited with {code}: {words}")
+            return
+        time.sleep(0.1)
+
+
+def clean(socket: str) -> None:
+    """Remove pods and the image of this module, also those that a killed process left."""
+    request = cri.encode({1: {3: [{1: _LABEL, 2: NAME}]}})
+    deadline = time.monotonic() + 20
+    # A kubelet that ends the pod at the same time may make a call fail.
+    for _ in range(3):
+        with contextlib.suppress(cri.CriError):
+            for raw in cri.fields(cri.call(socket, "ListPodSandbox", request, deadline)).get(1, []):
+                pod = cri.encode({1: cri.text(cri.fields(raw), 1)})
+                cri.call(socket, "StopPodSandbox", pod, deadline)
+                cri.call(socket, "RemovePodSandbox", pod, deadline)
+            remove_images(socket, NAME)
+            return
+        time.sleep(0.5)
+
+
+def _id(answer: bytes) -> str:
+    return cri.text(cri.fields(answer), 1)
+
+
+def _states(socket: str, sandbox: str) -> list[int]:
+    """State of a sandbox; empty if it is gone or the runtime does not answer."""
+    with contextlib.suppress(cri.CriError):
+        request = cri.encode({1: {1: sandbox}})
+        answer = cri.call(socket, "ListPodSandbox", request, time.monotonic() + 10)
+        return [cri.fields(raw).get(3, [_READY])[-1] for raw in cri.fields(answer).get(1, [])]
+    return []
+
+
+def _log(path: Path) -> str:
+    """A container's output without the time, stream and tag of each line; ``P`` tags a part of a line."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    rows = [(line.split(" ", 3) + [""] * 3)[2:4] for line in lines]
+    return "".join(text if tag == "P" else f"{text}\n" for tag, text in rows)
+
+
+@contextlib.contextmanager
+def _registry(image: str, config: bytes, layer: bytes) -> Iterator[str]:
+    """Serve an image of one layer on the loopback interface; its reference."""
+
+    def described(kind: str, data: bytes) -> dict[str, object]:
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        blobs[digest] = data
+        return {"mediaType": kind, "digest": digest, "size": len(data)}
+
+    blobs: dict[str, bytes] = {}
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": _MANIFEST,
+        "config": described("application/vnd.oci.image.config.v1+json", config),
+        "layers": [described("application/vnd.oci.image.layer.v1.tar", layer)],
+    }
+    digest = str(described(_MANIFEST, json.dumps(manifest).encode())["digest"])
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        #: A client that tries TLS first has to see HTTP in the answer.
+        default_request_version = protocol_version
+
+        def do_GET(self) -> None:
+            self.wfile.write(self.answer())
+
+        def do_HEAD(self) -> None:
+            self.answer()
+
+        def answer(self) -> bytes:
+            """Send the head of a response; its body."""
+            name = self.path.partition("?")[0].rpartition("/")[2]
+            is_manifest = "/manifests/" in self.path
+            key = digest if is_manifest and name == "1" else name
+            body = blobs.get(key, b"")
+            self.send_response(200 if body or not name else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header(
+                "Content-Type", _MANIFEST if is_manifest else "application/octet-stream"
+            )
+            self.send_header("Docker-Content-Digest", key)
+            self.end_headers()
+            return body
+
+        def log_message(self, format: str, *words: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{server.server_port}/{image}:1"
+        finally:
+            server.shutdown()
