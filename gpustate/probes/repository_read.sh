@@ -12,6 +12,15 @@ if [ "$pm" = apt ] && [ -z "${ONLY_ADDED-}" ]; then
     break
   done
 fi
+if [ -z "${ONLY_ADDED-}" ]; then
+  # shellcheck disable=SC2154 # set before, by the distribution
+  case $pm in
+  dnf) timeout -k 2 100 $DNF -y -q --setopt='*.metadata_expire=-1' --setopt='*.skip_if_unavailable=1' --setopt=retries=1 --setopt=timeout=15 makecache >/dev/null 2>&1 || : ;;
+  zypper) for i in $(sed -n 's/^\[\(.*\)\]$/\1/p' "$T"/repos/*.repo 2>/dev/null); do
+      [ -e "$T/cache/raw/$i" ] || timeout -k 2 60 $ZYPPER -n --no-gpg-checks refresh "$i" >/dev/null 2>&1 </dev/null || :
+    done ;;
+  esac
+fi
 for f in "$T"/new/*.sources; do
   [ -e "$f" ] || continue
   cp "$f" "$T/apt/sources.list.d/"

@@ -225,7 +225,7 @@ class RepositoryState(RepositoryParameters):
             key_text=key,
             fingerprints=fingerprints(key),
             pin_text=None,
-            lists_read=rpm.is_read(manager, self.name, lists)
+            lists_read=rpm.is_read(manager, f"gpustate-{self.name}", lists)
             and stamp == self._stamp(where, manager),
             foreign=tuple(
                 f"{s.file}:{s.line}: {s.uri}"
@@ -234,7 +234,7 @@ class RepositoryState(RepositoryParameters):
             ),
             conflicts=(),
             cdroms=(),
-            unread=(),
+            unread=tuple(s.id for s in others if not rpm.is_read(manager, s.id, lists)),
             apt=False,
             where=where,
             manager=manager,
@@ -503,6 +503,8 @@ class RepositoryState(RepositoryParameters):
                 for field in ("key_text", "fingerprints", "sources_text")
                 if field in plan.fields
             )
+            if observed.unread and not rpm.is_bundled(observed.where.uri):
+                yield rpm.read_if_possible(observed.manager, observed.unread)
             yield rpm.read_lists(observed.manager, self.name, tuple(moved))
             yield ops.PutText(
                 self.stamp_path, self._stamp(observed.where, observed.manager), mode=0o600

@@ -29,7 +29,9 @@ class Observed:
     foreign: tuple[str, ...]  # other sources of NVIDIA packages: file:line: address
     conflicts: tuple[str, ...]  # entries for the same address with another key
     cdroms: tuple[str, ...]  # enabled cdrom entries: apt may ask for a disc
-    unread: tuple[str, ...]  # files of others whose repositories have no package lists here
+    unread: tuple[
+        str, ...
+    ]  # other repositories without package lists here: apt's files, ids of dnf and zypper
     apt: bool
     where: Repository
     manager: str = "apt"

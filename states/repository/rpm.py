@@ -22,6 +22,7 @@ Sources:
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -180,12 +181,12 @@ def _login_rows(name: str) -> dict[str, str]:
     return {word: f"${logins.variable(name, word)}" for word in ("username", "password")}
 
 
-def is_read(manager: str, name: str, lists: list[str]) -> bool:
-    """The repository's repodata is among those found."""
+def is_read(manager: str, repository: str, lists: list[str]) -> bool:
+    """The repodata of a repository, by id, is among those found."""
     starts = (
-        (f"/var/cache/dnf/gpustate-{name}-", f"/var/cache/libdnf5/gpustate-{name}-")
+        (f"/var/cache/dnf/{repository}-", f"/var/cache/libdnf5/{repository}-")
         if manager == "dnf"
-        else (f"/var/cache/zypp/raw/gpustate-{name}/",)
+        else (f"/var/cache/zypp/raw/{repository}/",)
     )
     return any(one.startswith(starts) for one in lists)
 
@@ -259,6 +260,21 @@ def import_key(name: str, fingerprints: tuple[str, ...]) -> Step:
 
 def read_lists(manager: str, name: str, written: tuple[str, ...]) -> Step:
     return ops.RpmUpdate(manager, f"gpustate-{name}", written)
+
+
+def read_if_possible(manager: str, repositories: tuple[str, ...]) -> Step:
+    """Read the repodata of repositories, as far as it can be had; that of others is left as it is."""
+    names = " ".join(map(shlex.quote, repositories))
+    read = (
+        "rpm_dnf --setopt='*.skip_if_unavailable=1' --setopt=timeout=20 --setopt=retries=1 makecache"
+        if manager == "dnf"
+        else f"${{ZYPPER:-zypper}} -n refresh {names}"
+    )
+    return ops.Run(
+        f"rpm_wait && {read} || echo 'not all could be read'",
+        f"refresh the package lists of {', '.join(repositories)}, which have none",
+        timeout=600,
+    )
 
 
 def forget(manager: str, name: str, stamp_path: str) -> Iterator[Step]:

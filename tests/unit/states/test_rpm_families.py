@@ -128,6 +128,33 @@ def test_the_vendors_repository_is_written_fetched_and_taken_away(
     assert not [step for step in steps if isinstance(step, ops.AptUpdate)]
 
 
+@pytest.mark.parametrize(
+    ("manager", "os_id", "folder", "lists"),
+    [
+        ("dnf", "rocky", "yum.repos.d", "/var/cache/dnf/updates-0f3a"),
+        ("zypper", "sles", "zypp/repos.d", "/var/cache/zypp/raw/updates"),
+    ],
+)
+def test_repositories_without_package_lists_are_read_too(
+    manager: str, os_id: str, folder: str, lists: str
+) -> None:
+    """Headers of kernels are in those of the distribution, of which a fresh node has read none."""
+    text = "".join(
+        f"[{name}]\nbaseurl=https://mirror.example/{name}\n" for name in ("base", "updates")
+    )
+    node = FakeNode(
+        facts=facts(os_id, "9.6" if manager == "dnf" else "15.7", manager),
+        files={f"/etc/{folder}/site.repo": text},
+        shell={rpm.LISTS: (0, f"{lists}/repodata/repomd.xml\n"), "": (0, "")},
+    )
+    state = DriverRepository()
+    observed = state.probe(node)
+    labels = [step.label for step in state.apply(observed, state.plan(observed))]
+    assert labels.index("refresh the package lists of base, which have none") < labels.index(
+        "refresh the package lists of gpustate-driver-repository"
+    )
+
+
 @pytest.mark.parametrize("manager", ["dnf", "zypper"])
 def test_a_repo_file_with_another_mode_is_written_again(manager: str) -> None:
     os_id, version = ("rocky", "9.6") if manager == "dnf" else ("sles", "15.7")
