@@ -323,9 +323,10 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
         )
     for version, name in observed.pinned_away.items():
         if wanted.text != "a driver" and wanted.admits(version):
+            allowed = f"it may install {', '.join(offered[:8])}: set one of these, or another driver-repository; "
             return (
-                f"{manager} offers driver {version}, and a pin forbids it; see apt-cache policy {name} and "
-                "/etc/apt/preferences.d on the node"
+                f"{manager} offers driver {version}, and a pin forbids it; {allowed if offered else ''}see apt-cache policy "
+                f"{name} and /etc/apt/preferences.d on the node"
             )
     if any(map(wanted.admits, otherwise)) and not any(map(wanted.admits, offered)):
         return _without_prebuilt(wanted, observed)
