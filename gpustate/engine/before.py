@@ -21,15 +21,12 @@ from gpustate.core.encode import plain
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState, State
-from gpustate.engine import leftovers
 from gpustate.errors import GpustateError
 from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
 from gpustate.plan.make import Observations, SeenBy, observed_data
 
 FORMAT = "gpustate.before/1"
-#: Begins the line that follows a record: users of the system.
-_USERS = "users "
-#: Begins lines that follow it: a state whose steps began, and one that took all of them back itself.
+#: Begins lines that follow a record: a state whose steps began, and one that took all of them back itself.
 _CHANGED, _UNCHANGED = "changed ", "unchanged "
 _RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 _SECRET = "its parameters contain a secret, which no record keeps"
@@ -62,7 +59,6 @@ class RunBefore:
 
     Args:
         run: its id.
-        since: when it began, in seconds since 1970 by the node's clock.
         person: who ran it.
         reason: the ticket or reason.
         undoes: the run that it rolled back; empty: it was none.
@@ -70,12 +66,10 @@ class RunBefore:
         states: by name.
         drain: how workloads left by its policy, as data; empty: by the defaults.
         rollout: how many nodes changed at a time by its policy, as data; empty: by the defaults.
-        users: users of the system, which the node itself adds.
         changed: states that the run changed, which the node itself adds; ``None``: a record of an older gpustate.
     """
 
     run: str
-    since: int = 0
     person: str = ""
     reason: str = ""
     undoes: str = ""
@@ -83,7 +77,6 @@ class RunBefore:
     states: Mapping[str, StateBefore] = field(default_factory=dict[str, StateBefore])
     drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    users: tuple[str, ...] = ()
     changed: tuple[str, ...] | None = ()
 
     @property
@@ -112,7 +105,6 @@ def record(
         results: its plan.
         probe: observes the node as other states do: those that remove what is there look for less.
     """
-    states = [state for state in states if state.name != leftovers.NAME]
     seen = observed_data(states, observations)
     found: dict[str, StateBefore] = {}
     removals = [
@@ -193,9 +185,7 @@ class BeforeQuery(Query[tuple[RunBefore, ...]]):
     def parse(self, answer: Answer) -> tuple[RunBefore, ...]:
         found: list[RunBefore] = []
         for line in answer.text.splitlines():
-            if line.startswith(_USERS) and found:
-                found[-1] = replace(found[-1], users=tuple(line.removeprefix(_USERS).split()))
-            elif line.startswith((_CHANGED, _UNCHANGED)) and found:
+            if line.startswith((_CHANGED, _UNCHANGED)) and found:
                 found[-1] = _with_changed(found[-1], line)
             elif (one := read(line)) is not None:
                 found.append(one)
@@ -232,7 +222,6 @@ def read(line: str) -> RunBefore | None:
         }
         return RunBefore(
             str(data["run"]),
-            int(data["since"]),
             str(data["person"]),
             str(data["reason"]),
             str(data["undoes"]),
@@ -345,7 +334,6 @@ def way_back(
         for state in states
         if _is_changed(records[at:], state.name) or gone.isdisjoint(state.needs)
     ]
-    states = [*leftovers.with_removal(tuple(states), undone.since, undone.users)]
     return WayBack(
         run,
         tuple(states),
@@ -524,5 +512,4 @@ def remains(way: WayBack, run: str, observed: Mapping[str, object]) -> list[str]
         run: the run, as a message names it.
         observed: what was observed afterwards, by state.
     """
-    differing = [f"differs from before {run}: {one}" for one in differences(way, observed)]
-    return [*differing, *leftovers.stays(observed.get(leftovers.NAME))]
+    return [f"differs from before {run}: {one}" for one in differences(way, observed)]

@@ -209,7 +209,7 @@ class Walk:
             return
         self._link.hand_over(ledger.secrets)
         if pending:
-            self._before = self._record(observations, ledger, results)
+            self._before = self._record(observations, results)
             self._in_maintenance(observations, ledger, results)
             return
         if ledger.lock is not None and gate.dead(ledger, self.options.holder):
@@ -221,7 +221,7 @@ class Walk:
             self.result.notes += self.options.maintenance.end(subject, "", say)
 
     def _record(
-        self, observations: Observations, ledger: Ledger, results: Mapping[str, StateResult]
+        self, observations: Observations, results: Mapping[str, StateResult]
     ) -> ops.Before | None:
         """What the node is about to change from; a baked image has no way back, and a run that only validates changes nothing."""
         changing = [state for state in self.states if results[state.name].outcome in _PENDING]
@@ -231,7 +231,6 @@ class Walk:
         options, name = self.options, self.result.name
         made = before.RunBefore(
             options.run,
-            ledger.now,
             options.holder.name,
             options.ticket,
             options.undoes.get(name, ""),

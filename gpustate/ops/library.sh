@@ -97,9 +97,8 @@ sweep() { # a program was killed before this one: let a step that outlived it en
   done
   [ $# = 0 ] || rm -f "$@"
 }
-keep_before() { # run: what it changes from, and the users of the system, outlive its program; thirty are kept
+keep_before() { # run: what it changes from outlives its program; thirty are kept
   b=$G/before
-  { printf '\nusers'; while IFS=: read -r u _ i _; do [ "${i:-0}" -ge 1000 ] || printf ' %s' "$u"; done </etc/passwd; } >>"$R/before"
   { [ -d "$b" ] || mkdir "$b"; } && mv -fT "$R/before" "$b/$1" && sync "$b/$1" "$b" || { echo "$b cannot be written" >&2; exit 74; }
   # shellcheck disable=SC2012 # in the order of time; names are those of runs
   ls -1t "$b" | tail -n +31 | while read -r n; do rm -f "$b/$n"; done

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import shares
 from commands import GPUSTATE, Ran, gpustate
+from goingback import OBSOLETE
 
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
@@ -109,7 +110,16 @@ class Bench:
             "built": "for i in /boot/vmlinuz-*; do k=${i#/boot/vmlinuz-}; echo $k; "
             "modinfo -k $k -F version nvidia; done",
         }
-        return {name: self.said(command) for name, command in commands.items()}
+        seen = {name: self.said(command) for name, command in commands.items()}
+        # They stay when a package goes back to a version without them, and their units with them.
+        obsolete = self.said(OBSOLETE).split()
+        for part, names in {
+            "files": obsolete,
+            "units": [Path(path).name for path in obsolete],
+        }.items():
+            lines = seen[part].splitlines()
+            seen[part] = "\n".join(line for line in lines if not {*line.split()} & {*names})
+        return seen
 
 
 #: What is tried on a node; another share with each commit.

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import standins
 from commands import gpustate
+from goingback import OBSOLETE
 from gridd_standin import CONF, GRIDD, GRIDD_UNIT, SMI
 from labnodes import LabFactory
 from slurmjobs import Cluster
@@ -96,11 +97,16 @@ class Trial:
             "cdi": "nvidia-ctk cdi list 2>/dev/null || :",
             "loaded": "cat /run/gpustate-lab/sys/module/nvidia/version 2>/dev/null || :",
         }
-        return {
-            f"{node.name} {name}": node.run(command, timeout_s=120).stdout
-            for node in self.nodes
-            for name, command in commands.items()
-        }
+        seen: dict[str, str] = {}
+        for node in self.nodes:
+            paths = node.run(OBSOLETE).stdout.split()
+            words = {*paths, *(Path(path).name for path in paths)}
+            for name, command in commands.items():
+                lines = node.run(command, timeout_s=120).stdout.splitlines()
+                seen[f"{node.name} {name}"] = "\n".join(
+                    x for x in lines if not {*x.split()} & words
+                )
+        return seen
 
 
 def runtimes(make: LabFactory, folder: Path) -> Trial:

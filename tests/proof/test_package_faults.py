@@ -20,6 +20,7 @@ import pytest
 import repositoryfaults  # noqa: F401  registers its faults
 import yaml
 from commands import Ran, gpustate
+from goingback import OBSOLETE
 from packagefaults import DRIVER, FAULTS, REPAIRED, TOOLKIT, Fault, Target
 from packageserver import PackageServer
 from shares import everything, share
@@ -43,7 +44,6 @@ find /etc -xdev -type f ! -name ld.so.cache ! -path '/etc/gpustate-lab/*' ! -nam
 find /etc -xdev -type l -printf '%p -> %l\n' | sort
 for i in /boot/vmlinuz-*; do echo "$i $(modinfo -k ${i#/boot/vmlinuz-} -F version nvidia 2>/dev/null)"; done
 """
-OBSOLETE = r"dpkg-query -W -f '${Conffiles}\n' | sed -n 's/^ \([^ ]*\) .* obsolete$/\1/p'"
 ONCE = r"linux-headers-|/etc/(passwd|shadow|group|gshadow|subuid|subgid)$"
 SETS = {
     "driver": "'nvidia-*' 'libnvidia-ml1' 'libcuda1' firmware-nvidia-gsp libnvidia-ptxjitcompiler1",
