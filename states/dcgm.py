@@ -26,6 +26,7 @@ from pydantic import AfterValidator, Field
 
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.shared_probes import LISTENING, shown
 from gpustate.core.state import without_dependents
 from gpustate.formats import cdi, dpkg, keyed, systemd
@@ -131,6 +132,15 @@ class DcgmRunning(State[Observed]):
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
         there = {dpkg.upstream_version(version) for version in observed.packages.values()}
         return {"version": there.pop()} if len(there) == 1 else {}
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        found = planned.value("packages")
+        names = found if isinstance(found, Mapping) else {}
+        majors = {match[1] for match in map(packages.MAJOR.search, names) if match}
+        return {
+            "dcgm": names.get(packages.CORE),
+            "dcgm_cuda": majors.pop() if len(majors) == 1 else None,
+        }
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         driver = offer.chosen.get("driver")

@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
@@ -218,6 +219,9 @@ class DcgmExporterRunning(State[Observed]):
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
         return {"version": dpkg.upstream_version(observed.version)} if observed.version else {}
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        return {"dcgm_exporter": planned.value("version")}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         there = next((one for one in packages.EXPORTERS if offer.versions(one)), None)

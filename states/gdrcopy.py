@@ -27,6 +27,7 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import dpkg
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import kmod, owned_packages
@@ -105,6 +106,11 @@ class GdrCopyInstalled(State[Observed]):
         if is_rpm(manager):
             return RPM_PACKAGES
         return (*PACKAGES, TESTS) if self.tests else PACKAGES
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        packages = planned.value("packages")
+        versions = list(packages.values()) if isinstance(packages, Mapping) else []
+        return {"gdrcopy": versions[0] if versions else None}
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
         version = observed.packages.get(self._names(observed.manager)[0])

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import modprobe
 
 MODULES = ("nouveau", "nova_core", "nova_drm", "nova")
@@ -119,6 +120,9 @@ class NouveauBlacklisted(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.REBOOT
 
     reboot_timeout_s: int = 900
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        return {"nouveau_loaded": bool(planned.value("loaded")) if planned.known else None}
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

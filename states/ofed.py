@@ -24,6 +24,7 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import dpkg
 from gpustate.ops import owned_packages
 from gpustate.probes.rdma import RdmaQuery
@@ -74,6 +75,9 @@ class OfedInstalled(State[Observed]):
     package: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._+-]*)?$")] = ""
     version: Annotated[str, Field(pattern=r"^([0-9A-Za-z][0-9A-Za-z.+:~-]*)?$")] = ""
     reboot_timeout_s: Annotated[int, Field(ge=60)] = 900
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        return {"ofed": planned.version("ofed") if not self.package else None}
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
         return {"version": observed.version} if observed.version else {}

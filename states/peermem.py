@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import rdma
 from gpustate.ops import kmod
 from gpustate.probes.kernel_modules import KernelModuleQuery
@@ -88,6 +89,11 @@ class GpuDirectRdmaEnabled(State[Observed]):
     needs_gpu: ClassVar[bool] = True
 
     method: Literal["auto", "dma-buf", "peermem"] = "auto"
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        if not isinstance(planned.observed, Observed):
+            return {}
+        return {"rdma": self.way(planned.observed), "ofed": planned.now("ofed") or "none"}
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats.toml_scan import parse
@@ -129,6 +130,10 @@ class PodmanCdiEnabled(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     after: ClassVar[tuple[str, ...]] = ("container-toolkit", "cdi")
     worst: ClassVar[Disruption] = Disruption.NONE
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        version = planned.now("version")
+        return {"podman": version} if version else {}
 
     def probe(self, node: Node) -> Observed:
         found = node.query(PodmanQuery())

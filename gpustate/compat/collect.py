@@ -10,6 +10,7 @@ Each state declares its own facts (:meth:`gpustate.core.state.State.matrix_facts
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 
 from gpustate.compat.facts import FACTS, MODELS, Value, value, with_derived
@@ -48,7 +49,9 @@ def collect(
             declared = state.matrix_facts(planned)
             if unknown := declared.keys() - FACTS.keys():
                 raise KeyError(*unknown)
-            given |= declared
+            # That something is not there is said of the node as it is: a state that brings it knows more.
+            absent = {name for name in declared if declared[name] == "none" and name in given}
+            given |= {name: value for name, value in declared.items() if name not in absent}
         except Exception as error:
             raise ProbeError(
                 f"{state.name}: its facts for the compatibility matrix failed "
@@ -64,6 +67,7 @@ def _of_node(node: NodeFacts) -> dict[str, object]:
         "machine": node.machine if node.machine in ("x86_64", "aarch64") else None,
         # A container uses the kernel and modules of its host.
         "kernel": None if node.container else node.kernel or None,
+        **{name: "none" for name in ("crio", "docker", "podman") if name not in node.runtimes},
     }
     arches = {gpu.architecture for gpu in node.gpus}
     if arches and None not in arches:
@@ -81,16 +85,12 @@ def _certain(given: Mapping[str, object]) -> dict[str, Value]:
     known: dict[str, Value] = {}
     for name, written in given.items():
         if written is not None:
-            read = _read(name, tuple(written) if isinstance(written, list) else written)
-            if read is not None:
-                known[name] = read
+            with suppress(UsageError):
+                known[name] = _read(name, tuple(written) if isinstance(written, list) else written)
     return with_derived(known)
 
 
 @lru_cache(4096)
-def _read(name: str, written: Hashable) -> Value | None:
+def _read(name: str, written: Hashable) -> Value:
     """Parse an observed value as a fact; cached, because nodes of a fleet are similar."""
-    try:
-        return value(FACTS[name], written)
-    except UsageError:
-        return None
+    return value(FACTS[name], written)

@@ -6,7 +6,8 @@ Sources:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -78,6 +79,7 @@ class Plan:
         restarted: units that are stopped for it and started again.
         versions: what gets another version, the one before (empty: it is not there), and the one after, where
             no change says so.
+        facts: what the plan has chosen, as facts of the compatibility matrix.
         blocked: what only a person at the node's console can do, once nothing is left to change; states
             that need this one wait until then.
     """
@@ -89,6 +91,7 @@ class Plan:
     gpu_users: tuple[str, ...] = ()
     restarted: tuple[str, ...] = ()
     versions: tuple[tuple[str, str, str], ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
     blocked: str | None = None
 
     def __bool__(self) -> bool:

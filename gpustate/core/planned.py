@@ -17,17 +17,21 @@ class PlannedObservation:
         result: the state's place in the plan.
 
     Attributes:
+        observed: what the probe read.
         unchanged: nothing of the state is changed, whatever the policy says.
+        known: the plan of the state is known; it does not wait for other states.
+        chosen: facts that a plan has chosen already, although it waits.
     """
 
     def __init__(self, observed: object, result: StateResult | None) -> None:
-        self._observed = observed
+        self.observed = observed
         self.unchanged = result is not None and result.outcome in _UNCHANGED
         planned = result is not None and not self.unchanged
         self._changes: Mapping[str, object] = (
             {c.field: c.after for c in result.plan.changes} if result and planned else {}
         )
-        self._known = result is not None and not result.known_after
+        self.known = result is not None and not result.known_after
+        self.chosen: Mapping[str, object] = result.plan.facts if result is not None else {}
 
     def value(self, field: str) -> object:
         """What a field will be; ``None`` while that is unknown.
@@ -36,9 +40,17 @@ class PlannedObservation:
             AttributeError: the observation has no such field.
         """
         now = self.now(field)
-        if not self._known:
+        if not self.known:
             return None
         return self._changes.get(field, now)
+
+    def version(self, field: str) -> object:
+        """The version that a field will be, ``none`` where nothing will be installed; ``None`` while that is unknown.
+
+        Raises:
+            AttributeError: the observation has no such field.
+        """
+        return (self.value(field) or "none") if self.known else None
 
     def now(self, field: str) -> object:
         """What a field is that no plan changes: of the hardware, or of foreign packages.
@@ -46,7 +58,7 @@ class PlannedObservation:
         Raises:
             AttributeError: the observation has no such field.
         """
-        return None if self._observed is None else getattr(self._observed, field)
+        return None if self.observed is None else getattr(self.observed, field)
 
 
 __all__ = ["PlannedObservation"]

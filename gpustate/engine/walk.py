@@ -191,9 +191,9 @@ class Walk:
         self._end(*verdicts.node_status(results.values()))
         if self._is_rejected():
             return
-        self._compatible(observations, results)
         if self.options.forecast and self._forecast(observations, results):
             return
+        self._compatible(observations, results)
         if not self.options.apply:
             self.result.moving = ledger.running
             self.result.proceeds = gate.proceeds(self.result.status, results)
@@ -302,6 +302,7 @@ class Walk:
                 notes=notes,
                 restarted=(*planned.plan.restarted, *plan.restarted),
                 versions=(*planned.plan.versions, *plan.versions),
+                facts={**planned.plan.facts, **plan.facts},
             )
             results[state.name] = replace(planned, plan=shown)
             if plan.refusal is not None:

@@ -18,7 +18,6 @@ from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import fabric
-from gpustate.formats.dpkg import upstream_version
 from gpustate.formats.numbers import whole
 from gpustate.probes.gpu_facts import GpuFacts
 
@@ -68,11 +67,8 @@ def matrix_facts(fact: str, planned: PlannedObservation) -> dict[str, object]:
         fact: the matrix's name of that version.
         planned: the state's observation.
     """
-    version = planned.value("version")
-    facts: dict[str, object] = {
-        fact: upstream_version(version) if isinstance(version, str) else None
-    }
     topology = planned.now("topology")
+    facts: dict[str, object] = {fact: planned.version("version")}
     if isinstance(topology, str):
         facts["fabric"] = _TOPOLOGIES.get(topology)
     return facts

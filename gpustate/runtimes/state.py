@@ -22,6 +22,7 @@ from pydantic import Field
 from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.required_programs import HandlerName
 from gpustate.core.state import AnyState, Conflict, State
 from gpustate.core.step import Step
@@ -72,6 +73,8 @@ class RuntimeState(State[R], Generic[R]):
         evidence: where what it makes of its files can be read.
         file_format: what these are written in.
         beneath: services that the runtime itself runs on.
+        matrix_fact: the fact of the compatibility matrix that is its version.
+        flavour: the distribution of Kubernetes that it belongs to.
 
     Args:
         handler: its name, which a RuntimeClass refers to.
@@ -95,10 +98,19 @@ class RuntimeState(State[R], Generic[R]):
     evidence: ClassVar[str] = ""
     file_format: ClassVar[str] = "TOML"
     beneath: ClassVar[tuple[str, ...]] = ()
+    matrix_fact: ClassVar[str] = "containerd"
+    flavour: ClassVar[str | None] = None
 
     handler: HandlerName = "nvidia"
     binary: AbsolutePath = RUNTIME
     default: bool = False
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        version = planned.now("version")
+        if not version:
+            return {}
+        flavour = {"kubernetes_flavour": self.flavour} if self.flavour else {}
+        return {self.matrix_fact: version, "nvidia_ctk_configures": False, **flavour}
 
     # --- what a runtime brings -------------------------------------------------------------
 

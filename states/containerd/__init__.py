@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gpustate import GpustateError, Node, ProbeError
-from gpustate.core.planned import PlannedObservation
 from gpustate.formats import toml_scan
 from gpustate.formats.containerd import (
     Edit,
@@ -115,9 +114,6 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
     drop_in_path: AbsolutePath | None = None
     unit: ServiceName = "containerd.service"
     socket: AbsolutePath | None = None
-
-    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        return {"containerd": planned.now("version") or None}
 
     def to_handler(self) -> Handler:
         return Handler(self.handler, self.binary, self.default, self.enable_cdi)

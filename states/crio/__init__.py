@@ -80,6 +80,7 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
     name: ClassVar[str] = "crio"
     supported_runtime: ClassVar[str] = "CRI-O"
     label: ClassVar[str] = "CRI-O"
+    matrix_fact: ClassVar[str] = "crio"
     evidence: ClassVar[str] = "crio config"
 
     drop_in_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = (

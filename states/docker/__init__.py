@@ -86,6 +86,7 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
     supported_runtime: ClassVar[str] = "Docker"
     worst: ClassVar[Disruption] = Disruption.DRAIN
     label: ClassVar[str] = "docker"
+    matrix_fact: ClassVar[str] = "docker"
     file_format: ClassVar[str] = "JSON"
     beneath: ClassVar[tuple[str, ...]] = ("containerd.service",)
 

@@ -29,7 +29,7 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.state import without_dependents
-from gpustate.formats import driverset
+from gpustate.formats import driverset, fabric
 from gpustate.formats.driverschemes import of as schemes_of
 from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
@@ -46,7 +46,22 @@ from gpustate.states.driver.probing import MODULES, observe
 from gpustate.states.driver.transaction import TransactionQuery
 
 _BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
+#: Packages beside the driver that follow it, by their facts for the compatibility matrix.
+_BESIDE = {
+    "fabric_manager": re.compile(r"nvidia-fabric-?manager(?!-dev).*"),
+    "imex": re.compile(r"nvidia-imex.*"),
+    "nscq": re.compile(r"libnvidia-nscq.*"),
+    "nvsdm": re.compile(r"libnvsdm.*"),
+}
 _LOADING = frozenset({"loaded", "parameters", "modules"})
+
+
+def _facts(target: driverset.Target) -> dict[str, object]:
+    return {
+        "driver": target.version,
+        "module_type": target.module_type,
+        "module_source": "dkms" if target.builds else "precompiled",
+    }
 
 
 class DriverInstalled(DriverParameters):
@@ -274,39 +289,72 @@ class DriverInstalled(DriverParameters):
         flavour = self._flavour(observed, target.packages)
         stays = there is not None and there[1] == target.version
         why = None if stays and not changes else self._refuse_present(observed)
+        facts = _facts(target)
         if stays:
             elsewhere = self._stays_elsewhere(observed)
             notes = (f"stays {what}{changes}", *elsewhere, *flavour, *holds)
-            return Plan(notes=notes, refusal=why)
+            return Plan(notes=notes, refusal=why, facts=facts)
         before = there[1] if there is not None else observed.library or ""
         return Plan(
             notes=(f"will install {what}{changes}", *self._plugin(observed), *flavour, *holds),
             refusal=why,
             restarted=node.query(scripts.ServicesQuery()) if self._reloads(observed) else (),
             versions=(("driver", before, target.version),),
+            facts=facts,
         )
 
     # --- desired, plan -------------------------------------------------------------------
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        found, built = planned.value("library"), planned.value("built")
-        stays = planned.unchanged
-        kind: str | None = None if stays or self.module_type == "auto" else self.module_type
-        if kind is None:
-            matches = (
-                _BUILT.fullmatch(one)
-                for one in (built.values() if isinstance(built, Mapping) else ())
-                if isinstance(one, str)
-            )
-            kinds = {match[2] for match in matches if match}
-            kind = kinds.pop() if len(kinds) == 1 else None
-        sources = {True: "precompiled", False: "dkms"}
+        library, built = planned.value("library"), planned.value("built")
+        texts = [t for t in built.values() if t] if isinstance(built, Mapping) else []
+        kinds = {match[2] for match in map(_BUILT.fullmatch, texts) if match}
+        facts: dict[str, object] = {
+            "driver": library or (None if planned.unchanged else self.version or self.branch),
+            "module_type": kinds.pop() if len(kinds) == 1 else None,
+            **planned.chosen,
+        }
+        observed = planned.observed
+        if isinstance(observed, Observed):
+            facts |= self._observed_facts(observed, planned)
+        if not planned.unchanged:
+            if self.module_type != "auto":
+                facts["module_type"] = self.module_type
+            if self.precompiled is not None:
+                facts["module_source"] = "precompiled" if self.precompiled else "dkms"
+            facts |= self._parameter_facts(facts["module_type"])
+        return facts
+
+    def _observed_facts(self, observed: Observed, planned: PlannedObservation) -> dict[str, object]:
+        facts: dict[str, object] = {"secure_boot": observed.secure_boot.on}
+        if planned.known:
+            target = None if planned.unchanged else self._choose(observed)[0]
+            builds = building.builds_with_dkms(observed) if target is None else target.builds
+            if target is not None:
+                facts |= _facts(target)
+            elif observed.whole is not None:
+                facts["module_source"] = "dkms" if builds else "precompiled"
+            if observed.secure_boot.enrolled or not builds:
+                facts["signer_enrolled"] = True
+        gpu_ids = tuple(gpu.device_id for gpu in observed.gpus)
+        if observed.switches and fabric.may_need(gpu_ids, fabric.NVLSM):
+            facts["fabric"] = "nvlink5"
+        after = planned.value("packages")
+        packages = after if isinstance(after, Mapping) else observed.packages
+        for fact, pattern in _BESIDE.items():
+            versions = [v for name, v in packages.items() if pattern.fullmatch(name)]
+            if not versions or planned.known:
+                facts[fact] = versions[0] if versions else "none"
+        return facts
+
+    def _parameter_facts(self, kind: object) -> dict[str, object]:
+        values = {name: plain_value(value) for name, value in self.parameters.items()}
+        hmm = values.get("nvidia-uvm.uvm_disable_hmm")
+        gsp = values.get("NVreg_EnableGpuFirmware")
         return {
-            "driver": found or (None if stays else self.version or self.branch),
-            "module_type": kind,
-            "module_source": None
-            if stays or self.precompiled is None
-            else sources[self.precompiled],
+            "cdmm": values.get("NVreg_CoherentGPUMemoryMode") == "driver",
+            "gsp": None if gsp is None else gsp != "0",
+            "uvm_hmm": "off" if hmm == "1" else "on" if kind == driverset.OPEN else None,
         }
 
     def conflicts(
@@ -315,13 +363,6 @@ class DriverInstalled(DriverParameters):
         if observed is None:
             yield from without_dependents(self, policy)
             return
-        if not self.absent and facts.has_nvswitch and "fabric-manager" not in policy:
-            yield Conflict(
-                "the node has NVSwitches, and the policy has no fabric-manager: CUDA fails with "
-                "error 802 until Fabric Manager of this version runs; add fabric-manager",
-                warning=True,
-                with_changes=True,
-            )
         if not self.absent and observed.os_id == "ubuntu":
             target, _ = self._choose(observed)
             kernel = policy.get("kernel")

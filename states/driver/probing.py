@@ -36,8 +36,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
     autoload = node.own_text(files.PATHS["autoload_text"])
     kept = bool(node.stats(files.STREAM_KEPT))
     others = {name: node.read_text(_sysfs(name)) for name in parameters if "." in name}
-    # Flavours of a driver exist on Ubuntu only.
-    bridges = node.query(BridgesQuery()) if facts.os_id == "ubuntu" else 0
+    bridges = node.query(BridgesQuery())
     switches = facts.has_nvswitch or bridges > 0
     if facts.image:
         gpus = tuple(gpu.device_id for gpu in facts.gpus)

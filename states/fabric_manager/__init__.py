@@ -128,7 +128,12 @@ class FabricManagerRunning(FabricManagerState[Observed]):
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         facts = asking.matrix_facts("fabric_manager", planned)
-        return facts | {"fabric_manager_runs": planned.value("enabled")}
+        lacks_nvlsm = facts.get("fabric") == "nvlink5" and not planned.now("nvlsm")
+        return (
+            facts
+            | {"fabric_manager_runs": planned.value("enabled")}
+            | ({"nvlsm": "none"} if lacks_nvlsm else {})
+        )
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.at_driver(offer.chosen.get("driver"), *schemes.FABRIC_MANAGERS)

@@ -30,6 +30,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
+from gpustate.core.planned import PlannedObservation
 from gpustate.errors import PolicyError
 from gpustate.mig import builtin, saved, tables
 from gpustate.mig.config import Config
@@ -159,6 +160,12 @@ class MigLayoutApplied(State[Observed]):
                 return gpu.address
         return None
 
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        modes = planned.value("modes")
+        if not modes or not isinstance(modes, Mapping):
+            return dict(planned.chosen)
+        return {"mig": "on" in modes.values(), "mig_mixed": {"on", "off"} <= set(modes.values())}
+
     # --- looking -------------------------------------------------------------------------
 
     def probe(self, node: Node) -> Observed:
@@ -173,7 +180,11 @@ class MigLayoutApplied(State[Observed]):
         config = _config(*self._question()[:3])
         if any(one.subsystem for entry in config.entries for one in entry.filters):
             return Plan()  # only the driver knows the board
-        return Plan(refusal=planning.certain_refusal(config, node.facts().gpus))
+        facts = node.facts()
+        return Plan(
+            refusal=planning.certain_refusal(config, facts.gpus),
+            facts={"mig": self.divides(facts) is not None},
+        )
 
     def _planned(self, observed: Observed) -> Planned:
         if observed.image or observed.problem or not observed.gpus:

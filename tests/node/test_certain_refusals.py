@@ -4,6 +4,7 @@ and keys on Debian 12 and 13; GPUs and repositories are simulated.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import yaml
 from changedstate import PATH, write_policy
 from commands import gpustate
 
+from gpustate.compat.facts import FACTS
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
@@ -67,6 +69,68 @@ def test_what_facts_decide_is_refused_before_the_first_change(
             assert re.search(reason, row["reason"]), row["reason"]
             assert not row.get("proceeds")
     assert node.run("find /etc /var/lib/apt -type f | sort | xargs cksum").stdout == before
+
+
+def test_nvswitches_without_fabric_manager_are_refused_in_the_plan(
+    home: Lab, node: Node, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(f"{POLICY}  fabric-manager: false\n")
+    target = ("-i", home.inventory, "-l", node.name, "-o", "json")
+    for verb, *words in (("plan",), ("apply", "--yes")):
+        row = gpustate(verb, policy, *target, *words, code=5).node(node.name)
+        assert "blocked by compatibility rule fabric-manager-missing" in row["reason"]
+        assert "add the state fabric-manager" in row["reason"]
+
+
+def write_rules(folder: Path) -> None:
+    """One rule for each value of a fact that a plan may know; its id is the value."""
+    lines = [
+        "format: gpustate.compat/1",
+        "theme: facts",
+        'sources: {here: {address: "https://example.org", retrieved: "2026-11-29"}}',
+        "rules:",
+    ]
+    other = {"version": "1.2.3", "number": "7"}
+    given = [fact for fact in FACTS.values() if fact.where != "given by hand"]
+    for name, fact in ((fact.name, fact) for fact in given):
+        word = f'"{other.get(fact.kind, fact.words[-1] if fact.words else "word")}"'
+        if fact.kind == "flag":
+            tests = {"yes": ("true", "true", "false"), "no": ("false", "false", "true")}
+        else:
+            tests = {"there": ("{present: true}", word, "none")}
+            tests["absent"] = ("{absent: true}", "none", word)
+        if name == "driver":
+            tests["exact"] = ('{range: ">=580.1"}', '"580.65.06"', "none")
+        for value, (test, positive, negative) in tests.items():
+            one = f"{name.replace('_', '-')}-{value}"
+            lines.append(
+                f"  - {{id: {one}, when: {{{name}: {test}}}, verdict: inform, because: It is so., fix: go on, source: here, "
+                f"tests: {{positive: {{{name}: {positive}}}, negative: {{{name}: {negative}}}}}}}"
+            )
+    text = "\n".join(lines) + "\n"
+    folder.mkdir()
+    (folder / "facts.yaml").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{digest}  facts.yaml\n")
+
+
+def test_a_plan_knows_what_it_has_chosen_and_what_is_not_there(
+    home: Lab, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rules(tmp_path / "rules")
+    monkeypatch.setenv("GPUSTATE_COMPAT", str(tmp_path / "rules"))
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(f"{POLICY}  containerd:\n  cdi:\n  mig: {{config: all-1g.10gb}}\n")
+    target = ("-i", home.inventory, "-l", node.name, "-o", "json")
+    notes = gpustate("plan", policy, *target, code=0).node(node.name)["notes"]
+    known = {note.split(": ")[1] for note in notes if note.startswith("matrix: ")}
+    chosen = {"driver-exact", "module-type-there", "module-source-there", "mig-yes", "cdi-yes"}
+    there = {"gpu-there", "fabric-there", "containerd-there", "os-there", "machine-there"}
+    absent = {"crio-absent", "docker-absent", "nscq-absent", "nvsdm-absent", "imex-absent"}
+    said = {"nvidia-ctk-configures-no", "cdmm-no", "secure-boot-no", "nouveau-loaded-no"}
+    assert chosen | there | absent | said <= known, known
+    assert "fabric-manager-absent" not in known, "the policy brings it"
 
 
 def test_a_reboot_waits_for_no_scheduler_and_asks_processes_with_a_gpu_open(

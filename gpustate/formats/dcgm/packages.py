@@ -24,7 +24,7 @@ EXPORTERS = (f"{OLD}-exporter", "dcgm-exporter")
 MAJORS = (11, 12, 13)
 
 _FIRST_BRANCH = {13: 580, 12: 525}
-_MAJOR = re.compile(r"-cuda(\d+)$")
+MAJOR = re.compile(r"-cuda(\d+)$")
 
 
 def cuda_major(driver: str) -> int | None:
@@ -48,7 +48,7 @@ def all_names() -> tuple[str, ...]:
 
 def of_other_major(name: str, major: int) -> bool:
     """Whether it is a DCGM package for another CUDA major."""
-    match = _MAJOR.search(name)
+    match = MAJOR.search(name)
     return name.startswith(PREFIX) and match is not None and int(match[1]) != major
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpustate import Policy
+from gpustate import Policy, registry
 from gpustate.compat.collect import collect
 from gpustate.compat.facts import Value, format_value
 from gpustate.core.change import Change, Plan
@@ -54,6 +54,7 @@ def test_facts_of_a_node_are_what_the_probe_is_sure_of() -> None:
         "geforce": "no",
         "mig_capable": "no",
         "fabric": "pcie",
+        **{"crio": "none", "docker": "none", "podman": "none"},
     }
 
 
@@ -81,7 +82,11 @@ def test_a_driver_counts_as_it_will_be() -> None:
 def test_a_fabric_manager_that_cannot_be_planned_yet_is_no_fabric_manager_that_does_not_run() -> (
     None
 ):
-    observed = {"fabric-manager": SimpleNamespace(topology="nvlink5", version=None, enabled=False)}
+    observed = {
+        "fabric-manager": SimpleNamespace(
+            topology="nvlink5", version=None, enabled=False, nvlsm=True
+        )
+    }
 
     def found(result: StateResult) -> dict[str, Value]:
         return collect(node(B200), (FabricManagerRunning(),), observed, {"fabric-manager": result})
@@ -132,6 +137,46 @@ def test_the_toolkit_counts_as_it_will_be() -> None:
     )
     assert format_value(found["toolkit"]) == format_value(found["libnvidia_container"]) == "1.18.2"
     assert format_value(found["runtime_mode"]) == "cdi"
+
+
+@pytest.mark.parametrize(
+    ("state", "observed", "facts"),
+    [
+        ("gds", {"version": "2.29.4-1"}, {"gds": "yes", "nvidia_fs": "2.29.4"}),
+        ("gds", {"version": None}, {"gds": "yes", "nvidia_fs": "none"}),
+        ("gdrcopy", {"packages": {"gdrdrv-dkms": "2.6-1"}}, {"gdrcopy": "2.6"}),
+        ("ofed", {"ofed": "24.10-1.1.4"}, {"ofed": "24.10"}),
+        ("ofed", {"ofed": None}, {"ofed": "none"}),
+        (
+            "dcgm",
+            {
+                "packages": {
+                    "datacenter-gpu-manager-4-core": "1:4.6.0-1",
+                    "datacenter-gpu-manager-4-cuda13": "1:4.6.0-1",
+                }
+            },
+            {"dcgm": "4.6.0", "dcgm_cuda": "13"},
+        ),
+        ("dcgm-exporter", {"version": "4.8.3-1"}, {"dcgm_exporter": "4.8.3"}),
+        ("podman", {"version": "5.4.2"}, {"podman": "5.4.2"}),
+        ("docker", {"version": "26.1.5"}, {"docker": "26.1.5", "nvidia_ctk_configures": "no"}),
+        ("crio", {"version": "1.34.0"}, {"crio": "1.34.0", "nvidia_ctk_configures": "no"}),
+        ("k0s", {"version": "1.7.27"}, {"containerd": "1.7.27", "kubernetes_flavour": "k0s"}),
+        ("k3s", {"unit": "rke2-agent.service"}, {"kubernetes_flavour": "rke2"}),
+        ("nouveau", {"loaded": ()}, {"nouveau_loaded": "no"}),
+        ("mig", {"modes": {"0": "on", "1": "off"}}, {"mig": "yes", "mig_mixed": "yes"}),
+        ("mig", {"modes": {"0": "off"}}, {"mig": "no", "mig_mixed": "no"}),
+        ("vgpu-guest", {}, {"vgpu": "yes"}),
+        ("imex", {"topology": "none", "version": None, "enabled": False}, {"imex": "none"}),
+    ],
+)
+def test_a_state_says_what_it_sees_of_the_node(
+    state: str, observed: dict[str, object], facts: dict[str, str]
+) -> None:
+    results = {state: StateResult(state, Outcome.UNCHANGED)}
+    seen = {state: SimpleNamespace(**observed)}
+    found = collect(node(L40S), (registry.get(state)(),), seen, results)
+    assert facts.items() <= {name: format_value(value) for name, value in found.items()}.items()
 
 
 def test_what_is_taken_away_is_not_judged() -> None:

@@ -10,9 +10,13 @@ import pytest
 from policyconflicts import conflict
 
 from gpustate import Disruption, NodeFacts, PciGpu, PolicyError, ops
+from gpustate.compat.collect import collect
 from gpustate.core.encode import plain
+from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.policy import build, parameters
 from gpustate.core.queries import Answer
+from gpustate.core.state import AnyState
+from gpustate.engine import gate
 from gpustate.engine.before import RunBefore, StateBefore, way_back
 from gpustate.formats import dpkg, driverset
 from gpustate.formats.aptsources import Offer
@@ -32,6 +36,7 @@ from gpustate.states.driver.observed import (
     plain_value,
     shown_as,
 )
+from gpustate.states.fabric_manager import FabricManagerRunning
 from gpustate.states.kernel import KernelPinned
 from gpustate.testing import FakeNode, check_contract, converge
 
@@ -222,16 +227,22 @@ def refusal(state: DriverInstalled, node: World) -> str:
 # --- install, upgrade, downgrade, switch -----------------------------------------------------
 
 
-def test_nvswitches_without_a_fabric_manager_in_the_policy_are_warned_of() -> None:
+def test_nvswitches_without_a_fabric_manager_on_the_node_are_refused_by_the_plan() -> None:
+    driver, manager = DriverInstalled(), FabricManagerRunning()
+    observed = {"driver": driver.probe(World(gpu()))}
+    later = {
+        name: StateResult(name, Outcome.KNOWN_AFTER, known_after=("driver-repository",))
+        for name in ("driver", "fabric-manager")
+    }
+
+    def reason(facts: NodeFacts, *states: AnyState) -> str:
+        return str(gate.compatible(collect(facts, states, observed, later), {}).reason)
+
     switches = NodeFacts(pci=(gpu(), PciGpu("0000:07:00.0", "22a3", "068000", None)))
-    driver = DriverInstalled()
-
-    def warning(policy: dict[str, Any], facts: NodeFacts) -> str | None:
-        return conflict(driver, policy, facts, observed=driver.probe(World()))
-
-    assert "add fabric-manager" in (warning({}, switches) or "")
-    assert warning({"fabric-manager": None}, switches) is None
-    assert warning({}, NodeFacts(pci=(gpu(),))) is None
+    assert "blocked by compatibility rule fabric-manager-missing" in reason(switches, driver)
+    assert "add the state fabric-manager" in reason(switches, driver)
+    assert reason(switches, driver, manager) == "None"
+    assert reason(NodeFacts(pci=(gpu(),)), driver) == "None"
 
 
 def test_a_fresh_node_gets_one_matched_set_held_built_and_loaded() -> None:
