@@ -183,14 +183,12 @@ def _pair(word: str, wanted: str) -> tuple[str, str]:
 
 
 def _of_theme(rules: RuleSet, theme: str) -> RuleSet:
-    import difflib
     from dataclasses import replace
 
-    from gpustate.formats.words import quote
+    from gpustate.formats.words import quote, suggest
 
     themes = sorted({rule.theme for rule in rules})
     if theme not in themes:
-        near = difflib.get_close_matches(theme, themes, 1)
-        hint = f"did you mean {near[0]}" if near else f"themes: {', '.join(themes)}"
+        hint = suggest(theme, themes, f"themes: {', '.join(themes)}")
         raise UsageError(f"no theme {quote(theme)}", fix=hint)
     return replace(rules, rules={r.id: r for r in rules if r.theme == theme})

@@ -1,8 +1,8 @@
 """The condition language of rules: a closed, three-valued language without eval.
 
 A condition is a mapping of facts to tests, all of which must hold, and ``all``, ``any`` and ``not``
-around conditions. A test is a value (or a list of them: any of these), or a mapping of one operator to its
-argument::
+around conditions. A test is a value (or a list of them: any of these; ``"580"`` is every 580.x), or a
+mapping of one operator to its argument::
 
     when:
       gpu: [B200, GB200]
@@ -18,13 +18,13 @@ absent fails every test except ``absent``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpustate.compat.facts import FACTS, Fact, Facts, Value
 from gpustate.compat.versions import Version, parse
 
-OPERATORS = ("equals", "in", "range", "branch", "present", "absent", "same_as", "same_series_as")
+OPERATORS = ("range", "present", "absent", "same_as", "same_series_as")
 _SIGNS: dict[str, frozenset[int]] = {
     "<": frozenset((-1,)),
     "<=": frozenset((-1, 0)),
@@ -35,68 +35,48 @@ _SIGNS: dict[str, frozenset[int]] = {
 _BOUND = re.compile(r"(<=|>=|==|<|>)\s*(\S+)")
 
 
-class Condition:
-    """A condition that holds, does not hold, or is unknown."""
+def _every(results: Iterable[bool | None]) -> bool | None:
+    """Kleene's "and"."""
+    found = {*results}
+    return False if False in found else None if None in found else True
 
-    def holds(self, facts: Facts) -> bool | None:
-        """Whether it holds; ``None`` if unknown."""
-        raise NotImplementedError
 
-    def unknown(self, facts: Facts) -> Iterator[str]:
-        """Facts that are missing or incomplete."""
-        raise NotImplementedError
-
-    def names(self) -> Iterator[str]:
-        """All facts it uses."""
-        raise NotImplementedError
+def _any(results: Iterable[bool | None]) -> bool | None:
+    """Kleene's "or"."""
+    found = {*results}
+    return True if True in found else None if None in found else False
 
 
 @dataclass(frozen=True, slots=True)
-class All(Condition):
-    """Every one of them holds."""
+class Group:
+    """Conditions of which every one holds, or at least one.
+
+    Args:
+        parts: the conditions.
+        any: at least one of them.
+    """
 
     parts: tuple[Condition, ...]
+    any: bool = False
 
     def holds(self, facts: Facts) -> bool | None:
-        decided = True
-        for part in self.parts:
-            found = part.holds(facts)
-            if found is False:
-                return False
-            decided = decided and found is True
-        return True if decided else None
+        """Whether it holds; ``None`` if unknown."""
+        return (_any if self.any else _every)(part.holds(facts) for part in self.parts)
 
     def unknown(self, facts: Facts) -> Iterator[str]:
+        """Facts that are missing or incomplete."""
         for part in self.parts:
             if part.holds(facts) is None:
                 yield from part.unknown(facts)
 
     def names(self) -> Iterator[str]:
+        """All facts it uses."""
         for part in self.parts:
             yield from part.names()
 
 
 @dataclass(frozen=True, slots=True)
-class Some(Condition):
-    """At least one of them holds."""
-
-    parts: tuple[Condition, ...]
-
-    def holds(self, facts: Facts) -> bool | None:
-        decided = True
-        for part in self.parts:
-            found = part.holds(facts)
-            if found is True:
-                return True
-            decided = decided and found is False
-        return False if decided else None
-
-    unknown = All.unknown
-    names = All.names
-
-
-@dataclass(frozen=True, slots=True)
-class Not(Condition):
+class Not:
     """It does not hold."""
 
     part: Condition
@@ -113,7 +93,7 @@ class Not(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Test(Condition):
+class Test:
     """A test of one fact.
 
     Args:
@@ -142,57 +122,45 @@ class Test(Condition):
         return False if second is None else self.predicate(value, second)
 
     def unknown(self, facts: Facts) -> Iterator[str]:
-        if not self.other:
-            yield self.fact
-            return
-        for name in (self.fact, self.other):
-            if name not in facts or not _whole(facts[name]):
+        for name in self.names():
+            known = facts.get(name)
+            if (
+                not self.other
+                or name not in facts
+                or (isinstance(known, Version) and not known.whole)
+            ):
                 yield name
 
     def names(self) -> Iterator[str]:
-        yield self.fact
-        if self.other:
-            yield self.other
+        yield from filter(None, (self.fact, self.other))
 
 
-def _whole(value: Value) -> bool:
-    return not isinstance(value, Version) or value.whole
-
+Condition = Group | Not | Test
 
 # --- tests by operator ---------------------------------------------------------------------
 
 
 def equals(fact: Fact, values: tuple[Value, ...]) -> Test:
     """The fact has one of these values, or any of its words is one of them."""
-    if fact.kind == "words":
-        wanted = frozenset(word for one in values if isinstance(one, frozenset) for word in one)
-        return Test(
-            fact.name, lambda value, _: isinstance(value, frozenset) and bool(value & wanted)
-        )
-    if fact.kind == "version":
-        versions = tuple(one for one in values if isinstance(one, Version))
-        return Test(fact.name, lambda value, _: _any_same(value, versions))
-    return Test(fact.name, lambda value, _: value in values)
+
+    def predicate(value: Value, _: Value) -> bool | None:
+        if isinstance(value, Version):
+            return _any(_matches(value, one) for one in values if isinstance(one, Version))
+        if isinstance(value, frozenset):
+            return any(value & one for one in values if isinstance(one, frozenset))
+        return value in values
+
+    return Test(fact.name, predicate)
 
 
-def _any_same(value: Value, versions: tuple[Version, ...]) -> bool | None:
-    """Whether a version is one of these; an incomplete one matches all with the same beginning."""
-    if not isinstance(value, Version):
-        return False
-    decided = True
-    for one in versions:
-        found = _begins(value, one) if not one.whole else value.same(one)
-        if found is True:
-            return True
-        decided = decided and found is False
-    return False if decided else None
-
-
-def _begins(value: Version, beginning: Version) -> bool | None:
-    size = len(beginning.parts)
+def _matches(value: Version, one: Version) -> bool | None:
+    """Whether a version is one; an incomplete one matches all with the same beginning."""
+    size = len(one.parts)
+    if one.whole:
+        return value.same(one)
     if len(value.parts) >= size or value.whole:
-        return (value.parts + (0,) * size)[:size] == beginning.parts
-    return None if value.parts == beginning.parts[: len(value.parts)] else False
+        return (value.parts + (0,) * size)[:size] == one.parts
+    return None if value.parts == one.parts[: len(value.parts)] else False
 
 
 def within(fact: Fact, text: str) -> Test:
@@ -201,7 +169,7 @@ def within(fact: Fact, text: str) -> Test:
     Raises:
         ValueError: the text is not a range.
     """
-    bounds = [(_SIGNS[sign], _bound(written)) for sign, written in _BOUND.findall(text)]
+    bounds = [(_SIGNS[sign], parse(written, 1)) for sign, written in _BOUND.findall(text)]
     if not bounds or _BOUND.sub("", text).strip(" ,"):
         raise ValueError("is not a range; write bounds such as '>=6.15 <6.17'")
 
@@ -210,24 +178,13 @@ def within(fact: Fact, text: str) -> Test:
             value = Version(str(value), (value,))
         if not isinstance(value, Version):
             return False
-        decided = True
-        for wanted, bound in bounds:
-            signs = value.signs(bound)
-            if not signs & wanted:
-                return False
-            decided = decided and signs <= wanted
-        return True if decided else None
+        signs = ((value.signs(bound), wanted) for wanted, bound in bounds)
+        return _every(
+            False if not found & wanted else True if found <= wanted else None
+            for found, wanted in signs
+        )
 
     return Test(fact.name, predicate)
-
-
-def _bound(text: str) -> Version:
-    return parse(text, 1)
-
-
-def in_branch(fact: Fact, branches: tuple[int, ...]) -> Test:
-    """The first number of the version is one of these."""
-    return Test(fact.name, lambda value, _: isinstance(value, Version) and value.branch in branches)
 
 
 def presence(fact: Fact, wanted: bool) -> Test:

@@ -13,7 +13,6 @@ Sources:
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Literal
 
 from gpustate.compat.versions import Version, parse
 from gpustate.errors import UsageError
-from gpustate.formats.words import quote
+from gpustate.formats.words import quote, suggest
 
 Value = Version | frozenset[str] | bool | int | None
 Facts = Mapping[str, Value]
@@ -265,8 +264,7 @@ def find(name: str) -> Fact:
     plain = re.sub(r"[ -]", "_", name.strip().lower())
     fact = _NAMES.get(plain)
     if fact is None:
-        near = difflib.get_close_matches(plain, _NAMES, 2, 0.5)
-        hint = f"did you mean {' or '.join(near)}" if near else "facts are listed in docs/matrix.md"
+        hint = suggest(plain, _NAMES, "facts are listed in docs/matrix.md", 2, 0.5)
         raise UsageError(f"unknown fact {quote(name)}", fix=hint)
     return fact
 
@@ -311,9 +309,8 @@ def _word(fact: Fact, item: str) -> str:
     for word in fact.words:
         if word.lower() == item.lower():
             return word
-    near = difflib.get_close_matches(item.lower(), [word.lower() for word in fact.words], 1)
-    known = f"one of {', '.join(fact.words)}"
-    raise _wrong(fact, item, known, f"did you mean {near[0]}" if near else None)
+    hint = suggest(item.lower(), [word.lower() for word in fact.words], "")
+    raise _wrong(fact, item, f"one of {', '.join(fact.words)}", hint or None)
 
 
 def _model(fact: Fact, item: str) -> str:
@@ -322,8 +319,7 @@ def _model(fact: Fact, item: str) -> str:
     bare = bare if bare in _ARCHITECTURE else bare.removesuffix("SUPER")
     bare = _OTHER_NAMES.get(bare, bare)
     if bare not in _ARCHITECTURE:
-        near = difflib.get_close_matches(bare, _ARCHITECTURE, 2, 0.5)
-        fix = f"did you mean {' or '.join(near)}" if near else "set arch instead of gpu"
+        fix = suggest(bare, _ARCHITECTURE, "set arch instead of gpu", 2, 0.5)
         raise _wrong(fact, item, "a GPU model such as H100", fix)
     return bare
 

@@ -6,29 +6,31 @@ it too. Checks beyond a schema are here: facts exist, values are valid, both tes
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from enum import Enum
+from typing import Any, NoReturn, TypeVar
 
 from gpustate.compat import conditions
-from gpustate.compat.conditions import All, Condition, Not, Some
+from gpustate.compat.conditions import Condition, Group, Not
 from gpustate.compat.facts import FACTS, Fact, Value, value, with_derived
 from gpustate.compat.rules import Review, ReviewVerdict, Rule, Source, Verdict
 from gpustate.compat.versions import parse
 from gpustate.errors import UsageError
 from gpustate.formats import yaml_events
-from gpustate.formats.words import at, kind_of, quote
+from gpustate.formats.words import at, kind_of, quote, suggest
 
 FORMAT = "gpustate.compat/1"
 _TOP = ("format", "theme", "sources", "rules")
 _NEEDED = ("id", "when", "verdict", "because", "fix", "source", "tests")
 _RULE = (*_NEEDED, "first_bad", "first_good", "review")
-_ID = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
-_DAY = re.compile(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]")
+#: Patterns, with the words for them.
+_ID = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*"), "small letters, digits, dashes and dots"
+_DAY = re.compile(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]"), "a day such as 2026-08-21"
 _ADDRESS = re.compile(r"https://[^\s]+")
 _DEPTH = 8
+E = TypeVar("E", bound=Enum)
 _YAML = yaml_events.Rules(
     UsageError,
     depth=16,
@@ -69,8 +71,7 @@ class _Reader:
             self.fail(f"{what} is {kind_of(owner)}, wanted a mapping", line)
         for key in owner:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, 1)
-                hint = f"did you mean {near[0]}" if near else f"supported keys: {', '.join(known)}"
+                hint = suggest(key, known, f"supported keys: {', '.join(known)}")
                 self.fail(f"{what}: unknown key {quote(key)}", self.line_of(owner, key, line), hint)
         for key in needed:
             if key not in owner:
@@ -82,6 +83,24 @@ class _Reader:
         if not isinstance(given, str) or not given.strip():
             self.fail(f"{key} is {kind_of(given)}, wanted text", where, "put it in quotes")
         return given
+
+    def matching(
+        self, owner: dict[str, Any], key: str, line: int, pattern: re.Pattern[str], example: str
+    ) -> str:
+        """A text of a form."""
+        text = self.text(owner, key, line)
+        if not pattern.fullmatch(text):
+            where = self.line_of(owner, key, line)
+            self.fail(f"{key} is {quote(text)}, wanted {example}", where)
+        return text
+
+    def member(self, owner: dict[str, Any], kind: type[E], line: int) -> E:
+        """The verdict, one of a kind."""
+        verdicts = {one.value: one for one in kind}
+        if owner["verdict"] not in verdicts:
+            where = self.line_of(owner, "verdict", line)
+            self.fail(f"verdict is {quote(owner['verdict'])}, wanted {', '.join(verdicts)}", where)
+        return verdicts[owner["verdict"]]
 
     # --- the file ----------------------------------------------------------------------------
 
@@ -113,13 +132,8 @@ class _Reader:
     def source(self, data: Any, line: int) -> Source:
         keys = ("address", "retrieved")
         one = self.closed(data, (*keys, "live"), line, "a source", keys)
-        address, day = self.text(one, "address", line), self.text(one, "retrieved", line)
-        if not _ADDRESS.fullmatch(address):
-            where = self.line_of(one, "address", line)
-            self.fail(f"address is {quote(address)}, wanted https://...", where)
-        if not _DAY.fullmatch(day):
-            where = self.line_of(one, "retrieved", line)
-            self.fail(f"retrieved is {quote(day)}, wanted a day such as 2026-08-21", where)
+        address = self.matching(one, "address", line, _ADDRESS, "https://...")
+        day = self.matching(one, "retrieved", line, *_DAY)
         live = one.get("live", False)
         if not isinstance(live, bool):
             where = self.line_of(one, "live", line)
@@ -130,14 +144,7 @@ class _Reader:
 
     def rule(self, data: Any, line: int, theme: str, sources: Mapping[str, Source]) -> Rule:
         record = self.closed(data, _RULE, line, "a rule", _NEEDED)
-        name = self.text(record, "id", line)
-        if not _ID.fullmatch(name):
-            where = self.line_of(record, "id", line)
-            self.fail(f"id is {quote(name)}, wanted small letters, digits, dashes and dots", where)
-        verdicts = {one.value: one for one in Verdict}
-        if record["verdict"] not in verdicts:
-            where = self.line_of(record, "verdict", line)
-            self.fail(f"verdict is {quote(record['verdict'])}, wanted {', '.join(verdicts)}", where)
+        name = self.matching(record, "id", line, *_ID)
         bounds = {key: self.version(record, key, line) for key in ("first_bad", "first_good")}
         when = self.condition(record["when"], self.line_of(record, "when", line))
         tests = self.tests(record, line, when, name)
@@ -146,7 +153,7 @@ class _Reader:
             theme=theme,
             when=when,
             written=record["when"],
-            verdict=verdicts[record["verdict"]],
+            verdict=self.member(record, Verdict, line),
             because=self.text(record, "because", line),
             fix=self.text(record, "fix", line),
             source=self.source_of(record, line, sources),
@@ -164,8 +171,7 @@ class _Reader:
         if not isinstance(given, str):
             return self.source(given, where)
         if given not in sources:
-            near = difflib.get_close_matches(given, sources, 1)
-            hint = f"did you mean {near[0]}" if near else f"the file has {', '.join(sources)}"
+            hint = suggest(given, sources, f"the file has {', '.join(sources)}")
             self.fail(f"source {quote(given)} is not among the file's sources", where, hint)
         return sources[given]
 
@@ -174,16 +180,14 @@ class _Reader:
             return None
         where, needed = self.line_of(record, "review", line), ("reader", "date", "verdict")
         one = self.closed(record["review"], (*needed, "note"), where, "review", needed)
-        date, verdict = self.text(one, "date", where), self.text(one, "verdict", where)
-        if not _DAY.fullmatch(date):
-            self.fail(f"date is {quote(date)}, wanted a day such as 2026-08-21", where)
-        verdicts = {item.value: item for item in ReviewVerdict}
-        if verdict not in verdicts:
-            self.fail(f"verdict is {quote(verdict)}, wanted {', '.join(verdicts)}", where)
+        date, verdict = (
+            self.matching(one, "date", where, *_DAY),
+            self.member(one, ReviewVerdict, where),
+        )
         note = self.text(one, "note", where) if "note" in one else ""
-        if not note and verdicts[verdict] in (ReviewVerdict.CORRECTED, ReviewVerdict.UNREACHABLE):
-            self.fail(f"a review with verdict {verdict} needs a note", where)
-        return Review(self.text(one, "reader", where), date, verdicts[verdict], note)
+        if not note and verdict in (ReviewVerdict.CORRECTED, ReviewVerdict.UNREACHABLE):
+            self.fail(f"a review with verdict {verdict.value} needs a note", where)
+        return Review(self.text(one, "reader", where), date, verdict, note)
 
     def version(self, record: dict[str, Any], key: str, line: int) -> str:
         if key not in record:
@@ -224,8 +228,7 @@ class _Reader:
     def fact(self, name: object, line: int) -> Fact:
         found = conditions.known(name)
         if found is None:
-            near = difflib.get_close_matches(str(name), FACTS, 1)
-            hint = f"did you mean {near[0]}" if near else "see docs/matrix.md for all facts"
+            hint = suggest(name, FACTS, "see docs/matrix.md for all facts")
             self.fail(f"unknown fact {quote(name)}", line, hint)
         return found
 
@@ -250,10 +253,10 @@ class _Reader:
                 parts.append(Not(self.condition(given, where, depth + 1)))
             elif key in ("all", "any"):
                 inner = self.several(given, key, where, depth)
-                parts.append(All(inner) if key == "all" else Some(inner))
+                parts.append(Group(inner, any=key == "any"))
             else:
                 parts.append(self.test(self.fact(key, where), given, where))
-        return parts[0] if len(parts) == 1 else All(tuple(parts))
+        return parts[0] if len(parts) == 1 else Group(tuple(parts))
 
     def several(self, given: Any, key: str, line: int, depth: int) -> tuple[Condition, ...]:
         if not isinstance(given, list) or not given:
@@ -271,18 +274,14 @@ class _Reader:
         operator, argument = next(iter(given.items()))
         make = self.operators().get(operator)
         if make is None:
-            near = difflib.get_close_matches(str(operator), conditions.OPERATORS, 1)
-            known = f"supported operators: {', '.join(conditions.OPERATORS)}"
-            hint = f"did you mean {near[0]}" if near else known
+            known = conditions.OPERATORS
+            hint = suggest(operator, known, f"supported operators: {', '.join(known)}")
             self.fail(f"{fact.name}: unknown operator {quote(operator)}", line, hint)
         return make(fact, argument, self.line_of(given, operator, line))
 
     def operators(self) -> Mapping[str, Callable[[Fact, Any, int], Condition]]:
         return {
-            "equals": self.values,
-            "in": self.values,
             "range": self.range,
-            "branch": self.branch,
             "present": lambda fact, given, line: self.presence(fact, given, line, True),
             "absent": lambda fact, given, line: self.presence(fact, given, line, False),
             "same_as": self.same_as,
@@ -305,13 +304,6 @@ class _Reader:
             return conditions.within(fact, given)
         except ValueError as error:
             self.fail(f"{fact.name}: {quote(given)} {error}", line)
-
-    def branch(self, fact: Fact, given: Any, line: int) -> Condition:
-        items = given if isinstance(given, list) else [given]
-        numbers = tuple(one for one in items if type(one) is int)
-        if fact.kind != "version" or not items or len(numbers) != len(items):
-            self.fail(f"{fact.name}: branch needs a version and whole numbers", line)
-        return conditions.in_branch(fact, numbers)
 
     def presence(self, fact: Fact, given: Any, line: int, wanted: bool) -> Condition:
         if not isinstance(given, bool):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,7 +9,7 @@ from enum import Enum
 from gpustate.compat.conditions import Condition
 from gpustate.compat.facts import Value
 from gpustate.errors import UsageError
-from gpustate.formats.words import quote
+from gpustate.formats.words import quote, suggest
 
 
 class Verdict(Enum):
@@ -126,7 +125,6 @@ class RuleSet:
         """
         found = self.rules.get(name)
         if found is None:
-            near = difflib.get_close_matches(name, self.rules, 2, 0.5)
-            hint = f"did you mean {' or '.join(near)}" if near else "run gpustate matrix list"
+            hint = suggest(name, self.rules, "run gpustate matrix list", 2, 0.5)
             raise UsageError(f"unknown rule {quote(name)}", fix=hint)
         return found

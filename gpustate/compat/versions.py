@@ -42,11 +42,6 @@ class Version:
     def __str__(self) -> str:
         return self.text if self.whole else f"{self.text}.*"
 
-    @property
-    def branch(self) -> int:
-        """Its first number."""
-        return self.parts[0]
-
     def signs(self, bound: Version) -> frozenset[int]:
         """The possible results of comparing with a bound, of -1, 0 and 1.
 

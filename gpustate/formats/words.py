@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+from collections.abc import Iterable
 
 from gpustate.formats.masking import mask
 
@@ -28,6 +30,14 @@ def quote(value: object, limit: int = LIMIT_SHOWN) -> str:
     except ValueError:  # Python writes no number of more than 4300 digits
         text = "a number of thousands of digits"
     return repr(cut(mask(text), limit))
+
+
+def suggest(
+    name: object, known: Iterable[str], otherwise: str, count: int = 1, cutoff: float = 0.6
+) -> str:
+    """``did you mean NAME``, or another hint where no known name is similar."""
+    near = difflib.get_close_matches(str(name), list(known), count, cutoff)
+    return f"did you mean {' or '.join(near)}" if near else otherwise
 
 
 def cut(text: str, limit: int) -> str:

@@ -292,7 +292,11 @@ def test_the_version_is_the_policys_or_the_newest_of_the_branch(
     ("priority", "wanted", "outcome"),
     [
         (1001, {"branch": 580}, "580.65.06"),
-        (1001, {"branch": 570}, "apt offers driver 570.211.01, and a pin forbids it; it may install 580.65.06: set"),
+        (
+            1001,
+            {"branch": 570},
+            "apt offers driver 570.211.01, and a pin forbids it; it may install 580.65.06: set",
+        ),
         (1001, {"version": "580.178.04"}, "apt offers driver 580.178.04, and a pin forbids it"),
         (701, {"branch": 580}, "580.65.06"),
         (900, {"version": "580.178.04"}, "apt offers driver 580.178.04, and a pin forbids it"),
