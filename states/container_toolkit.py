@@ -299,15 +299,9 @@ class ContainerToolkitInstalled(State[Observed]):
         return None
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        versions = planned.value("versions")
-        facts: dict[str, object] = (
-            {}
-            if planned.unchanged
-            else {
-                "runtime_mode": self.mode,
-                "toolkit": self.version,
-            }
-        )
+        versions, facts = planned.value("versions"), dict[str, object]()
+        if not planned.unchanged:
+            facts = {"runtime_mode": self.mode, "toolkit": self.version}
         if isinstance(versions, Mapping):
             facts["toolkit"] = versions.get("nvidia-container-toolkit") or facts.get("toolkit")
             facts["libnvidia_container"] = versions.get("libnvidia-container1")

@@ -29,7 +29,6 @@ from pydantic import Field, model_validator
 
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages
-from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
@@ -116,6 +115,7 @@ class DcgmExporterRunning(State[Observed]):
     """
 
     name: ClassVar[str] = "dcgm-exporter"
+    matrix: ClassVar[Mapping[str, object]] = {"dcgm_exporter": "version"}
     labels: ClassVar[Mapping[str, str]] = {
         "jobs": "folder of job mappings",
         "running": "options of the service",
@@ -219,9 +219,6 @@ class DcgmExporterRunning(State[Observed]):
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
         return {"version": dpkg.upstream_version(observed.version)} if observed.version else {}
-
-    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        return {"dcgm_exporter": planned.value("version")}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         there = next((one for one in packages.EXPORTERS if offer.versions(one)), None)

@@ -24,7 +24,6 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages
-from gpustate.core.planned import PlannedObservation
 from gpustate.formats import dpkg, keyed
 from gpustate.ops import kmod, owned_packages
 from gpustate.probes.kernel_modules import KernelModuleQuery
@@ -80,6 +79,7 @@ class GpuDirectStorageEnabled(State[Observed]):
     """
 
     name: ClassVar[str] = "gds"
+    matrix: ClassVar[Mapping[str, object]] = {"gds": True, "nvidia_fs": "version"}
     labels: ClassVar[Mapping[str, str]] = {
         "stale": "loaded module is outdated",
         "says": "state of GPUDirect Storage",
@@ -94,9 +94,6 @@ class GpuDirectStorageEnabled(State[Observed]):
     version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
     tools: Annotated[str, Field(pattern=r"^(gds-tools-[0-9]+-[0-9]+)?$")] = ""
     required: bool = True
-
-    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        return {"gds": True, "nvidia_fs": planned.version("version")}
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
         return {"version": observed.version} if observed.version else {}

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats.toml_scan import parse
@@ -122,6 +121,7 @@ class PodmanCdiEnabled(State[Observed]):
     """
 
     name: ClassVar[str] = "podman"
+    matrix: ClassVar[Mapping[str, object]] = {"podman": "version"}
     labels: ClassVar[Mapping[str, str]] = {
         "leftovers": "old hooks",
         "kept": "files kept from before",
@@ -130,10 +130,6 @@ class PodmanCdiEnabled(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     after: ClassVar[tuple[str, ...]] = ("container-toolkit", "cdi")
     worst: ClassVar[Disruption] = Disruption.NONE
-
-    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        version = planned.now("version")
-        return {"podman": version} if version else {}
 
     def probe(self, node: Node) -> Observed:
         found = node.query(PodmanQuery())

@@ -24,7 +24,6 @@ from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, State, Step, diff, ops
 from gpustate.core.file_queries import FileStat
-from gpustate.core.planned import PlannedObservation
 from gpustate.files import TextFiles
 from gpustate.formats import gridd
 
@@ -81,6 +80,7 @@ class VgpuLicensed(State[Observed]):
     """
 
     name: ClassVar[str] = "vgpu-guest"
+    matrix: ClassVar[Mapping[str, object]] = {"vgpu": True}
     labels: ClassVar[Mapping[str, str]] = {
         "token": "licence token",
         "token_mode": "mode of the licence token",
@@ -97,9 +97,6 @@ class VgpuLicensed(State[Observed]):
     backup_server_address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]*$")] = ""
     backup_server_port: Annotated[int, Field(ge=1, le=65535)] = 7070
     wait_s: Annotated[int, Field(ge=1, le=600)] = 60
-
-    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        return {"vgpu": True}
 
     @model_validator(mode="after")
     def _reads(self) -> VgpuLicensed:

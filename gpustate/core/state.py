@@ -115,6 +115,7 @@ class State(BaseModel, Generic[ObservedT]):
         implies: states without which this one is of no use on some nodes, each with the reason. A policy that lists this
             one has them, unless it leaves them out.
         implied_parameters: of this state where another implies it.
+        matrix: facts for the compatibility matrix: constants, or names of fields with a version.
         family: of a state that a policy may have many times, each with its own parameters: names that
             begin with this and a dash are its members. The class itself has no name and is in no policy.
 
@@ -152,6 +153,7 @@ class State(BaseModel, Generic[ObservedT]):
     implies: ClassVar[Mapping[str, str]] = {}
     implied_parameters: ClassVar[Mapping[str, Any]] = {}
     family: ClassVar[str] = ""
+    matrix: ClassVar[Mapping[str, object]] = {}
 
     ensure: Literal["present", "absent"] = "present"
     only: OnlyWhere | None = None
@@ -199,7 +201,7 @@ class State(BaseModel, Generic[ObservedT]):
         Args:
             planned: what the state observed, as it will be once the plan is carried out.
         """
-        return {}
+        return {f: planned.version(v) if isinstance(v, str) else v for f, v in self.matrix.items()}
 
     def required_packages(self, offer: Offer, observed: ObservedT | None) -> StatePackages:
         """SHOULD, of a state that installs packages: which ones, for bundles and their checks. Pure.

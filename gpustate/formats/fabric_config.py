@@ -10,9 +10,10 @@ Sources:
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
+
+from gpustate.formats.words import suggest
 
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,256}")
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
@@ -95,8 +96,7 @@ def validate(settings: Mapping[str, str | int], known: Mapping[str, str]) -> dic
     for key, value in settings.items():
         kind = known.get(key)
         if kind is None:
-            near = difflib.get_close_matches(key.upper(), known, 1, 0.6)
-            hint = f"did you mean {near[0]}" if near else f"supported keys: {', '.join(known)}"
+            hint = suggest(key.upper(), known, f"supported keys: {', '.join(known)}")
             raise ValueError(f"unknown key {key[:60]!r}; {hint}")
         text = str(value)
         if kind == "number":

@@ -4,7 +4,7 @@ A model covers all its boards: an H100 may be SXM, PCIe or NVL. One id may have 
 only in their subsystem).
 
 Sources:
-    NVIDIA/open-gpu-kernel-modules, README.md: list of compatible GPUs; pci.ids for the V100.
+    NVIDIA/open-gpu-kernel-modules, README.md: list of compatible GPUs; pci.ids for those before Turing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 #: Lower-case device ids by model.
 MODELS: Mapping[str, tuple[str, ...]] = {
+    "K80": ("102d",),
+    "M60": ("13f2",),
+    "P40": ("1b38",),
+    "P100": ("15f8", "15f9"),
     "T4": ("1eb8",),
     "V100": ("1db1", "1db4", "1db5", "1db6"),
     "A100": ("20b0", "20b2", "20b3", "20b5", "20f1"),
@@ -43,7 +47,10 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     "GB10": ("2e12",),
     "GB200": ("2941",),
     "GB300": ("31c2",),
+    "RTXPRO4500": ("2c31", "2c3a"),
+    "RTXPRO5000": ("2bb3",),
     "RTXPRO6000": ("2bb1", "2bb4", "2bb5"),
+    "RTXPRO6000D": ("2bb2", "2bb9", "2bbc"),
     # GeForce and TITAN; a SUPER counts as the model it is named after.
     "GTX1650": ("1f0a", "1f82", "1f91", "1f96", "1f99", "1f9d", "1fdd", "2187", "2188"),
     "GTX1660": ("2184", "21c4"),

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from gpustate.errors import PolicyError
 from gpustate.formats import yaml_events
-from gpustate.formats.words import at, kind_of, quote
+from gpustate.formats.words import at, kind_of, quote, suggest
 from gpustate.mig.names import (
     DeviceFilter,
     parse_device_filter,
@@ -174,8 +174,7 @@ class _Reader:
             self.fail(f"{what} is {kind_of(owner)}, wanted a mapping", line)
         for key in owner:
             if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"did you mean {near[0]}" if near else f"supported keys: {', '.join(known)}"
+                hint = suggest(key, known, f"supported keys: {', '.join(known)}")
                 self.fail(f"unknown key {quote(key)}", self.key_line(owner, key, line), hint)
         return owner
 

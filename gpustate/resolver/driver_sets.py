@@ -42,7 +42,7 @@ from gpustate.states.repository.base import RepositoryState
 
 _ADD = "add DriverInstalled() to it"
 #: Facts of the matrix that depend on the chosen driver.
-_OF_DRIVER = ("driver", "module_type", "userland", "driver_loaded", "fabric_manager", "imex")
+_OF_DRIVER = ("driver", "module_type", "module_source", "fabric_manager", "imex", "nscq", "nvsdm")
 
 
 @dataclass(frozen=True, slots=True)

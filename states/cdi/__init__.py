@@ -31,7 +31,6 @@ from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.file_queries import refuse_odd
-from gpustate.core.planned import PlannedObservation
 from gpustate.formats import cdi
 from gpustate.ops.access import make_readable
 from gpustate.probes import file_owners
@@ -83,6 +82,7 @@ class CdiSpecificationCurrent(State[Observed]):
     """
 
     name: ClassVar[str] = "cdi"
+    matrix: ClassVar[Mapping[str, object]] = {"cdi": True}
     labels: ClassVar[Mapping[str, str]] = {
         "stale": "outdated entries of the CDI specification",
         "present": "CDI specification exists",
@@ -98,9 +98,6 @@ class CdiSpecificationCurrent(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("driver", "container-toolkit", "mig", "quarantine")
     needs_gpu: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.NONE
-
-    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        return {"cdi": True}
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

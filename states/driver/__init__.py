@@ -45,7 +45,6 @@ from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 from gpustate.states.driver.transaction import TransactionQuery
 
-_BUILT = re.compile(r"([0-9][0-9.]*) (open|proprietary)")
 #: Packages beside the driver that follow it, by their facts for the compatibility matrix.
 _BESIDE = {
     "fabric_manager": re.compile(r"nvidia-fabric-?manager(?!-dev).*"),
@@ -307,23 +306,35 @@ class DriverInstalled(DriverParameters):
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         library, built = planned.value("library"), planned.value("built")
-        texts = [t for t in built.values() if t] if isinstance(built, Mapping) else []
-        kinds = {match[2] for match in map(_BUILT.fullmatch, texts) if match}
-        facts: dict[str, object] = {
-            "driver": library or (None if planned.unchanged else self.version or self.branch),
-            "module_type": kinds.pop() if len(kinds) == 1 else None,
-            **planned.chosen,
-        }
-        observed = planned.observed
-        if isinstance(observed, Observed):
-            facts |= self._observed_facts(observed, planned)
+        texts = [one for one in built.values() if one] if isinstance(built, Mapping) else []
+        kinds = {one.rpartition(" ")[2] for one in texts}
+        facts: dict[str, object] = {"driver": library}
+        if len(kinds) == 1:
+            facts["module_type"] = kinds.pop()
         if not planned.unchanged:
-            if self.module_type != "auto":
-                facts["module_type"] = self.module_type
-            if self.precompiled is not None:
-                facts["module_source"] = "precompiled" if self.precompiled else "dkms"
-            facts |= self._parameter_facts(facts["module_type"])
+            facts |= self._policy_facts() | ({"driver": library} if library else {})
+        facts |= planned.chosen
+        if isinstance(planned.observed, Observed):
+            facts |= self._observed_facts(planned.observed, planned)
         return facts
+
+    def _policy_facts(self) -> dict[str, object]:
+        values = {name: plain_value(value) for name, value in self.parameters.items()}
+        gsp = values.get("NVreg_EnableGpuFirmware")
+        hmm = values.get("nvidia-uvm.uvm_disable_hmm") != "1"
+        sources = {True: "precompiled", False: "dkms", None: None}
+        return {
+            "driver": self.version or self.branch,
+            **({} if self.module_type == "auto" else {"module_type": self.module_type}),
+            "module_source": sources[self.precompiled],
+            "cdmm": values.get("NVreg_CoherentGPUMemoryMode") == "driver",
+            "gsp": None if gsp is None else gsp != "0",
+            "uvm_hmm": None
+            if self.module_type == driverset.PROPRIETARY
+            else "on"
+            if hmm
+            else "off",
+        }
 
     def _observed_facts(self, observed: Observed, planned: PlannedObservation) -> dict[str, object]:
         facts: dict[str, object] = {"secure_boot": observed.secure_boot.on}
@@ -332,11 +343,9 @@ class DriverInstalled(DriverParameters):
             builds = building.builds_with_dkms(observed) if target is None else target.builds
             if target is not None:
                 facts |= _facts(target)
-            elif observed.whole is not None:
-                facts["module_source"] = "dkms" if builds else "precompiled"
             if observed.secure_boot.enrolled or not builds:
                 facts["signer_enrolled"] = True
-        gpu_ids = tuple(gpu.device_id for gpu in observed.gpus)
+        gpu_ids = [gpu.device_id for gpu in observed.gpus]
         if observed.switches and fabric.may_need(gpu_ids, fabric.NVLSM):
             facts["fabric"] = "nvlink5"
         after = planned.value("packages")
@@ -346,16 +355,6 @@ class DriverInstalled(DriverParameters):
             if not versions or planned.known:
                 facts[fact] = versions[0] if versions else "none"
         return facts
-
-    def _parameter_facts(self, kind: object) -> dict[str, object]:
-        values = {name: plain_value(value) for name, value in self.parameters.items()}
-        hmm = values.get("nvidia-uvm.uvm_disable_hmm")
-        gsp = values.get("NVreg_EnableGpuFirmware")
-        return {
-            "cdmm": values.get("NVreg_CoherentGPUMemoryMode") == "driver",
-            "gsp": None if gsp is None else gsp != "0",
-            "uvm_hmm": "off" if hmm == "1" else "on" if kind == driverset.OPEN else None,
-        }
 
     def conflicts(
         self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
 
 from gpustate import Policy, registry
+from gpustate.cli.matrix import known_facts
 from gpustate.compat.collect import collect
 from gpustate.compat.facts import Value, format_value
 from gpustate.core.change import Change, Plan
@@ -18,14 +23,18 @@ from gpustate.core.policy import resolve
 from gpustate.core.state import AnyState
 from gpustate.engine import gate
 from gpustate.errors import PolicyError, ProbeError, RefusedError
+from gpustate.formats import gpu_models
 from gpustate.plan.document import policy_data
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.containerd import ContainerdHandlerRegistered
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.fabric_manager import FabricManagerRunning
+from gpustate.states.gds import GpuDirectStorageEnabled
+from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.nvlsm import SubnetManagerInstalled
 from gpustate.states.repository import DriverRepository
 
+DATA = Path(__file__).parents[2] / "data"
 B200 = PciGpu("0000:1b:00.0", "2901", "030200", None)
 B300 = PciGpu("0000:1b:00.0", "3182", "030200", None)
 L40S = PciGpu("0000:1b:00.0", "26b9", "030200", None)
@@ -177,6 +186,61 @@ def test_a_state_says_what_it_sees_of_the_node(
     seen = {state: SimpleNamespace(**observed)}
     found = collect(node(L40S), (registry.get(state)(),), seen, results)
     assert facts.items() <= {name: format_value(value) for name, value in found.items()}.items()
+
+
+HOSTS = [
+    machine
+    for machine in yaml.safe_load((DATA / "machines.yaml").read_text("utf-8"))["machines"]
+    if re.search(r"\bdriver=", machine["set"])
+    and not re.search(r"gpu_operator|dra=|vgpu|fabric_manager=none|imex=", machine["set"])
+]
+
+
+@pytest.mark.parametrize("machine", HOSTS, ids=lambda machine: machine["name"])
+def test_a_plan_says_of_an_ordinary_machine_what_its_source_says(machine: dict[str, Any]) -> None:
+    wanted = known_facts(tuple(machine["set"].split()))
+    written = {name: format_value(value) for name, value in wanted.items()}
+    (model,) = written["gpu"].split(",")
+    switches = [PciGpu("0000:07:00.0", "22a3", "068000", None)]
+    facts = NodeFacts(
+        os_id=written.get("os", ""),
+        os_version=written.get("os_version", "").removesuffix(".*"),
+        machine=written.get("machine", "x86_64"),
+        kernel=written.get("kernel", ""),
+        pci=(
+            PciGpu("0000:1b:00.0", gpu_models.MODELS[model][0], "030200", None),
+            *(switches if written.get("fabric") == "nvswitch" else ()),
+        ),
+    )
+    kind = written.get("module_type", "auto")
+    states: list[AnyState] = [DriverInstalled(version=written["driver"], module_type=kind)]
+    chosen = {name: written[name] for name in ("driver", "module_source") if name in written}
+    results = {
+        "driver": StateResult("driver", Outcome.KNOWN_AFTER, Plan(facts=chosen), known_after=("x",))
+    }
+    observed: dict[str, object] = {}
+    if "fabric_manager" in written or "fabric_manager_runs" in written:
+        states.append(FabricManagerRunning())
+        observed["fabric-manager"] = SimpleNamespace(
+            topology={"mnnvl": "multi-node"}.get(written["fabric"], written["fabric"]),
+            version=written.get("fabric_manager"),
+            enabled=written.get("fabric_manager_runs") != "no",
+            nvlsm=written.get("nvlsm") != "none",
+        )
+        results["fabric-manager"] = StateResult("fabric-manager", Outcome.UNCHANGED)
+    if "mig" in written:
+        states.append(MigLayoutApplied())
+        observed["mig"] = SimpleNamespace(modes={"0": "on"})
+        results["mig"] = StateResult("mig", Outcome.UNCHANGED)
+    if "nvidia_fs" in written:
+        states.append(GpuDirectStorageEnabled())
+        observed["gds"] = SimpleNamespace(version=written["nvidia_fs"])
+        results["gds"] = StateResult("gds", Outcome.UNCHANGED)
+    judged = gate.compatible(collect(facts, states, observed, results), {})
+    if machine["works"]:
+        assert judged.reason is None
+    else:
+        assert machine["rule"] in " ".join((str(judged.reason), *judged.notes))
 
 
 def test_what_is_taken_away_is_not_judged() -> None:
