@@ -111,13 +111,12 @@ def _check_allowed(policy: Policy, source: str) -> None:
         return
     from gpustate import compat
     from gpustate.core.layers import Layer
-    from gpustate.engine import gate
 
     rules, whole = compat.load(), Layer("fleet", place=source, places=policy.places)
     for path, allow in exceptions:
         for name in allow:
             if name not in rules.rules:
-                gate.refuse_unknown_rule(name, whole.place_of((*path, name)), rules)
+                rules.allow(name, whole.place_of((*path, name)))
 
 
 def nodes_of(nodes: InventorySource, limit: str | None, exclude: str | None) -> Inventory:

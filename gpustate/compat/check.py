@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpustate.compat.facts import FACTS, Facts, Value, format_value, with_derived
 from gpustate.compat.rules import Rule, RuleSet, Verdict
-from gpustate.errors import PolicyError, UsageError
+from gpustate.errors import PolicyError
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,7 @@ def check(
 
 def _allowed(allow: Mapping[str, str], rules: RuleSet) -> dict[str, str]:
     for name, reason in allow.items():
-        try:
-            rules.rule(name)
-        except UsageError as error:
-            raise PolicyError(f"allow: {error.message}", fix=error.fix) from None
+        rules.allow(name)
         if not isinstance(reason, str) or not reason.strip():
             raise PolicyError(
                 f"allow: {name}: the reason is missing", fix=f"write {name}: 'REASON'"

@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import yaml
+
 from gpustate.compat.check import Report, Result
 from gpustate.compat.facts import FACTS, Facts, format_value
 from gpustate.compat.rules import Rule, RuleSet, Verdict
@@ -34,9 +36,6 @@ def rule_data(rule: Rule) -> dict[str, Any]:
         "source": {"address": rule.source.address, "retrieved": rule.source.retrieved}
         | ({"live": True} if rule.source.live else {}),
     }
-    for key, version in (("first_bad", rule.first_bad), ("first_good", rule.first_good)):
-        if version:
-            data[key] = version
     if rule.review:
         review = rule.review
         data["review"] = {
@@ -196,10 +195,8 @@ def rules_text(rules: Sequence[Rule]) -> str:
 def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
     """One rule with its evidence; with facts, also its result and the facts it uses."""
     lines = [f"{rule.id} ({rule.theme}, {rule.verdict.value})", *_wrapped(rule.because, "  ")]
-    lines += [*_wrapped(f"fix: {rule.fix}", "  "), "  when:", *_condition(rule.written, 4)]
-    for key, version in (("first bad", rule.first_bad), ("first good", rule.first_good)):
-        if version:
-            lines.append(f"  {key}: {version}")
+    lines += [*_wrapped(f"fix: {rule.fix}", "  "), "  when:"]
+    lines += ["    " + line for line in _yaml(rule.written)]
     live = ", a live index" if rule.source.live else ""
     lines.append(f"  source: {rule.source.address} (read {rule.source.retrieved}{live})")
     if rule.review:
@@ -209,7 +206,7 @@ def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
             f"  second reading: {review.verdict.value} ({review.reader}, {review.date}){note}"
         )
     for name, expected in (("positive", "holds"), ("negative", "does not hold")):
-        lines.append(f"  {name} test ({expected}): {_flow(rule.tests[name])}")
+        lines.append(f"  {name} test ({expected}): {_yaml(rule.tests[name], flow=True)[0]}")
     if result is not None:
         lines.append(f"  here: {_STATES[result.holds]}")
         for name in dict.fromkeys(rule.when.names()):
@@ -228,29 +225,10 @@ def why_data(rule: Rule, result: Result | None) -> dict[str, Any]:
     return data
 
 
-def _condition(written: object, indent: int) -> Iterator[str]:
-    """A condition as in the file."""
-    pad = " " * indent
-    if not isinstance(written, dict):
-        yield pad + _flow(written)
-        return
-    for key, value in written.items():
-        if key in ("all", "any") and isinstance(value, list):
-            yield f"{pad}{key}:"
-            for one in value:
-                yield f"{pad}  - {_flow(one)}"
-        else:
-            yield f"{pad}{key}: {_flow(value)}"
-
-
-def _flow(value: object) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_flow(one) for one in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+def _yaml(written: object, flow: bool | None = None) -> list[str]:
+    """Data as YAML, in the style of the rules' files."""
+    text = yaml.safe_dump(written, default_flow_style=flow, sort_keys=False, width=10_000)
+    return text.splitlines()
 
 
 def line(result: Result) -> str:

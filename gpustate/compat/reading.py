@@ -16,7 +16,6 @@ from gpustate.compat import conditions
 from gpustate.compat.conditions import Condition, Group, Not
 from gpustate.compat.facts import FACTS, Fact, Value, value, with_derived
 from gpustate.compat.rules import Review, ReviewVerdict, Rule, Source, Verdict
-from gpustate.compat.versions import parse
 from gpustate.errors import UsageError
 from gpustate.formats import yaml_events
 from gpustate.formats.words import at, kind_of, quote, suggest
@@ -24,7 +23,7 @@ from gpustate.formats.words import at, kind_of, quote, suggest
 FORMAT = "gpustate.compat/1"
 _TOP = ("format", "theme", "sources", "rules")
 _NEEDED = ("id", "when", "verdict", "because", "fix", "source", "tests")
-_RULE = (*_NEEDED, "first_bad", "first_good", "review")
+_RULE = (*_NEEDED, "review")
 #: Patterns, with the words for them.
 _ID = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*"), "small letters, digits, dashes and dots"
 _DAY = re.compile(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]"), "a day such as 2026-08-21"
@@ -145,7 +144,6 @@ class _Reader:
     def rule(self, data: Any, line: int, theme: str, sources: Mapping[str, Source]) -> Rule:
         record = self.closed(data, _RULE, line, "a rule", _NEEDED)
         name = self.matching(record, "id", line, *_ID)
-        bounds = {key: self.version(record, key, line) for key in ("first_bad", "first_good")}
         when = self.condition(record["when"], self.line_of(record, "when", line))
         tests = self.tests(record, line, when, name)
         return Rule(
@@ -159,8 +157,6 @@ class _Reader:
             source=self.source_of(record, line, sources),
             positive=tests["positive"],
             negative=tests["negative"],
-            first_bad=bounds["first_bad"],
-            first_good=bounds["first_good"],
             place=at(self.path, line),
             review=self.review(record, line),
             tests=record["tests"],
@@ -188,16 +184,6 @@ class _Reader:
         if not note and verdict in (ReviewVerdict.CORRECTED, ReviewVerdict.UNREACHABLE):
             self.fail(f"a review with verdict {verdict.value} needs a note", where)
         return Review(self.text(one, "reader", where), date, verdict, note)
-
-    def version(self, record: dict[str, Any], key: str, line: int) -> str:
-        if key not in record:
-            return ""
-        text = self.text(record, key, line)
-        try:
-            parse(text, 1)
-        except ValueError as error:
-            self.fail(f"{key}: {quote(text)} {error}", self.line_of(record, key, line))
-        return text
 
     def tests(
         self, record: dict[str, Any], line: int, when: Condition, name: str

@@ -8,7 +8,7 @@ from enum import Enum
 
 from gpustate.compat.conditions import Condition
 from gpustate.compat.facts import Value
-from gpustate.errors import UsageError
+from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.words import quote, suggest
 
 
@@ -74,7 +74,6 @@ class Rule:
         because: the reason, one sentence.
         fix: the remedy.
         source: its evidence.
-        first_bad, first_good: affected versions, if applicable.
         positive, negative: facts for which the condition holds, and for which it does not.
         place: file and line.
         review: the review against the source; all built-in rules have one.
@@ -90,8 +89,6 @@ class Rule:
     source: Source
     positive: Mapping[str, Value]
     negative: Mapping[str, Value]
-    first_bad: str = ""
-    first_good: str = ""
     place: str = ""
     review: Review | None = None
     tests: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -116,6 +113,17 @@ class RuleSet:
 
     def __len__(self) -> int:
         return len(self.rules)
+
+    def allow(self, name: str, place: str | None = None) -> None:
+        """Refuse an exception from a rule that does not exist.
+
+        Raises:
+            PolicyError: with the place, and the nearest rule.
+        """
+        try:
+            self.rule(name)
+        except UsageError as error:
+            raise PolicyError(f"allow: {error.message}", place=place, fix=error.fix) from None
 
     def rule(self, name: str) -> Rule:
         """The rule of an id.

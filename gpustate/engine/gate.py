@@ -24,10 +24,8 @@ from gpustate.engine.ledger import LOCK_TTL_S, Ledger, Lock, read_lock
 from gpustate.errors import (
     GpustateError,
     LockHeld,
-    PolicyError,
     RefusedError,
     StepFailed,
-    UsageError,
 )
 from gpustate.formats import gpu_services
 from gpustate.plan import make
@@ -167,19 +165,7 @@ def refuse_unknown_rules(
         layers = layers_of(policy, node)
         setting = [layer for layer in layers if name in (layer.states.get(ALLOW) or {})]
         place = setting[-1].place_of((ALLOW, name)) if setting else policy.places.get((ALLOW, name))
-        refuse_unknown_rule(name, place, rules)
-
-
-def refuse_unknown_rule(name: str, place: str | None, rules: compat.RuleSet) -> None:
-    """Refuse an exception from a rule that does not exist.
-
-    Raises:
-        PolicyError: with the place, and the nearest rule.
-    """
-    try:
-        rules.rule(name)
-    except UsageError as error:
-        raise PolicyError(f"allow: {error.message}", place=place or None, fix=error.fix) from None
+        rules.allow(name, place or None)
 
 
 @lru_cache(maxsize=1024)

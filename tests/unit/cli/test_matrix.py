@@ -83,14 +83,13 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
     assert (done.status, done.err) == (0, "")
     for line in (
         "    driver: {range: <580.82.07}",
-        "  first good: 580.82.07",
         "  negative test (does not hold): {gpu: B300, driver: 580.82.07}",
         "  here: cannot tell",
         "    driver: 580.*",
     ):
         assert line in done.out.splitlines()
     data = json.loads(gpustate("matrix", "why", "driver-first-b300", "-o", "json").out)
-    assert data["rule"]["first_good"] == "580.82.07"
+    assert data["rule"]["when"]["driver"] == {"range": "<580.82.07"}
 
 
 @pytest.mark.parametrize(
