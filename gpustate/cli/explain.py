@@ -9,6 +9,7 @@ import click
 
 from gpustate.cli import common, next_steps
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
+from gpustate.diagnosis.chain import NOT_VALIDATED
 from gpustate.errors import EXIT_VALIDATION, GpustateError, UsageError
 from gpustate.plan.ranges import expand, fold
 from gpustate.plan.render import Page
@@ -66,6 +67,9 @@ def verdict(found: Diagnosis) -> tuple[str, str]:
     """The headline; without a validation record the result of CUDA is unknown."""
     if found.broken is not None:
         return f"failed: {found.broken.name} ({found.name})", "red"
+    container = next((one for one in found.checks if one.name == "container"), None)
+    if found.validated and container is not None and container.evidence.startswith(NOT_VALIDATED):
+        return f"no check failed; {NOT_VALIDATED}", "yellow"
     if found.validated:
         return "all checks passed", "green"
     return "no check failed; CUDA is not validated", "yellow"

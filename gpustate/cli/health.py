@@ -22,8 +22,12 @@ _STYLES = {"well": "green", "warning": "yellow", "failed": "red", "quarantine": 
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _MOST_S = 366 * 86400
 
-#: GPUs in the module's list, to identify those that NVML has lost.
+#: NVIDIA's functions on PCI, and GPUs in the module's list, to identify those that are gone or that NVML has lost.
 _MODULE_GPUS = r"""
+for d in "$SYS"/bus/pci/devices/*; do
+  v=; read -r v <"$d/vendor" || continue
+  [ "$v" != 0x10de ] || printf 'pci=%s|||\n' "${d##*/}"
+done
 for d in "$PROC"/driver/nvidia/gpus/*; do [ -d "$d" ] && printf 'gpu=%s|-1|?\n' "${d##*/}"; done
 printf 'clock=%s\n' "$(date +%s)"
 """
@@ -116,17 +120,19 @@ def _faults(row: dict[str, Any]) -> list[str]:
 
 
 def _observe(node: Node) -> ChainObservation:
-    from gpustate.diagnosis import chain_probe
-    from gpustate.formats import quarantine, xids
+    from gpustate.diagnosis import chain_probe, chain_queries
+    from gpustate.formats import xids
     from gpustate.probes.gpu_facts import GpuFacts
 
     nvml = node.query(GpuFacts())
-    text = node.shell(f"{quarantine.SCRIPT}{xids.SCRIPT}{_MODULE_GPUS}").stdout
-    return chain_probe.parse(text, nvml)
+    record = node.shell(chain_queries.RECORD).stdout
+    text = node.shell(f"{chain_probe.KEY_SCRIPT}{xids.SCRIPT}{_MODULE_GPUS}").stdout
+    return chain_queries.with_record(chain_probe.parse(text, nvml), record)
 
 
 def _health(node: Node) -> dict[str, Any]:
     from gpustate.core.encode import plain
+    from gpustate.diagnosis import chain, remedies
     from gpustate.diagnosis import health as judge
 
     observed = _observe(node)
@@ -134,7 +140,13 @@ def _health(node: Node) -> dict[str, Any]:
     if not nvml.gpus:
         why = nvml.error_text or nvml.error_name or "no GPU answers"
         return {"error": f"NVML: {why}; diagnose it: gpustate explain {node.name}"}
-    findings = judge.judge(nvml, observed.log)
+    findings = judge.judge(nvml, observed.log, chain.recovered(observed))
+    findings += tuple(
+        judge.Finding(
+            None, address, "missing", judge.FAILED, f"{uuid} {remedies.GONE}", remedies.GPU_COUNT
+        )
+        for uuid, address in observed.gone
+    )
     gpus: list[dict[str, Any]] = []
     for gpu in nvml.gpus:
         mine = [one for one in findings if one.gpu == gpu.index]

@@ -14,6 +14,7 @@ import click
 from gpustate import clock
 from gpustate.cli import admission, common, next_steps, watching
 from gpustate.cli.context import context
+from gpustate.diagnosis.chain import NOT_VALIDATED
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError, worst_exit_code
 from gpustate.formats.words import printable_lines
 
@@ -229,6 +230,8 @@ def _reasons(node: Mapping[str, Any]) -> list[str]:
 def _verdict(node: Mapping[str, Any], tests: Sequence[SiteTest]) -> tuple[str, str]:
     """A node's headline; failed tests of the site are kept apart from the GPUs."""
     if node["status"] == "ok":
+        if any(one["evidence"].startswith(NOT_VALIDATED) for one in node.get("checks", ())):
+            return f"validated; {NOT_VALIDATED}", "yellow"
         return "validated", "green"
     failed = [state["state"] for state in node["states"] if state["outcome"] == "failed"]
     bad = sum(one.bad for one in tests)

@@ -1,9 +1,11 @@
 # shellcheck shell=sh
-# Prints cdi=FILE, its device= names, and missing= for each path in it that is not there.
-for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
-  [ -f "$f" ] && grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?,?$' "$f" || continue
+# Prints cdi_kept=1 where a service writes a specification at boot; cdi=FILE, its device= names, and missing= for each
+# path in it that is not there. Expects cdi_specs.sh.
+for f in /etc/systemd/system/*.wants/nvidia-cdi-refresh.* /etc/systemd/system/*.wants/gpustate-cdi-refresh.service; do
+  [ ! -L "$f" ] || echo cdi_kept=1
+done
+cdi_specs | while read -r f; do
   printf 'cdi=%s\n' "$f"
-  sed -n 's/^[- ]*"\{0,1\}name"\{0,1\}: *"\{0,1\}\([^", ]*\)"\{0,1\},\{0,1\}$/device=\1/p' "$f"
-  sed -n 's/^[- ]*"\{0,1\}\(hostPath\|path\)"\{0,1\}: *"\{0,1\}\([^",]*\)"\{0,1\},\{0,1\}$/\2/p' "$f" | sort -u |
-    while read -r p; do [ -e "$p" ] || printf 'missing=%s\n' "$p"; done
+  cdi_lines "$f" | sed -n 's/^[- ]*"\{0,1\}name"\{0,1\}: *"\{0,1\}\([^", ]*\)"\{0,1\},\{0,1\}$/device=\1/p'
+  cdi_paths "$f" | while read -r p; do [ -e "$p" ] || printf 'missing=%s\n' "$p"; done
 done

@@ -23,25 +23,25 @@ class Wanted:
 
     Args:
         cuda: run a kernel on every GPU.
-        gpus: expected number of GPUs; ``None``: as many as PCI shows.
+        gpus: expected number of GPUs; ``None``: those of the last good validation, and as many as PCI shows.
         containers: ``auto`` checks containers if there is a toolkit, a runtime handler, a CDI
             specification or a kubelet; ``required`` always does and ``none`` never.
-        handler: runtime handler containerd must have; empty: none.
-        cdi: require a CDI specification that matches the GPUs.
+        handler: runtime handler that the runtime must have; ``auto``: any that runs NVIDIA's runtime; empty: none.
+        cdi: require a CDI specification that matches the GPUs; ``None``: judge one that is there.
     """
 
     cuda: bool = True
     gpus: int | None = None
     containers: str = "auto"
-    handler: str = "nvidia"
-    cdi: bool = True
+    handler: str = "auto"
+    cdi: bool | None = None
 
     @property
     def text(self) -> str:
         """One line for the key of a record: validating less does not count as validating more."""
         return (
             f"cuda={int(self.cuda)} gpus={'all' if self.gpus is None else self.gpus} "
-            f"containers={self.containers} handler={self.handler or '-'} cdi={int(self.cdi)}"
+            f"containers={self.containers} handler={self.handler or '-'} cdi={'auto' if self.cdi is None else int(self.cdi)}"
         )
 
     @classmethod
@@ -58,7 +58,7 @@ class Wanted:
             gpus=int(gpus) if gpus.isdecimal() and len(gpus) < 10 else None,
             containers=words.get("containers", cls.containers),
             handler="" if handler == "-" else handler,
-            cdi=words.get("cdi", "1") == "1",
+            cdi={"0": False, "1": True}.get(words.get("cdi", "")),
         )
 
 
@@ -130,6 +130,8 @@ class Containerd:
     dump_error: str
     handlers: tuple[tuple[str, str, bool], ...]  # name, BinaryName, whether that exists
     config: str = ""  # the file its service names; empty: containerd's own default
+    default: str = ""  # handler of pods that name none
+    enabled: bool = False  # it starts at boot
     disabled: str = ""  # the entry of disabled_plugins that switches CRI off
     cri: CriStatus | None = None  # status of the running process; None: not queried
 
@@ -157,6 +159,7 @@ class CudaResult:
     elapsed_s: float = 0.0
     error: int | None = None  # CUresult
     text: str = ""
+    users: tuple[str, ...] = ()  # processes that use the device, if it refused for that: PID (NAME)
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,9 @@ class ChainObservation:
     majors: tuple[tuple[str, int], ...] = ()  # /proc/devices
     nodes: tuple[tuple[str, DeviceNode], ...] = ()
     capabilities: tuple[tuple[str, int, str], ...] = ()  # node, minor, name: gpu0/mig/gi1/ci0
+    driver_root: str = (
+        ""  # where a container of the GPU Operator has the driver; empty: on the node
+    )
     odd: tuple[tuple[str, str], ...] = ()  # program or library: what is in its place
     nvml: NvmlFacts = field(default_factory=NvmlFacts)
     ctk: Program | None = None
@@ -223,9 +229,13 @@ class ChainObservation:
     containerd: Containerd | None = None
     crio: CriStatus | None = None  # status of a running CRI-O
     bundled: CriStatus | None = None  # status of the containerd of k3s, RKE2, k0s or MicroK8s
-    other_runtimes: tuple[str, ...] = ()
-    kubelet: bool = False  # a kubelet runs here that is not part of k3s and its like
-    cdi: tuple[CdiSpec, ...] = ()
+    other_runtimes: tuple[str, ...] = ()  # those in use beside containerd
+    registered: tuple[str, ...] = ()  # runtimes that gpustate has configured
+    kubelet: bool = False  # one runs, or starts at boot
+    endpoint: str = ""  # the socket of its runtime; empty: containerd's, or no kubelet runs
+    cdi_kept: bool = False  # a service of this node writes the specification at boot
+    mode: str = ""  # of NVIDIA's runtime, in its configuration
+    cdi: tuple[CdiSpec, ...] = ()  # in the order of their folders; a later one wins
     cuda: tuple[CudaResult, ...] | None = None  # None: not run
     containers: tuple[ContainerResult, ...] | None = None  # None: none was started
     runtime_digest: str = ""  # of the files that configure the container side
@@ -234,11 +244,48 @@ class ChainObservation:
     log: tuple[Xid, ...] = ()  # Xids of the kernel log since the module was loaded
     quarantine: Quarantine = field(default_factory=Quarantine)
     wanted: Wanted = field(default_factory=Wanted)  # what to validate by default
+    known: tuple[
+        tuple[str, str], ...
+    ] = ()  # UUID and PCI address of the GPUs of the last good validation
+    recorded: tuple[tuple[str, str], ...] | None = (
+        None  # checks of the record with its results; None: made now
+    )
 
     @property
     def gpus(self) -> tuple[PciSeen, ...]:
         """GPUs that this node itself uses."""
-        return tuple(one for one in self.pci if one.is_gpu and one.driver not in PASSTHROUGH)
+        ignored = {one.address for one in self.ignored}
+        return tuple(
+            one
+            for one in self.pci
+            if one.is_gpu and one.driver not in PASSTHROUGH and one.address not in ignored
+        )
+
+    @property
+    def ignored(self) -> tuple[PciSeen, ...]:
+        """Display cards that the driver does not drive, beside GPUs of other models that it does."""
+        bound = {one.device_id for one in self.pci if one.is_gpu and one.driver == "nvidia"}
+        return tuple(
+            one
+            for one in self.pci
+            if bound
+            and one.class_id.startswith("0300")
+            and not one.driver
+            and one.device_id not in bound
+        )
+
+    @property
+    def gone(self) -> tuple[tuple[str, str], ...]:
+        """UUID and address of the GPUs of the last good validation that are neither on PCI nor in quarantine."""
+        there = {one.address for one in self.pci}
+        uuids = {gpu.uuid for gpu in self.nvml.gpus}
+        return tuple(
+            (uuid, address)
+            for uuid, address in self.known
+            if address not in there
+            and uuid not in uuids
+            and not self.quarantine.holds(uuid, address)
+        )
 
     def held(self, gpu: Gpu) -> bool:
         """A GPU is in quarantine."""

@@ -20,6 +20,10 @@ for d in "$PROC"/driver/nvidia/gpus/*; do
   done <"$d/information"
   printf 'gpu=%s|%s|%s\n' "${d##*/}" "$m" "$u"
 done
+f=/run/nvidia/validations/driver-ready
+if grep -qs IS_HOST_DRIVER=false "$f" || [ -e "${f%/*}/.driver-ctr-ready" ]; then
+  m=$(sed -n 's/^NVIDIA_DRIVER_ROOT=//p' "$f"); printf 'driver_root=%s\n' "${m:-/run/nvidia/driver}"
+fi
 m=$(timeout -k 2 ${limit:-15} modinfo -F version nvidia) && printf 'on_disk=%s\n' "$m"
 dangling() { printf 'odd=%s|%s leads to %s, which does not exist\n' "$1" "$2" "$(readlink "$2")"; } # name link
 for n in libnvidia-ml.so.1 libcuda.so.1; do

@@ -14,6 +14,7 @@ Sources:
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 
 from gpustate import shell
@@ -25,6 +26,9 @@ from gpustate.probes.mig_capabilities import CAPS
 
 KEY_SCRIPT = shell.load("chain_key", "gpustate.diagnosis") + quarantine.SCRIPT
 
+#: Defines ``cdi_specs``, ``cdi_lines`` and ``cdi_paths``.
+CDI_SPECS = shell.load("cdi_specs", "gpustate.probes")
+
 #: ``L`` are the folders to look for libraries in, ``limit`` the seconds one program may take.
 CHAIN_SCRIPT = (
     cri_status.FUNCTION
@@ -33,6 +37,7 @@ CHAIN_SCRIPT = (
     + shell.load("chain_runtimes", "gpustate.diagnosis")
     + cri_status.BUNDLED_SAYS
     + cri_status.KUBELET
+    + CDI_SPECS
     + shell.load("chain_cdi", "gpustate.diagnosis")
     + xids.SCRIPT
     + ":\n"
@@ -86,6 +91,15 @@ def key_fields(text: str) -> dict[str, str]:
     fields = dict(rows)
     found = {name: fields.get(name, "") for name in ("boot_id", "version", "runtime_digest")}
     return {**found, "files_digest": _files_digest(rows), "manager": fields.get("manager", "")}
+
+
+def known_gpus(record: str) -> tuple[tuple[str, str], ...]:
+    """UUID and PCI address of the GPUs that a validation record knows; empty if it names none."""
+    try:
+        rows = json.loads(record)["known_gpus"]
+        return tuple((str(uuid), str(address)) for uuid, address in rows)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ()
 
 
 def _files_digest(rows: list[tuple[str, str]]) -> str:
@@ -157,6 +171,8 @@ def _containerd(lines: _Lines) -> chain.Containerd | None:
     return chain.Containerd(
         *(path, active == "1", _number(status), error, handlers),
         config=lines.one("containerd_config"),
+        default=lines.one("containerd_default"),
+        enabled="containerd_enabled" in dict(lines.pairs),
         disabled=_disabled(lines.one("containerd_disabled")),
         cri=_cri(lines),
     )
@@ -220,6 +236,7 @@ def parse(
             for row in (value.split(" ") for value in lines.values("cap"))
             if len(row) == 5
         ),
+        driver_root=lines.one("driver_root"),
         odd=tuple((name, what) for name, what in lines.all("odd", 2)),
         nvml=nvml,
         ctk=lines.program("ctk"),
@@ -228,7 +245,11 @@ def parse(
         crio=_cri(lines, "crio_"),
         bundled=_cri(lines, "bundled_"),
         other_runtimes=tuple(lines.values("other")),
+        registered=tuple(lines.values("served")),
         kubelet=lines.one("kubelet") == "1",
+        endpoint=lines.one("kubelet_endpoint"),
+        cdi_kept=lines.one("cdi_kept") == "1",
+        mode=lines.one("runtime_mode"),
         cdi=lines.cdi(),
         cuda=cuda,
         runtime_digest=lines.one("runtime_digest"),

@@ -17,6 +17,8 @@ from gpustate.probes import cri_queries
 from gpustate.probes.cri_queries import CriShell
 from gpustate.probes.gpu_facts import LIBRARY_FOLDERS, GpuFacts
 
+#: Prints the validation record.
+RECORD = 'cat "$G/proof.json"'
 #: Exit codes of timeout(1) after TERM and after KILL.
 _TIMED_OUT = (124, 137)
 
@@ -40,7 +42,7 @@ def query_chain(
         ProbeError: the limit was reached.
     """
     nvml = node.query(GpuFacts(timeout_s))
-    kept = read_record(node.shell('cat "$G/proof.json"').stdout)
+    record = node.shell(RECORD).stdout
     settings = f"L={shlex.quote(LIBRARY_FOLDERS)}\n"
     script = chain_probe.KEY_SCRIPT + settings + chain_probe.CHAIN_SCRIPT
     if limit_s:
@@ -54,7 +56,18 @@ def query_chain(
             fix="look for processes in state D: ps -eo pid,stat,args | grep ' D'",
         )
     text = answer.stdout
-    observed = chain_probe.parse(text, nvml)
+    return with_record(chain_probe.parse(text, nvml), record)
+
+
+def with_record(observed: chain.ChainObservation, record: str) -> chain.ChainObservation:
+    """Add what a node's validation record has, which is its GPUs, and the results of tests while it is valid.
+
+    Args:
+        observed: with the output of ``KEY_SCRIPT``.
+        record: text of proof.json.
+    """
+    kept, nvml = read_record(record), observed.nvml
+    observed = replace(observed, known=chain_probe.known_gpus(record), recorded=())
     if kept is None:
         return observed
     observed = replace(observed, wanted=chain.Wanted.parse(kept.made_for.wanted))
@@ -71,4 +84,5 @@ def query_chain(
     valid = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
     if not valid:
         return observed
-    return replace(observed, cuda=kept.cuda or None, containers=kept.containers)
+    recorded = tuple((check.name, check.evidence) for check in kept.checks)
+    return replace(observed, cuda=kept.cuda or None, containers=kept.containers, recorded=recorded)

@@ -23,10 +23,20 @@ version() { # key program
 }
 version ctk nvidia-ctk
 version runtime_binary nvidia-container-runtime
-for n in crio dockerd k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
-command -v kubelet >/dev/null && echo kubelet=1
+sed -n 's/^ *mode *= *"\(.*\)".*/runtime_mode=\1/p' /etc/nvidia-container-runtime/config.toml
+for f in "$G"/*.served "$G"/docker.ours; do [ ! -f "$f" ] || { f=${f##*/}; printf 'served=%s\n' "${f%.*}"; }; done
+used() { # program unit...: one runs or starts at boot, or gpustate has configured the first
+  command -v "$1" >/dev/null || return 1
+  [ -d /run/systemd/system ] && [ ! -f "$G/$2.served" ] && [ ! -f "$G/$2.ours" ] || return 0
+  shift; for u; do systemctl is-active -q "$u" || systemctl is-enabled -q "$u" && return 0; done
+  return 1
+}
+! used crio crio || echo other=crio
+! used dockerd docker docker.socket || echo other=dockerd
+for n in k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
 if p=$(command -v containerd); then
   a=0; x=; f=
+  for f in /etc/systemd/system/*.wants/containerd.service; do [ ! -L "$f" ] || echo containerd_enabled=1; done; f=
   if [ -d /run/systemd/system ]; then
     while IFS= read -r l; do
       case $l in ActiveState=active|ActiveState=reloading) a=1 ;; ExecStart=*) x=${l#*argv\[\]=}; x=${x%% ; *} ;; esac
@@ -51,7 +61,7 @@ END
     t=0; command -v "$w" >/dev/null && t=1
     printf 'handler=%s|%s|%s\n' "$h" "$w" $t
   done
-  [ $r != 0 ] || printf '%s\n' "$o" | sed -n 's/^disabled_plugins *= */containerd_disabled=/p'
+  [ $r != 0 ] || printf '%s\n' "$o" | sed -n 's/^disabled_plugins *= */containerd_disabled=/p; s/^ *default_runtime_name *= *["\x27]\(.*\)["\x27]$/containerd_default=\1/p'
   s=$(printf '%s\n' "$o" | sed -n "/^ *\[grpc\]/,/^ *\[[^g]/s/^ *address *= *[\"']\([^\"']*\).*/\1/p" | head -n 1)
   [ -n "$s" ] || s=/run/containerd/containerd.sock
   case $a$r in 10) cri_says "$s" ;; esac

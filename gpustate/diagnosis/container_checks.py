@@ -55,6 +55,7 @@ OBSERVED = (
          remedies.NOT_READ, "containerd"),
     Kind("cgroup-drivers", "cgroup drivers disagree",
          remedies.CGROUP_DRIVERS),
+    Kind("cdi-off", "pods get no CDI devices", remedies.CDI_OFF, "containerd"),
     Kind("no-image", "this node's Python cannot be packed into the test image",
          "install python3 (complete, not python3-minimal): apt-get install python3, or dnf install python3"),
     Kind("nothing-injected", "the container runs, and nothing of the driver is injected",
@@ -221,7 +222,11 @@ def expected_gpus(observed: ChainObservation) -> tuple[str, ...]:
     return tuple(
         gpu.uuid
         for gpu in observed.nvml.gpus
-        if gpu.uuid and gpu.error is None and not observed.held(gpu)
+        if gpu.uuid
+        and gpu.error is None
+        and not observed.held(gpu)
+        # nvidia-ctk leaves out a GPU in MIG mode without MIG devices.
+        and not (gpu.mig_current and not gpu.mig_devices)
     )
 
 

@@ -17,7 +17,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from gpustate.diagnosis import remedies as remedies
@@ -33,6 +33,8 @@ REPLACE = (
     "run NVIDIA's field diagnostic and replace the GPU; until then exclude it: "
     "gpustate quarantine -l NODE --gpu INDEX --for 7d --reason WHY"
 )
+#: What NVML says of a GPU without an NVLink fabric.
+NO_FABRIC = ("", "not supported", "n/a")
 #: Most pages that a GPU can retire.
 MOST_RETIRED_PAGES = 64
 
@@ -84,14 +86,22 @@ class Finding:
         return f"{name} ({self.pci}): {self.evidence}" if self.pci else f"{name}: {self.evidence}"
 
 
-def judge(nvml: NvmlFacts, log: tuple[Xid, ...] = ()) -> tuple[Finding, ...]:
-    """Return the findings, GPU by GPU; failed ones first for each."""
+def judge(
+    nvml: NvmlFacts, log: tuple[Xid, ...] = (), ran: Collection[str] = ()
+) -> tuple[Finding, ...]:
+    """Return the findings, GPU by GPU; failed ones first for each.
+
+    Args:
+        nvml: the GPUs.
+        log: Xids since the module was loaded.
+        ran: UUIDs of GPUs on which the kernel of the validation ran after these.
+    """
     found: list[Finding] = []
     most = _nvlinks_of_peers(nvml)
     for gpu in nvml.gpus:
         mine = tuple(one for one in log if gpu.pci and gpu.pci.startswith(f"{one.pci}."))
         rows = [*_lost(gpu), *_memory(gpu), *_mode(gpu), *_itself(gpu, most.get(gpu.name, 0))]
-        rows += _log(gpu, mine)
+        rows += _log(gpu, mine, ran=gpu.uuid in ran)
         found += sorted(rows, key=lambda row: row.level)
     known = {one.pci.rpartition(".")[0] for one in nvml.gpus}
     for one in log:
@@ -181,10 +191,11 @@ def _pcie(gpu: Gpu, health: GpuHealth) -> Iterator[Finding]:
 
 
 def _nvlinks_of_peers(nvml: NvmlFacts) -> dict[str, int]:
-    """Most links that are up on any GPU of a model: all GPUs of a board have equally many."""
+    """Most links that are up on any GPU of a model: all GPUs of a board have equally many, PCIe cards their bridges'."""
     most: dict[str, int] = {}
     for gpu in nvml.gpus:
-        if gpu.health is not None and gpu.health.nvlinks:
+        on_board = gpu.fabric_state not in NO_FABRIC or "SXM" in gpu.name
+        if on_board and gpu.health is not None and gpu.health.nvlinks:
             up = gpu.health.nvlinks - len(gpu.health.nvlinks_down)
             most[gpu.name] = max(most.get(gpu.name, 0), up)
     return most
@@ -202,8 +213,9 @@ def _nvlink(gpu: Gpu, health: GpuHealth, links: int) -> Iterator[Finding]:
         yield _finding(gpu, "nvlink-errors", WARNING, evidence, remedy, "nvml.h")
 
 
-def _log(gpu: Gpu, log: tuple[Xid, ...]) -> Iterator[Finding]:
-    fixed = gpu.health is not None and gpu.health.recovery_action == 0 and gpu.error is None
+def _log(gpu: Gpu, log: tuple[Xid, ...], *, ran: bool = False) -> Iterator[Finding]:
+    recovery = gpu.health.recovery_action if gpu.health is not None else None
+    fixed = gpu.error is None and (recovery == 0 or (recovery is None and ran))
     for one in log:
         row = xids.known(one.number)
         kind, remedy = xids.ACTIONS[row.action]
@@ -214,6 +226,11 @@ def _log(gpu: Gpu, log: tuple[Xid, ...]) -> Iterator[Finding]:
         action = row.action or "no action named"
         evidence = f"Xid {one.number} {row.name} ({action}){times}"
         if kind == xids.RESET and fixed:
-            evidence += "; the driver requests no recovery any more"
+            since = (
+                "the driver requests no recovery any more"
+                if recovery == 0
+                else "a kernel ran since"
+            )
+            evidence += f"; {since}"
             remedy = "replace the GPU if it happens again"
         yield _finding(gpu, "xid", level, evidence, remedy, xids.SOURCES[row.source])

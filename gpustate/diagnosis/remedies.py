@@ -25,7 +25,11 @@ def by_apply(fix: str, *states: str) -> str:
 
 
 NO_GPU = "check power, risers and passthrough to VMs in the firmware's settings; list NVIDIA's devices: lspci -nn -d 10de:"
-GPU_COUNT = "power-cycle the node, and replace a GPU that stays missing; find the reason: dmesg | grep -E 'Xid|AER'"
+GONE = "of the last good validation is missing on PCI"
+GPU_COUNT = (
+    "look at the BMC's log and at lspci -d 10de:; find the reason: dmesg | grep -E 'Xid|AER'; accept fewer GPUs: "
+    f"{VALIDATE} --set validator.gpus=NUMBER"
+)
 FOREIGN_DRIVER = "disable that module and reboot: gpustate apply nouveau -l NODE"
 NOT_LOADED = (
     "load it: modprobe nvidia; if that fails, find the reason (signature, nouveau, a GPU that this branch does "
@@ -40,9 +44,10 @@ NO_LIBCUDA = by_apply(
 )
 TORN = by_apply("reinstall its package in the same version", "driver")
 NOT_IN_NVML = (
-    "reset the GPU or reboot the node, which recovers a GPU that fell off the bus; find the reason: "
-    "dmesg | grep -E 'NVRM|Xid'"
+    "find the reason: dmesg | grep -E 'NVRM|Xid'; a GPU that fell off the bus (Xid 79) comes back with a reset, or a "
+    "reboot of the drained node"
 )
+REFUSED_BOARD = "find the reason for that board: dmesg | grep NVRM; replace it if it is broken"
 DEVICE_NODES = f"create a missing node: nvidia-modprobe -c=MINOR -u; replace wrong ones (state driver): {APPLY}"
 CAPABILITY_NODES = (
     "create one from its file below /proc/driver/nvidia/capabilities: nvidia-modprobe -f FILE; create all "
@@ -96,6 +101,10 @@ CDI_STALE = (
     by_apply("regenerate the CDI specification", "cdi")
     + "; or, for the file that is named: nvidia-ctk cdi generate --output=FILE"
 )
+CDI_OFF = by_apply(
+    "set enable_cdi = true, and cdi_spec_dirs with the specification's folder, in containerd's configuration; then apply",
+    "containerd",
+)
 CDI_BROKEN = (
     by_apply("regenerate the CDI specification", "cdi") + f"; or remove it, then: {REFRESH_CDI}"
 )
@@ -116,7 +125,10 @@ NO_DEVICE = (
 
 _NVML = {
     9: NOT_LOADED,
-    10: "a GPU hangs: reset it (nvidia-smi --gpu-reset -i INDEX) or reboot; find the reason: dmesg | grep Xid",
+    10: by_apply(
+        "switch persistence mode on, without which every query initialises all GPUs", "persistenced"
+    )
+    + "; if it is on, find out what the driver waits for: dmesg | grep -E 'NVRM|Xid'; ps -eo pid,stat,args | grep ' D'",
     11: "check MSI-X, IOMMU settings and nouveau, then reboot; find the reason: dmesg | grep -E 'NVRM|nouveau'",
     12: by_apply(
         "install the driver's libraries (libnvidia-ml1) in the driver's version, and run ldconfig",
@@ -140,14 +152,14 @@ _CUDA = {
         "the driver rejects a call it should support: install driver and libcuda in one version",
         "driver",
     ),
-    2: "GPU memory is full and the test needs about 500 MiB: stop the workload that uses it: nvidia-smi",
+    2: "the test needs about 500 MiB of GPU memory, and NVML names no process that has the rest: nvidia-smi -q -d MEMORY",
     3: "libcuda could not start; find the reason: dmesg | grep NVRM",
     35: by_apply(
         "libcuda is older than the kernel module: install all driver packages in one version",
         "driver",
     ),
-    46: "the GPU is in exclusive mode and in use, or its mode is Prohibited: stop the workload, or: "
-    "nvidia-smi -i INDEX -c DEFAULT",
+    46: "the GPU is in exclusive mode and taken by what NVML does not name, or its mode is Prohibited; show both: nvidia-smi; "
+    "change the mode: nvidia-smi -i INDEX -c DEFAULT",
     100: "CUDA finds no such device: check /dev/nvidia*, MIG mode and Xids: dmesg | grep Xid",
     101: "CUDA finds no such device: check /dev/nvidia*, MIG mode and Xids: dmesg | grep Xid",
     214: "uncorrectable memory error: drain the node and reset the GPU (nvidia-smi --gpu-reset -i INDEX); replace it "
@@ -179,11 +191,16 @@ def nvml(code: int) -> str:
     )
 
 
-def cuda(code: int | None) -> str:
-    """The fix for a CUDA error; ``None``: the kernel gave a wrong result or no answer."""
+def cuda(code: int | None, text: str = "") -> str:
+    """The fix for a CUDA error; ``None``: the kernel gave a wrong result, or no answer as ``text`` says."""
+    if code is None and "no answer" in text:
+        return (
+            "look at the node's load and at what the driver waits for: dmesg | grep -E 'NVRM|Xid'; without persistence "
+            f"mode every program initialises all GPUs; for slow nodes: {VALIDATE} --set validator.timeout_s=SECONDS"
+        )
     if code is None:
         return "drain the node and test the GPU: dcgmi diag -r 3; look for Xids: dmesg | grep Xid"
     return _CUDA.get(
         code,
-        "reset the GPU (nvidia-smi --gpu-reset -i INDEX) or reboot; find the reason: dmesg | grep -E 'NVRM|Xid'",
+        "find the reason: dmesg | grep -E 'NVRM|Xid'; show the GPU's state: nvidia-smi -q",
     )

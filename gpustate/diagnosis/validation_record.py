@@ -39,7 +39,7 @@ def read_record(text: str) -> ValidationRecord | None:
             ok=data["ok"] is True,
             made_for=_key(data["made_for"]),
             checks=tuple(_check(check) for check in data["checks"]),
-            cuda=tuple(build(chain.CudaResult, result) for result in data["cuda"] or ()),
+            cuda=tuple(build(chain.CudaResult, _tuples(result)) for result in data["cuda"] or ()),
             status_files=tuple(str(name) for name in data["status_files"]),
             containers=_containers(data.get("containers")),
             made_at=int(data.get("made_at", 0)),

@@ -41,6 +41,14 @@ class View:
         return self.check.evidence if self.check is not None and self.check.failed else ""
 
 
+def in_use(view: View, runtime: str) -> bool:
+    """A container runtime serves this node's containers, or gpustate has configured it."""
+    observed = view.observed
+    if runtime in observed.registered or runtime not in ("docker", "crio", "containerd"):
+        return True
+    return chain.serving(observed, observed.wanted) == runtime
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """One reason for which a check fails.

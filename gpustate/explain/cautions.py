@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
 from gpustate.explain import blocked_modules, damaged, gpus, services
-from gpustate.explain.causes import View, some
+from gpustate.explain.causes import View, in_use, some
 from gpustate.formats import cdi
 
 _DEFAULT_MODE = 0o666
@@ -33,6 +33,7 @@ def of(view: View) -> tuple[str, ...]:
             *blocked_modules.warnings(view),
         ),
         *_incomplete(view),
+        *_unused_runtimes(view),
         *(*_persistence(view), *_layout(view), *_metrics(view), *_results(view), *_kernels(view)),
     )
 
@@ -124,6 +125,13 @@ def _persistence(view: View) -> Iterator[str]:
     else:
         return
     yield f"{found}; without it every GPU is reinitialised for its next client; {then}"
+
+
+def _unused_runtimes(view: View) -> Iterator[str]:
+    for name in ("docker", "crio"):
+        unit = view.clues.unit(name)
+        if unit.failure and not in_use(view, name):
+            yield f"{unit.failure}; another runtime serves containers; if nothing uses it: systemctl disable --now {name}"
 
 
 def _layout(view: View) -> Iterator[str]:

@@ -18,7 +18,7 @@ from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
 from gpustate.explain import damaged, gpus, services
-from gpustate.explain.causes import Cause, View, evidence_with, some
+from gpustate.explain.causes import Cause, View, evidence_with, in_use, some
 from gpustate.formats import cdi
 from gpustate.formats.numbers import whole
 from gpustate.probes import file_owners
@@ -87,7 +87,7 @@ def _imports(view: View) -> str:
 def _handler(view: View) -> str:
     if _no_file(view):
         return (
-            "containerd has no runtime handler nvidia: /etc/containerd/config.toml does not exist"
+            "containerd has no runtime handler for GPUs: /etc/containerd/config.toml does not exist"
         )
     return view.broken if "no runtime handler" in view.broken else ""
 
@@ -98,7 +98,7 @@ def _cri_dead(view: View) -> str:
 
 
 def _other_runtime(view: View) -> str:
-    units = [view.clues.unit(name) for name in _RUNTIMES]
+    units = [view.clues.unit(name) for name in _RUNTIMES if in_use(view, name)]
     return "; ".join(
         unit.failure + (damaged.originals_named_in(view, unit.why) if unit.why else "")
         for unit in units

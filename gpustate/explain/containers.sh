@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Prints handlers of container runtimes, CDI specifications, the toolkit's configuration and kept originals. Expects
-# kernel.sh and owners.
+# kernel.sh, cdi_specs.sh and owners.
 grep -D skip -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
 grep -D skip -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
   sed 's/^/handler_file=/'
@@ -25,15 +25,11 @@ for d in k3s rke2; do
   for t in "$f"/config.toml.tmpl "$f"/config-v3.toml.tmpl; do [ -e "$t" ] && printf 'template=%s\n' "$t"; done
   [ -e "$f/config.toml" ] && printf 'rancher=%s|%s\n' "$d" "$(grep -D skip -c 'runtimes\.["'\'']*nvidia' "$f/config.toml")"
 done
-for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
-  [ -f "$f" ] && grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?,?$' "$f" || continue
-  tr -d '",' <"$f" | awk -v f="$f" '{ sub(/^[ \t-]*/, "") }
+cdi_specs | while read -r f; do
+  cdi_lines "$f" | tr -d '",' | awk -v f="$f" '{ sub(/^[ \t-]*/, ""); sub(/: */, ": ") }
     /^path:/ { p = $2; a = "" } /^major:/ { a = $2 } /^minor:/ { if (a != "" && p ~ /\/dev\//) print "cdi_number=" f "|" p "|" a "|" $2; a = "" }'
 done
-m=$(for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
-  [ -f "$f" ] && grep -q 'nvidia\.com/gpu' "$f" || continue
-  sed -n 's/^[- ]*"\{0,1\}\(hostPath\|path\)"\{0,1\}: *"\{0,1\}\([^",]*\)"\{0,1\},\{0,1\}$/\2/p' "$f"
-done | sort -u | while read -r p; do [ -e "$p" ] || echo "$p"; done)
+m=$(cdi_specs | while read -r f; do cdi_paths "$f"; done | sort -u | while read -r p; do [ -e "$p" ] || echo "$p"; done)
 [ -z "$m" ] || owners $m | sed 's/^/owned=/'
 f=/etc/nvidia-container-runtime/config.toml
 if [ -f "$f" ]; then

@@ -222,7 +222,7 @@ def _manager_on_rack(view: View) -> str:
 
 def _imex(view: View) -> str:
     unit = view.clues.unit("nvidia-imex")
-    if not unit.failed:
+    if not unit.failed or not on_rack(view):
         return ""
     nodes = view.clues.one("imex_nodes")
     where = "" if nodes not in ("", "0") else "; /etc/nvidia-imex/nodes_config.cfg lists no node"
@@ -332,7 +332,7 @@ def _old_for_b200(view: View) -> str:
 
 CAUSES = (
     Cause("gpu-lost", "libraries", _with_error(15), remedies.nvml(15), ("NVIDIA/k8s-device-plugin#2038",)),
-    Cause("gpu-hangs", "libraries", _with_error(10), remedies.nvml(10)),
+    Cause("nvml-timeout", "libraries", _with_error(10), remedies.nvml(10), ("NVIDIA/nvidia-container-toolkit#202", "NVIDIA/nvidia-docker#723")),
     Cause("driver-library-dangling", "libraries", _library_dangling,
           remedies.by_apply("reinstall its package, which recreates the link", "driver"), state="driver"),
     Cause("driver-library-missing", "libraries", _library_gone,
@@ -341,6 +341,7 @@ CAUSES = (
     Cause("access-blocked", "libraries", _with_error(17, 4), remedies.nvml(17)),
     Cause("nothing-to-ask-nvml-with", "libraries", _with_error(127), remedies.nvml(127)),
     Cause("gpu-without-device-node", "libraries", _unseen_without_node, remedies.DEVICE_NODES, state="driver"),
+    Cause("gpu-refused-by-driver", "libraries", evidence_with("refuses"), remedies.REFUSED_BOARD, ("NVIDIA/aicr#1858",)),
     Cause("gpu-not-in-nvml", "libraries", _unseen, remedies.NOT_IN_NVML, ("NVIDIA/k8s-device-plugin#231",)),
     Cause("mig-mode-waits-for-a-reset", "libraries", _pending,
           "drain the GPU and reset it: nvidia-smi --gpu-reset -i INDEX; or " + remedies.by_apply("let an apply reset or reboot", "mig"),

@@ -13,7 +13,7 @@ from gpustate.core.facts import PciGpu
 from gpustate.diagnosis import remedies as remedies
 from gpustate.diagnosis.chain_data import PASSTHROUGH
 from gpustate.explain import blocked_modules
-from gpustate.explain.causes import Cause, View, evidence_with, some
+from gpustate.explain.causes import Cause, View, some
 from gpustate.probes import shadowing_libraries
 
 
@@ -315,7 +315,8 @@ CAUSES = (
           ("NVIDIA/k8s-driver-manager#37", "NVIDIA/gpu-operator#974"), "nouveau"),
     Cause("nouveau-bound", "pci", _nouveau, remedies.FOREIGN_DRIVER,
           ("kubernetes-sigs/image-builder#1468", "NVIDIA/gpu-operator#8"), "nouveau"),
-    Cause("gpu-missing", "pci", evidence_with("expected"), remedies.GPU_COUNT, ("NVIDIA/k8s-device-plugin#231",)),
+    Cause("gpu-missing", "pci", lambda v: v.broken if "expected" in v.broken or "last good validation" in v.broken else "", remedies.GPU_COUNT,
+          ("NVIDIA/k8s-device-plugin#231", "aws/eks-node-monitoring-agent#121", "NVIDIA/NVSentinel#684")),
     Cause("gpu-off-the-bus", "pci", _gone,
           "drain the node and power-cycle it; replace the GPU if it happens again; find the reason: dmesg | grep 'Xid.*79'",
           ("NVIDIA/k8s-device-plugin#2038",), explains=False),

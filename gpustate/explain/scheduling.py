@@ -42,7 +42,7 @@ def wants_plugin(view: View) -> bool:
     return bool(
         clues.all("plugin_pod")
         or [name for name in clues.registered or {} if name.startswith("nvidia.com/")]
-        or clues.resources()
+        or [name for name in clues.resources() if clues.quantity("capacity", name)]
         or clues.labels().get("nvidia.com/gpu.deploy.device-plugin") == "true"
     )
 

@@ -18,6 +18,7 @@ Sources:
 from __future__ import annotations
 
 from gpustate import shell
+from gpustate.diagnosis import chain_probe
 from gpustate.formats import dkms, modprobe
 from gpustate.formats.unit_log import SAYS, TELLING
 from gpustate.ops.reloads import GPU_SCOPES
@@ -67,7 +68,7 @@ _HARDWARE = shell.load("hardware", "gpustate.explain")
 
 _UNITS = SAYS + shell.load("units", "gpustate.explain")
 
-_CONTAINERS = shell.load("containers", "gpustate.explain")
+_CONTAINERS = chain_probe.CDI_SPECS + shell.load("containers", "gpustate.explain")
 
 _CLUSTER = shell.load("cluster", "gpustate.explain")
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from gpustate.diagnosis import remedies as remedies
 from gpustate.explain import gpus
-from gpustate.explain.causes import Cause, View, evidence_with
+from gpustate.explain.causes import Cause, View, evidence_with, in_use
 from gpustate.explain.clues import Unit
 from gpustate.explain.script import SILENT_S
 from gpustate.formats import modprobe
@@ -161,7 +161,7 @@ def drop_in(view: View, name: str) -> str:
 
 def _runtime_drop_in(view: View) -> str:
     """A runtime whose journal names a configuration file has another cause."""
-    names = ("containerd", "docker", "crio")
+    names = [name for name in ("containerd", "docker", "crio") if in_use(view, name)]
     silent = (name for name in names if "/etc/" not in view.clues.unit(name).why)
     return next((one for one in (drop_in(view, name) for name in silent) if one), "")
 

@@ -53,9 +53,8 @@ _OWN: Mapping[str, Callable[[View], chain.Check]] = {
 #: All links in order.
 LINKS = (*chain.LINKS, *_OWN)
 
-#: Limits in seconds for NVML and for each program of the fragments: a diagnosis with one that hangs takes
-#: less than ten. NVML gets most, since without persistence mode it initialises every GPU first.
-NVML_S, PROGRAM_S = 5, 2
+#: Limits in seconds for NVML with persistence mode, and for each program of the fragments.
+NVML_S, PROGRAM_S = 10, 2
 #: Limits in seconds for the two fragments, for a node that is busy.
 CHAIN_S, CLUES_S = 60, 40
 
@@ -105,7 +104,11 @@ def query(node: Node) -> View:
 
 def links(view: View) -> list[chain.Check]:
     """All checks in order, without causes."""
-    found = [_live(view, check) for check in chain.evaluate(view.observed)]
+    checks = tuple(
+        gpus.check_fabric(view) if one.name == "fabric" else one
+        for one in chain.judge(view.observed)
+    )
+    found = [_live(view, check) for check in chain.with_notes(checks, view.observed)]
     return [*found, *(judge(view) for judge in _OWN.values())]
 
 
@@ -115,8 +118,6 @@ _VALIDATED = {"container": "no container was started", "cuda": "no kernel was ru
 
 def _live(view: View, check: chain.Check) -> chain.Check:
     """A check of the validator by what is known now, without running a kernel or a container."""
-    if check.name == "fabric":
-        return gpus.check_fabric(view)
     if check.name not in _VALIDATED:
         return check
     known = view.observed.cuda if check.name == "cuda" else view.observed.containers
@@ -146,6 +147,8 @@ def _judge(view: View) -> tuple[chain.Check, Cause | None]:
     """A check with the first cause that matches."""
     check = view.check
     assert check is not None
+    if chain.is_note(check):
+        return check, None
     for cause in CAUSES:
         if cause.link != check.name or (cause.explains and not check.failed):
             continue

@@ -271,8 +271,6 @@ def desired_validator(source: Source, before: tuple[DesiredState, ...]) -> Desir
     if containerd is not None and "handler" in containerd.parameters:
         place = containerd.places["handler"]
         validator.set("handler", containerd.parameters["handler"], place)
-    elif containerd is None and "container-toolkit" in states:
-        validator.set("handler", "")  # another runtime's, which the validator does not support
     env = source.spec.get("validator", "cuda", "env")
     for item in env.value if env is not None else ():
         value = item.get("value")

@@ -48,7 +48,9 @@ def devices() -> dict[str, int]:
         if not stat.S_ISCHR(os.stat(path).st_mode):
             continue
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+            # Programs only read nodes of MIG capabilities, which belong to root and have the mode 0444.
+            mode = os.O_RDONLY if "/nvidia-caps/" in path else os.O_RDWR
+            os.close(os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK))
             found[path] = 0
         except OSError as error:
             found[path] = error.errno or -1

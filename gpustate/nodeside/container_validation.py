@@ -45,6 +45,7 @@ from gpustate.nodeside import (
     cri_pod,
     cri_rows,
 )
+from gpustate.probes.cri_status import BUNDLED, CriStatus
 
 #: Unique name of the containerd namespace, the containers and the image.
 NAME = cri_pod.NAME
@@ -52,6 +53,11 @@ IMAGE = f"gpustate.invalid/{NAME}:1"
 MARK = "gpustate-container="
 ALL = "nvidia.com/gpu=all"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+#: Where Kubernetes distributions have containerd's client.
+_CTR_FOLDERS = (
+    *("/var/lib/rancher/k3s/data/current/bin", "/var/lib/rancher/rke2/bin"),
+    *("/var/lib/k0s/bin", "/snap/microk8s/current/bin"),
+)
 CRIO_SOCKET = "/var/run/crio/crio.sock"
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
@@ -321,12 +327,14 @@ def accepts(text: str, key: str) -> bool:
     return match[1] == "true" if match else key.endswith("envvar-when-unprivileged")
 
 
-def request() -> str:
-    """How a container requests all GPUs from NVIDIA's runtime: ``envvar``, ``mounts`` or ``annotation``."""
-    try:
-        text = Path(TOOLKIT_CONFIG).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
+def request(binary: str = "") -> str:
+    """How a container requests all GPUs from NVIDIA's runtime: ``envvar``, ``mounts`` or ``annotation``.
+
+    Args:
+        binary: the handler's program; that of the GPU Operator has a configuration beside it.
+    """
+    beside = Path(binary).parent / ".config/nvidia-container-runtime/config.toml"
+    text = (_text(beside) if binary else "") or _text(Path(TOOLKIT_CONFIG))
     if accepts(text, "accept-nvidia-visible-devices-envvar-when-unprivileged"):
         return "envvar"
     if accepts(text, "accept-nvidia-visible-devices-as-volume-mounts"):
@@ -372,14 +380,28 @@ class Handler:
     systemd_cgroup: bool
 
 
-class Containerd:
-    """The node's containerd, queried over CRI and used with ``ctr``."""
+def ctr_program() -> str:
+    """containerd's client, in PATH or of a Kubernetes distribution; empty if there is none."""
+    return (
+        shutil.which("ctr", path=os.pathsep.join((os.environ.get("PATH", ""), *_CTR_FOLDERS))) or ""
+    )
 
-    def __init__(self, observed: ChainObservation, wanted: Wanted, test: Test) -> None:
+
+class Containerd:
+    """A containerd of this node, queried over CRI and used with ``ctr``.
+
+    Args:
+        observed: the node.
+        wanted: the handler, and whether a container by CDI is tested.
+        test: what a container is to show.
+        socket: where it answers.
+    """
+
+    def __init__(self, observed: ChainObservation, wanted: Wanted, test: Test, socket: str) -> None:
         self.observed, self.wanted, self.test = observed, wanted, test
-        self.socket = CONTAINERD_SOCKET
+        self.socket = socket
         self.status = cri.Status()
-        self.ctr = ["ctr", "--address", self.socket, "--namespace", NAME]
+        self.ctr = [ctr_program() or "ctr", "--address", self.socket, "--namespace", NAME]
 
     @property
     def name(self) -> str:
@@ -406,17 +428,20 @@ class Containerd:
         return found
 
     def results(self) -> list[ContainerResult]:
-        """A result for each way to request GPUs; only one if no container can be started."""
-        way = f"containerd, handler {self.wanted.handler}"
+        """A result for each way to request GPUs; only one if no container can be started, none without ``ctr``."""
         try:
             self.status = cri.status(self.socket, min(self.test.timeout_s, 20.0))
         except cri.CriError as error:
             kind = "cri-dead" if error.unserved else "runtime-silent"
             return [ContainerResult("containerd", kind, str(error) + self.plugin_error(error))]
-        way = f"{self.name}, handler {self.wanted.handler}"
+        way = f"{self.name}, handler {self.handler or self.wanted.handler}"
+        if not (self.handler or self.wanted.handler or self.by_cdi()):
+            return []
         problem = self.problem()
         if problem is not None:
             return [ContainerResult(way, *problem)]
+        if not ctr_program():
+            return []
         began = time.monotonic()
         self.clean()
         try:
@@ -440,8 +465,10 @@ class Containerd:
             if name == "RuntimeReady" and not holds:
                 return "cri-not-ready", f"RuntimeReady is false: {words}"
         handlers = self.handlers()
-        name = self.wanted.handler
-        if name not in handlers:
+        if not self.handler:
+            if self.by_cdi():
+                return None
+            name = "nvidia" if self.wanted.handler in (chain.AUTO, "") else self.wanted.handler
             in_files = self.observed.containerd is not None and any(
                 one == name for one, _, _ in self.observed.containerd.handlers
             )
@@ -452,13 +479,34 @@ class Containerd:
             )
         return self.cgroup_problem(handlers)
 
+    @property
+    def default(self) -> str:
+        """The handler of pods that name none."""
+        return str(self.config().get("containerd", {}).get("defaultRuntimeName") or "runc")
+
+    @property
+    def handler(self) -> str:
+        """The handler that gives pods GPUs; empty if there is none."""
+        programs = {name: one.binary for name, one in self.handlers().items()}
+        return chain.gpu_handler(programs, self.default, self.wanted)
+
+    @property
+    def reported(self) -> CriStatus | None:
+        """What the observation has of its running process."""
+        found = self.observed.containerd
+        return self.observed.bundled or (found.cri if found is not None else None)
+
+    def by_cdi(self) -> bool:
+        """Pods get GPUs by CDI, without a handler."""
+        return chain.needs_no_handler("containerd", self.reported, self.observed, self.wanted)
+
     def cgroup_problem(self, handlers: dict[str, Handler]) -> tuple[str, str] | None:
         """The pod's sandbox, its containers and the kubelet must have one cgroup driver."""
-        default = str(self.config().get("containerd", {}).get("defaultRuntimeName") or "runc")
-        ours = handlers[self.wanted.handler]
+        default = self.default
+        ours = handlers[self.handler]
         other = handlers.get(default, ours)
         drivers = {
-            f"handler {self.wanted.handler}": driver(ours.systemd_cgroup),
+            f"handler {self.handler}": driver(ours.systemd_cgroup),
             f"handler {default}": driver(other.systemd_cgroup),
         }
         if not self.status.cgroup_driver:  # with it, a kubelet takes the runtime's word
@@ -471,16 +519,24 @@ class Containerd:
 
     def containers(self, way: str, began: float) -> list[ContainerResult]:
         """Start the containers, one after the other."""
-        handler = self.handlers()[self.wanted.handler]
-        found = [self.start(way, handler, request(), began)]
-        if self.wanted.cdi:
-            default = self.handlers().get("runc", Handler("io.containerd.runc.v2", "", False))
-            began = time.monotonic()
-            way = f"{self.name}, CDI device {ALL}"
-            if self.version() >= (2, 0):
-                found.append(self.start(way, default, "device", began))
-            else:
+        handlers = self.handlers()
+        handler = handlers.get(self.handler)
+        found: list[ContainerResult] = []
+        if handler is not None:
+            found.append(self.start(way, handler, request(handler.binary), began))
+        if not chain.needs_cdi(self.observed, self.wanted):
+            return found
+        began = time.monotonic()
+        way = f"{self.name}, CDI device {ALL}"
+        if self.version() < (2, 0):
+            if handler is not None:
                 found.append(self.start(way, handler, "annotation", began))
+        elif self.reported is None or chain.injects_cdi(self.reported):
+            systemd = any(one.systemd_cgroup for one in handlers.values())
+            plain = handlers.get("runc", Handler("io.containerd.runc.v2", "", systemd))
+            found.append(self.start(way, plain, "device", began))
+        elif self.wanted.cdi:
+            found.append(ContainerResult(way, "cdi-off", chain.cdi_off(self.reported)))
         return found
 
     def version(self) -> tuple[int, int]:
@@ -636,6 +692,8 @@ def loaded(program: str, way: str, options: list[str], test: Test) -> ContainerR
         # podman sets sysctls in a network namespace of its own, which a nested node may not.
         network = "host" if program == "podman" else "none"
         argv = [program, "run", "--rm", "--network", network, "--name", name]
+        if program == "podman":  # as NVIDIA's guide has it, for SELinux
+            argv.append("--security-opt=label=disable")
         argv += ["--label", NAME, *options, IMAGE, *test.argv]
         result = started(way, argv, test, began)
         how = "device" if "--device" in options else request()
@@ -677,31 +735,36 @@ def crio(wanted: Wanted, test: Test, *, kubelet: bool) -> list[ContainerResult]:
         status = cri.status(CRIO_SOCKET, min(test.timeout_s, 20.0))
     except cri.CriError as error:
         return [ContainerResult(way, "runtime-silent", str(error))]
-    way = f"cri-o {status.version}, handler {wanted.handler}"
     text = attempt(["crio", "config"])
-    match = re.search(
-        rf'(?ms)^\[crio\.runtime\.runtimes\.{re.escape(wanted.handler)}\].*?^runtime_path = "([^"]*)"',
-        text,
-    )
-    served = not status.handlers or wanted.handler in status.handlers
-    if match is None or not served:
-        return [
-            ContainerResult(way, "no-handler", f"no {wanted.handler} in crio config or its status")
-        ]
+    section = r'(?ms)^\[crio\.runtime\.runtimes\.([^\]]+)\]$(?:(?!^\[).)*?^runtime_path = "([^"]*)"'
+    programs = dict(re.findall(section, text))
+    default = re.search(r'(?m)^default_runtime = "([^"]*)"', text)
+    name = chain.gpu_handler(programs, default[1] if default else "", wanted)
+    way = f"cri-o {status.version}, handler {name or wanted.handler}"
+    served = not status.handlers or name in status.handlers
+    by_cdi = wanted.handler == chain.AUTO and wanted.cdi
+    if not (name and served) and not by_cdi:
+        named = "nvidia" if wanted.handler == chain.AUTO else wanted.handler
+        return [ContainerResult(way, "no-handler", f"no {named} in crio config or its status")]
     plain = cri_pod.Container("", (), systemd=status.cgroup_driver == "systemd")
-    container = requesting(replace(plain, handler=wanted.handler), request())
+    binary = programs.get(name, "runc")
+    how = request(binary)
+    container = requesting(replace(plain, handler=name), how)
     if kubelet:
-        return [bundle(way, match[1], container, test)]
-    low_level = (match[1], "--version")
+        return [bundle(way, binary, container, test)] if name else []
+    low_level = (binary, "--version")
+    found: list[ContainerResult] = []
     try:
-        result = in_pod(CRIO_SOCKET, way, container, test, low_level)
-        found = [replace(result, error=with_hook(result.error, match[1], request()))]
+        if name:
+            result = in_pod(CRIO_SOCKET, way, container, test, low_level)
+            found = [replace(result, error=with_hook(result.error, binary, how))]
         if wanted.cdi:
             way = f"cri-o {status.version}, CDI device {ALL}"
             result = in_pod(CRIO_SOCKET, way, requesting(plain, "device"), test, low_level)
             found.append(replace(result, error=with_hook(result.error, "", "device")))
     except (cri_pod.NoPod, cri_pod.PodEnded) as error:
-        return [bundle(f"{way} (without a pod: {error})", match[1], container, test)]
+        without = f"{way} (without a pod: {error})"
+        return [bundle(without, binary, container, test)] if name else []
     return found
 
 
@@ -804,8 +867,10 @@ def clean_folders() -> None:
 
 def clean() -> None:
     """Remove leftovers of a killed validation from every runtime."""
-    if os.path.exists(CONTAINERD_SOCKET):
-        Containerd(ChainObservation(), Wanted(), Test((), _CLEAN_S, b"", ())).clean()
+    test = Test((), _CLEAN_S, b"", ())
+    for socket in (CONTAINERD_SOCKET, *BUNDLED):
+        if os.path.exists(socket):
+            Containerd(ChainObservation(), Wanted(), test, socket).clean()
     if docker_info():
         clean_loaded("docker")
     if shutil.which("podman") is not None:
@@ -826,20 +891,24 @@ def validate(
     test = Test(uuids, timeout_s, image, tuple(command))
     found: list[ContainerResult] = []
     info = docker_info()
-    if wanted.handler and observed.containerd is not None and _containerd_serves(observed, wanted):
-        found += Containerd(observed, wanted, test).results()
+    used = chain.serving(observed, wanted)
+    socket = containerd_socket(observed, used)
+    if socket:
+        found += Containerd(observed, wanted, test, socket).results()
     found += docker(info, test)
-    if wanted.handler and "crio" in observed.other_runtimes:
-        found += crio(wanted, test, kubelet=observed.kubelet)
+    if wanted.handler and (used == "crio" or "crio" in observed.registered):
+        by_cdi = chain.needs_cdi(observed, wanted)
+        found += crio(replace(wanted, cdi=by_cdi), test, kubelet=observed.kubelet)
     if not found and "podman" in observed.other_runtimes:
         found += podman(test)
     return tuple(found)
 
 
-def _containerd_serves(observed: ChainObservation, wanted: Wanted) -> bool:
-    """containerd serves a CRI, and has the handler or no other runtime serves containers."""
-    if observed.containerd is not None and observed.containerd.disabled:
-        return False
-    handlers = observed.containerd.handlers if observed.containerd is not None else ()
-    has = any(name == wanted.handler for name, _, _ in handlers)
-    return has or not chain.served_elsewhere(observed, wanted)
+def containerd_socket(observed: ChainObservation, used: str) -> str:
+    """Where the containerd that serves containers answers; empty if another runtime does, or none."""
+    if used == "bundled" and observed.bundled is not None:
+        return observed.bundled.socket
+    found = observed.containerd
+    if used != "containerd" or found is None or (found.disabled and not observed.kubelet):
+        return ""
+    return observed.endpoint or (found.cri.socket if found.cri is not None else CONTAINERD_SOCKET)

@@ -2,9 +2,9 @@
 
     python3 cri_rows.py CRI.PY SOCKET SECONDS
 
-Rows: ``cri=ok|NAME|VERSION|CGROUP DRIVER|DEFAULT HANDLER``, or ``cri=unserved|WHY`` where the runtime runs
+Rows: ``cri=ok|NAME|VERSION|CGROUP DRIVER|DEFAULT HANDLER|CDI|FOLDERS``, or ``cri=unserved|WHY`` where the runtime runs
 without its CRI service, or ``cri=silent|WHY``; ``cri_false=CONDITION|WHY`` for each condition that does not hold;
-``cri_handler=NAME|TYPE|PROGRAM|SYSTEMD`` for each handler of the running process, with its configuration.
+``cri_handler=NAME|TYPE|PROGRAM|SYSTEMD|EXISTS`` for each handler of the running process, with its configuration.
 
 Standard library only, Python 3.9.
 
@@ -79,10 +79,14 @@ def rows(cri: Any, socket: str, timeout_s: float = 10.0) -> Iterator[str]:
                 yield f"cri=silent|{error}"
             return
     config = found.info.get("config")
-    section = config.get("containerd") if isinstance(config, dict) else None
+    config = config if isinstance(config, dict) else {}
+    section = config.get("containerd")
     section = section if isinstance(section, dict) else {}
     default = section.get("defaultRuntimeName") or ""
-    yield f"cri=ok|{found.name}|{found.version}|{found.cgroup_driver}|{default}"
+    enabled = config.get("enableCDI")
+    cdi = str(int(enabled)) if isinstance(enabled, bool) else ""
+    folders = " ".join(map(str, config.get("cdiSpecDirs") or ()))
+    yield f"cri=ok|{found.name}|{found.version}|{found.cgroup_driver}|{default}|{cdi}|{folders}"
     for name, holds, words in found.conditions:
         if not holds:
             yield f"cri_false={name}|{words}"
@@ -98,7 +102,9 @@ def rows(cri: Any, socket: str, timeout_s: float = 10.0) -> Iterator[str]:
         )
         kind = table.get("runtimeType") or table.get("runtime_type") or ""
         systemd = 1 if options.get("systemdcgroup") is True else 0
-        yield f"cri_handler={name}|{kind}|{options.get('binaryname') or ''}|{systemd}"
+        binary = options.get("binaryname") or ""
+        exists = 1 if not binary or shutil.which(binary) else 0
+        yield f"cri_handler={name}|{kind}|{binary}|{systemd}|{exists}"
 
 
 def main(module: str, socket: str, seconds: str) -> None:

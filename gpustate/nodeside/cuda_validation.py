@@ -34,6 +34,8 @@ THREADS = 256
 BLOCKS = 512
 ELEMENTS = THREADS * BLOCKS
 POISON = 0xDEADBEEF
+#: Errors of a device that others use: out of memory, and an exclusive mode.
+REFUSED = (2, 46)
 FACTOR = 1664525
 
 #: out[i] = ((in[i] * FACTOR + nonce) ^ i) + trunc(1.5 * (in[i] & 0xffff)), modulo 2**32: integers,
@@ -198,8 +200,46 @@ def run_one(uuid: str, nonce: int) -> dict[str, Any]:
                 cuda.library[function](handle)
     except CudaError as error:
         report.update(error=error.code, text=error.text)
+        if error.code in REFUSED:
+            report["users"] = users(uuid)
     report["elapsed_s"] = round(time.monotonic() - began, 3)
     return report
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+def users(uuid: str) -> list[str]:
+    """Processes that use a device, by NVML: PID (NAME); empty if there are none, or NVML is older than 510."""
+    found: dict[int, str] = {}
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        handle = ctypes.c_void_p()
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(
+            ctypes.c_char_p(uuid.encode("ascii")), ctypes.byref(handle)
+        ):
+            return []
+        for kind in ("Compute", "Graphics", "MPSCompute"):
+            count, rows = ctypes.c_uint(256), (_Process * 256)()
+            query = nvml[f"nvmlDeviceGet{kind}RunningProcesses_v3"]
+            if query(handle, ctypes.byref(count), rows) == 0:
+                found |= dict.fromkeys((row.pid for row in rows[: count.value]), "")
+    except (OSError, AttributeError):
+        pass
+    found.pop(os.getpid(), None)
+    for pid in found:
+        try:
+            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                found[pid] = file.read().strip()
+        except OSError:
+            continue
+    return [f"{pid} ({name})" if name else str(pid) for pid, name in sorted(found.items())]
 
 
 def _start(uuid: str, nonce: int) -> subprocess.Popen[bytes]:
@@ -225,7 +265,8 @@ def _judge(uuid: str, child: subprocess.Popen[bytes], wanted: str) -> dict[str, 
         return _failure(uuid, f"the kernel's process ended with {child.returncode}: {last[0]}")
     if report["error"] is not None:
         code = report["error"] if report["error"] > 0 else None
-        return _failure(uuid, report["text"], code, report["elapsed_s"])
+        failure = _failure(uuid, report["text"], code, report["elapsed_s"])
+        return {**failure, "users": report.get("users", [])}
     if report["result"] != wanted:
         return _failure(uuid, "the kernel ran, but its result is wrong", None, report["elapsed_s"])
     return {"uuid": uuid, "ok": True, "elapsed_s": report["elapsed_s"], "error": None, "text": ""}

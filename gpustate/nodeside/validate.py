@@ -6,9 +6,9 @@
     validate --clean         only remove what a killed validation left in container runtimes
 
 Started through a small sh wrapper beside it, by an apply and by a boot unit. The status files are those of the
-GPU Operator's own validator, which its toolkit, device plugin and MIG manager wait for: each is removed before
-its checks run, and written only if they pass. If the Operator's containerised driver is in use, its validator
-owns these files and they are not changed.
+GPU Operator's own validator, which its toolkit, device plugin and MIG manager wait for: each is written if its
+test passed, stays if that could not run because others use the GPUs, and is removed otherwise. If the Operator's
+containerised driver is in use, its validator owns these files and they are not changed.
 
 Sources:
     NVIDIA/gpu-operator, cmd/nvidia-validator/main.go: file names; ``createStatusFile`` for the
@@ -48,12 +48,12 @@ DRIVER_ROOT_CTR_PATH=/host
 NVIDIA_DEV_ROOT=/
 DEV_ROOT_CTR_PATH=/host
 """
-#: Status file, its content, and its checks. An unhealthy GPU must get no workloads, but other clients of the
-#: driver may run, so ``health`` belongs to the last.
+#: Status file, its content, and its checks; the last one is its test. An unhealthy GPU must get no workloads, but
+#: other clients of the driver may run, so ``health`` belongs to the last.
 STATUS_FILES = (
-    ("driver-ready", DRIVER_READY, ("pci", "driver", "libraries", "device-nodes")),
+    ("driver-ready", DRIVER_READY, ("pci", "driver", "device-nodes", "libraries")),
     ("toolkit-ready", "", ("toolkit", "runtime", "cdi", "container")),
-    ("cuda-ready", "", ("cuda",)),
+    ("cuda-ready", "", ("health", "cuda")),
 )
 
 
@@ -99,24 +99,24 @@ class StatusFiles:
         except (OSError, UnicodeDecodeError):
             return False
 
-    def begin(self) -> None:
-        """Remove them before the checks run."""
-        if self.wanted and not self.operator_has_driver():
-            for name, _, _ in STATUS_FILES:
-                (self.folder / name).unlink(missing_ok=True)
+    def finish(self, checks: tuple[chain.Check, ...], *, busy: bool = False) -> list[str]:
+        """Write those whose test and all checks before it passed, remove the others; return the names of those there.
 
-    def finish(self, checks: tuple[chain.Check, ...]) -> list[str]:
-        """Write those whose checks, and all checks before them, passed; return their names."""
+        Args:
+            checks: of this validation.
+            busy: others use every GPU, so that the test of the last file could not run.
+        """
         if not self.wanted or self.operator_has_driver():
             return []
         outcomes = {check.name: check.outcome for check in checks}
         written: list[str] = []
         marks: list[str] = []
+        failed = False
         for name, text, links in STATUS_FILES:
-            also = ("health",) if name == "cuda-ready" else ()
-            if any(outcomes[link] == chain.FAILED for link in (*links, *also)):
-                break
-            if all(outcomes[link] == chain.NOT_APPLICABLE for link in links):
+            failed = failed or any(outcomes[link] == chain.FAILED for link in links)
+            there = busy and name == "cuda-ready" and (self.folder / name).exists()
+            if failed or (outcomes[links[-1]] != chain.OK and not there):
+                (self.folder / name).unlink(missing_ok=True)
                 continue
             write_atomically(self.folder / name, text)
             status = os.stat(self.folder / name)
@@ -236,10 +236,10 @@ class Validator:
 
     def validate(self) -> tuple[chain.Check, ...]:
         """Run all checks once and write the record."""
-        self.status.begin()
-        observed = self.observe()
+        observed = replace(self.observe(), known=self.known())
         checks = chain.evaluate(observed, self.wanted)
-        written = self.status.finish(checks)
+        results = observed.cuda or ()
+        written = self.status.finish(checks, busy=any(one.users for one in results))
         # NVML may have loaded the module just now, so the key is taken afterwards.
         key = chain.key(
             observed.boot_id,
@@ -256,6 +256,7 @@ class Validator:
             "ok": chain.first_broken(checks) is None,
             "made_at": int(time.time()),
             "made_for": asdict(key),
+            "known_gpus": self.known_after(observed, checks[0]),
             "checks": [asdict(check) for check in checks],
             "cuda": None if observed.cuda is None else [asdict(result) for result in observed.cuda],
             "containers": None
@@ -265,6 +266,25 @@ class Validator:
         }
         write_atomically(self.state / "proof.json", json.dumps(record, indent=1) + "\n", 0o600)
         return checks
+
+    def known(self) -> tuple[tuple[str, str], ...]:
+        """UUID and PCI address of the GPUs of the last good validation; empty without one."""
+        try:
+            text = (self.state / "proof.json").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return ()
+        return chain_probe.known_gpus(text)
+
+    def known_after(self, observed: chain.ChainObservation, pci: chain.Check) -> list[list[str]]:
+        """GPUs that the next validation expects: those that answer now, and those that are missing and not accepted so."""
+        here = {gpu.uuid: observed.address(gpu) for gpu in observed.nvml.gpus if gpu.uuid}
+        accepted = self.wanted.gpus is not None and not pci.failed
+        kept = {
+            uuid: address
+            for uuid, address in observed.known
+            if not accepted and address not in here.values()
+        }
+        return [[uuid, address] for uuid, address in sorted({**kept, **here}.items())]
 
     def validate_at_boot(self) -> tuple[chain.Check, ...]:
         """Run all checks, repeatedly while an installed driver may still be loading."""

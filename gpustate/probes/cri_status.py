@@ -29,16 +29,18 @@ BUNDLED = {
     "/run/k0s/containerd.sock": "k0s",
     "/var/snap/microk8s/common/run/containerd.sock": "microk8s",
 }
-#: Prints the rows of ``cri_says`` of the first of these that somebody listens at, each with ``bundled_`` ahead.
+#: Prints the rows of ``cri_says`` of the kubelet's own socket or the first of these that somebody listens at, each with
+#: ``bundled_`` ahead; not of the containerd in PATH, CRI-O and docker, which are queried elsewhere. Expects ``KUBELET``.
 BUNDLED_SAYS = rf"""
-for s in {" ".join(BUNDLED)}; do
+for s in "${{ke#unix://}}" {" ".join(BUNDLED)}; do
+  case $s in ''|*/crio.sock|*dockerd*) continue ;; */run/containerd/containerd.sock) ! command -v containerd >/dev/null || continue ;; esac
   grep -qs " $s\$" /proc/net/unix || continue
   cri_says "$s" | sed 's/^/bundled_/'
   break
 done
 """
 
-#: Prints ``kubelet_cgroup=DRIVER|WHERE`` where a kubelet runs and names its cgroup driver.
+#: Prints ``kubelet=1``, ``kubelet_endpoint=SOCKET`` and ``kubelet_cgroup=DRIVER|WHERE`` of a kubelet.
 KUBELET = shell.load("kubelet_cgroup", "gpustate.probes")
 
 
@@ -50,6 +52,7 @@ class CriHandler:
     kind: str = ""  # io.containerd.runc.v2
     binary: str = ""
     systemd: bool = False
+    exists: bool = True  # its program does
 
     @property
     def driver(self) -> str:
@@ -70,6 +73,8 @@ class CriStatus:
         name, version: as in ``containerd`` and ``v1.7.24``.
         driver: the cgroup driver that it tells a kubelet; empty where it tells none.
         default: the handler of pods that name none; empty where it does not say.
+        cdi: it injects CDI devices into pods; ``None`` where it does not say.
+        cdi_folders: where it looks for CDI specifications.
         not_ready: why it says that it is not ready; empty where it is.
         handlers: those of the running process; empty where it lists none.
         kubelet, kubelet_from: the cgroup driver of the kubelet that runs here, and where that stands.
@@ -82,6 +87,8 @@ class CriStatus:
     version: str = ""
     driver: str = ""
     default: str = ""
+    cdi: bool | None = None
+    cdi_folders: tuple[str, ...] = ()
     not_ready: str = ""
     handlers: tuple[CriHandler, ...] = ()
     kubelet: str = ""
@@ -138,7 +145,7 @@ def read(keys: Mapping[str, Sequence[str]]) -> CriStatus | None:
     outcome, _, rest = (keys.get("cri") or ("",))[0].partition("|")
     if outcome != "ok":
         return CriStatus(socket, outcome, rest, kubelet=kubelet, kubelet_from=where)
-    name, version, driver, default = (*rest.split("|"), "", "", "", "")[:4]
+    name, version, driver, default, cdi, folders = (*rest.split("|"), *[""] * 6)[:6]
     broken = [
         row.partition("|")[2]
         for row in keys.get("cri_false", ())
@@ -152,9 +159,13 @@ def read(keys: Mapping[str, Sequence[str]]) -> CriStatus | None:
         version=version,
         driver=driver,
         default=default,
+        cdi={"0": False, "1": True}.get(cdi),
+        cdi_folders=tuple(folders.split()),
         not_ready=(broken[0] or "RuntimeReady is false") if broken else "",
         handlers=tuple(
-            CriHandler(row[0], row[1], row[2], row[3] == "1") for row in handlers if len(row) == 4
+            CriHandler(row[0], row[1], row[2], row[3] == "1", row[4:] != ["0"])
+            for row in handlers
+            if len(row) in (4, 5)
         ),
         kubelet=kubelet,
         kubelet_from=where,

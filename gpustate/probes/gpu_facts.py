@@ -43,7 +43,8 @@ class GpuFacts(Query[NvmlFacts]):
     """Everything of :class:`NvmlFacts`.
 
     Args:
-        timeout_s: how long NVML may take; a GPU that hangs is then named in the answer.
+        timeout_s: how long NVML may take, and 5 s for each GPU without persistence mode; a GPU that hangs is then named
+            in the answer.
     """
 
     timeout_s: int = 20
@@ -61,7 +62,6 @@ class GpuFacts(Query[NvmlFacts]):
             FACTS=NVML_FACTS.path,
             PYNVML=PYNVML.path,
             HEALTH=NVML_HEALTH.path,
-            LIMIT=str(self.timeout_s + 10),
             TIMEOUT=str(self.timeout_s),
             SMI=nvsmi.SCRIPT,
         )

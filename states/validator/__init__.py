@@ -75,6 +75,7 @@ PROGRAM = (
     ("gpustate.diagnosis", "chain_driver.sh"),
     ("gpustate.diagnosis", "chain_runtimes.sh"),
     ("gpustate.diagnosis", "chain_cdi.sh"),
+    ("gpustate.probes", "cdi_specs.sh"),
     ("gpustate.probes", "cri_status.py"),
     ("gpustate.probes", "cri_says.sh"),
     ("gpustate.probes", "kubelet_cgroup.sh"),
@@ -147,12 +148,15 @@ class NodeValidated(State[Observed]):
 
     Args:
         cuda: run a CUDA kernel on every GPU and MIG device; without it the driver's report is trusted.
-        gpus: how many GPUs there must be; as many as PCI shows when not given.
+        gpus: how many GPUs there must be; when not given, those of the last good validation. Given once, it accepts
+            that a GPU is gone.
         containers: ``auto`` validates containers where the toolkit, a runtime handler, a CDI
             specification or a kubelet is, ``required`` always, ``none`` never. It starts a container with every
             GPU through each runtime that is configured for it, and removes it again.
-        handler: runtime handler that containerd must have; empty: none.
-        cdi: a CDI specification must be there and fit the GPUs.
+        handler: runtime handler that pods use; ``auto``: the default one, or any other, that runs NVIDIA's runtime;
+            empty: none.
+        cdi: a CDI specification must be there and fit the GPUs, and a container must get them by it; when not given,
+            where containers need it, one is there, or a service writes one at boot.
         status_files: write the GPU Operator's files below /run/nvidia/validations.
         timeout_s: seconds one GPU and one container may take, and a boot may take until all checks pass; 10 to 1800.
         force: validate again although the record is valid, as ``gpustate validate`` does.
@@ -209,8 +213,8 @@ class NodeValidated(State[Observed]):
     cuda: bool = True
     gpus: Annotated[int, Field(ge=1, le=64)] | None = None
     containers: Literal["auto", "required", "none"] = "auto"
-    handler: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$")] = "nvidia"
-    cdi: bool = True
+    handler: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$")] = "auto"
+    cdi: bool | None = None
     status_files: bool = True
     timeout_s: Annotated[int, Field(ge=10, le=1800)] = 120
     force: bool = False

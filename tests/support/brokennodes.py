@@ -441,13 +441,17 @@ VALIDATOR = "var/lib/gpustate/validator/config.json"
 FABRIC = "nvidia-fabricmanager"
 GPUS = (
     Scenario("gpu-lost", (25,), lambda w: w.one_gpu(1, error=15), ("GPU is lost (NVML 15)",)),
-    Scenario("gpu-hangs", (25,), lambda w: w.one_gpu(1, error=10), ("timeout (NVML 10)",)),
+    Scenario("nvml-timeout", (25,), lambda w: w.one_gpu(1, error=10), ("timeout (NVML 10)",)),
     Scenario("driver-library-missing", (1,), lambda w: w.libraries.pop("libcuda.so.1"), ("libcuda.so.1 is not installed",)),
     Scenario("driver-library-dangling", (1,), lambda w: w.dangling.add("libcuda.so.1"), ("libcuda.so.1 leads to libcuda.so.580.65.06, which",)),
     Scenario("driver-library-damaged", (1,), lambda w: setattr(w, "elf", w.elf[:60]), ("libnvidia-ml.so.580.65.06 is truncated",)),
     Scenario("access-blocked", (2,), lambda w: setattr(w, "nvml", NvmlFacts(source="nvml", error=17)),
              ("blocked by the operating system",)),
     Scenario("nothing-to-ask-nvml-with", (16,), lambda w: setattr(w, "nvml", NvmlFacts(error=127)), ("neither a complete python3",)),
+    # A display card of another model that no driver takes is no loss.
+    Scenario("gpu-refused-by-driver", (25,), both(lambda w: w.pci.__setitem__(ADDRESSES[1], ("0x2330", "0x030200", "")),
+             lambda w: setattr(w, "nvml", replace(w.nvml, gpus=w.nvml.gpus[:1])), lambda w: w.registered["nvidia.com/gpu"].pop()),
+             ("serves other GPUs of this model", ADDRESSES[1]), lambda w: w.pci.__setitem__("0000:65:00.0", ("0x128b", "0x030000", ""))),
     Scenario("gpu-not-in-nvml", (25,), lambda w: setattr(w, "nvml", replace(w.nvml, gpus=w.nvml.gpus[:1])), (ADDRESSES[1],)),
     Scenario("gpu-without-device-node", (16,), both(lambda w: setattr(w, "nvml", replace(w.nvml, gpus=w.nvml.gpus[:1])),
              lambda w: setattr(w, "module_gpus", 2), lambda w: w.devices.pop("/dev/nvidia1")), ("/dev/nvidia1 is missing",)),
@@ -458,7 +462,7 @@ GPUS = (
              ("the switches of the rack",), both(rack, lambda w: w.unit(FABRIC, "inactive/dead/disabled"))),
     Scenario("imex-failed", (13,), both(rack, lambda w: w.unit("nvidia-imex", "failed/failed/enabled", "error: nodes_config.cfg is empty"),
              file("etc/nvidia-imex/nodes_config.cfg")), ("lists no node",),
-             both(rack, lambda w: w.unit("nvidia-imex", "inactive/dead/disabled"))),
+             lambda w: w.unit("nvidia-imex", "failed/failed/enabled", "error: nodes_config.cfg is empty")),
     Scenario("imex-stopped", (13,), both(rack, lambda w: w.unit("nvidia-imex", "inactive/dead/enabled")),
              ("nvidia-imex is enabled and does not run",), lambda w: w.unit("nvidia-imex", "inactive/dead/enabled")),
     Scenario("nvlink5-modules-missing", (12,), both(World.nvlink5, World.fabric_down, lambda w: w.modules.discard("ib_umad")),
@@ -613,6 +617,17 @@ def crio(state: str) -> Change:
     )
 
 
+def without_kubelet(world: World) -> None:
+    """No kubelet runs or starts at boot."""
+    world.units.pop("kubelet")
+
+
+def unrefreshed(world: World) -> None:
+    """No CDI specification, and no service that writes one at boot."""
+    world.cdi.clear()
+    world.units.pop("nvidia-cdi-refresh")
+
+
 CRIO_SOCKET = "var/run/crio/crio.sock"
 CRI_OK = (
     "cri=ok|containerd|v1.7.24||runc\ncri_handler=runc|io.containerd.runc.v2||1\n"
@@ -641,7 +656,7 @@ CONTAINERS = (
              both(masked("containerd"), lambda w: w.gone.add("containerd"))),
     Scenario("toolkit-missing", (16,), lambda w: w.gone.add("nvidia-ctk"), ("nvidia-ctk is not installed",),
              both(lambda w: w.gone.update({"nvidia-ctk", "nvidia-container-runtime"}), lambda w: setattr(w, "handler", False),
-                  lambda w: w.cdi.clear())),
+                  unrefreshed, without_kubelet)),
     Scenario("toolkit-not-usable", (16,), lambda w: w.modes.__setitem__("bin/nvidia-container-runtime", 0o644),
              ("/bin/nvidia-container-runtime is a regular file of mode 644",),
              lambda w: w.modes.__setitem__("bin/nvidia-container-runtime", 0o755)),
@@ -663,9 +678,9 @@ CONTAINERS = (
     Scenario("containerd-imports-lost", (3,), both(lambda w: setattr(w, "handler", False), file(DROP_IN, DROP_IN_TEXT),
              file(CONFIG, "version = 3\n")), ("no longer imports that folder",),
              both(file(DROP_IN, DROP_IN_TEXT), file(CONFIG, 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'))),
-    Scenario("containerd-handler-missing", (3,), lambda w: setattr(w, "handler", False), ("no runtime handler nvidia",)),
-    Scenario("containerd-cri-disabled", (), programs(containerd="disabled_plugins = ['cri']\n", kubelet=""),
-             ("disabled_plugins lists cri",), programs(containerd="disabled_plugins = ['cri']\n")),
+    Scenario("containerd-handler-missing", (3,), lambda w: setattr(w, "handler", False), ("no runtime handler for GPUs",)),
+    Scenario("containerd-cri-disabled", (), programs(containerd="disabled_plugins = ['cri']\n"),
+             ("disabled_plugins lists cri",), both(programs(containerd="disabled_plugins = ['cri']\n", kubelet=""), without_kubelet)),
     Scenario("containerd-runc-missing", (), cri('cri=unserved|no corresponding runtime configured in `containerd.runtimes` for '
              '`containerd` `default_runtime_name = "runc"'), ("so that no pod can start", "no corresponding runtime"), cri(CRI_OK)),
     Scenario("cri-dead", (), cri('cri=unserved|`mirrors` cannot be set when `config_path` is provided'),
@@ -674,7 +689,7 @@ CONTAINERS = (
              ("no nvidia; it has runc",), cri(CRI_OK)),
     Scenario("cgroup-drivers-disagree", (), cri(CRI_OK.replace("runtime|1", "runtime|0")),
              ("handler runc: systemd, handler nvidia: cgroupfs",), cri(CRI_OK)),
-    Scenario("crio-configuration-unread", (), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=crun|||0", CRIO_SOCKET)),
+    Scenario("crio-configuration-unread", (), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=crun|||0", CRIO_SOCKET), lambda w: w.cdi.clear()),
              ("no nvidia; it has crun",), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=nvidia|||0", CRIO_SOCKET))),
     Scenario("handler-left-behind", (4,), lambda w: setattr(w, "runtime", "/usr/local/nvidia/toolkit/nvidia-container-runtime"),
              ("which does not exist",)),
@@ -683,9 +698,10 @@ CONTAINERS = (
              file("var/lib/rancher/rke2/agent/etc/containerd/config.toml", "[plugins]\n")), ("config.toml.tmpl", "no nvidia runtime"),
              both(file("var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl"),
                   file("var/lib/rancher/rke2/agent/etc/containerd/config.toml", '[plugins.x.containerd.runtimes."nvidia"]\n'))),
-    Scenario("container-runtime-failed", (3,), both(drop_in("docker", "/usr/sbin/dockerd -D"), lambda w: w.unit("docker", "activating/auto-restart/enabled",
+    Scenario("container-runtime-failed", (3,), both(file("var/lib/gpustate/docker.ours", "runtimes.nvidia\n"), drop_in("docker", "/usr/sbin/dockerd -D"), lambda w: w.unit("docker", "activating/auto-restart/enabled",
              "unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character")),
-             ("docker failed", "daemon.json"), lambda w: w.unit("docker", "inactive/dead/disabled")),
+             # Nobody uses it.
+             ("docker failed", "daemon.json"), lambda w: w.unit("docker", "failed/failed/enabled", "invalid character")),
     Scenario("docker-masked", (3,), docker("inactive/dead/masked", only=True), ("docker is masked", "gpustate has registered"),
              docker("inactive/dead/masked", ours=False)),
     Scenario("docker-stopped", (3,), docker(STOPPED, ours=False, only=True), ("docker is enabled and does not run", "no other runtime"),
@@ -701,13 +717,13 @@ CONTAINERS = (
              ("docker runs without the runtime nvidia", "it has runc"), docker(RUNS, runtimes="runc", ours=False)),
     Scenario("containerd-without-handler", (3,), both(docker(RUNS, only=True), served("containerd")),
              ("containerd has no NVIDIA runtime",), docker(RUNS, only=True)),
-    Scenario("container-runtime-drop-in", (3,), both(drop_in("crio"), lambda w: w.unit("crio", "failed/failed/enabled")),
+    Scenario("container-runtime-drop-in", (3,), both(served("crio"), drop_in("crio"), lambda w: w.unit("crio", "failed/failed/enabled")),
              ("crio.service.d/x.conf has ExecStart=/bin/false",), both(drop_in("crio"), lambda w: w.unit("crio", "inactive/dead/disabled"))),
     Scenario("crio-configuration-broken", (3,), both(crio(RUNS), served("crio"), programs(crio="!Error: toml: line 3: expected ]\n")),
              ("CRI-O cannot read", "toml: line 3"), both(crio(RUNS), served("crio"), programs(crio=CRIO))),
     Scenario("crio-without-handler", (3,), both(crio(RUNS), served("crio"), programs(crio="[crio.runtime]\n")),
              ("CRI-O has no NVIDIA runtime",), both(crio(RUNS), programs(crio="[crio.runtime]\n"))),
-    Scenario("crio-masked", (3,), crio("inactive/dead/masked"), ("crio is masked",), crio(RUNS)),
+    Scenario("crio-masked", (3,), both(crio("inactive/dead/masked"), served("crio"), programs(crio=CRIO)), ("crio is masked",), crio(RUNS)),
     Scenario("crio-stopped", (3,), crio(STOPPED), ("crio is enabled and does not run",),
              both(programs(crio=""), lambda w: w.unit("crio", STOPPED))),
     Scenario("crio-disabled", (3,), both(crio("inactive/dead/disabled"), served("crio"), programs(crio=CRIO), lambda w: w.unit("containerd", "inactive/dead/disabled")),
@@ -720,7 +736,8 @@ CONTAINERS = (
     Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml is not YAML",), specification(WHOLE)),
     Scenario("every-gpu-in-quarantine", (35,), both(held(*UUIDS), lambda w: w.cdi.clear()), ("every GPU is in quarantine", "GPU-aaaaaaaa"),
              both(held(UUIDS[1]), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=1\n"))),
-    Scenario("cdi-missing", (35,), lambda w: w.cdi.clear(), ("no CDI specification",)),
+    # NVIDIA's runtime needs none.
+    Scenario("cdi-missing", (35,), lambda w: w.cdi.clear(), ("no CDI specification",), unrefreshed),
     Scenario("cdi-foreign", (35,), names("/opt/libcuda.so.570.86.15", place="etc/cdi/site.yaml", note="# Anna\n"),
              ("/etc/cdi/site.yaml names missing files", "the file is foreign"),
              names("/usr/bin/nvidia-cdi-hook", place="etc/cdi/site.yaml", note="# Anna\n")),
@@ -869,7 +886,9 @@ CLUSTER = (
     Scenario("device-plugin-not-running", (31,), both(lambda w: w.sockets.pop("nvidia-gpu.sock"),
              file("var/log/pods/kube-system_nvidia-device-plugin-x_1/ctr/0.log", "F Failed to initialize NVML: not found\n")),
              ("has no socket", "Failed to initialize NVML"),
-             both(lambda w: w.sockets.pop("nvidia-gpu.sock"), lambda w: setattr(w, "registered", {}), lambda w: setattr(w, "node", None))),
+             # The kubelet leaves 0 for a plugin that was removed, as for DRA.
+             both(lambda w: w.sockets.pop("nvidia-gpu.sock"), lambda w: setattr(w, "registered", {}), lambda w: w.node["status"].update(
+                  {key: {"nvidia.com/gpu": "0"} for key in ("capacity", "allocatable")}))),
     Scenario("device-plugin-not-registered", (31,), both(lambda w: setattr(w, "registered", {})), ("did not register",),
              lambda w: setattr(w, "registered", None)),
     Scenario("sharing-in-the-wrong-place", (34,), file(PLUGIN_FILE, WRONG), ("renameByDefault", "2 of nvidia.com/gpu"),

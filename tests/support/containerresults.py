@@ -32,6 +32,7 @@ RESULTS = {
     "no-handler": chain.ContainerResult(WAY, "no-handler", "no nvidia; it has runc"),
     "handler-not-read": chain.ContainerResult(WAY, "handler-not-read", "no nvidia; it has runc"),
     "cgroup-drivers": chain.ContainerResult(WAY, "cgroup-drivers", "handler nvidia: systemd, handler runc: cgroupfs"),
+    "cdi-off": chain.ContainerResult(WAY, "cdi-off", "containerd injects no CDI devices: enable_cdi = false"),
     "no-image": chain.ContainerResult("image", "no-image", "/usr/bin/python3 exited with 1: No module named 'ctypes'"),
     "nothing-injected": ran(devices=(), files=(), gpus=(), cuda_ok=0, nvml_error="libnvidia-ml.so.1: cannot open shared object file: No such file or directory"),
     "gpus-missing": ran(gpus=GPUS[:1], devices=NODES[::2]),

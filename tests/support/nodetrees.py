@@ -83,6 +83,7 @@ _SYSTEMCTL = """for last; do :; done
 case "$*" in
   "show -p ActiveState,ExecStart containerd") cat @TREE@/answers/containerd_unit ;;
   is-active*) grep -qsx "$last" @TREE@/answers/active ;;
+  is-enabled*) grep -qsx "$last" @TREE@/answers/enabled ;;
   *UnitsLoadTimestampMonotonic*) cat @TREE@/answers/units_loaded ;;
   *DeviceAllow*) cat @TREE@/answers/scope ;;
   *--value*) cat @TREE@/answers/since ;;
@@ -157,6 +158,7 @@ class World:
         default_factory=lambda: {
             "containerd": "active/running/enabled",
             "kubelet": "active/running/enabled",
+            "nvidia-cdi-refresh": "inactive/dead/enabled",
         }
     )
     at_boot: dict[str, bool] = field(
@@ -487,11 +489,12 @@ class Tree(Node):
     def _services(self) -> None:
         world = self.world
         (self.top / "run/systemd/system").mkdir(parents=True)
-        text, active = "", ""
+        text, active, at_boot = "", "", ""
         for name, state in world.units.items():
             unit = name if name.endswith(".socket") else f"{name}.service"
             is_active, sub, enabled = state.split("/")
             active += f"{name}\n" if is_active == "active" else ""
+            at_boot += f"{name}\n" if enabled == "enabled" else ""
             # The order in which systemctl prints them: that of its own interfaces, not that of the question.
             if world.at_boot.get(name, enabled == "enabled"):
                 wants = self.top / "etc/systemd/system/multi-user.target.wants"
@@ -512,6 +515,7 @@ class Tree(Node):
         )
         self.put("answers/units", text)
         self.put("answers/active", active)
+        self.put("answers/enabled", at_boot)
         state = world.units.get("containerd", "inactive").partition("/")[0]
         words = _ROOTED.sub(f"{self.top}/", world.containerd_command)
         command = f"{{ path=/usr/bin/containerd ; argv[]={words} ; ignore_errors=no }}"

@@ -29,7 +29,11 @@ XID = "[   50.0] NVRM: Xid (PCI:0000:02:00): {}, pid=1"
 
 def look(nvml: NvmlFacts, *lines: str) -> dict[str, object]:
     node = FakeNode(
-        answers={"GpuFacts": nvml}, shell={"NVRM: Xid": (0, "".join(f"{one}\n" for one in lines))}
+        answers={"GpuFacts": nvml},
+        shell={
+            "proof.json": (1, ""),
+            "NVRM: Xid": (0, "".join(f"{one}\n" for one in lines)),
+        },
     )
     return health._health(node)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -86,7 +87,8 @@ MIG = replace(
 
 
 def broken(observed: chain.ChainObservation, wanted: chain.Wanted | None = None) -> chain.Check:
-    found = chain.first_broken(chain.evaluate(observed, wanted))
+    """The first check that fails by its own observation, whatever end-to-end tests have shown."""
+    found = chain.first_broken(chain.judge(observed, wanted))
     assert found is not None
     return found
 
@@ -176,7 +178,7 @@ CASES = [
         remedies.RELOAD,
     ),
     (
-        {"packages": (("libcuda1", "570.86.15"),)},
+        {"packages": (("libcuda1", "570.86.15"),), "nvml_library": None, "cuda_library": None},
         "driver",
         "libcuda1 570.86.15",
         remedies.ONE_SET,
@@ -244,7 +246,7 @@ CASES = [
         remedies.TOOLKIT_BROKEN,
     ),
     (
-        {"containerd": replace(CONTAINERD, active=False)},
+        {"containerd": replace(CONTAINERD, active=False, enabled=True)},
         "runtime",
         "containerd is not running",
         remedies.CONTAINERD_DOWN,
@@ -258,7 +260,7 @@ CASES = [
     (
         {"containerd": replace(CONTAINERD, handlers=())},
         "runtime",
-        "no runtime handler nvidia",
+        "no runtime handler for GPUs",
         remedies.NO_HANDLER,
     ),
     (
@@ -277,7 +279,7 @@ CASES = [
         "handler nvidia runs /usr/bin/true, not nvidia-container-runtime",
         remedies.HANDLER_BINARY,
     ),
-    ({"cdi": ()}, "cdi", "no CDI specification", remedies.CDI),
+    ({"cdi": (), "cdi_kept": True}, "cdi", "no CDI specification", remedies.CDI),
     (
         {"cdi": (replace(GOOD.cdi[0], missing=("/usr/lib/libcuda.so.570.86.15",)),)},
         "cdi",
@@ -351,7 +353,13 @@ def out_of_use(
     "change",
     [
         {"nvml": replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], remap_failed=True)))},
-        {"nvml": replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15)))},
+        {
+            "nvml": replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15))),
+            "cuda": (
+                chain.CudaResult("GPU-a", True, 0.4),
+                chain.CudaResult("GPU-b", False, 0.4, 100, "x"),
+            ),
+        },
         {"cuda": (chain.CudaResult("GPU-a", True, 0.4),)},
     ],
     ids=["remap", "lost", "not run"],
@@ -461,21 +469,21 @@ PLAIN = chain_data.Containerd("/usr/bin/containerd", True, 0, "", ())
 def test_a_containerd_of_another_runtime_need_not_have_the_handler(
     wanted: chain.Wanted, change: dict[str, object], outcome: str
 ) -> None:
-    checks = {check.name: check for check in chain.evaluate(replace(GOOD, **change), wanted)}  # type: ignore[arg-type]
+    checks = {check.name: check for check in chain.judge(replace(GOOD, **change), wanted)}  # type: ignore[arg-type]
     assert checks["runtime"].outcome == outcome
 
 
 def test_an_idle_containerd_with_the_handler_is_no_fault_while_another_runtime_answers() -> None:
     assert GOOD.containerd is not None
-    idle = replace(GOOD, containerd=replace(GOOD.containerd, active=False))
+    idle = replace(GOOD, containerd=replace(GOOD.containerd, active=False, enabled=True))
     beside = replace(idle, other_runtimes=("crio",), crio=CriStatus("/c", "ok"))
     outcomes = [
         check.outcome
         for one in (idle, replace(idle, other_runtimes=("crio",)), beside)
-        for check in chain.evaluate(one, chain.Wanted())
+        for check in chain.judge(one, chain.Wanted())
         if check.name == "runtime"
     ]
-    assert outcomes == ["failed", "failed", "not applicable"]
+    assert outcomes == ["failed", "not applicable", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -513,7 +521,7 @@ def test_a_containerd_without_cdi_is_named_beside_the_specification(
 def test_the_container_side_is_looked_at_where_it_is_there_or_asked_for(
     wanted: chain.Wanted, change: dict[str, object], outcome: str
 ) -> None:
-    checks = {check.name: check for check in chain.evaluate(replace(GOOD, **change), wanted)}  # type: ignore[arg-type]
+    checks = {check.name: check for check in chain.judge(replace(GOOD, **change), wanted)}  # type: ignore[arg-type]
     assert checks["toolkit"].outcome == outcome
 
 
@@ -644,7 +652,7 @@ def test_the_containerd_of_a_distribution_is_judged_by_what_it_answers(
     plain: chain_data.Containerd | None, says: CriStatus, outcome: str, words: str
 ) -> None:
     observed = replace(GOOD, containerd=plain, bundled=says, other_runtimes=("k3s",))
-    check = {one.name: one for one in chain.evaluate(observed, chain.Wanted())}["runtime"]
+    check = {one.name: one for one in chain.judge(observed, chain.Wanted())}["runtime"]
     assert check.outcome == outcome
     assert words in check.evidence
     assert ("state k3s" in check.remedy or "restart k3s" in check.remedy) == check.failed
@@ -683,9 +691,7 @@ def test_the_fragment_reads_the_handlers_of_any_containerd(
     program.write_text(f"#!/bin/sh\n[ \"$1 $2\" = 'config dump' ] && cat {tmp_path}/dump\n")
     program.chmod(0o755)
     script = chain_probe.CHAIN_SCRIPT
-    script = script[
-        script.index("if p=$(command -v containerd)") : script.index("for f in /etc/cdi")
-    ]
+    script = script[script.index("if p=$(command -v containerd)") : script.index("cdi_lines() {")]
     environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}")
     done = subprocess.run(
         ["sh", "-c", script], env=environment, stdout=subprocess.PIPE, text=True, check=True
@@ -711,13 +717,15 @@ def test_the_fragment_reads_a_cdi_specification_in_both_formats(tmp_path: Path) 
     )
     (tmp_path / "nvidia.yaml").write_text(SPEC)
     (tmp_path / "other.json").write_text(json_spec)
+    # As nvidia-ctk cdi generate --format=json writes it.
+    (tmp_path / "short.json").write_text(json.dumps(json.loads(json_spec), separators=(",", ":")))
     (tmp_path / "unrelated.yaml").write_text(
         SPEC.replace("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")
     )
-    script = chain_probe.CHAIN_SCRIPT[chain_probe.CHAIN_SCRIPT.index("for f in /etc/cdi") :]
+    script = chain_probe.CHAIN_SCRIPT[chain_probe.CHAIN_SCRIPT.index("cdi_lines() {") :]
     script = script.replace("/etc/cdi", str(tmp_path)).replace("/var/run/cdi", "/nonexistent")
     done = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=True)
-    first, second = chain_probe.parse(done.stdout, NvmlFacts()).cdi
+    first, second, third = chain_probe.parse(done.stdout, NvmlFacts()).cdi
     assert first.devices == ("0", "all")
     assert first.missing == (
         "/dev/nonexistent0",
@@ -726,6 +734,7 @@ def test_the_fragment_reads_a_cdi_specification_in_both_formats(tmp_path: Path) 
     )
     assert second.devices == ("GPU-a",)
     assert second.missing == ("/nonexistent/b",)
+    assert replace(third, path=second.path) == second
 
 
 def test_a_disabled_cri_plugin_is_enabled_before_an_apply_is_recommended() -> None:
@@ -742,3 +751,194 @@ def test_a_disabled_cri_plugin_is_no_fault_where_no_kubelet_asks() -> None:
     observed = replace(GOOD, containerd=replace(CONTAINERD, disabled="cri", handlers=()))
     check = next(one for one in chain.evaluate(observed, chain.Wanted()) if one.name == "runtime")
     assert check.outcome != chain.FAILED, check
+
+
+PROVEN = ("driver", "libraries", "fabric", "device-nodes", "toolkit", "runtime", "cdi")
+TWINS = [
+    ({key: value for key, value in case[0].items() if key != "cuda"}, *case[1:])
+    for case in CASES
+    if case[1] in PROVEN and case[0].get("nvml") is not MIG
+]
+
+
+@pytest.mark.parametrize(("change", "link", "evidence", "remedy"), TWINS)
+def test_a_node_whose_tests_pass_is_never_failed_by_what_they_stand_for(
+    change: dict[str, object], link: str, evidence: str, remedy: str
+) -> None:
+    twin = replace(GOOD, **change)  # type: ignore[arg-type]
+    checks = chain.evaluate(twin)
+    assert chain.first_broken(checks) is None
+    note = checks[chain.LINKS.index(link)]
+    assert chain.is_note(note)
+    assert evidence in note.evidence
+    # By the record of that validation it is the same; damage since then is no note.
+    record = tuple((check.name, check.evidence) for check in checks)
+    assert chain.evaluate(replace(twin, recorded=record)) == checks
+    before = tuple((check.name, check.evidence) for check in chain.evaluate(GOOD))
+    since = chain.first_broken(chain.evaluate(replace(twin, recorded=before)))
+    assert since is not None
+    assert (since.name, since.remedy) == (link, remedy)
+    # Where the tests fail it is the cause.
+    failed = tuple(chain.CudaResult(uuid, False, 0.1, 999, "cuInit") for uuid in UUIDS)
+    bad = (chain.ContainerResult("containerd, handler nvidia", error="no such file"),)
+    cause = chain.first_broken(chain.evaluate(replace(twin, cuda=failed, containers=bad)))
+    assert cause is not None
+    assert (cause.name, cause.remedy) == (link, remedy)
+
+
+KNOWN = tuple(zip(UUIDS, ADDRESSES, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted", "missing"),
+    [
+        ({"pci": GOOD.pci[:1]}, chain.Wanted(), True),
+        ({"pci": GOOD.pci[:1]}, chain.Wanted(gpus=1), False),  # accepted
+        ({"pci": GOOD.pci[:1], "quarantine": Quarantine((Entry("GPU-b", "", "x", 9, 1, "y"),), 2)}, chain.Wanted(), False),
+        ({"pci": (GOOD.pci[0], replace(GOOD.pci[1], driver="vfio-pci"))}, chain.Wanted(), False),
+        # Another card in its slot, and the same card in another slot.
+        ({"nvml": replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], uuid="GPU-c")))}, chain.Wanted(), False),
+        ({"pci": (GOOD.pci[0], replace(GOOD.pci[1], address="0000:99:00.0"))}, chain.Wanted(), False),
+    ],
+)  # fmt: skip
+def test_a_gpu_of_the_last_good_validation_is_missed_until_somebody_accepts_it(
+    change: dict[str, object], wanted: chain.Wanted, missing: bool
+) -> None:
+    nvml = replace(NVML, gpus=NVML.gpus[:1]) if len(change.get("pci", UUIDS)) == 1 else NVML  # type: ignore[arg-type]
+    observed = replace(GOOD, known=KNOWN, **{"nvml": nvml, **change})  # type: ignore[arg-type]
+    check = chain.judge(observed, wanted)[0]
+    assert check.failed is missing
+    if missing:
+        assert check.evidence == f"GPU-b (0000:43:00.0) {remedies.GONE}"
+
+
+def test_seven_gpus_on_a_board_with_switches_are_named() -> None:
+    seven = tuple(replace(GOOD.pci[0], address=f"0000:0{n}:00.0") for n in range(7))
+    assert "8 GPUs, not 7" in chain.judge(replace(GOOD, pci=(*seven, SWITCH)))[0].evidence
+
+
+def test_a_display_card_without_the_driver_beside_gpus_is_no_loss() -> None:
+    card = chain_data.PciSeen("0000:65:00.0", "128b", "030000", "")
+    checks = chain.evaluate(replace(GOOD, pci=(*GOOD.pci, card)))
+    assert chain.first_broken(checks) is None
+    assert "0000:65:00.0" in checks[0].evidence
+    alone = replace(GOOD, pci=(card,), cuda=None, containers=None)
+    assert [one.address for one in alone.gpus] == ["0000:65:00.0"]
+    board = replace(GOOD.pci[1], driver="")
+    refused = broken(
+        replace(GOOD, pci=(GOOD.pci[0], board), nvml=replace(NVML, gpus=NVML.gpus[:1]))
+    )
+    assert (refused.name, refused.remedy) == ("libraries", remedies.REFUSED_BOARD)
+
+
+def test_a_gpu_that_others_use_is_neither_ok_nor_failed() -> None:
+    busy = chain.CudaResult("GPU-b", False, 0.1, 46, "cuCtxCreate", users=("4242 (python3)",))
+    one = chain.evaluate(replace(GOOD, cuda=(chain.CudaResult("GPU-a", True, 0.4), busy)))
+    assert chain.first_broken(one) is None
+    assert one[-1].outcome == "ok"
+    assert one[-1].evidence.endswith("GPU-b is in use by PID 4242 (python3): not tested")
+    every = chain.evaluate(replace(GOOD, cuda=(replace(busy, uuid="GPU-a"), busy)))
+    assert every[-1].outcome == "not applicable"
+    # A device that refuses and that nobody uses has failed.
+    assert chain.judge(replace(GOOD, cuda=(busy, replace(busy, users=()))))[-1].failed
+
+
+def test_where_a_container_of_the_operator_has_the_driver_nothing_is_to_be_installed() -> None:
+    nvml = NvmlFacts(error=12)
+    observed = replace(
+        GOOD, driver_root="/run/nvidia/driver", nvml=nvml, cuda=None, cuda_library=None
+    )
+    checks = {check.name: check for check in chain.evaluate(observed)}
+    assert chain.first_broken(tuple(checks.values())) is None
+    assert checks["libraries"].evidence == checks["cuda"].evidence
+    assert "/run/nvidia/driver" in checks["cuda"].evidence
+    handler = ("nvidia", "/usr/local/nvidia/toolkit/nvidia-container-runtime", True)
+    toolkit = replace(
+        GOOD, ctk=None, runtime_binary=None, containerd=replace(CONTAINERD, handlers=(handler,))
+    )
+    assert chain.judge(toolkit)[chain.LINKS.index("toolkit")].outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("programs", "default", "wanted", "name"),
+    [
+        ({"runc": "", "nvidia": "/usr/bin/nvidia-container-runtime"}, "runc", "auto", "nvidia"),
+        ({"nvidia-container-runtime": "/usr/bin/nvidia-container-runtime"}, "nvidia-container-runtime", "auto", "nvidia-container-runtime"),
+        ({"gpu": "/opt/nvidia-container-runtime", "nvidia": "/usr/bin/nvidia-container-runtime"}, "gpu", "auto", "gpu"),
+        ({"runc": "", "gpu": "/opt/nvidia-container-runtime.cdi"}, "runc", "auto", "gpu"),
+        ({"runc": ""}, "runc", "auto", ""),
+        ({"gpu": "/opt/nvidia-container-runtime"}, "gpu", "nvidia", ""),
+        ({"crun": "", "nvidia": ""}, "", "auto", "nvidia"),
+    ],
+)  # fmt: skip
+def test_the_handler_is_found_by_its_program(
+    programs: dict[str, str], default: str, wanted: str, name: str
+) -> None:
+    assert chain.gpu_handler(programs, default, chain.Wanted(handler=wanted)) == name
+
+
+CONTAINERD_2 = CriStatus("/c", "ok", name="containerd", version="v2.3.7", cdi=True, cdi_folders=("/etc/cdi", "/var/run/cdi"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "wanted", "outcomes"),
+    [
+        (CONTAINERD_2, chain.Wanted(), ("ok", "ok")),
+        (replace(CONTAINERD_2, cdi=False), chain.Wanted(), ("failed", "ok")),
+        (replace(CONTAINERD_2, cdi=False), chain.Wanted(cdi=True), ("failed", "failed")),
+        (replace(CONTAINERD_2, cdi_folders=("/opt/cdi",)), chain.Wanted(cdi=True), ("failed", "failed")),
+        (CONTAINERD_2, chain.Wanted(handler="nvidia"), ("failed", "ok")),
+    ],
+)  # fmt: skip
+def test_a_containerd_without_a_handler_is_judged_by_its_cdi(
+    status: CriStatus, wanted: chain.Wanted, outcomes: tuple[str, str]
+) -> None:
+    observed = replace(GOOD, containerd=replace(PLAIN, cri=status))
+    checks = {check.name: check.outcome for check in chain.judge(observed, wanted)}
+    assert (checks["runtime"], checks["cdi"]) == outcomes
+
+
+@pytest.mark.parametrize(
+    ("change", "runtime"),
+    [
+        ({"containerd": replace(CONTAINERD, active=False), "other_runtimes": ("podman",)}, ""),
+        ({"containerd": replace(CONTAINERD, active=False, enabled=True)}, "containerd"),
+        ({"containerd": replace(CONTAINERD, active=False), "registered": ("containerd",)}, "containerd"),
+        ({"containerd": replace(PLAIN, disabled="cri"), "endpoint": "/run/cri-dockerd.sock", "kubelet": True}, "docker"),
+        ({"containerd": PLAIN, "endpoint": "/var/run/crio/crio.sock"}, "crio"),
+        ({"containerd": PLAIN, "bundled": CriStatus("/run/k3s/containerd/containerd.sock", "ok")}, "bundled"),
+        ({"other_runtimes": ("dockerd",), "kubelet": True}, "containerd"),
+    ],
+)  # fmt: skip
+def test_the_runtime_that_is_used_is_judged(change: dict[str, object], runtime: str) -> None:
+    observed = replace(GOOD, **change)  # type: ignore[arg-type]
+    assert chain.serving(observed, chain.Wanted()) == runtime
+
+
+def test_a_handler_of_a_distribution_whose_program_is_gone_fails() -> None:
+    gone = CriHandler(
+        "nvidia", binary="/usr/local/nvidia/toolkit/nvidia-container-runtime", exists=False
+    )
+    observed = replace(
+        GOOD, containerd=None, bundled=replace(SERVES, handlers=(gone,)), containers=()
+    )
+    checks = {check.name: check for check in chain.evaluate(observed)}
+    assert (checks["runtime"].outcome, checks["runtime"].remedy) == (
+        "failed",
+        remedies.HANDLER_BINARY,
+    )
+    assert checks["container"].evidence.startswith(chain.NOT_VALIDATED)
+
+
+def test_a_gpu_in_mig_mode_without_devices_is_expected_in_no_container() -> None:
+    empty = replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], mig_current=True)))
+    assert container_checks.expected_gpus(replace(GOOD, nvml=empty)) == ("GPU-a",)
+
+
+def test_nvidia_uvm_is_loaded_by_the_first_program_unless_a_specification_names_it() -> None:
+    observed = replace(GOOD, majors=(("nvidia", 195),), cdi=())
+    check = chain.judge(observed)[chain.LINKS.index("device-nodes")]
+    assert (check.outcome, check.evidence.rpartition("; ")[2]) == (
+        "ok",
+        "the first CUDA program loads nvidia-uvm",
+    )

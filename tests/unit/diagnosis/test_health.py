@@ -24,7 +24,14 @@ GOOD = GpuHealth(
     nvlink_recoveries=0,
 )
 GPUS = tuple(
-    Gpu(n, f"GPU-{n}", f"0000:{n + 1:02x}:00.0", name="H100", remap_failed=False, health=GOOD)
+    Gpu(
+        n,
+        f"GPU-{n}",
+        f"0000:{n + 1:02x}:00.0",
+        name="A100-SXM4-80GB",
+        remap_failed=False,
+        health=GOOD,
+    )
     for n in range(3)
 )
 NVML = NvmlFacts(source="nvml", gpus=GPUS)
@@ -103,3 +110,26 @@ def test_xids_of_programs_are_no_finding_and_one_of_a_gpu_that_is_gone_is() -> N
 def test_health_travels_with_the_report() -> None:
     nvml = said(nvlinks_down=(3, 4))
     assert from_json(to_json(nvml)) == nvml
+
+
+def test_cards_with_bridges_are_not_compared_with_one_another() -> None:
+    bridged = replace(GPUS[0], name="NVIDIA H100 NVL", fabric_state="not supported")
+    down = replace(GOOD, nvlinks_down=tuple(range(18)))
+    nvml = replace(NVML, gpus=(bridged, replace(bridged, index=1, health=down)))
+    assert health.judge(nvml) == ()
+
+
+def test_a_kernel_that_ran_since_clears_an_xid_where_the_driver_reports_no_recovery_action() -> (
+    None
+):
+    silent = replace(GPUS[2], health=replace(GOOD, recovery_action=None))
+    nvml, xid = replace(NVML, gpus=(silent,)), Xid("0000:03:00", 119, 1, 5.0, "x")
+    (bad,) = health.judge(nvml, (xid,))
+    (fixed,) = health.judge(nvml, (xid,), {silent.uuid})
+    assert (bad.level, fixed.level) == ("failed", "warning")
+    # What the driver itself requests has the last word.
+    asked = replace(silent, health=replace(GOOD, recovery_action=1))
+    levels = {
+        one.level for one in health.judge(replace(nvml, gpus=(asked,)), (xid,), {silent.uuid})
+    }
+    assert levels == {"failed"}

@@ -169,8 +169,8 @@ def test_what_starts_at_boot_is_read_from_the_disk_and_not_from_what_systemd_rem
         ("/usr/bin/containerd --config /etc/containerd/config.toml", ""),
         ("/usr/local/bin/wrapped -c count", ""),
         ("/usr/bin/containerd -l debug --config /x/other.toml", "--config /x/other.toml config"),
-        ("/usr/bin/containerd --config=/x/other.toml", "no runtime handler nvidia"),
-        ("/usr/bin/containerd -c /x/other.toml", "no runtime handler nvidia"),
+        ("/usr/bin/containerd --config=/x/other.toml", "no runtime handler for GPUs"),
+        ("/usr/bin/containerd -c /x/other.toml", "no runtime handler for GPUs"),
     ],
 )
 def test_containerd_is_judged_by_the_file_that_its_service_names(

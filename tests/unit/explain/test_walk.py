@@ -25,9 +25,9 @@ def test_a_program_that_hangs_is_given_up_and_named(tmp_path: Path) -> None:
     assert "ended with 124" in found.broken.evidence
 
 
-def test_one_program_that_hangs_leaves_an_explanation_under_ten_seconds() -> None:
+def test_one_program_that_hangs_leaves_an_explanation_under_fifteen_seconds() -> None:
     """By the limits themselves: a second more is given to whoever does not heed a TERM."""
-    assert max(walk.NVML_S, walk.PROGRAM_S + 2, walk.script.SILENT_S) + 3 < 10
+    assert max(walk.NVML_S, walk.PROGRAM_S + 2, walk.script.SILENT_S) + 3 < 15
     assert f"timeout -k 1 ${{limit:-{walk.PROGRAM_S}}}" in walk.script.SCRIPT
 
 
