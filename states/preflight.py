@@ -97,6 +97,9 @@ class Observed:
     image: bool = False  # a root to be baked: no kernel, no init of its own
     systemd: bool = False
     python3: bool = False
+    old_python: str = (
+        ""  # version of python3 where it is older than 3.9, and no newer one is beside it
+    )
     kernel: str = ""
     kernel_modules: bool = False  # /lib/modules of the running kernel is there
     gpus: tuple[PciGpu, ...] = ()
@@ -107,6 +110,12 @@ class Observed:
     last_write_s: int = 0  # newest of the files that are only written in the present
     time_service: bool = False
     secure_boot: bool = False
+
+
+def _too_old(versions: list[str]) -> str:
+    """The version of python3, if it and all versions beside it are older than 3.9."""
+    numbers = [match for one in versions if (match := re.fullmatch(r"3\.(\d{1,2})", one))]
+    return "" if any(int(one[1]) >= 9 for one in numbers) or not numbers else versions[0]
 
 
 class PreflightPassed(State[Observed]):
@@ -179,6 +188,7 @@ class PreflightPassed(State[Observed]):
             image=facts.image,
             systemd=facts.systemd,
             python3=bool(facts.python3),
+            old_python=_too_old(keys.get("python", [])),
             kernel=facts.kernel,
             kernel_modules="modules" in keys or facts.container,
             gpus=() if facts.image else facts.gpus,
@@ -202,7 +212,6 @@ class PreflightPassed(State[Observed]):
         reasons = [
             *self._system(observed),
             *self._packages(observed),
-            *self._room(observed),
             *self._gpus(observed),
         ]
         return "; ".join(reasons) or None
@@ -258,7 +267,15 @@ class PreflightPassed(State[Observed]):
     def conflicts(
         self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
-        image = None if observed is None or self.absent else self._image(observed)
+        if observed is None or self.absent:
+            return
+        # Only what is installed needs room; a node that nothing changes is not refused for it.
+        for short in self._room(observed):
+            for name, state in policy.items():
+                installs = type(state).required_packages is not State.required_packages
+                if (installs or name in self.before) and not state.absent:
+                    yield Conflict(short, state=name, with_changes=True)
+        image = self._image(observed)
         driver = policy.get("driver")
         if image is None or driver is None or driver.absent:
             return
@@ -350,10 +367,15 @@ class PreflightPassed(State[Observed]):
             yield f"{observed.lock_holder} holds the package lock; installing waits up to 300 s for it"
         if observed.unmet and not observed.unsettled:
             yield f"left to the state that installs it: {', '.join(observed.unmet[:3])}"
+        yield from self._room(observed)
         if observed.left:
             yield f"half-configured, left to the state that owns it: {', '.join(observed.left)}"
         if not observed.python3:
             yield "python3 is not installed; the validator's CUDA test needs it"
+        elif observed.old_python:
+            yield (
+                f"python3 {observed.old_python}: the validator needs 3.9 or newer; install python39 or python311 beside it"
+            )
         if observed.secure_boot:
             yield (
                 "Secure Boot is on: only modules signed by a key enrolled in the firmware will load"

@@ -10,6 +10,8 @@ END
 for f in /run/systemd/timesync/synchronized /run/chrony/chronyd.pid /run/chronyd.pid /run/ntpd.pid /run/openntpd.pid; do
   [ -e "$f" ] && { echo ntp=1; break; }
 done
+p=$(readlink -f "$(command -v python3)"); echo "python=${p##*python}"
+for n in 3.14 3.13 3.12 3.11 3.10 3.9; do ! command -v python$n >/dev/null || { echo "python=$n"; break; }; done
 for f in $MARKERS; do [ ! -e "$f" ] || echo "marker=$f"; done
 for d in /etc /usr /var /boot; do [ ! -d $d ] || [ -w $d ] || echo "readonly=$d"; done
 set --; for d in /boot /usr /var; do [ -d $d ] && set -- "$@" $d; done

@@ -73,7 +73,7 @@ class Conflict:
         reason: what is wrong and the next move.
         state: name of the state that is refused; ``None`` for the one that reports it.
         warning: it is shown beside the changes, which are applied anyway.
-        with_changes: it counts only where the state changes something.
+        with_changes: it counts only where the state that is refused changes something.
     """
 
     reason: str

@@ -114,10 +114,25 @@ def _conflicts(
         with suppress(Exception):  # evaluated again with the state's own plan
             if (observed := observations.observed.get(name)) is not None:
                 for conflict in state.conflicts(here, facts, observed):
-                    if conflict.state not in (None, name) and not conflict.warning:
+                    later = conflict.warning or conflict.with_changes
+                    if conflict.state not in (None, name) and not later:
                         refused = (Outcome.REFUSED, conflict.reason)
                         ruled_out.setdefault(conflict.state, refused)
     return ruled_out
+
+
+def _refused_changes(
+    name: str, here: Mapping[str, AnyState], observations: Observations
+) -> str | None:
+    """Why other states refuse the changes of one."""
+    for other, state in here.items():
+        observed = observations.observed.get(other)
+        if other == name or observed is None:
+            continue
+        for conflict in state.conflicts(here, observations.view.facts, observed):
+            if conflict.state == name and conflict.with_changes and not conflict.warning:
+                return conflict.reason
+    return None
 
 
 def must_hold_first(state: AnyState, states: Sequence[AnyState]) -> tuple[str, ...]:
@@ -222,6 +237,8 @@ def _one(
                 plan = replace(plan, warnings=(*plan.warnings, conflict.reason))
             elif refusal is None and conflict.state in (None, name):
                 refusal = conflict.reason
+        if plan and refusal is None:
+            refusal = _refused_changes(name, here, observations)
         plan = replace(plan, changes=_labelled(state, plan))
         refused = refusal or plan.refusal or state.absent
         if plan and not refused and (observations.masked or observations.links):

@@ -462,3 +462,20 @@ def test_what_others_name_is_taken_away_with_them_or_not_at_all(
     assert outcomes(make.make([a, one("b")], observations(a="x", b="x")))["a"] == "refused"
     assert outcomes(make.make([a, b], observations(a="x", b="x")))["a"] == "would change"
     assert outcomes(make.make([a], observations(a=None))) == {"a": "unchanged"}
+
+
+class Full(FileState):
+    """Refuses the changes of another state."""
+
+    name: ClassVar[str] = "a"
+
+    def conflicts(self, policy: Any, facts: NodeFacts, observed: Seen | None) -> Iterator[Conflict]:
+        if observed is not None:
+            yield Conflict("no room", state="b", with_changes=True)
+
+
+@pytest.mark.parametrize(("text", "outcome"), [("x", "unchanged"), ("y", "refused")])
+def test_only_the_changes_of_a_state_are_refused_by_another(text: str, outcome: str) -> None:
+    results = make.make([Full(), one("b")], observations(a="x", b=text))
+    assert outcomes(results) == {"a": "unchanged", "b": outcome}
+    assert results["b"].reason == ("no room" if outcome == "refused" else "")

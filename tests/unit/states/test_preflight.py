@@ -20,7 +20,9 @@ from gpustate.formats.managed_images import IMAGES as KNOWN
 from gpustate.formats.managed_images import MARKERS, recognise
 from gpustate.plan import make
 from gpustate.plan.make import Observations
+from gpustate.states.driver import DriverInstalled
 from gpustate.states.preflight import Observed, PreflightPassed
+from gpustate.states.validator import NodeValidated
 from gpustate.testing import FakeNode
 
 STEPLESS = {"preflight": "it only looks and refuses"}
@@ -60,6 +62,14 @@ def refusal(state: PreflightPassed, one: FakeNode) -> str | None:
     return state.refuse(state.probe(one))
 
 
+def short_of_room(state: PreflightPassed, one: FakeNode) -> str | None:
+    """Why changes of the driver are refused."""
+    policy = {one.name: one for one in (state, DriverInstalled(branch=580), NodeValidated())}
+    found = list(state.conflicts(policy, facts(), state.probe(one)))
+    assert {(conflict.state, conflict.with_changes) for conflict in found} <= {("driver", True)}
+    return found[0].reason if found else None
+
+
 def test_a_good_node_is_neither_refused_nor_changed() -> None:
     state = PreflightPassed(gpus="8xH100")
     observed = state.probe(node())
@@ -83,8 +93,6 @@ def test_a_good_node_is_neither_refused_nor_changed() -> None:
         (GOOD + "readonly=/usr\n", None, "/usr cannot be written"),
         (GOOD.replace(str(NOW_S), "1000"), None, "the clock shows 1970-01-01"),
         (GOOD.replace(f"written={NOW_S - 90}", f"written={NOW_S + 999_999}"), None, "set the time"),
-        (GOOD.replace("50000", "2599"), None, "/boot, /usr, /var need 2600 MiB"),
-        (GOOD + "inodes=/var\n", None, "inodes"),
         (GOOD + "dpkg=error: parsing file\n", None, "dpkg cannot read its database (error: pars"),
         (GOOD + "apt=Unmet dependencies.\n", None, "apt cannot work here (Unmet dependencies.)"),
         (GOOD, facts(()), "no NVIDIA GPU on PCI"),
@@ -131,11 +139,35 @@ def test_what_anything_else_misses_is_named_in_the_refusal() -> None:
 def test_folders_on_filesystems_of_their_own_are_judged_alone() -> None:
     out = GOOD.replace("/boot 50000 /", "/boot 90 /boot").replace("/usr 50000", "/usr 2500")
     out = out.replace("/var 50000", "/var 2500")
-    assert refusal(PreflightPassed(), node(out)) == (
+    assert short_of_room(PreflightPassed(), node(out)) == (
         "/boot has 90 MiB free, and /boot need 100 MiB: free disk space (apt-get clean, remove "
         "old kernels)"
     )
-    assert refusal(PreflightPassed(boot_mib=90), node(out)) is None
+    assert short_of_room(PreflightPassed(boot_mib=90), node(out)) is None
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        (GOOD.replace("50000", "2599"), "/boot, /usr, /var need 2600 MiB"),
+        (GOOD + "inodes=/var\n", "inodes"),
+    ],
+)
+def test_only_changes_are_refused_for_want_of_room(out: str, said: str) -> None:
+    state = PreflightPassed()
+    assert said in (short_of_room(state, node(out)) or "")
+    assert refusal(state, node(out)) is None
+    assert said in " ".join(state.plan(state.probe(node(out))).notes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "old"),
+    [("python=3.6\n", True), ("python=3.6\npython=3.11\n", False), ("python=3.13\n", False)],
+)
+def test_a_python_that_is_too_old_for_the_validator_is_named(rows: str, old: bool) -> None:
+    state = PreflightPassed()
+    notes = state.plan(state.probe(node(GOOD + rows))).notes
+    assert any("python3 3.6: the validator needs 3.9" in note for note in notes) is old
 
 
 @pytest.mark.parametrize(
