@@ -25,6 +25,18 @@ def named(gpus: list[PciGpu]) -> str:
     )
 
 
+def _supported(gpus: tuple[PciGpu, ...], branch: int) -> tuple[PciGpu, ...]:
+    """GPUs without the display cards that a branch is too new for: the driver ignores these and serves the others."""
+    ended = [
+        (LAST_KEPLER, ("kepler",)),
+        (LAST_BEFORE_TURING, ("kepler", "maxwell", "pascal", "volta")),
+    ]
+    names = {name for last, group in ended if branch > last for name in group}
+    return tuple(
+        gpu for gpu in gpus if gpu.architecture not in names or not gpu.class_id.startswith("0300")
+    )
+
+
 def module_type(
     gpus: tuple[PciGpu, ...], branch: int, wanted: str
 ) -> tuple[str, None] | tuple[None, str]:
@@ -35,6 +47,7 @@ def module_type(
         branch: driver branch.
         wanted: auto, open or proprietary.
     """
+    gpus = _supported(gpus, branch) or gpus
     opens = [gpu for gpu in gpus if gpu.needs_open_modules]
     olds = [gpu for gpu in gpus if gpu.needs_proprietary_modules]
     keplers = [gpu for gpu in gpus if gpu.architecture == "kepler"]

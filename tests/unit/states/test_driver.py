@@ -2005,3 +2005,12 @@ def test_nothing_is_pinned_without_a_whole_set() -> None:
     assert DriverInstalled().pinned(node.probe_of(DriverInstalled())) == {}
     node.installed = {"libcuda1": "570.211.01-1"}
     assert DriverInstalled().pinned(node.probe_of(DriverInstalled())) == {}
+
+
+def test_an_old_display_card_beside_gpus_does_not_decide_the_modules() -> None:
+    card = PciGpu("0000:65:00.0", "128b", "030000", None)  # GT 710
+    gpu = PciGpu("0000:1b:00.0", "2330", "030200", None)
+    assert module_type((gpu, card), 580, "auto") == ("open", None)
+    assert module_type((card,), 580, "auto")[0] is None
+    compute = PciGpu("0000:65:00.0", "102d", "030200", None)  # K80
+    assert module_type((gpu, compute), 580, "auto")[0] is None
