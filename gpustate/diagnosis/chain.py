@@ -685,10 +685,15 @@ def _container(observed: ChainObservation, wanted: Wanted) -> Check:
     if failure is not None:
         return Check("container", FAILED, failure.evidence, failure.kind.remedy)
     if not observed.containers:
+        if not wanted.handler:
+            none = "no runtime handler is configured in the validator"
+            return Check("container", NOT_APPLICABLE, none)
         why = "no container could be started"
         if not (has_handler(observed, wanted) or observed.cdi):
             why = "no runtime is configured to give containers GPUs"
         found = f"{NOT_VALIDATED}: {why}"
+        if wanted.containers == "required":
+            return Check("container", FAILED, found, remedies.NO_HANDLER)
         return Check("container", NOT_APPLICABLE, found)
     return _ok("container", container_checks.summary(observed))
 
