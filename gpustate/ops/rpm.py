@@ -37,11 +37,13 @@ class RpmUpdate(Step):
         repository: its id.
         roll_back: files that are put back as they were before this run when it cannot be read, for a
             repository that does not work stops every other use of the package manager.
+        others: repositories that have never been read: so are these, as far as possible.
     """
 
     manager: str
     repository: str
     roll_back: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -68,6 +70,13 @@ class RpmUpdate(Step):
             )
         else:
             read = f"${{ZYPPER:-zypper}} -n refresh --force {name}"
+        if self.others:
+            # dnf takes what it has read as it is.
+            quick = "--setopt='*.skip_if_unavailable=1' --setopt=timeout=20 --setopt=retries=1"
+            more = f"rpm_dnf {quick} makecache"
+            if self.manager == "zypper":
+                more = f"${{ZYPPER:-zypper}} -n refresh {_words(self.others)}"
+            read = f"{{ {more} || echo 'not all could be read'; }} && {read}"
         back = f"roll_back {_words(self.roll_back)}\n" if self.roll_back else ""
         return (
             f"PM={self.manager}\nif rpm_wait && {read}; then effect read; exit 0; fi\n{back}exit 1"

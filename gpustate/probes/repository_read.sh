@@ -5,22 +5,17 @@
 unreadable() { preview_failed "the repository cannot be read: $(printf '%s\n' "$o" | grep -E "$1" | cut -c 1-400)"; }
 # A fresh node has not read its own sources either, and an apply begins with that.
 # shellcheck disable=SC2154 # set before, by the distribution
-if [ "$pm" = apt ] && [ -z "${ONLY_ADDED-}" ]; then
-  for f in $(apt-get update -q --print-uris 2>/dev/null | sed -n "s/^'[^']*' \([^ ]*\).*/\1/p"); do
+[ -n "${ONLY_ADDED-}" ] || case $pm in
+apt) for f in $(apt-get update -q --print-uris 2>/dev/null | sed -n "s/^'[^']*' \([^ ]*\).*/\1/p"); do
     [ ! -e "$T/lists/$f" ] && [ ! -e "$T/lists/${f%InRelease}Release" ] || continue
     o=$(timeout 100 apt-get update -q 2>&1) || unreadable '^(E|W): '
     break
-  done
-fi
-if [ -z "${ONLY_ADDED-}" ]; then
-  # shellcheck disable=SC2154 # set before, by the distribution
-  case $pm in
-  dnf) timeout -k 2 100 $DNF -y -q --setopt='*.metadata_expire=-1' --setopt='*.skip_if_unavailable=1' --setopt=retries=1 --setopt=timeout=15 makecache >/dev/null 2>&1 || : ;;
-  zypper) for i in $(sed -n 's/^\[\(.*\)\]$/\1/p' "$T"/repos/*.repo 2>/dev/null); do
-      [ -e "$T/cache/raw/$i" ] || timeout -k 2 60 $ZYPPER -n --no-gpg-checks refresh "$i" >/dev/null 2>&1 </dev/null || :
-    done ;;
-  esac
-fi
+  done ;;
+dnf) timeout -k 2 100 $DNF -y -q --setopt='*.metadata_expire=-1' --setopt='*.skip_if_unavailable=1' --setopt=retries=1 --setopt=timeout=15 makecache >/dev/null 2>&1 || : ;;
+zypper) for i in $(sed -n 's/^\[\(.*\)\]$/\1/p' "$T"/repos/*.repo 2>/dev/null); do
+    [ -e "$T/cache/raw/$i" ] || timeout -k 2 60 $ZYPPER -n --no-gpg-checks refresh "$i" >/dev/null 2>&1 </dev/null || :
+  done ;;
+esac
 for f in "$T"/new/*.sources; do
   [ -e "$f" ] || continue
   cp "$f" "$T/apt/sources.list.d/"

@@ -332,12 +332,7 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
         return _without_prebuilt(wanted, observed)
     if offered:
         return f"{manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
+    move = "add driver-repository to the policy, or fix its address there"
     if wanted.only_branch and any(one.by_branch for one in driverschemes.of(observed.os_id)):
-        return (
-            f"{manager} does not offer {what} at all; set a branch that the node's repositories have, or "
-            "choose one that has it in driver-repository"
-        )
-    return (
-        f"{manager} does not offer {what} at all; add driver-repository to the policy, or fix its "
-        "address there"
-    )
+        move = "set a branch that the node's repositories have, or choose one that has it in driver-repository"
+    return f"{manager} does not offer {what} at all; {move}"

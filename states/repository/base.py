@@ -503,9 +503,9 @@ class RepositoryState(RepositoryParameters):
                 for field in ("key_text", "fingerprints", "sources_text")
                 if field in plan.fields
             )
-            if observed.unread and not rpm.is_bundled(observed.where.uri):
-                yield rpm.read_if_possible(observed.manager, observed.unread)
-            yield rpm.read_lists(observed.manager, self.name, tuple(moved))
+            others = () if rpm.is_bundled(observed.where.uri) else observed.unread
+            name = f"gpustate-{self.name}"
+            yield ops.RpmUpdate(observed.manager, name, tuple(moved), others)
             yield ops.PutText(
                 self.stamp_path, self._stamp(observed.where, observed.manager), mode=0o600
             )

@@ -29,9 +29,7 @@ class Observed:
     foreign: tuple[str, ...]  # other sources of NVIDIA packages: file:line: address
     conflicts: tuple[str, ...]  # entries for the same address with another key
     cdroms: tuple[str, ...]  # enabled cdrom entries: apt may ask for a disc
-    unread: tuple[
-        str, ...
-    ]  # other repositories without package lists here: apt's files, ids of dnf and zypper
+    unread: tuple[str, ...]  # others without package lists here: files of apt's, ids of rpm's
     apt: bool
     where: Repository
     manager: str = "apt"

@@ -22,7 +22,6 @@ Sources:
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -255,25 +254,6 @@ def import_key(name: str, fingerprints: tuple[str, ...]) -> Step:
         shell.load("import_key", "gpustate.states.repository", **words),
         f"import the key of {name} into rpm's database",
         timeout=360,
-    )
-
-
-def read_lists(manager: str, name: str, written: tuple[str, ...]) -> Step:
-    return ops.RpmUpdate(manager, f"gpustate-{name}", written)
-
-
-def read_if_possible(manager: str, repositories: tuple[str, ...]) -> Step:
-    """Read the repodata of repositories, as far as it can be had; that of others is left as it is."""
-    names = " ".join(map(shlex.quote, repositories))
-    read = (
-        "rpm_dnf --setopt='*.skip_if_unavailable=1' --setopt=timeout=20 --setopt=retries=1 makecache"
-        if manager == "dnf"
-        else f"${{ZYPPER:-zypper}} -n refresh {names}"
-    )
-    return ops.Run(
-        f"rpm_wait && {read} || echo 'not all could be read'",
-        f"refresh the package lists of {', '.join(repositories)}, which have none",
-        timeout=600,
     )
 
 
