@@ -69,7 +69,8 @@ rpm_hold() { # hold|release names...: what is installed of them; others lose the
     *) for p in "$@"; do
         rpm -q "$p" >/dev/null 2>&1 || [ "$how" = release ] || continue
         if awk -v p="$p" '$1 == "solvable_name:" && $2 == p { f = 1 } END { exit !f }' /etc/zypp/locks 2>/dev/null; then
-          [ "$how" = hold ] || rpm_zypper_own removelock "$p"
+          # zypper leaves an empty file.
+          [ "$how" = hold ] || { rpm_zypper_own removelock "$p" && { [ -s /etc/zypp/locks ] || rm -f /etc/zypp/locks; }; }
         else
           [ "$how" = release ] || rpm_zypper_own addlock "$p"
         fi
