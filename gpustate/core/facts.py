@@ -155,7 +155,8 @@ class NodeFacts:
         version = self.os_version
         if self.os_id == "ubuntu":
             return "ubuntu" + version.replace(".", "")
-        return self.os_id + version.partition(".")[0]
+        # A rolling release has a date.
+        return self.os_id + ("" if self.os_id.endswith("tumbleweed") else version.partition(".")[0])
 
 
 _SCRIPT = shell.fill(shell.load("facts", "gpustate.core"), FAMILY=rpm.FAMILY)

@@ -46,13 +46,6 @@ OTHERS = [Rpm("lab-other", version, arch="noarch") for version in ("1.0-1", "2.0
 EPEL = [Rpm("dkms", "3.2.1-1", arch="noarch")]
 #: Amazon Linux's, which would replace the Fabric Manager of later drivers (release notes 2023.8.20250804).
 OBSOLETER = Rpm("nvidia-fabric-manager", "570.211.01-1", obsoletes=("nvidia-fabricmanager",))
-#: dnf's plugin as a package of the distribution's own: the files are those of the node's image, put aside.
-PLUGIN = Rpm(
-    "python3-dnf-plugin-versionlock",
-    "4.3.0-1",
-    arch="noarch",
-    more="%post\ncp -r /srv/versionlock/. /\n",
-)
 BASE = [rpmnodes.BASE, *OTHERS]
 V = f"3:{NEW}"
 FULL = f"{V}-1.el9"
@@ -454,15 +447,9 @@ def test_32_bit_copies_and_fabric_manager_move_with_the_set_through_both_layouts
 @of_group("minimal")
 def test_what_a_minimal_node_lacks_is_named_or_brought(trial: Trial) -> None:
     """Neither EPEL nor the plugin versionlock is there."""
-    files = trial.said(
-        "ls /etc/dnf/plugins/versionlock.* /usr/lib/python3*/*-packages/dnf-plugins/versionlock.py"
-    ).split()
-    assert len(files) >= 2
-    trial.node.run(
-        "rm /etc/yum.repos.d/epel.repo; rpm -e dkms; rm -rf /var/cache/dnf/*\n"
-        f"for f in {' '.join(files)}; do mkdir -p /srv/versionlock/${{f%/*}}; mv $f /srv/versionlock/$f; done"
-    )
-    trial.add("base", [PLUGIN])
+    rpmnodes.remove_plugin(trial.node)
+    trial.node.run("rm /etc/yum.repos.d/epel.repo; rpm -e dkms; rm -rf /var/cache/dnf/*")
+    trial.add("base", [rpmnodes.PLUGIN])
     wanted = f"version='{NEW}', precompiled=False"
     planned = str(trial.run("plan", wanted, status=5))
     assert "nothing provides dkms >= 3.1.8 needed by kmod-nvidia-open-dkms" in planned

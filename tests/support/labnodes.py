@@ -54,6 +54,13 @@ def first_ubuntu_only() -> pytest.MarkDecorator:
     return pytest.mark.parametrize("image", [own], scope="module")
 
 
+#: Every file of /etc that a person or a package may have, with its content.
+_FILES = (
+    "cd /etc; find . -type f ! -path './gpustate-lab/*' -exec sha256sum {} + | sort -k 2; "
+    "find . -type l -printf '%p -> %l\\n' | sort"
+)
+#: Written by programs at each change of packages or accounts.
+_CHANGING = re.compile(r"\./(ld\.so\.cache|.*-$|mtab|gshadow|group|passwd|shadow|\.pwd\.lock)")
 _numbers = itertools.count()
 #: systemd, dbus, logind and containerd of a node take eight of the kernel's 128; labs of several
 #: processes stand side by side.
@@ -68,6 +75,12 @@ def vendor_revision(image: str) -> str:
 def family(image: str) -> str:
     """``debian`` or ``ubuntu``."""
     return "ubuntu" if image.startswith("ubuntu") else "debian"
+
+
+def etc_files(node: Node) -> list[str]:
+    """Every file and link of /etc with its content, apart from those that all changes of packages write."""
+    lines = node.run(_FILES).stdout.splitlines()
+    return [line for line in lines if not _CHANGING.search(line)]
 
 
 def without_repositories(lab: Lab, folder: Path) -> Path:

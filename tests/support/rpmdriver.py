@@ -13,16 +13,18 @@ Sources, read on 2026-11-28:
 
 from __future__ import annotations
 
+import platform
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rpmcomponents import as_rpm
 from rpmworld import Rpm
 
 from gpustate.formats import kernelnames
 from gpustate.formats.rpm import with_epoch
-from gpustate_lab.sim import cuda_packages, driver_packages, node_packages
+from gpustate_lab.sim import component_rpms, cuda_packages, driver_packages, node_packages
 from gpustate_lab.sim.deb import Entry, Link, Package, Program
 from gpustate_lab.sim.native import Builder, run
 
@@ -36,6 +38,8 @@ CUDA = {
 #: A kernel as RHEL and as SUSE name theirs, and version and release of its packages.
 KERNELS = {
     "rocky": ("5.14.0-503.11.1.el9_5.x86_64", "5.14.0-503.11.1.el9_5"),
+    "rocky10": ("6.12.0-124.21.1.el10_1.x86_64", "6.12.0-124.21.1.el10_1"),
+    "amzn": ("6.12.58-82.121.amzn2023.x86_64", "6.12.58-82.121.amzn2023"),
     "sles": ("6.4.0-150600.23.65-default", "6.4.0-150600.23.65.1"),
 }
 #: As glibc's triggers on RHEL and SUSE do once libraries came or went.
@@ -107,6 +111,11 @@ class DriverRpms:
             self._rpm("nvidia-modprobe", full, files=self._files(version, ("nvidia-modprobe",))),
         ]
 
+    def _fabric(self, version: str) -> list[Rpm]:
+        """Fabric Manager and IMEX."""
+        packages = component_rpms.fabric((version,))
+        return [as_rpm(one, self.folder / "fabric") for one in packages if one.name != "nvlsm"]
+
     def _dkms(self, version: str, kind: str, module: str) -> tuple[dict[str, Entry], str]:
         """Sources for DKMS under a module's name, and what NVIDIA's packages run."""
         name = "nvidia-kernel-open-dkms" if kind == "open" else "nvidia-kernel-dkms"
@@ -137,7 +146,6 @@ class DriverRpms:
         libraries = ("nvidia-driver-common",) if common else ("libnvidia-ml", "libnvidia-cfg")
         needs = tuple(f"{name}(x86-64) = {full}" for name in libraries)
         gone = ("libnvidia-ml", "libnvidia-cfg") if common else ()
-        manager = "nvidia-fabricmanager" if int(version[:3]) >= 580 else "nvidia-fabric-manager"
         found = [
             self._rpm(
                 "nvidia-driver-cuda",
@@ -167,7 +175,7 @@ class DriverRpms:
             *(self._rpm(name, full) for name in libraries[1:]),
             *self.copies(version, dist),
             self._rpm("nvidia-driver-libs", full, needs[:1]),
-            self._rpm(manager, f"{version}-1"),
+            *self._fabric(version),
             self._rpm(
                 "nvidia-kmod-common",
                 full,
@@ -260,8 +268,12 @@ class DriverRpms:
                 files=self._files(version, ("firmware-nvidia-gsp",)),
             ),
             *self._daemons(version, full),
+            *self._fabric(version),
         ]
         for kind, o, other in (("open", "-open", ""), ("proprietary", "", "-open")):
+            if int(version[:3]) < 575:
+                found.append(self._kmp(version, kind, f"nvidia{o}-driver-{g}", other))
+                continue
             files, scripts = self._dkms(version, kind, "nvidia")
             found.append(
                 self._rpm(
@@ -274,6 +286,22 @@ class DriverRpms:
                 )
             )
         return found
+
+    def _kmp(self, version: str, kind: str, name: str, other: str) -> Rpm:
+        """NVIDIA's modules before 575: built for one kernel, and linked for others of its service pack."""
+        kernels = (KERNELS["sles"][0], platform.release())
+        files: dict[str, Entry] = {}
+        for kernel in kernels:
+            files |= self._modules(version, kind, kernel, "updates")
+        depmods = "\n".join(f"depmod {kernel} || :" for kernel in kernels)
+        return self._rpm(
+            f"{name}-kmp-default",
+            f"{version}_k6.4.0_150600.21-1",
+            (f"nvidia-common-{name[-3:]} = {version}",),
+            files=files,
+            scripts=_SIGNED.replace("depmod {k} || :", depmods),
+            conflicts=(f"nvidia{other}-driver-{name[-3:]}-kmp-default",),
+        )
 
     def signed(self, version: str, kernel: str) -> Rpm:
         """SUSE's signed modules of a driver, for a flavour of its kernel."""
@@ -320,14 +348,16 @@ class DriverRpms:
         release, version = KERNELS[distribution]
         scratch = self.folder / "kernel"
         image, headers = node_packages.kernel_packages(release, self.builder, scratch)
-        name = {"rocky": "kernel-core", "sles": "kernel-default"}[distribution]
-        devel = {"rocky": "kernel-devel", "sles": "kernel-default-devel"}[distribution]
+        name = {"amzn": "kernel6.12", "sles": "kernel-default"}.get(distribution, "kernel-core")
+        devel = {"rocky": "kernel-devel", "rocky10": "kernel-devel"}.get(
+            distribution, f"{name}-devel"
+        )
         more = f"%post\ndepmod {release} || :\n"
         found = [
             self._rpm(name, version, files=image.files, scripts=more),
             self._rpm(devel, version, files=headers.files),
         ]
-        if distribution == "rocky":
+        if name == "kernel-core":
             needs = (f"kernel-devel = {version}", f"kernel-core = {version}")
             found.append(self._rpm("kernel-devel-matched", version, needs))
         return found

@@ -25,9 +25,18 @@ from gpustate_lab.node import Node
 
 #: /etc/os-release of the distributions.
 RELEASES = {
-    "rocky": 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"\nNAME="Rocky Linux"\n',
+    "rocky": 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"\nNAME="Rocky Linux"\nPLATFORM_ID="platform:el9"\n',
+    "rocky10": 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="10.1"\nNAME="Rocky Linux"\nPLATFORM_ID="platform:el10"\n',
+    "amzn": 'ID="amzn"\nID_LIKE="fedora"\nVERSION_ID="2023"\nNAME="Amazon Linux"\nPLATFORM_ID="platform:al2023"\n',
     "sles": 'ID="sles"\nID_LIKE="suse"\nVERSION_ID="15.7"\nNAME="SLES"\n',
 }
+#: dnf's plugin as a package of the distribution's own: the files are those of the node's image, put aside.
+PLUGIN = Rpm(
+    "python3-dnf-plugin-versionlock",
+    "4.3.0-1",
+    arch="noarch",
+    more="%post\ncp -r /srv/versionlock/. /\n",
+)
 BASE = Rpm("bash", "5.1.8-9.el9", provides=("/bin/sh",))
 POLICY = """
 from gpustate import Policy
@@ -83,8 +92,10 @@ def _forget(home: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)
 
 
-def become(node: Node, distribution: str, repository: Repository) -> None:
-    """Let a node be of a distribution, with an empty base, and show it the repository as /srv/nvidia."""
+def become(
+    node: Node, distribution: str, repository: Repository, place: str = "srv/nvidia"
+) -> None:
+    """Let a node be of a distribution, with an empty base, and show it the repository below its root."""
     node.reset()
     root = node.root
     (root / "etc/os-release").unlink()
@@ -92,15 +103,27 @@ def become(node: Node, distribution: str, repository: Repository) -> None:
     # Debian's rpm has a database of each user's own unless it is told otherwise.
     (root / "etc/rpm").mkdir(exist_ok=True)
     (root / "etc/rpm/macros").write_text("%_dbpath /var/lib/rpm\n")
-    copy(node, repository)
+    copy(node, repository, place)
     bash = next(repository.folder.glob("bash-*.rpm")).name
-    node.run(["rpm", "-i", "--nosignature", f"/srv/nvidia/{bash}"])
+    node.run(["rpm", "-i", "--nosignature", f"/{place}/{bash}"])
+
+
+def remove_plugin(node: Node) -> None:
+    """Leave a node without dnf's plugin versionlock, as minimal ones are; :data:`PLUGIN` brings it."""
+    files = node.run(
+        "ls /etc/dnf/plugins/versionlock.* /usr/lib/python3*/*-packages/dnf-plugins/versionlock.py"
+    ).stdout.split()
+    assert len(files) >= 2
+    node.run(
+        f"for f in {' '.join(files)}; do mkdir -p /srv/versionlock/${{f%/*}}; mv $f /srv/versionlock/$f; done"
+    )
 
 
 def copy(node: Node, repository: Repository, place: str = "srv/nvidia") -> None:
     """Bring what is in the repository to the node."""
     target = node.root / place
     subprocess.run(["rm", "-rf", str(target)], check=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-r", str(repository.folder), str(target)], check=True)
 
 

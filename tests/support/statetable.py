@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpustate import registry
+from gpustate import presets, registry
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
 from gpustate.policies import load
@@ -132,6 +132,8 @@ def asked_for(text: str) -> set[str]:
         found |= {
             state.name for state in load(str(TOP / "docs/examples/clusterpolicy.yaml")).states
         }
+    if "preset: kubernetes-node" in text:
+        found |= {state.name for state in presets.kubernetes_node().states}
     return found
 
 
@@ -199,7 +201,7 @@ What such a root cannot show:
 | Ubuntu | its kernels, AppArmor profiles, snapd, netplan, cloud-init and shim; Ubuntu's patches to apt, DKMS and needrestart; the indexes of its archive (names and relations of drivers are compared with records, [lab.md](lab.md#nodes-that-answer-as-ubuntu)); on 22.04 and 26.04 a share of the tests; of 26.04 the driver's packages before branch 595 |
 | RHEL, Rocky, Alma | SELinux in enforcing mode and its policy for containers; dracut; BLS entries and grubby; kABI and weak-modules; crypto policies and FIPS; subscription-manager; glibc and systemd of EL 8 to 10; the metadata of real repositories and module streams |
 | SUSE | SUSEConnect; transactional-update and read-only roots; snapper's rollback; dracut; supported-module flags of SUSE's kernels; the metadata of real repositories |
-| Amazon Linux | no node at all, steps are tested against recorded answers: versioned repositories (`releasever`), packages of kernel6.12, kernel live patching, the repository `nvidia-release`, SELinux |
+| Amazon Linux | as RHEL; versioned repositories (`releasever`), kernel live patching, the repository `nvidia-release` |
 
 Every state keeps the contract of `tests/contract` as well: defaults, a probe that only reads, nothing to do where all is
 as desired, for `ensure: present` and `ensure: absent`.

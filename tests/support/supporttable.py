@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import distributions
 import statetable
 
 from gpustate import registry, support
@@ -17,6 +18,7 @@ from gpustate.support import Kind, Level, Support
 TOP = Path(__file__).parents[2]
 PAGES = (TOP / "README.md", TOP / "docs/support.md")
 _MARKED = re.compile(r"(?<=<!-- support: from gpustate/support.py -->\n).*?(?=<!-- end -->)", re.S)
+_MADE = re.compile(r"(?<=<!-- from tests/support/distributions.py -->\n).*?(?=<!-- end -->)", re.S)
 
 _LEVELS = {statetable.REAL_NODE: Level.REAL, statetable.SIMULATED: Level.SIMULATED}
 _NOTES = {Level.SIMULATED: "a program that answers as the runtime does"}
@@ -55,7 +57,7 @@ def written(text: str) -> str:
     page, count = _MARKED.subn(lambda _: f"\n{support.markdown(rows())}\n", text)
     if count != 1:
         raise ValueError("the marks of the table are not there once")
-    return page
+    return _MADE.sub(lambda _: f"\n{distributions.markdown()}\n", page)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def test_every_line_names_tests_that_are_there(row: Support) -> None:
     "row", [row for row in support.TABLE if row.kind is Kind.DISTRIBUTION], ids=lambda row: row.name
 )
 def test_the_level_of_a_distribution_is_what_its_tests_show(row: Support) -> None:
-    families = {"debian": "debian", "rocky": "rhel", "sles": "suse", "ubuntu": "ubuntu"}
+    families = {"amzn": "amazon", "rocky": "rhel", "sles": "suse", "ubuntu": "ubuntu"}
     for name in row.ids:
         os_id = name.rstrip("0123456789")
         for module in row.tests:

@@ -89,11 +89,12 @@ def _unit_scripts(unit: str, *, user: bool = False) -> dict[str, str]:
 
 def _relations(words: Iterable[str]) -> tuple[str, ...]:
     """Convert ``name (= 1)`` of Debian to ``name = 1``; packages of every Debian node are left out."""
-    rows = (re.sub(r" \(([<>=]+) ([^)]*)\)", r" \1 \2", word) for word in words)
+    rows = (re.sub(r" \((<|>|)\1?(=?) ([^)]*)\)", r" \1\2 \3", word) for word in words)
     return tuple(row for row in rows if row not in ("passwd", "libc6"))
 
 
-def _from_deb(package: Package, **changes: object) -> RpmPackage:
+def from_deb(package: Package, **changes: object) -> RpmPackage:
+    """The rpm package of a Debian package, without its scripts."""
     made = RpmPackage(
         name=package.name,
         version=package.version if "-" in package.version else f"{package.version}-1",
@@ -114,14 +115,14 @@ def dcgm() -> list[RpmPackage]:
         units = [Path(path).name for path in one.files if path.endswith(".service")]
         user = dcgm_packages.UNIT in units
         scripts = _unit_scripts(units[0], user=user) if units else {}
-        found.append(_from_deb(one, scripts=scripts))
+        found.append(from_deb(one, scripts=scripts))
     return found
 
 
-def fabric() -> list[RpmPackage]:
+def fabric(versions: Iterable[str] = DRIVERS) -> list[RpmPackage]:
     """Fabric Manager and IMEX of each driver, by the names of their time, and nvlsm."""
-    found = [_from_deb(driver_packages.subnet_manager())]
-    for version in DRIVERS:
+    found = [from_deb(driver_packages.subnet_manager())]
+    for version in versions:
         branch = int(version.partition(".")[0])
         manager = "nvidia-fabricmanager" if branch >= _FIRST_PLAIN else "nvidia-fabric-manager"
         imex = "nvidia-imex" if branch >= _FIRST_PLAIN else f"nvidia-imex-{branch}"
@@ -180,13 +181,13 @@ def gpudirect(folder: Path) -> list[RpmPackage]:
             scripts = _dkms_scripts("gdrdrv", version)
             # The real scriptlet would unload the module too; here the package ignores its users.
             found.append(
-                _from_deb(one, name="gdrcopy-kmod", version=f"{version}-1.el9dkms", scripts=scripts)
+                from_deb(one, name="gdrcopy-kmod", version=f"{version}-1.el9dkms", scripts=scripts)
             )
         elif one.name in ("libgdrapi", "gdrcopy-tests"):
             there = library.get(version, RpmPackage("gdrcopy", f"{version}-1.el9"))
             library[version] = replace(there, files={**there.files, **one.files})
         elif one.name == "nvidia-fs-dkms":
-            found.append(_from_deb(one, scripts=_dkms_scripts("nvidia-fs", version)))
+            found.append(from_deb(one, scripts=_dkms_scripts("nvidia-fs", version)))
             needs = (f"nvidia-fs-dkms = {version}-1",)
             found.append(RpmPackage("nvidia-fs", f"{version}-1", requires=needs))
         else:
@@ -206,8 +207,8 @@ def _ofed(one: Package, version: str) -> RpmPackage:
                 entry = entry.replace(f'"{_OFED_DKMS}"', f'"{kernel}"').replace(version, stream)
             files[path.replace(f"{_OFED_DKMS}-{version}", f"{kernel}-{stream}")] = entry
         scripts = _dkms_scripts(kernel, stream)
-        return _from_deb(one, name=f"{kernel}-dkms", version=full, files=files, scripts=scripts)
+        return from_deb(one, name=f"{kernel}-dkms", version=full, files=files, scripts=scripts)
     if one.name == "doca-ofed":
         needs = (f"mlnx-ofa_kernel-dkms = {full}", f"ofed-scripts = {version}-1")
-        return _from_deb(one, requires=needs)
-    return _from_deb(one)
+        return from_deb(one, requires=needs)
+    return from_deb(one)

@@ -65,6 +65,9 @@ NODE_KEY = "/usr/share/keyrings/gpustate-lab.asc"
 #: Folder of the stamps, each with the inputs of a complete part.
 STAMPS = "complete"
 
+#: First branch of NVIDIA's repository for a distribution that is younger than others (NVIDIA/cuda-repo-management#38,
+#: open since 2026-02; NVIDIA/cuda-samples#417: ubuntu2604 came in May 2026, after 595). A mirror may have the others.
+FIRST_BRANCH = {"debian13": 590, "ubuntu2604": 595}
 #: Folders of a distribution.
 _FOLDERS = ("cuda/repos/{}", "mirror/{}", "debian/{}", "ubuntu/{}", "esm/{}", "lab/{}")
 #: Name of the part with the toolkit's packages.
@@ -343,7 +346,9 @@ def _fill(part: _Part, suites: Sequence[str], kernels: tuple[str, str], key: Sig
     other_pool = _Pool(scratch / "other-pool")
     other_pool.build([*(one for some in offers["cuda"] for one in some), *others])
     for suite in suites:
-        vendor = [*offers["cuda"][suite in archives], *others]
+        drivers = offers["cuda"][suite in archives]
+        first = FIRST_BRANCH.get(suite, 0)
+        vendor = [*(one for one in drivers if int(one.version[:3]) >= first), *others]
         folder = root / f"cuda/repos/{suite}/x86_64"
         other_pool.publish(vendor, folder, "NVIDIA", "NVIDIA CUDA", key)
     for code, release in archives.items():
