@@ -28,6 +28,8 @@ from gpustate.formats.dpkg import Candidate, Package
 
 #: Package managers.
 MANAGERS = ("apt", "dnf", "zypper")
+#: The package with dnf's plugin versionlock.
+LOCKS = "python3-dnf-plugin-versionlock"
 #: sh: sets ``pm`` to one of them. What the distribution says of itself decides: dpkg and apt can be had on
 #: Fedora and its kin, dnf and rpm on Debian, and there they manage nothing.
 FAMILY = (

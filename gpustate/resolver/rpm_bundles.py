@@ -25,7 +25,7 @@ from gpustate.bundle.write import Selection
 from gpustate.core.facts import NodeFacts
 from gpustate.core.state import AnyState
 from gpustate.errors import RefusedError, UsageError
-from gpustate.formats import openpgp, rpmrepos
+from gpustate.formats import openpgp, rpm, rpmrepos
 from gpustate.resolver.bundle_roots import RequiredPackages, required_packages
 from gpustate.resolver.deb_bundles import (
     by_kind,
@@ -165,7 +165,9 @@ def select(case: RpmCase, read: RpmRead) -> Selection:
     ]
     world = Available(offers, pins)
     wants = _complete(required_packages(case.states, facts, world.versions, case.kernels), case)
-    builds = rpmclosure.resolve(world, wants.roots, case.nodes)
+    # A node without it gets it from the bundle alone.
+    plugin = tuple((rpm.LOCKS, "") for one in offers[BASE] if rpm.LOCKS in one.stanzas)[:1]
+    builds = rpmclosure.resolve(world, (*wants.roots, *plugin), case.nodes)
     date = max((one.date for rows in offers.values() for one in rows), default=0)
     return Selection(
         facts.distribution, facts.machine, case.kernels, package_names(wants), builds, date

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from gpustate.formats import driverset, nvreg, package_errors
+from gpustate.formats import driverset, nvreg, package_errors, rpm
 from gpustate.probes import shadowing_libraries
 from gpustate.states.driver import building, files
 from gpustate.states.driver.observed import Observed, plain_value, shown_as
@@ -31,7 +31,7 @@ WHY_DESKTOPS = (
     "driver; set a branch or version that it has for servers"
 )
 
-WHY_PLUGIN = "python3-dnf-plugin-versionlock is installed, which dnf holds packages with"
+WHY_PLUGIN = f"{rpm.LOCKS} is installed, which dnf holds packages with"
 
 WHY_OFFERED = "the repository has prebuilt modules for every bootable kernel: they are used"
 

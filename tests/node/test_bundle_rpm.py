@@ -75,7 +75,7 @@ class Site:
         kernel = rpms.kernel(distribution)
         drivers = rpms.rhel(DRIVER) if distribution == "rocky" else rpms.suse(DRIVER)
         for one, packages in (
-            (self.base, [rpmnodes.BASE, dkms, *tools, *kernel]),
+            (self.base, [rpmnodes.BASE, rpmnodes.PLUGIN, dkms, *tools, *kernel]),
             (self.driver, drivers),
             (self.toolkit, [Rpm(name, TOOLKIT) for name in TOOLKITS]),
         ):
@@ -120,6 +120,8 @@ class Trial:
         (image,) = site.base.folder.glob(f"{kernel}-[0-9]*.rpm")
         self.said(f"rm /boot/vmlinuz-*-lab; rpm -i --nosignature /srv/nvidia/{image.name}")
         self.said("rm -rf /srv/nvidia")
+        if self.dnf:
+            rpmnodes.remove_plugin(self.node)
         host = urlsplit(lab.repository_url).hostname or ""
         place = "etc/yum.repos.d" if self.dnf else "etc/zypp/repos.d"
         (self.node.root / place).mkdir(parents=True, exist_ok=True)

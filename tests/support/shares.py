@@ -44,6 +44,7 @@ BY_TURNS = frozenset(
         "test_container_link.py",
         "test_containerd_configurations.py",
         "test_daemon_reload.py",
+        "test_distributions.py",
         "test_debian_archive.py",
         "test_kill_points.py",
         "test_lab.py",

@@ -51,6 +51,7 @@ BASE = [
     Rpm("kernel-devel", DEVEL),
     Rpm("kernel-devel-matched", DEVEL, (f"kernel-devel = {DEVEL}",)),
     Rpm("nvidia-modprobe", "9:999-1"),
+    Rpm("python3-dnf-plugin-versionlock", "4.3.0-1", arch="noarch"),
 ]
 
 
@@ -113,7 +114,10 @@ def test_a_name_with_files_gets_driver_toolkit_and_what_they_need(
             f"{one.name} {FULL}" for one in DRIVER if one.name != "kmod-nvidia-latest-dkms"
         ),
         "toolkit-repository": ["dkms 0-1", *sorted(f"{one.name} 1.18.0-1" for one in TOOLKIT)],
-        "base": ["gcc 11-1", f"kernel-devel {DEVEL}", f"kernel-devel-matched {DEVEL}"],
+        "base": [
+            *("gcc 11-1", f"kernel-devel {DEVEL}", f"kernel-devel-matched {DEVEL}"),
+            "python3-dnf-plugin-versionlock 4.3.0-1",
+        ],
     }
     assert found.asked["kernels"] == (f"kernel-devel={DEVEL}", f"kernel-devel-matched={DEVEL}")
     assert found.asked["--package"] == ("gcc",)
