@@ -14,9 +14,9 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from gpustate.compat.versions import Version, parse
 from gpustate.errors import UsageError
@@ -27,45 +27,33 @@ Facts = Mapping[str, Value]
 
 #: GPU models by architecture, with the names of inventories and rules.
 MODELS: Mapping[str, tuple[str, ...]] = {
-    "kepler": ("K40", "K80"),
-    "maxwell": ("M10", "M40", "M60", "GTX980", "GTX980TI"),
-    "pascal": ("P4", "P40", "P100", "GTX1060", "GTX1070", "GTX1080", "GTX1080TI", "TITANXP"),
-    "volta": ("V100", "TITANV"),
-    "turing": (
-        *("T4", "T400", "T600", "T1000", "RTX4000", "RTX5000", "RTX6000", "RTX8000"),
-        *("GTX1650", "GTX1660", "GTX1660TI", "RTX2060", "RTX2070", "RTX2080", "RTX2080TI"),
-        "TITANRTX",
-    ),
-    "ampere": (
-        *("A2", "A10", "A10G", "A16", "A30", "A30X", "A40", "A100", "A100X", "A800"),
-        *("A4000", "A4500", "A5000", "A5500", "A6000"),
-        *("RTX3050", "RTX3060", "RTX3060TI", "RTX3070", "RTX3070TI"),
-        *("RTX3080", "RTX3080TI", "RTX3090", "RTX3090TI"),
-    ),
-    "ada": (
-        *("L2", "L4", "L20", "L40", "L40S", "L40G", "RTX6000ADA"),
-        *("RTX4060", "RTX4060TI", "RTX4070", "RTX4070TI", "RTX4080", "RTX4090", "RTX4090D"),
-    ),
-    "hopper": ("H20", "H100", "H200", "H800", "GH200"),
-    "blackwell": (
-        *("B200", "B300", "GB10", "GB200", "GB300"),
-        *("RTXPRO4500", "RTXPRO5000", "RTXPRO6000", "RTXPRO6000D"),
-        *("RTX5050", "RTX5060", "RTX5060TI", "RTX5070", "RTX5070TI"),
-        *("RTX5080", "RTX5090", "RTX5090D"),
-    ),
+    name: tuple(models.split())
+    for name, models in {
+        "kepler": "K40 K80",
+        "maxwell": "M10 M40 M60 GTX980 GTX980TI",
+        "pascal": "P4 P40 P100 GTX1060 GTX1070 GTX1080 GTX1080TI TITANXP",
+        "volta": "V100 TITANV",
+        "turing": "T4 T400 T600 T1000 RTX4000 RTX5000 RTX6000 RTX8000 GTX1650 GTX1660 GTX1660TI "
+        "RTX2060 RTX2070 RTX2080 RTX2080TI TITANRTX",
+        "ampere": "A2 A10 A10G A16 A30 A30X A40 A100 A100X A800 A4000 A4500 A5000 A5500 A6000 "
+        "RTX3050 RTX3060 RTX3060TI RTX3070 RTX3070TI RTX3080 RTX3080TI RTX3090 "
+        "RTX3090TI",
+        "ada": "L2 L4 L20 L40 L40S L40G RTX6000ADA RTX4060 RTX4060TI RTX4070 RTX4070TI "
+        "RTX4080 RTX4090 RTX4090D",
+        "hopper": "H20 H100 H200 H800 GH200",
+        "blackwell": "B200 B300 GB10 GB200 GB300 RTXPRO4500 RTXPRO5000 RTXPRO6000 RTXPRO6000D "
+        "RTX5050 RTX5060 RTX5060TI RTX5070 RTX5070TI RTX5080 RTX5090 RTX5090D",
+    }.items()
 }
 _ARCHITECTURE = {model: name for name, models in MODELS.items() for model in models}
 #: GeForce and TITAN cards; a Quadro RTX 4000 is not one.
 _GEFORCE = re.compile(r"GTX.*|TITAN.*|RTX[2-5]0[5-9]0(TI|D)?")
 #: MIG-capable GPUs.
-_MIG = frozenset(
-    (
-        *("A30", "A30X", "A100", "A100X", "A800"),
-        *("H20", "H100", "H200", "H800", "GH200"),
-        *("B200", "B300", "GB200", "GB300"),
-        *("RTXPRO4500", "RTXPRO5000", "RTXPRO6000", "RTXPRO6000D"),
-    )
+_DIVISIBLE = (
+    "A30 A30X A100 A100X A800 H20 H100 H200 H800 GH200 B200 B300 GB200 GB300 "
+    "RTXPRO4500 RTXPRO5000 RTXPRO6000 RTXPRO6000D"
 )
+_MIG = frozenset(_DIVISIBLE.split())
 _OTHER_NAMES = {
     **{"GRACEHOPPER": "GH200", "DGXSPARK": "GB10"},
     **{"RTXA6000": "A6000", "RTX6000D": "RTXPRO6000D"},
@@ -101,153 +89,123 @@ class Fact:
     aliases: tuple[str, ...] = ()
 
 
-def _version(name: str, meaning: str, where: str, numbers: int = 3, *aliases: str) -> Fact:
-    return Fact(name, "version", meaning, where, numbers, (), aliases)
+def _fact(row: str) -> Fact:
+    name, kind, meaning, where, *more = row.split(" | ")
+    kind, *words = kind.split()
+    aliases = tuple(" ".join(more).split())
+    numbers = int(words.pop()) if kind == "version" else 0
+    known = {"MODEL": tuple(_ARCHITECTURE), "ARCHITECTURE": tuple(MODELS)}
+    allowed = known.get(" ".join(words), tuple(words))
+    return Fact(name, cast("Kind", kind), meaning, where, numbers, allowed, aliases)
 
 
-def _words(name: str, meaning: str, where: str, words: Iterable[str] = (), *aliases: str) -> Fact:
-    return Fact(name, "words", meaning, where, 0, tuple(words), aliases)
-
-
-def _flag(name: str, meaning: str, where: str, *aliases: str) -> Fact:
-    return Fact(name, "flag", meaning, where, 0, (), aliases)
-
-
-def _number(name: str, meaning: str, where: str, *aliases: str) -> Fact:
-    return Fact(name, "number", meaning, where, 0, (), aliases)
-
-
-_POLICY, _GIVEN = "policy", "given by hand"
-_PACKAGE, _PROBE = "package on the node", "probe"
-
-_LIST = (
-    # The driver and its platform.
-    _version("driver", "desired driver, or its branch", _POLICY, 2, "driver_version", "branch"),
-    _words("module_type", "kernel modules", _POLICY, ("open", "proprietary"), "modules"),
-    _words("module_source", "source of kernel modules", _POLICY, ("dkms", "precompiled")),
-    _words("driver_from", "repository", _POLICY, ("vendor", "distribution", "container")),
-    _version("userland", "version of the driver's libraries", _GIVEN, 2, "libnvidia_ml"),
-    _version("driver_loaded", "version of the loaded module", _GIVEN, 2),
-    _version("kernel", "kernel release (uname -r)", _PROBE, 3, "kernel_version"),
-    _flag("kernel_auto_update", "unattended upgrades may install another kernel", _GIVEN),
-    _flag("kernel_headers", "kernel headers are installed", _GIVEN, "headers"),
-    _words("machine", "architecture of the CPU", _PROBE, ("x86_64", "aarch64")),
-    _words("os", "distribution, ID of os-release", _PROBE, (), "distribution", "distro"),
-    _version("os_version", "its version", _PROBE, 2, "release"),
-    _flag("gsp", "GSP firmware is in use (NVreg_EnableGpuFirmware)", _POLICY, "gsp_firmware"),
-    _flag("cdmm", "NVreg_CoherentGPUMemoryMode=driver", _POLICY),
-    _words("uvm_hmm", "HMM of nvidia-uvm", _POLICY, ("on", "off")),
-    _flag("drm_loaded", "nvidia_drm is loaded", _GIVEN),
-    _flag("nouveau_loaded", "nouveau or nova_core is loaded", _PROBE, "nouveau"),
-    # GPUs and the fabric between them.
-    _words("gpu", "GPU models, all of the node", _PROBE, _ARCHITECTURE, "gpus", "model"),
-    _words("arch", "architectures of the GPUs", "follows from gpu", MODELS, "architecture"),
-    _flag("geforce", "GeForce or TITAN cards are among the GPUs", "follows from gpu"),
-    _flag("mig_capable", "a MIG-capable GPU is among the GPUs", "follows from gpu"),
-    _words("fabric", "GPU interconnect", _PROBE, ("pcie", "nvswitch", "nvlink5", "mnnvl")),
-    _version("fabric_manager", "fabric manager", _PACKAGE, 2, "fabricmanager", "fm"),
-    _flag("fabric_manager_runs", "its service is enabled", _POLICY),
-    _version("nvlsm", "NVLink subnet manager", _PACKAGE),
-    _version("imex", "nvidia-imex", _PACKAGE, 2),
-    _flag("imex_runs", "nvidia-imex.service is enabled on the host", _POLICY),
-    _version("nscq", "libnvidia-nscq", _PACKAGE, 2),
-    _version("nvsdm", "libnvsdm", _PACKAGE, 2),
-    _flag("ib_umad", "modules ib_umad and mlx5_ib are available", _PROBE),
-    # CUDA, DCGM.
-    _version("cuda", "CUDA toolkit of applications", _GIVEN, 2, "cuda_toolkit"),
-    _flag("cuda_compat", "CUDA's forward compatibility package is used", _GIVEN),
-    _version("dcgm", "DCGM", _PACKAGE),
-    _number("dcgm_cuda", "CUDA major of DCGM's package", _PACKAGE),
-    _version(
-        "dcgm_exporter", "dcgm-exporter, the second version in its tag", _PACKAGE, 3, "exporter"
-    ),
-    # Container runtimes.
-    _version("toolkit", "NVIDIA Container Toolkit", _PACKAGE, 3, "container_toolkit", "ctk"),
-    _version("libnvidia_container", "libnvidia-container1 and -tools", _PACKAGE),
-    _words(
-        *("runtime_mode", "mode of nvidia-container-runtime", _POLICY),
-        ("auto", "legacy", "cdi", "jit-cdi", "csv"),
-    ),
-    _version("containerd", "containerd", _PACKAGE),
-    _number("containerd_config", "version of containerd's root configuration", _GIVEN),
-    _number("containerd_dropin", "version of the drop-in with the nvidia handler", _GIVEN),
-    _flag("containerd_imports", "its root configuration imports other files", _GIVEN),
-    _version("crio", "CRI-O", _PACKAGE, 3, "cri_o"),
-    _version("docker", "Docker Engine", _PACKAGE),
-    _version("podman", "Podman", _PACKAGE),
-    _flag(
-        *("nvidia_ctk_configures", "nvidia-ctk or the Operator writes the runtime's configuration"),
-        _POLICY,
-    ),
-    _flag("cdi", "CDI is used", _POLICY),
-    _flag("nri", "the toolkit's NRI plugin is used", _GIVEN),
-    _words("cgroup_driver", "of the kubelet", _GIVEN, ("systemd", "cgroupfs")),
-    _flag("user_namespaces", "pods with hostUsers: false", _GIVEN),
-    # Kubernetes.
-    _version("kubernetes", "Kubernetes", _GIVEN, 3, "k8s", "kubelet"),
-    _words(
-        *("kubernetes_flavour", "distribution of Kubernetes", _POLICY),
-        ("kubeadm", "k3s", "rke2", "k0s", "microk8s", "gke", "eks", "aks", "openshift", "nkp"),
-        "k8s_flavour",
-    ),
-    _version("openshift", "OpenShift", _GIVEN, 2),
-    _version("gpu_operator", "GPU Operator", _GIVEN, 3, "operator"),
-    _version("network_operator", "Network Operator", _GIVEN),
-    _version("device_plugin", "k8s-device-plugin", _GIVEN),
-    _words(
-        *("device_list_strategy", "how the device plugin names GPUs to the runtime", _GIVEN),
-        ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri"),
-    ),
-    _version("mig_manager", "MIG manager, nvidia-mig-parted", _GIVEN, 3, "mig_parted"),
-    _version("nfd", "Node Feature Discovery", _GIVEN),
-    _flag("gfd_feature_files", "GFD writes feature files, not NodeFeature objects", _GIVEN),
-    _number("nodes", "GPU nodes in the cluster", _GIVEN),
-    _flag("cluster_policy", "a ClusterPolicy exists", _GIVEN),
-    _flag("gpu_cluster", "a GPUCluster exists", _GIVEN),
-    _flag("host_driver", "the driver is on the host, not in a container", _GIVEN),
-    _version("kubevirt", "KubeVirt", _GIVEN),
-    _version("openshift_virtualization", "OpenShift Virtualization", _GIVEN),
-    _version("runai", "Run:ai", _GIVEN),
-    # Dynamic resource allocation.
-    _flag("dra", "the DRA driver is used", _GIVEN),
-    _flag("dra_gpus", "it allocates GPUs (resources.gpus.enabled)", _GIVEN),
-    _flag("compute_domains", "ComputeDomains are used", _GIVEN),
-    _flag("device_plugin_runs", "the device plugin runs on the node too", _GIVEN),
-    _words(
-        *("dra_gates", "enabled feature gates of the DRA driver", _GIVEN),
-        (
-            *("ConsumableShares", "DeviceMetadata", "DynamicMIG", "MPSSupport"),
-            *("NVMLDeviceHealthCheck", "PassthroughSupport", "TimeSlicingSettings"),
-            *("FabricManagerPartitioning", "HostManagedIMEXDaemon", "ComputeDomainCliques"),
-            *("CrashOnNVLinkFabricErrors", "IMEXDaemonsWithDNSNames"),
-        ),
-    ),
-    # MIG and other uses of GPUs.
-    _flag("mig", "GPUs are partitioned by MIG", _POLICY),
-    _flag("mig_mixed", "MIG devices and whole GPUs on one node", _POLICY),
-    _words("mig_strategy", "of device plugin and GFD", _GIVEN, ("none", "single", "mixed")),
-    _flag("vgpu", "NVIDIA vGPU, host or guest", _POLICY),
-    _version("vgpu_software", "vGPU software release", _GIVEN, 1),
-    _flag("vgpu_mdev", "vGPUs are mediated devices", _GIVEN),
-    _version("vgpu_device_manager", "vGPU device manager", _GIVEN),
-    _flag("passthrough", "GPUs are passed through to VMs", _GIVEN),
-    _version("kata", "Kata Containers", _GIVEN),
-    _flag("confidential", "Confidential Computing mode is on", _GIVEN, "cc"),
-    _flag("ppcie", "protected PCIe mode", _GIVEN),
-    _number("gpus_per_vm", "GPUs per VM", _GIVEN),
-    # Storage and network.
-    _flag("gds", "GPUDirect Storage is used", _POLICY),
-    _version("nvidia_fs", "nvidia-fs", _PACKAGE),
-    _version("gdrcopy", "GDRCopy", _PACKAGE, 2, "gdrdrv"),
-    _words("rdma", "GPUDirect RDMA mechanism", _POLICY, ("peermem", "dma-buf")),
-    _version("ofed", "MLNX_OFED or DOCA-OFED", _PACKAGE, 2, "mlnx_ofed", "doca_ofed"),
-    _words("ofed_kind", "the one that ofed is a version of", _GIVEN, ("mlnx", "doca")),
-    _flag("ofed_after_driver", "OFED was installed after the driver was built", _GIVEN),
-    # Security.
-    _flag("secure_boot", "Secure Boot is on", _PROBE),
-    _flag("signer_enrolled", "the module signing key is enrolled", _PROBE),
-    _words("selinux", "SELinux", _GIVEN, ("enforcing", "permissive", "disabled")),
-)
+#: Name, kind with the numbers of a complete version or the words, meaning, source, other names.
+_TABLE = """
+# The driver and its platform
+driver | version 2 | desired driver, or its branch | policy | driver_version branch
+module_type | words open proprietary | kernel modules | policy | modules
+module_source | words dkms precompiled | source of kernel modules | policy
+driver_from | words vendor distribution container | repository | policy
+userland | version 2 | version of the driver's libraries | given by hand | libnvidia_ml
+driver_loaded | version 2 | version of the loaded module | given by hand
+kernel | version 3 | kernel release (uname -r) | probe | kernel_version
+kernel_auto_update | flag | unattended upgrades may install another kernel | given by hand
+kernel_headers | flag | kernel headers are installed | given by hand | headers
+machine | words x86_64 aarch64 | architecture of the CPU | probe
+os | words | distribution, ID of os-release | probe | distribution distro
+os_version | version 2 | its version | probe | release
+gsp | flag | GSP firmware is in use (NVreg_EnableGpuFirmware) | policy | gsp_firmware
+cdmm | flag | NVreg_CoherentGPUMemoryMode=driver | policy
+uvm_hmm | words on off | HMM of nvidia-uvm | policy
+drm_loaded | flag | nvidia_drm is loaded | given by hand
+nouveau_loaded | flag | nouveau or nova_core is loaded | probe | nouveau
+# GPUs and the fabric between them
+gpu | words MODEL | GPU models, all of the node | probe | gpus model
+arch | words ARCHITECTURE | architectures of the GPUs | follows from gpu | architecture
+geforce | flag | GeForce or TITAN cards are among the GPUs | follows from gpu
+mig_capable | flag | a MIG-capable GPU is among the GPUs | follows from gpu
+fabric | words pcie nvswitch nvlink5 mnnvl | GPU interconnect | probe
+fabric_manager | version 2 | fabric manager | package on the node | fabricmanager fm
+fabric_manager_runs | flag | its service is enabled | policy
+nvlsm | version 3 | NVLink subnet manager | package on the node
+imex | version 2 | nvidia-imex | package on the node
+imex_runs | flag | nvidia-imex.service is enabled on the host | policy
+nscq | version 2 | libnvidia-nscq | package on the node
+nvsdm | version 2 | libnvsdm | package on the node
+ib_umad | flag | modules ib_umad and mlx5_ib are available | probe
+# CUDA, DCGM
+cuda | version 2 | CUDA toolkit of applications | given by hand | cuda_toolkit
+cuda_compat | flag | CUDA's forward compatibility package is used | given by hand
+dcgm | version 3 | DCGM | package on the node
+dcgm_cuda | number | CUDA major of DCGM's package | package on the node
+dcgm_exporter | version 3 | dcgm-exporter, the second version in its tag | package on the node | exporter
+# Container runtimes
+toolkit | version 3 | NVIDIA Container Toolkit | package on the node | container_toolkit ctk
+libnvidia_container | version 3 | libnvidia-container1 and -tools | package on the node
+runtime_mode | words auto legacy cdi jit-cdi csv | mode of nvidia-container-runtime | policy
+containerd | version 3 | containerd | package on the node
+containerd_config | number | version of containerd's root configuration | given by hand
+containerd_dropin | number | version of the drop-in with the nvidia handler | given by hand
+containerd_imports | flag | its root configuration imports other files | given by hand
+crio | version 3 | CRI-O | package on the node | cri_o
+docker | version 3 | Docker Engine | package on the node
+podman | version 3 | Podman | package on the node
+nvidia_ctk_configures | flag | nvidia-ctk or the Operator writes the runtime's configuration | policy
+cdi | flag | CDI is used | policy
+nri | flag | the toolkit's NRI plugin is used | given by hand
+cgroup_driver | words systemd cgroupfs | of the kubelet | given by hand
+user_namespaces | flag | pods with hostUsers: false | given by hand
+# Kubernetes
+kubernetes | version 3 | Kubernetes | given by hand | k8s kubelet
+kubernetes_flavour | words kubeadm k3s rke2 k0s microk8s gke eks aks openshift nkp | distribution of Kubernetes | policy | k8s_flavour
+openshift | version 2 | OpenShift | given by hand
+gpu_operator | version 3 | GPU Operator | given by hand | operator
+network_operator | version 3 | Network Operator | given by hand
+device_plugin | version 3 | k8s-device-plugin | given by hand
+device_list_strategy | words envvar volume-mounts cdi-annotations cdi-cri | how the device plugin names GPUs to the runtime | given by hand
+mig_manager | version 3 | MIG manager, nvidia-mig-parted | given by hand | mig_parted
+nfd | version 3 | Node Feature Discovery | given by hand
+gfd_feature_files | flag | GFD writes feature files, not NodeFeature objects | given by hand
+nodes | number | GPU nodes in the cluster | given by hand
+cluster_policy | flag | a ClusterPolicy exists | given by hand
+gpu_cluster | flag | a GPUCluster exists | given by hand
+host_driver | flag | the driver is on the host, not in a container | given by hand
+kubevirt | version 3 | KubeVirt | given by hand
+openshift_virtualization | version 3 | OpenShift Virtualization | given by hand
+runai | version 3 | Run:ai | given by hand
+# Dynamic resource allocation
+dra | flag | the DRA driver is used | given by hand
+dra_gpus | flag | it allocates GPUs (resources.gpus.enabled) | given by hand
+compute_domains | flag | ComputeDomains are used | given by hand
+device_plugin_runs | flag | the device plugin runs on the node too | given by hand
+dra_gates | words ConsumableShares DeviceMetadata DynamicMIG MPSSupport NVMLDeviceHealthCheck PassthroughSupport TimeSlicingSettings FabricManagerPartitioning HostManagedIMEXDaemon ComputeDomainCliques CrashOnNVLinkFabricErrors IMEXDaemonsWithDNSNames | enabled feature gates of the DRA driver | given by hand
+# MIG and other uses of GPUs
+mig | flag | GPUs are partitioned by MIG | policy
+mig_mixed | flag | MIG devices and whole GPUs on one node | policy
+mig_strategy | words none single mixed | of device plugin and GFD | given by hand
+vgpu | flag | NVIDIA vGPU, host or guest | policy
+vgpu_software | version 1 | vGPU software release | given by hand
+vgpu_mdev | flag | vGPUs are mediated devices | given by hand
+vgpu_device_manager | version 3 | vGPU device manager | given by hand
+passthrough | flag | GPUs are passed through to VMs | given by hand
+kata | version 3 | Kata Containers | given by hand
+confidential | flag | Confidential Computing mode is on | given by hand | cc
+ppcie | flag | protected PCIe mode | given by hand
+gpus_per_vm | number | GPUs per VM | given by hand
+# Storage and network
+gds | flag | GPUDirect Storage is used | policy
+nvidia_fs | version 3 | nvidia-fs | package on the node
+gdrcopy | version 2 | GDRCopy | package on the node | gdrdrv
+rdma | words peermem dma-buf | GPUDirect RDMA mechanism | policy
+ofed | version 2 | MLNX_OFED or DOCA-OFED | package on the node | mlnx_ofed doca_ofed
+ofed_kind | words mlnx doca | the one that ofed is a version of | given by hand
+ofed_after_driver | flag | OFED was installed after the driver was built | given by hand
+# Security
+secure_boot | flag | Secure Boot is on | probe
+signer_enrolled | flag | the module signing key is enrolled | probe
+selinux | words enforcing permissive disabled | SELinux | given by hand
+"""
+_LIST = tuple(_fact(row) for row in _TABLE.splitlines() if row and not row.startswith("#"))
 FACTS: Mapping[str, Fact] = {fact.name: fact for fact in _LIST}
 _NAMES: Mapping[str, Fact] = {
     **FACTS,
