@@ -7,6 +7,7 @@ from enum import Enum
 
 from gpustate import errors
 from gpustate.core.change import Disruption, Plan
+from gpustate.formats.foreign_secrets import scrub_texts
 from gpustate.formats.masking import mask, mask_data
 
 #: What becomes of services and pods that a change stops and starts again, beside the workloads that leave.
@@ -67,8 +68,8 @@ class StateResult:
         changes = tuple(
             replace(
                 change,
-                before=mask_data(change.before),
-                after=mask_data(change.after),
+                before=scrub_texts(change.before),
+                after=scrub_texts(change.after),
                 why=mask(change.why),
                 condition=mask(change.condition),
                 path=None if change.path is None else mask(change.path),
@@ -142,7 +143,7 @@ class NodeResult:
         """Take secrets out of everything that documents and people get."""
         self.reason = mask(self.reason)
         self.states = [result.masked() for result in self.states]
-        self.observed = mask_data(self.observed)
+        self.observed = scrub_texts(self.observed)
         self.facts = mask_data(self.facts)
         self.checks = mask_data(self.checks)
         self.notes = mask_data(self.notes)

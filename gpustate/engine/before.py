@@ -22,6 +22,7 @@ from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState, State
 from gpustate.errors import GpustateError
+from gpustate.formats.foreign_secrets import scrub_texts
 from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
 from gpustate.plan.make import Observations, SeenBy, observed_data
 
@@ -491,7 +492,7 @@ def differences(way: WayBack, observed: Mapping[str, object]) -> tuple[str, ...]
         if not isinstance(now, Mapping) or name in verified:
             continue
         for key in sorted(then.keys() & now.keys()):
-            was, is_ = then[key], now[key]
+            was, is_ = scrub_texts(then[key]), scrub_texts(now[key])
             if isinstance(was, Mapping) and isinstance(is_, Mapping):
                 # What a policy asks about decides which keys there are.
                 found += [

@@ -44,7 +44,8 @@ from gpustate.errors import (
     RefusedError,
     StepFailed,
 )
-from gpustate.formats.masking import mask, mask_data
+from gpustate.formats.foreign_secrets import scrub_texts
+from gpustate.formats.masking import mask
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.probes.gpu_clients import GpuClientsQuery
@@ -358,7 +359,7 @@ class Walk:
             reason = gate.stale(
                 name,
                 options.planned.get(name),
-                mask_data(self.result.observed),
+                scrub_texts(self.result.observed),
                 options.planned_at,
                 now=options.planned_now,
             )

@@ -18,7 +18,10 @@ MASK = "(secret)"
 
 _ADDRESS = re.compile(r"(?i)\b((?:https?|ftps?|mirror(?:\+https?)?|socks5h?)://)([^/@\s\"'<>?#]+)@")
 _NAMED = re.compile(
-    r"(?i)(password|passwd|passphrase|secret|token|api_?key|access_?key|private_?key|credentials?|webhook)$|(^|[._-])(pass|pw)$"
+    r"""(?ix) (?: pass(?:word|wd|phrase|code) | secret | token | credential | webhook | authorization | cookie
+    | (?:api|access|private|secret|account|shared|signing|encryption|auth) [._-]? key | client[_-]?key[_-]?data
+    | (?:^|[._-]) (?:signature|pass|pw|pwd|auth|sig|psk) | (?-i:[a-z](?:Pass|Pwd)) | ^x-[\w-]+-key
+    ) (?: s | [._-]? (?:data|base64|value|stdin) )? $"""
 )
 _LEAST = 4
 _DIGITS_LEAST = 8
@@ -173,41 +176,21 @@ def _masked_data(data: Any) -> Any:
     if isinstance(data, str):
         return mask(data)
     if isinstance(data, Mapping):
-        changed: dict[Any, Any] = {}
-        for key, value in data.items():
-            one = _masked_value(key, value)
-            if one is not value:
-                changed[key] = one
-        keys = _renamed(data)
-        if keys:
-            return {keys.get(key, key): changed.get(key, value) for key, value in data.items()}
-        return {**data, **changed} if changed else data
+        return {
+            _masked_key(key): value
+            if key in _STRUCTURE and isinstance(value, str)
+            else _masked_data(value)
+            for key, value in data.items()
+        }
     if isinstance(data, list | tuple):
-        row = [_masked_data(one) for one in data]
-        if all(new is old for new, old in zip(row, data, strict=True)):
-            return data
-        return tuple(row) if isinstance(data, tuple) else row
+        items = map(_masked_data, data)
+        return tuple(items) if isinstance(data, tuple) else list(items)
     return data
 
 
-def _masked_value(key: object, value: Any) -> Any:
-    if isinstance(value, str):
-        if key in _STRUCTURE:
-            return value
-        made = mask(value)
-        return value if made == value else made
-    return _masked_data(value)
-
-
-def _renamed(data: Mapping[Any, Any]) -> dict[Any, str]:
-    """Mask keys of mappings, which may be user values such as file names."""
-    found = {}
-    for key in data:
-        if isinstance(key, str) and (len(key) >= 8 or "@" in key):
-            made = mask(key)
-            if made != key:
-                found[key] = made
-    return found
+def _masked_key(key: Any) -> Any:
+    """Mask a key, which may be a user's value such as a file name."""
+    return mask(key) if isinstance(key, str) and (len(key) >= 8 or "@" in key) else key
 
 
 def _pattern() -> re.Pattern[str] | None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate import __version__
+from gpustate.formats.foreign_secrets import scrub, scrub_data
 from gpustate.formats.json_pages import dumps
 from gpustate.formats.masking import mask, mask_data
-from gpustate.reporting.scrub import scrub, scrub_data
 
 FORMAT = "gpustate.support-bundle/1"
 #: The folder in the archive.

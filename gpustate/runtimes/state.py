@@ -159,10 +159,6 @@ class RuntimeState(State[R], Generic[R]):
         """MAY: the runtime's effective configuration has a handler of this name."""
         return self.handler in observed.found.dump
 
-    def mask(self, text: str | None) -> str | None:
-        """MAY: a file's text as a plan shows it."""
-        return text
-
     def check_paths(self, observed: R) -> str | None:
         """MAY: why the files are not to be edited, before an edit is tried."""
         return None
@@ -348,9 +344,8 @@ class RuntimeState(State[R], Generic[R]):
             return Plan()
         found, cost = observed.found, self.cost(observed, edit)
         changes = [
-            Change("files", before, self.mask(text), cost, edit.why, path=path)
+            Change("files", found.files.get(path), text, cost, edit.why, path=path)
             for path, text in edit.files.items()
-            for before in (self.mask(found.files.get(path)),)
         ]
         if observed.lacks:
             changes.append(Change("lacks", list(observed.lacks), [], cost))

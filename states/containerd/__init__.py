@@ -50,7 +50,6 @@ from gpustate.states.containerd.reading import (
     elsewhere,
     imports,
     list_runtimes,
-    mask_secrets,
 )
 
 _NO_CRI = (
@@ -265,9 +264,6 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         if edit.files and (now := effective(found.dump)).default_runtime not in now.runtimes:
             return ""  # a default runtime that is not there comes with the edit
         return f"{observed.dead}; fix that in {found.started_with} first, and restart {self.unit}"
-
-    def mask(self, text: str | None) -> str | None:
-        return mask_secrets(text)
 
     # --- the daemon ------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from gpustate.states.containerd.query import SOCKET, Found
 
 _PATTERN = re.compile(r"/[A-Za-z0-9_./*?\[\]+@:-]+")
 _DISABLES = re.compile(r"(?m)^disabled_plugins = \[.*cri")
-_SECRET = re.compile(r"(?mi)^(\s*(?:password|auth|[a-z_-]*token|authorization)\s*=\s*).*$")
 
 
 def disabled_by(dump: str) -> str:
@@ -79,7 +78,3 @@ def dump_without_imports(found: Found) -> str:
     words = dump_arguments("/dev/stdin", text, found.version)
     line = " ".join(shlex.quote(word) for word in (found.program, *words))
     return f"printf %s {encoded} | base64 -d | timeout -k 2 20 {line}"
-
-
-def mask_secrets(text: str | None) -> str | None:
-    return None if text is None else _SECRET.sub(r'\1"(secret)"', text)

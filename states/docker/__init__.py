@@ -22,7 +22,6 @@ Sources:
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,8 +35,6 @@ from gpustate.ops.daemons import Daemon
 from gpustate.runtimes.facts import RuntimeObservation
 from gpustate.runtimes.state import RuntimeServiceState, ServiceName
 from gpustate.states.docker.query import OURS, DockerQuery, Found
-
-_SECRET = re.compile(r'(?i)("[^"]*(?:password|secret|token|proxy)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +191,6 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
 
     def originals(self, observed: Observed) -> Mapping[str, str | None]:
         return observed.found.originals if observed.ours else {}
-
-    def mask(self, text: str | None) -> str | None:
-        return None if text is None else _SECRET.sub(r'\1"(secret)"', text)
 
     def notes(self, observed: Observed, edit: Edit) -> Iterator[str]:
         if self.cost(observed, edit) is Disruption.DRAIN:

@@ -13,6 +13,8 @@ import pytest
 from goingback import rolled_back
 
 from gpustate import Disruption, PolicyError, ProbeError, ops
+from gpustate.core.encode import plain
+from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import build
 from gpustate.core.queries import Answer
 from gpustate.errors import RefusedError
@@ -419,11 +421,20 @@ def test_with_an_import_newer_than_the_root_the_root_alone_is_asked() -> None:
 
 
 def test_passwords_are_shown_in_no_plan() -> None:
-    secret = '[plugins."io.containerd.grpc.v1.cri".registry.configs."r".auth]\n  password = "pw"\n'
-    plan = plan_of(node_with(files={ROOT: DEBIAN + secret}))
-    texts = [change.before + change.after for change in plan.changes if change.field == "files"]
-    assert texts
-    assert all('"pw"' not in text and "(secret)" in text for text in texts)
+    registry = '[plugins."io.containerd.grpc.v1.cri".registry'
+    secret = f'{registry}.configs."r".auth]\n  password = "pw-1"\n{registry}.headers]\n  X-Any = ["pw-2"]\n'
+    node = node_with(files={ROOT: DEBIAN + secret})
+    state = ContainerdHandlerRegistered()
+    observed = state.probe(node)
+    result = NodeResult(
+        "gpu1",
+        states=[StateResult(state.name, Outcome.PENDING, state.plan(observed))],
+        observed={state.name: plain(observed)},
+    )
+    assert "pw-2" in str(result)
+    result.mask()
+    assert "pw-" not in str(result)
+    assert str(result).count("X-Any = [(secret)]") > 2, "before, after and what was observed"
 
 
 @pytest.mark.parametrize(

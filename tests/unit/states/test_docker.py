@@ -382,13 +382,6 @@ def test_whether_a_service_starts_at_boot_is_read_from_the_disk(
     assert row in done.stdout.splitlines()
 
 
-def test_passwords_are_shown_in_no_plan() -> None:
-    secret = '{"proxies": {"https-proxy": "http://u:pw@proxy"}}'
-    plan = plan_of(Node({PATH: secret}))
-    shown = [str(change.before) + str(change.after) for change in plan.changes]
-    assert all("pw@" not in text for text in shown)
-
-
 @pytest.mark.parametrize(
     "parameters",
     [
