@@ -116,28 +116,30 @@ def words(verb: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def commit(source: str) -> str:
-    """The commit of a policy's file, marked if the file differs from it; empty without git."""
+    """The commit of a policy's file, marked if the file differs from it; empty without git.
+
+    No program that the repository's configuration names is run: it may have come with an archive.
+    """
     path = Path(source)
     if not path.is_file():
         return ""
 
     def git(*words: str) -> str:
         done = subprocess.run(
-            ["git", "-C", str(path.parent), *words],
+            ["git", "-C", str(path.parent), "-c", "core.fsmonitor=false", *words],
             capture_output=True,
             text=True,
             errors="replace",
             timeout=5,
             check=True,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"},
         )
         return done.stdout.strip()
 
     try:
-        if not git("ls-files", "--", path.name):
-            return ""
         found = git("rev-parse", "--short=12", "HEAD")
-        changed = git("status", "--porcelain", "--", path.name)
+        written = git("rev-parse", "--verify", "--quiet", f"HEAD:./{path.name}")
+        changed = written != git("hash-object", "--no-filters", "--", path.name)
     except (OSError, subprocess.SubprocessError):
         return ""
     return f"{found} (with uncommitted changes)" if changed else found

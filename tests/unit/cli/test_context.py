@@ -117,6 +117,30 @@ def test_a_plan_names_inventory_limit_commit_and_person(
     assert PERSON in page
     (project / "policy.py").write_text((project / "policy.py").read_text() + "\n")
     assert context.commit(str(project / "policy.py")) == (f"{commit} (with uncommitted changes)")
+    (project / "other.py").write_text("")
+    assert context.commit(str(project / "other.py")) == "", "not in the repository"
+
+
+def test_no_program_of_a_policys_folder_runs(project: Path) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(project)]
+    policy = project / "policy.py"
+    policy.write_text("policy = 1\n")
+    (project / ".gitattributes").write_text("*.py filter=x diff=x\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+    ran = project / "ran"
+    for key in (
+        "core.fsmonitor",
+        "filter.x.clean",
+        "filter.x.smudge",
+        "core.pager",
+        "diff.x.textconv",
+    ):
+        subprocess.run([*git, "config", key, f"sh -c 'echo {key} >>{ran}; cat'"], check=True)
+    assert len(context.commit(str(policy))) == 12
+    policy.write_text(policy.read_text() + "\n")
+    assert context.commit(str(policy)).endswith("(with uncommitted changes)")
+    assert not ran.exists()
 
 
 def test_nodes_that_were_not_reached_stand_last_with_a_command_that_works(
