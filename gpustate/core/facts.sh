@@ -16,8 +16,9 @@ else
       b=; { read -r b <"$d/comm"; } 2>/dev/null || continue
       case $b in kubelet|kubelite|slurmd|k3s|k3s-server|k3s-agent|rke2) ;; *) continue ;; esac
       c=; { read -r c <"$d/cgroup"; } 2>/dev/null
-      # One in a pod is the pod's.
+      # One in a pod is the pod's, and a user may give any name to a process.
       case $c in *kubepods*) continue ;; esac
+      [ "$(stat -c %u "$d" 2>/dev/null)" = 0 ] || continue
       printf 'agent=%s\n' "${b%%-*}"
     done
     # One that is stopped: what it started still runs.

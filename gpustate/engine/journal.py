@@ -69,6 +69,8 @@ class Record:
             self.stopped = bool(entry.get("stopped"))
         elif kind == "died":
             self.died = True
+        elif kind == "waits":
+            return "", f"wait for process {entry.get('pid')} on the node, a step of an earlier run"
         return None
 
 

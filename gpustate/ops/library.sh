@@ -1,5 +1,6 @@
 # shellcheck shell=sh
 # Defines the journal, and how files are written, kept and restored. Reads G, R, LOCK, PROC and SYS.
+# shellcheck disable=SC3067 # -O: every sh of Linux knows it
 J=$R/journal; FAILED=; CUR=; SKIP=; : "${STEP:=0}"
 entry() { printf '%s\n' "$1" >>"$J" && sync "$J" || { echo "the journal $J cannot be written" >&2; exit 74; }; }
 # Seconds since 1970, in NOW: the clock is asked once, what has passed since then is told by the kernel.
@@ -87,8 +88,21 @@ left_folders() ( # path: the folders above it that were made for it go once they
 temporary() { # path: a name beside it for its next content; after a kill, sweep finds it by what is kept
   hash_of "$1"; t=${1%/*}/.gpustate.$H.${R##*/}; rm -f "$t" && ( umask 077; set -C; : >"$t" )
 }
+outlived() { # our own processes that run a step, as step begins it; not what only names one
+  for p in $(LC_ALL=C grep -las "^sh[^/]$G/runs/[^/]*/step\." /proc/[0-9]*/cmdline); do
+    p=${p%/cmdline}; [ ! -O "$p" ] || { echo "${p#/proc/}"; return; }
+  done
+}
 sweep() { # a program was killed before this one: let a step that outlived it end, remove what is half written
-  while grep -qas "$G/runs/[^/]*/step\." /proc/[0-9]*/cmdline; do sleep 0.5; done
+  n=0
+  while p=$(outlived) && [ -n "$p" ]; do
+    [ $n != 10 ] || entry '{"e":"waits","pid":'"$p"'}'
+    if [ $n -ge "${SWEEP_POLLS:-1800}" ]; then
+      echo "process $p, a step of an earlier run, still runs: wait for it or end it (ps -fp $p), then run again" >"$R/out.1"
+      ended 1 1; finish 0
+    fi
+    sleep 0.5; n=$((n + 1))
+  done
   for d in "$G"/runs/*/secrets; do [ ! -e "$d" ] || [ "${d%/secrets}" = "$R" ] || no_secrets "${d%/secrets}"; done
   for f in "$G"/originals/*.path; do
     [ -e "$f" ] || continue

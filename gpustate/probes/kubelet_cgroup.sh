@@ -5,7 +5,7 @@ kd=; ke=; kf=; kc=; kp=
 for kp in /etc/systemd/system/*.wants/kubelet.service; do [ ! -L "$kp" ] || echo kubelet=1; done
 for kp in /proc/[0-9]*/comm; do
   ks=; { read -r ks <"$kp"; } 2>/dev/null || :
-  [ "$ks" = kubelet ] || continue
+  [ "$ks" = kubelet ] && [ "$(stat -c %u "$kp" 2>/dev/null)" = 0 ] || continue
   echo kubelet=1; kp=${kp%/comm}; kn=
   for kw in $(tr '\0' '\n' <"$kp/cmdline"); do
     case $kn$kw in

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,31 @@ def test_recorded_output_is_read() -> None:
             PciGpu("0000:85:00.0", "22a3", "068000", None),
         ),
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="processes get other users, which takes root")
+@pytest.mark.parametrize(("user", "agents"), [("nobody", ()), ("", ("kubelet",))])
+def test_a_process_of_another_user_is_no_kubelet(user: str, agents: tuple[str, ...]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        program = shutil.copy(str(shutil.which("sleep")), f"{folder}/kubelet")
+        words = f"setpriv --reuid {user} {program} 60" if user else f"{program} 60"
+        script = FactsQuery().script().replace("/var/lib/kubelet ]", f"{folder} ]")
+        # In a namespace of its own: other processes of this machine do not count.
+        done = subprocess.run(
+            [
+                "unshare",
+                "--pid",
+                "--fork",
+                "--mount-proc",
+                "sh",
+                "-c",
+                f"{words} >&2 & sleep 0.5\n{script}",
+            ],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+    assert parse(done.stdout).agents == agents
 
 
 def test_gpus_and_switches_are_told_apart() -> None:

@@ -316,6 +316,44 @@ def test_a_program_waits_for_a_step_that_outlived_its_own_program(
     assert marks.read_text().split() == ["first", "second"]
 
 
+def test_a_program_waits_for_no_process_that_only_names_a_step(place: Place) -> None:
+    step = f"{place.state}/runs/x/step.1"
+    words = [
+        (["bash", "-c", f"exec -a {step} sleep 60"], None),
+        (["sh", "-c", "read -r l", step], None),
+    ]
+    if os.geteuid() == 0:
+        words.append((["bash", "-c", f"exec -a sh sleep 60 {step}"], "nobody"))
+    others = [
+        subprocess.Popen(argv, stdin=subprocess.PIPE, user=user, stderr=subprocess.DEVNULL)
+        for argv, user in words
+    ]
+    try:
+        assert statuses(place.run(one(ops.Run(":", "next")))) == [0]
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
+
+
+def test_a_program_waits_for_a_step_within_a_limit_and_names_it(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEP_POLLS", "12")
+    step = place.state / "runs/x/step.1"
+    step.parent.mkdir(parents=True)
+    step.write_text("read -r line\n")
+    other = subprocess.Popen(["sh", str(step)], stdin=subprocess.PIPE)
+    try:
+        journal = place.run(one(ops.Run(f"touch {tmp_path}/done", "next")))
+    finally:
+        other.communicate()
+    assert {"e": "waits", "pid": other.pid} in journal
+    assert statuses(journal) == [1]
+    assert f"process {other.pid}, a step" in base64.b64decode(str(journal[-2]["out"])).decode()
+    assert not (tmp_path / "done").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="files get another owner, which takes root")
 def test_a_file_with_a_mode_of_ours_becomes_ours_again(place: Place, tmp_path: Path) -> None:
     path = tmp_path / "a.conf"
