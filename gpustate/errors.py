@@ -132,3 +132,7 @@ class LabError(GpustateError):
 
 class ClusterError(GpustateError):
     """The API server of a cluster does not answer, or refuses a request."""
+
+
+class UnreleasedError(ClusterError):
+    """A node was changed and validated, and its scheduler could not be told: that is no reason to take it back."""

@@ -115,6 +115,7 @@ class NodeResult:
 
     ``checks``: those of the validator, if it has a record of ``validated_at`` (seconds since 1970).
     ``proceeds``: states were refused or failed, and an apply does what does not depend on them. ``moving``: the program of an earlier run was at work when the node was planned.
+    ``unreleased``: it is as it should be, and could not be returned to service.
     ``workloads``: names of those that an apply makes leave, and how they do.
     ``would_refuse``: its plan could be made, but an apply would not take the node out of service. ``deferred``: it has
     changes, and waits for its wave.
@@ -137,6 +138,7 @@ class NodeResult:
     proceeds: bool = False
     moving: bool = False
     would_refuse: bool = False
+    unreleased: bool = False
     deferred: bool = False
 
     def mask(self) -> None:

@@ -130,9 +130,15 @@ class FleetResult:
             codes += [errors.EXIT_REFUSED for node in self.nodes if node.would_refuse]
         if self.interrupted:
             codes.append(errors.EXIT_INTERRUPTED)
-        elif self.skipped or self.stopped:
+        elif (self.skipped or self.stopped) and not self._blocked:
             codes.append(errors.EXIT_STOPPED)
         return errors.worst_exit_code(codes)
+
+    @property
+    def _blocked(self) -> bool:
+        """No node could begin: why is the result, and that the others were left out follows from it."""
+        statuses = {node.status for node in self.nodes}
+        return bool(statuses) and statuses <= {NodeStatus.REFUSED, NodeStatus.LOCKED}
 
     def _compared(self, node: NodeResult) -> bool:
         """Drift was detected although an apply would be refused."""
@@ -373,14 +379,14 @@ def run(
         if resolved.node.connection.kind == "chroot":
             states = [*states, *(last(states, resolved.node) for last in request.last_in_image)]
         node = Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
-        if request.rollback_on_failure and node.status in rollback.FAILED:
+        if request.rollback_on_failure and rollback.is_due(node):
             back((resolved, states), node)
         return node
 
     result = FleetResult(run_id, applied=request.apply)
     by_name = {plan[0].node.name: plan for plan in plans}
     done = _in_turn(by_name, turns, request.forks, one, stop)
-    failed = [name for name, node in done.items() if node.status in rollback.FAILED]
+    failed = [name for name, node in done.items() if rollback.is_due(node)]
     if request.rollback_on_failure and failed and not stop():
         _with_failed(by_name, turns.returning(failed), done, failed[0], request.forks, back)
     result.stopped = turns.stopped

@@ -23,6 +23,11 @@ FAILED = (NodeStatus.FAILED, NodeStatus.ROLLED_BACK)
 SUFFIX = "-back"
 
 
+def is_due(node: NodeResult) -> bool:
+    """Whether a node goes back by itself: its change failed, not its return to service."""
+    return node.status in FAILED and not node.unreleased
+
+
 def roll_back(
     plan: tuple[Resolved, Sequence[AnyState]],
     result: NodeResult,

@@ -43,6 +43,7 @@ from gpustate.errors import (
     ProbeError,
     RefusedError,
     StepFailed,
+    UnreleasedError,
 )
 from gpustate.formats.foreign_secrets import scrub_texts
 from gpustate.formats.masking import mask
@@ -150,6 +151,9 @@ class Walk:
             self._walk()
         except ConnectionFailed as error:
             self._end(NodeStatus.UNREACHABLE, str(error))
+        except UnreleasedError as error:
+            self._end(NodeStatus.FAILED, str(error))
+            self.result.unreleased = True
         except LockHeld as error:
             self._end(NodeStatus.LOCKED, str(error))
         except RefusedError as error:

@@ -19,7 +19,7 @@ from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import RESTARTED
 from gpustate.engine.maintenance import STAYS_OUT, Preview, Subject
-from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError
+from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError, UnreleasedError
 from gpustate.formats.masking import mask
 from gpustate.formats.words import shorten
 from gpustate.rollout.access import Accesses
@@ -320,10 +320,13 @@ class ScheduledMaintenance:
             others = self._refresh(subject, say)
         except GpustateError as error:
             notes = self._leave(subject, recorded=str(error))
-            raise NotRefreshedError("; ".join((str(error), *notes))) from error
+            wrong = isinstance(error, NotRefreshedError)
+            kind = NotRefreshedError if wrong else UnreleasedError
+            raise kind("; ".join((str(error), *notes))) from error
         notes, stuck = self._release(subject, say)
         if stuck:
-            raise ClusterError("; ".join((*stuck, *notes)))
+            wrong = any("was not released" not in one for one in stuck)
+            raise (ClusterError if wrong else UnreleasedError)("; ".join((*stuck, *notes)))
         members = {note.partition(STAYS_OUT)[0] for note in notes}
         left = self._leftovers(subject, say)
         more = (one for one in left if one.partition(STAYS_OUT)[0] not in members)

@@ -30,7 +30,7 @@ from gpustate.engine.kept import KeptPackagesQuery
 from gpustate.engine.maintenance import NO_MAINTENANCE, STAYS_OUT, Subject, out_of_service
 from gpustate.engine.probing import query_node
 from gpustate.engine.reconnect import Link
-from gpustate.errors import GraphError, RefusedError, StepFailed
+from gpustate.errors import GraphError, RefusedError, StepFailed, UnreleasedError
 from gpustate.formats import masking
 from gpustate.plan.make import Observations
 from gpustate.registry import get
@@ -481,6 +481,20 @@ def test_a_node_on_which_nothing_of_the_change_began_is_released(node: Node) -> 
     assert node.records() == ()
     assert (row.status, holding.held, out_of_service(row)) == (NodeStatus.ROLLED_BACK, False, ())
     assert row.reason.startswith("the disk is full; rolled back")
+
+
+def test_a_node_that_cannot_be_returned_to_service_keeps_its_change(node: Node) -> None:
+    class Away(Holding):
+        def end(self, subject: Subject, failed: str, say: Any) -> tuple[str, ...]:
+            raise UnreleasedError("the API server does not answer; here stays out of service")
+
+    state = First(path=node.path("a"), text="one")
+    result = node.apply(state, rollback_on_failure=True, maintenance=Away())
+    (row,) = result.nodes
+    assert (row.status, result.exit_code) == (NodeStatus.FAILED, 1)
+    assert "does not answer" in row.reason
+    assert "rolled back" not in row.reason
+    assert len(node.records()) == 1, "there was no second run"
 
 
 def test_a_rollback_that_is_refused_says_that_the_node_stays_out_of_service(node: Node) -> None:

@@ -53,6 +53,24 @@ class Refuses:
         return Preview(("apply would refuse: cordoned by bob",), refused=True)
 
 
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        ((NodeStatus.REFUSED,), errors.EXIT_REFUSED),
+        ((NodeStatus.LOCKED,), errors.EXIT_LOCKED),
+        ((NodeStatus.REFUSED, NodeStatus.LOCKED), errors.EXIT_REFUSED),
+        ((NodeStatus.REFUSED, NodeStatus.OK), errors.EXIT_STOPPED),
+        ((NodeStatus.REFUSED, NodeStatus.UNREACHABLE), errors.EXIT_STOPPED),
+        ((), errors.EXIT_STOPPED),
+    ],
+)
+def test_a_run_in_which_no_node_could_begin_says_why_by_its_exit_code(
+    statuses: tuple[NodeStatus, ...], code: int
+) -> None:
+    nodes = [NodeResult(str(at), status) for at, status in enumerate(statuses)]
+    assert fleet.FleetResult("r", nodes, ["others"], "failed nodes: 1").exit_code == code
+
+
 def test_a_plan_exits_as_its_apply_where_a_node_cannot_be_taken_out_of_service(
     run: Runner, tmp_path: Path
 ) -> None:

@@ -12,7 +12,14 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts, PciGpu
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Preview, Subject
-from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError, UsageError
+from gpustate.errors import (
+    ClusterError,
+    GpustateError,
+    LockHeld,
+    RefusedError,
+    UnreleasedError,
+    UsageError,
+)
 from gpustate.formats import masking
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
@@ -550,12 +557,22 @@ def test_a_return_to_service_during_the_change_is_told() -> None:
     assert scheduler.calls[-1] == "release"
 
 
+@pytest.mark.parametrize("call", ["refresh", "note"])
+def test_a_scheduler_that_is_away_when_a_node_is_ready_is_no_fault_of_the_node(call: str) -> None:
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    scheduler.fails = {call: ClusterError("does not answer")}
+    with pytest.raises(UnreleasedError, match="does not answer"):
+        found.end(subject(), "", said)
+
+
 def test_a_node_that_cannot_be_released_is_a_failure() -> None:
     scheduler = FakeScheduler(fails={"release": ClusterError("does not answer")})
     found = maintenance(Kubernetes=scheduler)
     found.begin(subject(), said, never)
     with pytest.raises(
-        ClusterError,
+        UnreleasedError,
         match=r"n1 stays out of service: it was not released: does not answer; run gpustate",
     ):
         found.end(subject(), "", said)
