@@ -30,5 +30,7 @@ OF_DRIVER = (
     "nvidia-imex.service",
     "nvidia-fabricmanager.service",
 )
+#: gpustate's own validation at boot: a run validates itself, so it stops this one and does not start it again.
+VALIDATION = "gpustate-validate.service"
 #: All of them, in this order.
 STOPPABLE = (*MONITORS, "nvidia-mps.service", *OF_DRIVER)

@@ -51,6 +51,17 @@ class DaemonReload(Step):
         return "systemd_reload"
 
 
+#: Where somebody has asked for an alias that was not there yet, systemd has a unit of that name. At its next reload it
+#: joins both, and may keep the state of that one: so it is to reload before the unit runs.
+_ENABLE = r"""systemctl --no-reload enable "$u"
+if ! systemctl is-active --quiet "$u"; then
+  for a in $(sed -n 's/^Alias=//p' "$(systemctl show -p FragmentPath --value "$u")" 2>/dev/null); do
+    [ "$(systemctl show -p Id --value "$a")" = "$u" ] || { systemctl daemon-reload; break; }
+  done
+fi
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class EnableUnit(Step):
     """Enable a unit for boot, and start it now unless told otherwise. Makes no daemon-reload."""
@@ -83,8 +94,8 @@ class EnableUnit(Step):
         return journal_command(self.unit)
 
     def script(self) -> str:
-        start = f"\nsystemctl start {_q(self.unit)}" if self.now else ""
-        return f"systemctl --no-reload enable {_q(self.unit)}{start}\neffect enabled"
+        start = f"systemctl start {_q(self.unit)}\n" if self.now else ""
+        return f"u={_q(self.unit)}\n{_ENABLE}{start}effect enabled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
+from gpustate.formats import gpu_services
 from gpustate.formats.numbers import whole
 
 
@@ -63,7 +64,7 @@ _CAP = re.compile(r"(\d+) gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access")
 
 @dataclass(frozen=True, slots=True)
 class GpuClientsQuery(Query[tuple[Holder, ...]]):
-    """Who has which part of which GPU open; only worth asking when something is to be removed."""
+    """Who has which part of which GPU open, but for gpustate's own validation; only worth asking when something is to be removed."""
 
     def script(self) -> str:
         return _HOLDERS
@@ -77,6 +78,7 @@ class GpuClientsQuery(Query[tuple[Holder, ...]]):
                 caps[int(match[1])] = (int(match[2]), int(match[3]), int(match[4] or -1))
             elif key == "holder":
                 found += _holder(value, caps)
+        found = [one for one in found if one.unit != gpu_services.VALIDATION]
         return tuple(sorted(found, key=lambda holder: holder.pid))
 
     def placeholder(self) -> tuple[Holder, ...]:

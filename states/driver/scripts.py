@@ -185,6 +185,7 @@ _SERVICES = shell.load("stopped_with", "gpustate.probes") + shell.load(
     LEFT=LEFT_PATH,
     SERVICES=" ".join(SERVICES),
     OWN_SERVICES=" ".join(OWN_SERVICES),
+    VALIDATION=gpu_services.VALIDATION,
 )
 _UNLOAD = _SERVICES + shell.load(
     "unload", _HERE, IN_USE=IN_USE_PATH, UNLOAD_ORDER=" ".join(UNLOAD_ORDER)

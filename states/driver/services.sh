@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Defines running_services, note_services, stop_services, start_services, leave_services and start_left. Services are recorded before
 # they are stopped, in the order to start them in, so that a run after a kill can start them: those that systemd stops along with them
-# last. Without a driver they stay stopped, and the next installation starts them. Reads STOPPED and LEFT (files), SERVICES and
+# last. Our validation at boot is stopped for good. Without a driver they stay stopped, and the next installation starts them. Reads STOPPED and LEFT (files), SERVICES and
 # OWN_SERVICES; calls stopped_with and module_loaded.
 running_services() {
   l=; a=; for u in $SERVICES; do if systemctl is-active -q "$u"; then l="$u
@@ -17,6 +17,7 @@ note_services() {
 }
 stop_services() {
   note_services
+  systemctl stop "$VALIDATION" 2>/dev/null || :
   for u in $SERVICES; do ! systemctl is-active -q "$u" || systemctl stop "$u"; done
 }
 start_service() { systemctl reset-failed "$1" 2>/dev/null || :; systemctl start "$1" || echo "still stopped: $1"; }

@@ -8,9 +8,16 @@ holders() {
     printf '%s|%s|%s\n' "${p#/proc/}" "$c" "${g##*/}"
   done
 }
+# What systemd has lost of a service that may be stopped is in the service's cgroup still.
+end_leftovers() {
+  n=0; for h in $(holders); do
+    u=${h##*|}; case " $SERVICES " in *" $u "*) systemctl is-active -q "$u" || { kill "${h%%|*}" && n=20; } ;; esac
+  done
+  while [ $n -gt 0 ] && [ -n "$(holders)" ]; do sleep 0.5; n=$((n - 1)); done
+}
 busy() { mkdir -p /run/gpustate; echo "$1" >"$IN_USE"; start_services; fail "$1"; }
 unload_modules() {
-  [ ! -d /run/systemd/system ] || stop_services
+  [ ! -d /run/systemd/system ] || { stop_services; end_leftovers; }
   h=$(holders); [ -z "$h" ] || { start_services; fail "the GPUs are in use by" $h; }
   was=; for m in $UNLOAD_ORDER; do
     module_loaded "$m" || continue; was="$was $m"

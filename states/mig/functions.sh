@@ -18,6 +18,7 @@ $l"; a="$a $u"; }; done
     # shellcheck disable=SC2086 # split into words on purpose
     folder "$D"; { printf '%s' "$l"; [ -z "$a" ] || stopped_with $a; } >"$D/stopped.new"; sync "$D/stopped.new"; mv -f "$D/stopped.new" "$D/stopped"
   }
+  systemctl stop "$VALIDATION" 2>/dev/null || :
   for u in "$@"; do ! systemctl is-active -q "$u" || systemctl stop "$u"; done
 }
 refresh_cdi() {

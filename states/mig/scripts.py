@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from gpustate import Step, ops, shell
+from gpustate.formats import gpu_services
 from gpustate.mig.names import device_name
 from gpustate.mig.plan import GpuPlan
 from gpustate.mig.saved import bus_id
@@ -31,7 +32,7 @@ _AFTER_US = (
     "rke2-agent.service",
     "slurmd.service",
     *CLIENTS,
-    "gpustate-validate.service",
+    gpu_services.VALIDATION,
 )
 
 
@@ -57,7 +58,7 @@ WantedBy=multi-user.target
 
 
 FUNCTIONS = shell.load("stopped_with", "gpustate.probes") + shell.load(
-    "functions", "gpustate.states.mig", UNIT=UNIT
+    "functions", "gpustate.states.mig", UNIT=UNIT, VALIDATION=gpu_services.VALIDATION
 )
 
 

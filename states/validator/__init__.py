@@ -39,10 +39,11 @@ from gpustate.core.inventory import PLAIN_PATH
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import chain, chain_probe
 from gpustate.diagnosis.validation_record import ValidationRecord, read_record
+from gpustate.formats import gpu_services
 from gpustate.formats.quarantine import Quarantine
 from gpustate.probes.gpu_facts import LIBRARY_FOLDERS, PYNVML, GpuFacts
 
-UNIT = "gpustate-validate.service"
+UNIT = gpu_services.VALIDATION
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 UNIT_LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 STATUS_FOLDER = "/run/nvidia/validations"
