@@ -524,7 +524,7 @@ def watched(
 
     def announce() -> None:
         progress.say(
-            "interrupted: running steps are finished, no new ones are started"
+            "interrupted: running steps are finished, no new ones are started; again: exit at once"
             + (f"; resume it with: {resume}" if resume else "")
         )
 

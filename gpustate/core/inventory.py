@@ -201,6 +201,11 @@ class InventoryNode:
         return str(self.vars.get("gpustate_state_folder", DEFAULT_STATE_FOLDER))
 
     @property
+    def probe_timeout_s(self) -> float:
+        """How long the queries of one exec may take."""
+        return float(self.vars.get("gpustate_probe_timeout", 120))
+
+    @property
     def goes_back(self) -> bool:
         """Packages that were kept for a rollback count as offered."""
         return self.vars.get(_GOES_BACK) is True

@@ -17,12 +17,14 @@ from gpustate import ops
 from gpustate.engine import journal
 from gpustate.engine.ledger import ONCE
 from gpustate.errors import ConnectionFailed, GpustateError, ProbeError, StepFailed
-from gpustate.remote.session import Session
+from gpustate.remote.session import Session, Silence, longest_silence_s
 
 T = TypeVar("T")
 
 #: Attempts to reconnect before giving up: half a minute, plus the time to connect.
 _MAX_RECONNECTS = 7
+#: No attempt to repeat a probe begins after so long: a node may take the connection each time, and stall.
+REPEAT_S = 120.0
 
 
 class Say(Protocol):
@@ -58,7 +60,10 @@ class Link:
                 raise
             problem = error
         self.say("note", f"{problem}; reconnecting")
+        end = time.monotonic() + REPEAT_S
         for wait_s in _waits_s():
+            if time.monotonic() > end:
+                break
             self.session.close()
             time.sleep(wait_s)
             try:
@@ -109,8 +114,7 @@ class Link:
         try:
             start()
         except ConnectionFailed as error:
-            self.say("note", f"{error}; reconnecting")
-            self.follow(run, program, record, start)
+            self.follow(run, program, record, start, error)
 
     def follow(
         self,
@@ -118,6 +122,7 @@ class Link:
         program: ops.Program,
         record: journal.Record,
         start: Callable[[], None] | None = None,
+        problem: GpustateError | None = None,
     ) -> None:
         """Follow a program that continues on the node.
 
@@ -126,10 +131,14 @@ class Link:
             program: the program.
             record: its journal so far.
             start: starts it, in case it never reached the node.
+            problem: why it is no longer followed.
         """
-        problem: GpustateError = ConnectionFailed("the connection broke while the node was working")
+        if problem is not None and not isinstance(problem, Silence):
+            self.say("note", f"{problem}; reconnecting")
+        problem = problem or ConnectionFailed("the connection broke while the node was working")
         waits_s = _waits_s()
-        while (wait_s := next(waits_s, None)) is not None:
+        # Where the node is connected and silent for longer than any step takes, another connection hears no more.
+        while not isinstance(problem, Silence) and (wait_s := next(waits_s, None)) is not None:
             self.session.close()
             time.sleep(wait_s)
             heard = record.offset
@@ -165,7 +174,9 @@ class Link:
         start: Callable[[], None] | None,
     ) -> None:
         try:
-            entries = self.session.follow(run, record.offset, stop=self.stop)
+            entries = self.session.follow(
+                run, record.offset, stop=self.stop, quiet_s=longest_silence_s(program)
+            )
             self._take(entries, record, program)
         except StepFailed as error:
             if start is None:

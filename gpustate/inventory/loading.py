@@ -16,6 +16,7 @@ from typing import Any
 from gpustate.core.inventory import PLAIN_PATH, Inventory, InventoryNode, LaterLayers, VarsLayer
 from gpustate.errors import InventoryError
 from gpustate.formats.masking import keep_readable, remember_parameters
+from gpustate.formats.numbers import whole
 from gpustate.formats.words import quote
 from gpustate.inventory import (
     connection,
@@ -229,6 +230,14 @@ def _check_folder(node: str, name: str, value: Any, place: str) -> None:
         )
 
 
+def _check_seconds(node: str, name: str, value: Any, place: str) -> None:
+    number = whole(str(value))
+    if number is None or not 5 <= number <= 3600:
+        raise InventoryError(
+            f"{node}: {name} is {quote(str(value))}, wanted seconds from 5 to 3600", place=place
+        )
+
+
 class _Builder:
     """Builds an :class:`InventoryNode` for each node."""
 
@@ -252,6 +261,8 @@ class _Builder:
         resolved = scope.resolved()
         for name in _FOLDERS.intersection(resolved):
             _check_folder(node.name, name, resolved[name], merged[name].origin)
+        if (name := "gpustate_probe_timeout") in resolved:
+            _check_seconds(node.name, name, resolved[name], merged[name].origin)
         build = pyinfra_connection.build if node.dialect == "pyinfra" else connection.build
         return InventoryNode(
             name=node.name,

@@ -2,7 +2,7 @@
 # Copies the settings of the package manager below T, and makes it use the copy. Reads pm, and PIN, the file with the driver's own
 # pin, which is left out; ends if there is no room.
 preview_failed() { echo "=preview failed $*"; exit 0; }
-T=$(mktemp -d) || preview_failed "no room for a copy of the package lists"; trap 'rm -rf "$T"' EXIT
+T=$(mktemp -d) || preview_failed "no room for a copy of the package lists"; trap 'rm -rf "$T"' EXIT; trap 'exit 143' TERM
 mkdir "$T/new" "$T/cache" "$T/repos"
 # shellcheck disable=SC2154 # set before, by the distribution
 case $pm in

@@ -28,6 +28,7 @@ from gpustate.ops.upload import ONLY_BUNDLE
 #: Minimum number of fragments that makes two lanes worth their start-up cost.
 _WORTH_LANES = 8
 #: After the nonce: the number of a part at its start; ``=``, number and exit status at its end.
+_TAIL_BYTES = 4096
 _FRAME = re.compile(rb"(\d{1,6})|= (\d{1,6}) (\d{1,3})")
 
 
@@ -55,17 +56,20 @@ class Batch:
         return gzip.compress(self.script.encode(), 6, mtime=0)
 
 
-def command_line(length: int, ready: str = "") -> str:
+def command_line(length: int, ready: str = "", limit_s: float = 0) -> str:
     """Return the command that reads ``length`` compressed bytes from its input and runs them.
 
     Args:
         length: in bytes.
         ready: printed on standard error before anything is read.
+        limit_s: whatever still runs then is ended, also where nobody waits for it any more; 0: no limit. The script
+            hears of it by SIGURG, which ends no program, and has ten seconds.
     """
     # Single quotes all around, no variables outside: csh and fish take it as sh does. What arrived
     # in part is not run at all: the front half of a line may be a command of another kind.
     first = f"echo {ready} >&2; " if ready else ""
-    return f"sh -c '{first}x=$(head -c {length} | gzip -dc) && eval \"$x\"'"
+    limit = f"timeout -s URG -k 10 {limit_s:g} " if limit_s else ""
+    return f"{limit}sh -c '{first}x=$(head -c {length} | gzip -dc) && eval \"$x\"'"
 
 
 def prologue(node: InventoryNode) -> str:
@@ -76,7 +80,18 @@ def prologue(node: InventoryNode) -> str:
         f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
         f"G={shlex.quote(node.state_folder)}; SHIPPED=$G/lib\n"
         f"KEPT_PACKAGES={'1' if node.goes_back else ''}; "
-        "export PROC SYS G SHIPPED KEPT_PACKAGES; umask 022; exec 2>/dev/null\n" + ONLY_BUNDLE
+        "export PROC SYS G SHIPPED KEPT_PACKAGES; umask 022\n"
+        f"{_trusted(node.state_folder)}exec 2>/dev/null\n" + ONLY_BUNDLE
+    )
+
+
+def _trusted(folder: str) -> str:
+    """Refuse a state folder in which another user could put what runs here, itself or by a folder above it."""
+    above = [folder[:at] for at, letter in enumerate(folder) if letter == "/" and at]
+    words = shlex.join(["/", *above, folder, f"{folder}/."])
+    return (
+        f'u=$(find {words} -maxdepth 0 \\( ! -uid 0 ! -uid "$(id -u)" -o ! -type l -perm /022 ! -perm -1000 \\) 2>/dev/null)\n'
+        '[ -z "$u" ] || { echo "the state folder $G is not safe: other users may change" $u >&2; exit 1; }\n'
     )
 
 
@@ -109,7 +124,8 @@ def make_batch(
     others = [number for number in range(len(queries)) if number not in waiting]
     parts += [_part(number, scripts[number], nonce) for number in waiting]
     parts.append(_side_by_side({number: scripts[number] for number in others}, nonce))
-    parts.append(f"printf '\\n%s end\\n' {nonce}\n}} | gzip -1 -c\n")
+    parts.append(f"printf '\\n%s end\\n' {nonce}\n}} | gzip -1 -c &\n")
+    parts.append(shell.fill(shell.load("hung", "gpustate.remote"), NONCE=nonce))
     return Batch("".join(parts), nonce, tuple(queries), numbers, shipped)
 
 
@@ -178,6 +194,7 @@ class AnswerReader:
         self._unpack: Any = None
         self._body = bytearray()
         self.limit = 64 * 1024 * 1024
+        self._tail = b""
 
     def feed(self, data: bytes) -> None:
         """Add output; raise ``ProbeError`` when it is not an answer."""
@@ -213,6 +230,7 @@ class AnswerReader:
 
     def _inflate(self, data: bytes) -> None:
         if self.done:
+            self._tail = (self._tail + data)[:_TAIL_BYTES]
             return
         try:
             self._body += self._unpack.decompress(data, self.limit + 1 - len(self._body))
@@ -223,6 +241,17 @@ class AnswerReader:
         if len(self._body) > self.limit:
             raise ProbeError("the answer is larger than 64 MiB")
         self.done = self._unpack.eof
+        self._tail = self._unpack.unused_data[:_TAIL_BYTES]
+
+    @property
+    def cut(self) -> bool:
+        """Whether the answer ends before its end: the node ended it, and says why after it."""
+        return self.done and not self._body.rstrip().endswith(f"{self.batch.nonce} end".encode())
+
+    def hung(self) -> str:
+        """The programs that the node ended because they ran for too long; empty if it ended none."""
+        _, marked, names = self._tail.partition(f"{self.batch.nonce} hung ".encode())
+        return names.split(b"\n")[0].decode("ascii", "replace") if marked else ""
 
     def answers(self) -> tuple[Answer, ...]:
         """Return an answer for each requested query; raise ``ProbeError`` when one is missing."""

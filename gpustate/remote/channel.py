@@ -78,7 +78,7 @@ class SshChannel:
 
     def read(self, deadline: float) -> bytes:
         try:
-            self._channel.settimeout(max(0.05, deadline - time.monotonic()))
+            self._channel.settimeout(_left(deadline))
             data: bytes = self._channel.recv(65536)
         except TimeoutError as error:
             raise ConnectionFailed("timed out waiting for output") from error
@@ -141,7 +141,7 @@ class LocalChannel:
                 pass
 
     def read(self, deadline: float) -> bytes:
-        if not self.readable(max(0.05, deadline - time.monotonic())):
+        if not self.readable(_left(deadline)):
             raise ConnectionFailed("timed out waiting for output")
         return (self._process.stdout.read(65536) if self._process.stdout else b"") or b""
 
@@ -172,6 +172,14 @@ class LocalChannel:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+
+def _left(deadline: float) -> float:
+    """Seconds to wait; output that goes on after the deadline is not waited for."""
+    left = deadline - time.monotonic()
+    if left < -1.0:
+        raise ConnectionFailed("timed out: output without end")
+    return max(0.05, left)
 
 
 def _describe(error: BaseException) -> str:

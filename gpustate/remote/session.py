@@ -30,10 +30,17 @@ if TYPE_CHECKING:
 
     from gpustate.ops import Program
 
-PROBE_TIMEOUT_S = 120.0
+#: What the node may take to end a probe whose time is over, and to send what it has.
+_GRACE_S = 15.0
 START_TIMEOUT_S = 60.0
-#: A connection without journal entries for so long is given up and opened again.
+#: A program without journal entries for so long is given up, longer if one of its steps may take longer.
 QUIET_S = 900.0
+#: More than any script prints, and than any entry of a journal has.
+_OUTPUT_BYTES, _LINE_BYTES = 64 << 20, 1 << 20
+
+
+class Silence(ConnectionFailed):
+    """A program reports nothing over a connection that works."""
 
 
 class Session:
@@ -141,15 +148,15 @@ class Session:
             raise ConnectionFailed("the connection is closed")
         return SshChannel(transport, command, max(10.0, connection.timeout_s))
 
-    def start(self, script: str, deadline: float) -> Channel:
-        """Start a script, through sudo if configured. The caller closes the channel."""
+    def start(self, script: str, deadline: float, limit_s: float = 0) -> Channel:
+        """Start a script, through sudo if configured; the node ends it after ``limit_s``. The caller closes the channel."""
         packed = gzip.compress(script.encode(), 6, mtime=0)
         self._ready = secrets.token_hex(8)
         sends_password = (
             self.node.connection.become_password is not None and self.node.connection.become
         )
         channel = self._open(
-            batches.command_line(len(packed), self._ready if sends_password else "")
+            batches.command_line(len(packed), self._ready if sends_password else "", limit_s)
         )
         try:
             if self._prompt:
@@ -217,8 +224,9 @@ class Session:
         """
         nonce = "gpustate-" + secrets.token_hex(16)
         batch = batches.make_batch(self.node, queries, nonce, before=before)
-        deadline = time.monotonic() + PROBE_TIMEOUT_S
-        channel = self.start(batch.script, deadline)
+        limit_s = self.node.probe_timeout_s
+        deadline = time.monotonic() + limit_s + _GRACE_S
+        channel = self.start(batch.script, deadline, limit_s)
         reader = batches.AnswerReader(batch)
         try:
             while not reader.done:
@@ -236,8 +244,15 @@ class Session:
                 while reader.needed:
                     channel.write(batch.shipped[reader.needed.pop(0)].packed, deadline)
             channel.close_stdin()
+            while reader.cut and (data := channel.read(deadline)):
+                reader.feed(data)
         finally:
             channel.close()
+        if reader.cut and (names := reader.hung()):
+            raise ProbeError(
+                f"the probe did not end within {limit_s:g} s and was ended; still running: {names}",
+                fix="run that program on the node to see what it waits for; for slow nodes, set gpustate_probe_timeout",
+            )
         return reader.answers()
 
     def shell(self, script: str, *, timeout_s: float = 30.0) -> Answer:
@@ -248,17 +263,18 @@ class Session:
             batches.prologue(self.node)
             + f"printf '\\n%s begin\\n' {nonce}\n(\n{script}\n) 2>&1\nprintf '\\n%s end %d\\n' {nonce} $?\n"
         )
-        channel = self.start(text, deadline)
+        channel = self.start(text, deadline, timeout_s)
         output = b""
         try:
-            while True:
-                data = channel.read(deadline)
-                if not data:
-                    break
+            while data := channel.read(deadline):
                 output += data
+                if len(output) > _OUTPUT_BYTES:
+                    raise ProbeError("the command printed more than 64 MiB")
+            _, began, rest = output.partition(f"\n{nonce} begin\n".encode())
+            if not began and not self._disconnected(channel):
+                raise ProbeError(self._not_started(channel))
         finally:
             channel.close()
-        _, began, rest = output.partition(f"\n{nonce} begin\n".encode())
         body, ended, tail = rest.rpartition(f"\n{nonce} end ".encode())
         if not began or not ended:
             raise ProbeError("the command ended before it was complete")
@@ -306,46 +322,52 @@ class Session:
         channel = self.start(script, deadline)
         try:
             channel.write(payload, deadline)
-            yield from self._journal(channel, nonce, stop)
+            yield from self._journal(channel, nonce, stop, longest_silence_s(program))
         finally:
             channel.close()
 
     def follow(
-        self, run: str, offset: int, *, stop: Callable[[], bool]
+        self, run: str, offset: int, *, stop: Callable[[], bool], quiet_s: float = QUIET_S
     ) -> Iterator[dict[str, Any]]:
         """Follow a program that was started earlier, from a byte offset in its journal."""
         nonce = "gpustate-" + secrets.token_hex(16)
         script = nodeprogram.follow_script(run, self.node, nonce, offset)
         channel = self.start(script, time.monotonic() + START_TIMEOUT_S)
         try:
-            yield from self._journal(channel, nonce, stop)
+            yield from self._journal(channel, nonce, stop, quiet_s)
         finally:
             channel.close()
 
     def _journal(
-        self, channel: Channel, nonce: str, stop: Callable[[], bool]
+        self, channel: Channel, nonce: str, stop: Callable[[], bool], quiet_s: float = QUIET_S
     ) -> Iterator[dict[str, Any]]:
         buffer = b""
         began = stopping = False
-        quiet = time.monotonic()
+        heard = time.monotonic()
         while True:
             if stop() and not stopping and began:
                 channel.write(b"stop\n", time.monotonic() + 5)
                 stopping = True
-            if not channel.readable(0.5):
-                if time.monotonic() - quiet > (QUIET_S if began else START_TIMEOUT_S):
-                    raise ConnectionFailed("timed out: the program reported nothing for too long")
+            readable = channel.readable(0.5)
+            silent_s = time.monotonic() - heard
+            if silent_s > (quiet_s if began else START_TIMEOUT_S):
+                raise Silence(f"timed out: the program reported nothing for {silent_s:.0f} s")
+            if not readable:
                 continue
             data = channel.read(time.monotonic() + 5)
-            quiet = time.monotonic()
             if not data:
                 if began or self._disconnected(channel):
                     raise self._broke("while the program ran")
                 raise StepFailed(self._not_started(channel))
             buffer += data
             *lines, buffer = buffer.split(b"\n")
+            if len(buffer) > _LINE_BYTES:
+                raise ProbeError("what follows the program printed a line without end")
             for raw in lines:
                 line = raw.decode("utf-8", "replace")
+                # Only these lines are from the program.
+                if line.startswith(("{", f"{nonce} ")):
+                    heard = time.monotonic()
                 if line == f"{nonce} begin":
                     began = True
                 elif line.startswith(f"{nonce} refused "):
@@ -357,6 +379,12 @@ class Session:
                     return
                 elif began and line.startswith("{"):
                     yield {**read_entry(line), "bytes": len(raw) + 1}
+
+
+def longest_silence_s(program: Program) -> float:
+    """How long a program may report nothing: its longest step is ended by then. That of an earlier run has unknown ones."""
+    steps = [step.timeout_s for _, step in program.steps] or [3600]
+    return max(QUIET_S, *steps) + START_TIMEOUT_S
 
 
 def read_entry(line: str) -> dict[str, Any]:

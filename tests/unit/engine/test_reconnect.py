@@ -12,6 +12,7 @@ from gpustate import ops
 from gpustate.engine import journal
 from gpustate.engine.reconnect import Link
 from gpustate.errors import ConnectionFailed, StepFailed
+from gpustate.remote.session import Silence, longest_silence_s
 
 PROGRAM = ops.compile_program((ops.Block("s", (), (ops.Run("true", "do it"),)),))
 ENTRIES = [{"e": e, "i": 1, "rc": 0, "bytes": 10} for e in ("start", "intent", "result", "end")]
@@ -64,7 +65,8 @@ class Session:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
     # Only that module's time: threads of other tests may sleep, too.
-    monkeypatch.setattr("gpustate.engine.reconnect.time", SimpleNamespace(sleep=waited.append))
+    clock = SimpleNamespace(sleep=waited.append, monotonic=lambda: sum(waited))
+    monkeypatch.setattr("gpustate.engine.reconnect.time", clock)
     return waited
 
 
@@ -129,3 +131,47 @@ def test_a_look_is_made_again_only_when_the_connection_broke() -> None:
     with pytest.raises(ConnectionFailed, match="in time"):
         made(session).repeat(slow)
     assert len(looks) == 1
+
+
+def test_a_node_that_stalls_each_time_is_given_up_after_two_minutes(
+    no_waiting: list[float],
+) -> None:
+    session, looks = Session(), []
+
+    def stalls() -> str:
+        looks.append(1)
+        no_waiting.append(60.0)  # until the keepalive gives the connection up
+        session.connected = False
+        raise ConnectionFailed("no answer to keepalives")
+
+    with pytest.raises(ConnectionFailed, match="keepalives"):
+        made(session).repeat(stalls)
+    assert len(looks) == 3
+
+
+def test_a_program_that_is_silent_for_longer_than_its_steps_is_given_up_at_once() -> None:
+    session = Session(1)
+    entries = session.entries
+
+    def silent(skip: int) -> Iterator[dict[str, Any]]:
+        try:
+            yield from entries(skip)
+        except ConnectionFailed:
+            session.connected = True
+            raise Silence("timed out: the program reported nothing for 960 s") from None
+
+    session.entries = silent  # type: ignore[method-assign]
+    with pytest.raises(
+        ConnectionFailed, match=r"nothing for 960 s; steps that the node has received"
+    ):
+        run(session)
+    assert (session.starts, session.offsets) == (1, [])
+
+
+def test_the_longest_step_of_a_program_may_be_silent() -> None:
+    def limit(*timeouts: int) -> float:
+        steps = tuple(ops.Run("true", "do it", timeout) for timeout in timeouts)
+        return longest_silence_s(ops.compile_program((ops.Block("s", (), steps),)))
+
+    assert (limit(20), limit(20, 3600, 30)) == (960, 3660)
+    assert longest_silence_s(ops.Program("", {})) == 3660, "that of an earlier run is not known"

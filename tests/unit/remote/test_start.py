@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 import subprocess
 import time
@@ -14,7 +15,8 @@ import pytest
 from filestates import here
 
 from gpustate import ops
-from gpustate.errors import StepFailed
+from gpustate.core.queries import Shell
+from gpustate.errors import ProbeError, StepFailed
 from gpustate.remote import nodeprogram
 from gpustate.remote.session import Session
 
@@ -130,3 +132,43 @@ def taken(folder: Path) -> str:
     return (
         f"mkdir {at}; echo other >{at}/run; echo '{{}}' >{at}/info; echo 99999999999 >{at}/expires"
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="folders get another owner, which takes root")
+@pytest.mark.parametrize("damage", ["owner", "mode", "above", "link"])
+def test_a_state_folder_that_others_can_change_is_refused(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "above/state"
+    folder.mkdir(parents=True)
+    if damage == "owner":
+        os.chown(folder, 65534, 65534)
+    elif damage == "mode":
+        folder.chmod(0o777)
+    elif damage == "above":
+        folder.parent.chmod(0o777)
+    else:
+        (tmp_path / "link").symlink_to(folder)
+        os.lchown(tmp_path / "link", 65534, 65534)
+        folder = tmp_path / "link"
+    session = Session(here(folder))
+    pattern = f"the state folder {folder} is not safe: other users may change"
+    with pytest.raises(ProbeError, match=pattern):
+        session.answer([Shell("echo x")])
+    with pytest.raises(ProbeError, match=pattern):
+        session.shell("echo x")
+    with pytest.raises(StepFailed, match=pattern):
+        list(
+            session.run_program(
+                "r-1",
+                ops.compile_program(()),
+                lock("r"),
+                keep_lock=False,
+                take_over=None,
+                stop=lambda: False,
+            )
+        )
+
+
+def test_a_link_to_a_state_folder_of_root_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "state").symlink_to(tmp_path / "real")
+    assert Session(here(tmp_path / "state")).answer([Shell("echo x")])[0].text == "x\n"
