@@ -88,7 +88,9 @@ def remember_parameters(data: object) -> None:
     """Register secrets by the names of parameters and variables, and passwords in URLs."""
     if isinstance(data, Mapping):
         for key, value in data.items():
-            if isinstance(value, str) and is_secret_name(str(key)):
+            # A variable of a container is a pair of name and value.
+            name = data.get("name", key) if key == "value" else key
+            if isinstance(value, str) and is_secret_name(str(name)):
                 remember(value)
             else:
                 remember_parameters(value)

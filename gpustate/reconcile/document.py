@@ -67,20 +67,6 @@ def _remember_secrets(one: Difference) -> None:
             remember(value.get("value") if isinstance(value, dict) else value)
         else:
             remember_parameters({last: value})
-        _remember_variables(value)
-
-
-def _remember_variables(value: Any) -> None:
-    """Register the values of container variables with the name of a secret."""
-    if isinstance(value, dict):
-        name, said = value.get("name"), value.get("value")
-        if isinstance(name, str) and isinstance(said, str) and is_secret_name(name):
-            remember(said)
-        for one in value.values():
-            _remember_variables(one)
-    elif isinstance(value, list):
-        for one in value:
-            _remember_variables(one)
 
 
 def exit_codes(data: Mapping[str, Any]) -> Iterator[int]:
