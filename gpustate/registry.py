@@ -24,7 +24,6 @@ Sources:
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -37,7 +36,7 @@ from typing import TYPE_CHECKING
 
 from gpustate.core.state import AnyState, State
 from gpustate.errors import GraphError, PolicyError
-from gpustate.formats.words import quote
+from gpustate.formats.words import quote, suggest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -104,8 +103,7 @@ class Registry:
     def hint(self, name: str) -> str:
         """Say which names are near one that does not exist, or all there are."""
         known = self.states()
-        near = difflib.get_close_matches(name, known, 3)
-        return f"did you mean {' or '.join(near)}" if near else f"states: {', '.join(known)}"
+        return suggest(name, known, f"states: {', '.join(known)}", 3)
 
     def use_project(self, start: Path) -> Path | None:
         """Take in the nearest ``gpustate.toml`` in ``start`` or above it.
@@ -319,8 +317,7 @@ def _project_state(reference: object, place: str) -> StateClass:
             fix=f"modules are looked for in {Path(place).parent} and in the Python environment",
         ) from error
     if not hasattr(loaded, name):
-        near = difflib.get_close_matches(name, vars(loaded), 1)
-        hint = f"did you mean {near[0]!r}" if near else None
+        hint = suggest(name, vars(loaded), "", form="{!r}") or None
         raise PolicyError(f"module {module!r} has no {name!r}", place=place, fix=hint)
     return _checked(getattr(loaded, name), reference, place)
 

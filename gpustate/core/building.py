@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from gpustate.core.parameter_errors import given, wanted
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
-from gpustate.formats.words import printable, quote, quote_name
+from gpustate.formats.words import printable, quote, quote_name, suggest
 
 #: Mistakes told at once.
 _SHOWN = 5
@@ -111,8 +110,7 @@ def explain(
         said = wanted(item["type"], item.get("ctx") or {})
         if item["type"] == "extra_forbidden":
             known = sorted(cls.model_fields)
-            near = difflib.get_close_matches(path, known, 1)
-            hint = f"did you mean {near[0]!r}" if near else f"it has {', '.join(known)}"
+            hint = suggest(path, known, f"it has {', '.join(known)}", form="{!r}")
             parts.append(f"no parameter {quote(path)}; {hint}")
         elif item["type"] == "value_error":
             # The state's own words; the library puts its own before them.

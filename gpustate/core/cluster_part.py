@@ -7,7 +7,6 @@ Its keys are the fields of :class:`gpustate.manifests.settings.ClusterObjects`. 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import types
 import typing
@@ -23,7 +22,7 @@ from gpustate.core.parameter_errors import given, wanted
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
 from gpustate.formats.quantities import is_quantity
-from gpustate.formats.words import cut, kind_of, printable, quote, quote_name
+from gpustate.formats.words import cut, kind_of, printable, quote, quote_name, suggest
 from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects
 
 SECTION = "cluster"
@@ -150,8 +149,7 @@ def _explained(
     item, path = items[0], _without_kind(items[0]["loc"])
     if item["type"] in _UNKNOWN:
         known = _names(path[:-1])
-        near = difflib.get_close_matches(path[-1], known, 1)
-        hint = f"did you mean {near[0]!r}" if near else f"supported keys: {', '.join(known)}"
+        hint = suggest(path[-1], known, f"supported keys: {', '.join(known)}", form="{!r}")
         return _error(path, places, "unknown key", hint)
     if item["type"] == "missing":
         return _error(path, places, "is not given, and has no default")

@@ -6,14 +6,13 @@ driver needs the GPUs alone, a reboot the whole node.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.labels import selectors
-from gpustate.formats.words import kind_of, quote
+from gpustate.formats.words import kind_of, quote, suggest
 
 #: No timeout is longer; the Operator's are 64-bit integers.
 _LONGEST_S = 10**9
@@ -215,8 +214,7 @@ def _error(
 
 
 def _hint(key: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key, list(known), 1)
-    return f"did you mean {near[0]!r}" if near else f"supported keys: {', '.join(known)}"
+    return suggest(key, known, f"supported keys: {', '.join(known)}", form="{!r}")
 
 
 def _plain(value: Any) -> Any:

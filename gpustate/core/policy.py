@@ -16,7 +16,6 @@ Paths of values are those of a policy as YAML: ``states.driver.branch``,
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +40,7 @@ from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.core.state import AnyState, State
 from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
-from gpustate.formats.words import quote, quote_name
+from gpustate.formats.words import quote, quote_name, suggest
 from gpustate.manifests.settings import ClusterObjects
 
 __all__ = [
@@ -310,8 +309,7 @@ def _near(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if not names:
         return "it has no state at all"
-    near = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {near[0]!r}" if near else f"there are {', '.join(names)}"
+    return suggest(name, names, f"there are {', '.join(names)}", form="{!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from gpustate.errors import PolicyError
-from gpustate.formats.words import kind_of, quote
+from gpustate.formats.words import kind_of, quote, suggest
 
 SECTION = "rollout"
 _SIZE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
@@ -55,8 +54,7 @@ def rollout_policy(data: object, places: Mapping[tuple[str, ...], str]) -> Rollo
     values: dict[str, Any] = {}
     for key, value in (data or {}).items():
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean {near[0]!r}" if near else f"supported keys: {', '.join(known)}"
+            hint = suggest(key, known, f"supported keys: {', '.join(known)}", form="{!r}")
             raise _error((str(key),), places, "unknown key", hint)
         values[key] = _value(key, value, places)
     return RolloutPolicy(**values)

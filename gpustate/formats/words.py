@@ -33,11 +33,16 @@ def quote(value: object, limit: int = LIMIT_SHOWN) -> str:
 
 
 def suggest(
-    name: object, known: Iterable[str], otherwise: str, count: int = 1, cutoff: float = 0.6
+    name: object,
+    known: Iterable[str],
+    otherwise: str,
+    count: int = 1,
+    cutoff: float = 0.6,
+    form: str = "{}",
 ) -> str:
-    """``did you mean NAME``, or another hint where no known name is similar."""
+    """``did you mean NAME``, or another hint where no known name is similar; ``form``: of a name."""
     near = difflib.get_close_matches(str(name), list(known), count, cutoff)
-    return f"did you mean {' or '.join(near)}" if near else otherwise
+    return f"did you mean {' or '.join(map(form.format, near))}" if near else otherwise
 
 
 def cut(text: str, limit: int) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpustate.core.state import AnyState
 from gpustate.errors import GraphError
+from gpustate.formats.words import suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,8 @@ def _check_name(
 ) -> None:
     if not known or other in known:
         return
-    everyone = names.union(known)
-    near = difflib.get_close_matches(other, sorted(everyone), 1)
-    hint = f"did you mean {near[0]!r}" if near else f"known states: {', '.join(sorted(everyone))}"
+    known_names = sorted(names.union(known))
+    hint = suggest(other, known_names, f"known states: {', '.join(known_names)}", form="{!r}")
     raise GraphError(
         f"state {state!r}: {why} {other!r}: unknown state",
         place=places.get(state),
@@ -102,11 +101,12 @@ def _check_member(
     family = type(state).family
     if not family or not other.startswith(f"{family}-"):
         return
-    near = difflib.get_close_matches(other, sorted(names), 1)
     raise GraphError(
         f"state {state.name!r}: {why} {other!r}, which the policy does not have",
         place=places.get(state.name),
-        fix=f"did you mean {near[0]!r}" if near else f"add {other} to the policy, or drop the name",
+        fix=suggest(
+            other, sorted(names), f"add {other} to the policy, or drop the name", form="{!r}"
+        ),
     )
 
 
