@@ -40,7 +40,7 @@ _MACHINE = f"""
 printf 'boot_id=%s\\n' "$(cat /proc/sys/kernel/random/boot_id)"
 printf 'machine_id=%s\\n' "$(cat /etc/machine-id)"
 printf 'system_uuid=%s\\n' "$(cat /sys/class/dmi/id/product_uuid)"
-cat /proc/[0-9]*/comm | grep -qx kubelet && echo kubelet=1
+for d in $(grep -lx kubelet /proc/[0-9]*/comm); do [ "$(stat -c %u $d)" != 0 ] || echo kubelet=1; done
 for s in {" ".join(_SOCKETS)}; do [ -S $s ] && grep -q "${{s#/var}}\\$" /proc/net/unix && echo "socket $s=1"; done
 :
 """

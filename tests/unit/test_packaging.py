@@ -147,6 +147,10 @@ def test_the_version_is_in_one_place(wheel: Path) -> None:
         metadata = message_from_bytes(archive.read(f"gpustate-{__version__}.dist-info/METADATA"))
     assert metadata["Version"] == __version__
     assert metadata["Requires-Python"] == ">=3.11"
+    bounds = dict(re.findall(r"(\w+)>=([\d.]+)", " ".join(metadata.get_all("Requires-Dist") or ())))
+    assert (bounds["jinja2"], bounds["cryptography"]) == ("3.1.6", "44.0.1"), (
+        "earlier ones have known holes"
+    )
     assert 'version = "' not in (TOP / "pyproject.toml").read_text("utf-8").partition("[tool.")[0]
 
 
