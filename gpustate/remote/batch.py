@@ -91,7 +91,7 @@ def _trusted(folder: str) -> str:
     words = shlex.join(["/", *above, folder, f"{folder}/."])
     return (
         f'u=$(find {words} -maxdepth 0 \\( ! -uid 0 ! -uid "$(id -u)" -o ! -type l -perm /022 ! -perm -1000 \\) 2>/dev/null)\n'
-        '[ -z "$u" ] || { echo "the state folder $G is not safe: other users may change" $u >&2; exit 1; }\n'
+        '[ -z "$u" ] || { echo "the state folder $G is not safe: other users may change" $u"; chown them to root and chmod go-w them, or set gpustate_state_folder" >&2; exit 1; }\n'
     )
 
 
