@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.core.queries import Answer
+from gpustate.ops import EnableUnit
 from gpustate.states.driver import scripts
 from gpustate.states.driver.observed import LEFT_PATH, LiveMigQuery
 
@@ -105,3 +106,57 @@ def test_what_a_removal_has_stopped_is_read_with_what_is_not_enabled(node: Path)
     )
     found = live.parse(Answer(0, done.stdout)).left_stopped
     assert found == (f"{DCGM} (not enabled)", FOREIGN[0])
+
+
+def test_what_systemd_has_lost_of_a_service_ends_and_nothing_else(node: Path) -> None:
+    (node / "run" / DCGM).unlink()
+    lost, job, served = (subprocess.Popen(["sleep", "60"]) for _ in range(3))
+    rows = {lost.pid: DCGM, job.pid: "train.service", served.pid: DAEMON}
+    lines = "\n".join(
+        f"[ ! -d /proc/{pid} ] || [ \"$(sed -n 's/^State:.//p' /proc/{pid}/status | cut -c 1)\" = Z ] || echo '{pid}|sleep|{unit}'"
+        for pid, unit in rows.items()
+    )
+    text = scripts._UNLOAD.replace(scripts.STOPPED_PATH, "stopped").replace(
+        scripts.LEFT_PATH, "left"
+    )
+    try:
+        subprocess.run(
+            [
+                "sh",
+                "-c",
+                f"{SYSTEMCTL}{text}\nholders() {{ {lines}\n:\n}}\nsleep() {{ :; }}\nend_leftovers",
+            ],
+            cwd=node,
+            check=True,
+        )
+        assert (lost.wait(10), job.poll(), served.poll()) == (-15, None, None)
+    finally:
+        for process in (lost, job, served):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    ("known", "active", "reloads"), [("b", "", True), ("a", "", False), ("b", "yes", False)]
+)
+def test_systemd_reloads_before_a_unit_starts_whose_alias_it_has_as_another_unit(
+    tmp_path: Path, known: str, active: str, reloads: bool
+) -> None:
+    unit = tmp_path / "a.service"
+    unit.write_text("[Install]\nAlias=b.service\n")
+    stub = f"""
+effect() {{ :; }}
+systemctl() {{
+  case "$*" in
+  *is-active*) [ -n '{active}' ] ;;
+  *FragmentPath*) echo {unit} ;;
+  *Id*) echo {known}.service ;;
+  *) echo "$*" >>{tmp_path}/calls ;;
+  esac
+}}
+set -e
+"""
+    subprocess.run(["sh", "-c", stub + EnableUnit("a.service").script()], check=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    wanted = ["--no-reload enable a.service", *["daemon-reload"] * reloads, "start a.service"]
+    assert calls == wanted
