@@ -7,7 +7,7 @@ from enum import Enum
 
 from gpustate import errors
 from gpustate.core.change import Disruption, Plan
-from gpustate.formats.foreign_secrets import scrub_texts
+from gpustate.formats.foreign_secrets import scrub, scrub_texts
 from gpustate.formats.masking import mask, mask_data
 
 #: What becomes of services and pods that a change stops and starts again, beside the workloads that leave.
@@ -90,7 +90,7 @@ class StateResult:
             ),
             reason=mask(self.reason),
             condition=mask(self.condition),
-            evidence=mask(self.evidence),
+            evidence=scrub(self.evidence),
             command=mask(self.command),
             inspect=mask(self.inspect),
         )

@@ -428,7 +428,11 @@ def test_passwords_are_shown_in_no_plan() -> None:
     observed = state.probe(node)
     result = NodeResult(
         "gpu1",
-        states=[StateResult(state.name, Outcome.PENDING, state.plan(observed))],
+        states=[
+            StateResult(
+                state.name, Outcome.PENDING, state.plan(observed), evidence="X-Auth-Key: pw-3"
+            )
+        ],
         observed={state.name: plain(observed)},
     )
     assert "pw-2" in str(result)
