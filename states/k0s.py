@@ -120,7 +120,6 @@ class K0sHandlerRegistered(RuntimeState[Observed]):
     name: ClassVar[str] = "k0s"
     supported_runtime: ClassVar[str] = "k0s"
     label: ClassVar[str] = "k0s"
-    flavour: ClassVar[str | None] = "k0s"
     process: ClassVar[str] = "the containerd of k0s"
     evidence: ClassVar[str] = MERGED_PATH
 

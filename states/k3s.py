@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from gpustate import Change, Disruption, Node, NodeFacts, Plan, ProbeError, State, Step, ops, shell
-from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Answer
 from gpustate.core.shared_probes import shown
 from gpustate.formats.containerd import Handler, effective, handler_problems
@@ -189,13 +188,6 @@ class K3sHandlerRegistered(State[Observed]):
     binary: AbsolutePath = f"/usr/bin/{PROGRAM}"
     default: bool = False
     restart: Literal["systemd", "none"] = "systemd"
-
-    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        unit = str(planned.now("unit") or "")
-        flavours = [name for name in ("k3s", "rke2") if unit.startswith(name)]
-        return (
-            {"kubernetes_flavour": flavours[0], "nvidia_ctk_configures": False} if flavours else {}
-        )
 
     def probe(self, node: Node) -> Observed:
         found, units = node.query(K3sQuery()), node.units(*SERVICES)

@@ -93,7 +93,6 @@ class Microk8sHandlerRegistered(RuntimeState[RuntimeObservation]):
     name: ClassVar[str] = "microk8s"
     supported_runtime: ClassVar[str] = "MicroK8s"
     label: ClassVar[str] = "MicroK8s"
-    flavour: ClassVar[str | None] = "microk8s"
     process: ClassVar[str] = "the containerd of MicroK8s"
     evidence: ClassVar[str] = RENDERED_PATH
 

@@ -80,7 +80,6 @@ class VgpuLicensed(State[Observed]):
     """
 
     name: ClassVar[str] = "vgpu-guest"
-    matrix: ClassVar[Mapping[str, object]] = {"vgpu": True}
     labels: ClassVar[Mapping[str, str]] = {
         "token": "licence token",
         "token_mode": "mode of the licence token",

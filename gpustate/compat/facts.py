@@ -157,7 +157,7 @@ cgroup_driver | words systemd cgroupfs | of the kubelet | given by hand
 user_namespaces | flag | pods with hostUsers: false | given by hand
 # Kubernetes
 kubernetes | version 3 | Kubernetes | given by hand | k8s kubelet
-kubernetes_flavour | words kubeadm k3s rke2 k0s microk8s gke eks aks openshift nkp | distribution of Kubernetes | policy | k8s_flavour
+kubernetes_flavour | words kubeadm k3s rke2 k0s microk8s gke eks aks openshift nkp | distribution of Kubernetes | given by hand | k8s_flavour
 openshift | version 2 | OpenShift | given by hand
 gpu_operator | version 3 | GPU Operator | given by hand | operator
 network_operator | version 3 | Network Operator | given by hand
@@ -183,7 +183,7 @@ dra_gates | words ConsumableShares DeviceMetadata DynamicMIG MPSSupport NVMLDevi
 mig | flag | GPUs are partitioned by MIG | policy
 mig_mixed | flag | MIG devices and whole GPUs on one node | policy
 mig_strategy | words none single mixed | of device plugin and GFD | given by hand
-vgpu | flag | NVIDIA vGPU, host or guest | policy
+vgpu | flag | NVIDIA vGPU, host or guest | given by hand
 vgpu_software | version 1 | vGPU software release | given by hand
 vgpu_mdev | flag | vGPUs are mediated devices | given by hand
 vgpu_device_manager | version 3 | vGPU device manager | given by hand
@@ -202,7 +202,7 @@ ofed_kind | words mlnx doca | the one that ofed is a version of | given by hand
 ofed_after_driver | flag | OFED was installed after the driver was built | given by hand
 # Security
 secure_boot | flag | Secure Boot is on | probe
-signer_enrolled | flag | the module signing key is enrolled | probe
+signer_enrolled | flag | the module signing key is enrolled | given by hand
 selinux | words enforcing permissive disabled | SELinux | given by hand
 """
 _LIST = tuple(_fact(row) for row in _TABLE.splitlines() if row and not row.startswith("#"))

@@ -74,7 +74,6 @@ class RuntimeState(State[R], Generic[R]):
         file_format: what these are written in.
         beneath: services that the runtime itself runs on.
         matrix_fact: the fact of the compatibility matrix that is its version.
-        flavour: the distribution of Kubernetes that it belongs to.
 
     Args:
         handler: its name, which a RuntimeClass refers to.
@@ -99,7 +98,6 @@ class RuntimeState(State[R], Generic[R]):
     file_format: ClassVar[str] = "TOML"
     beneath: ClassVar[tuple[str, ...]] = ()
     matrix_fact: ClassVar[str] = "containerd"
-    flavour: ClassVar[str | None] = None
 
     handler: HandlerName = "nvidia"
     binary: AbsolutePath = RUNTIME
@@ -107,10 +105,7 @@ class RuntimeState(State[R], Generic[R]):
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         version = planned.now("version")
-        if not version:
-            return {}
-        flavour = {"kubernetes_flavour": self.flavour} if self.flavour else {}
-        return {self.matrix_fact: version, "nvidia_ctk_configures": False, **flavour}
+        return {self.matrix_fact: version, "nvidia_ctk_configures": False} if version else {}
 
     # --- what a runtime brings -------------------------------------------------------------
 

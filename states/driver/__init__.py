@@ -340,11 +340,7 @@ class DriverInstalled(DriverParameters):
         facts: dict[str, object] = {"secure_boot": observed.secure_boot.on}
         if planned.known:
             target = None if planned.unchanged else self._choose(observed)[0]
-            builds = building.builds_with_dkms(observed) if target is None else target.builds
-            if target is not None:
-                facts |= _facts(target)
-            if observed.secure_boot.enrolled or not builds:
-                facts["signer_enrolled"] = True
+            facts |= {} if target is None else _facts(target)
         gpu_ids = [gpu.device_id for gpu in observed.gpus]
         if observed.switches and fabric.may_need(gpu_ids, fabric.NVLSM):
             facts["fabric"] = "nvlink5"

@@ -170,12 +170,10 @@ def test_the_toolkit_counts_as_it_will_be() -> None:
         ("podman", {"version": "5.4.2"}, {"podman": "5.4.2"}),
         ("docker", {"version": "26.1.5"}, {"docker": "26.1.5", "nvidia_ctk_configures": "no"}),
         ("crio", {"version": "1.34.0"}, {"crio": "1.34.0", "nvidia_ctk_configures": "no"}),
-        ("k0s", {"version": "1.7.27"}, {"containerd": "1.7.27", "kubernetes_flavour": "k0s"}),
-        ("k3s", {"unit": "rke2-agent.service"}, {"kubernetes_flavour": "rke2"}),
+        ("k0s", {"version": "1.7.27"}, {"containerd": "1.7.27", "nvidia_ctk_configures": "no"}),
         ("nouveau", {"loaded": ()}, {"nouveau_loaded": "no"}),
         ("mig", {"modes": {"0": "on", "1": "off"}}, {"mig": "yes", "mig_mixed": "yes"}),
         ("mig", {"modes": {"0": "off"}}, {"mig": "no", "mig_mixed": "no"}),
-        ("vgpu-guest", {}, {"vgpu": "yes"}),
         ("imex", {"topology": "none", "version": None, "enabled": False}, {"imex": "none"}),
     ],
 )
