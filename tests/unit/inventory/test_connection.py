@@ -239,3 +239,24 @@ def test_a_folder_on_a_node_is_a_plain_path(write: Write, name: str, folder: str
         InventoryError, match=rf"hosts:3: n1: gpustate_{name} is .* wanted an absolute path"
     ):
         of(write, f"gpustate_{name}={folder}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("gpustate_probe_timeout=4", "wanted seconds from 5 to 3600"),
+        ("gpustate_probe_timeout=soon", "wanted seconds from 5 to 3600"),
+        ("gpustate_state_folder=relative", "wanted an absolute path"),
+    ],
+)
+def test_an_invalid_limit_or_folder_is_refused_with_its_place(
+    write: Write, setting: str, reason: str
+) -> None:
+    with pytest.raises(InventoryError, match=rf"n1: .* {reason}") as caught:
+        load(write("hosts", f"n1 {setting}\n"))
+    assert "hosts:1" in str(caught.value)
+
+
+def test_a_limit_of_probes_is_that_of_its_node(write: Write) -> None:
+    one, two = load(write("hosts", "n1 gpustate_probe_timeout=300\nn2\n"))
+    assert (one.probe_timeout_s, two.probe_timeout_s) == (300, 120)
