@@ -77,7 +77,7 @@ def check(
     known = known_facts(given + more)
     if not known:
         raise UsageError("no facts", fix="give some: --set driver=580.65.06 gpu=B200 kernel=6.8")
-    report = compat.check(known, rules=compat.load(where), allow=_allowed(allow))
+    report = compat.check(known, rules=compat.load(where), allow=dict(map(_pair, allow)))
     if output == "json":
         common.write_out(common.as_json(document.report_data(report, strict=strict)))
     else:
@@ -138,7 +138,7 @@ def why(
     known = known_facts(given + more)
     result = None
     if known:
-        report = compat.check(known, rules=rules, allow=_allowed(allow))
+        report = compat.check(known, rules=rules, allow=dict(map(_pair, allow)))
         result = next(one for one in report.results if one.rule is rule)
     if output == "json":
         common.write_out(common.as_json(document.why_data(rule, result)))
@@ -169,11 +169,7 @@ def known_facts(words: tuple[str, ...]) -> dict[str, Value]:
     return compat.facts(defaults) | known
 
 
-def _allowed(words: tuple[str, ...]) -> dict[str, str]:
-    return dict(_pair(word, "RULE=REASON") for word in words)
-
-
-def _pair(word: str, wanted: str) -> tuple[str, str]:
+def _pair(word: str, wanted: str = "RULE=REASON") -> tuple[str, str]:
     from gpustate.formats.words import quote
 
     name, sign, value = word.partition("=")

@@ -229,11 +229,3 @@ def _yaml(written: object, flow: bool | None = None) -> list[str]:
     """Data as YAML, in the style of the rules' files."""
     text = yaml.safe_dump(written, default_flow_style=flow, sort_keys=False, width=10_000)
     return text.splitlines()
-
-
-def line(result: Result) -> str:
-    """A rule that holds in one line, for plans."""
-    rule = result.rule
-    if result.allowed:
-        return f"{rule.id}: {rule.because} (allowed: {result.allowed})"
-    return f"{rule.id}: {rule.because}"

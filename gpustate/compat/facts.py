@@ -283,8 +283,6 @@ def _model(fact: Fact, item: str) -> str:
 
 
 def _as_flag(fact: Fact, given: object) -> bool:
-    if isinstance(given, bool):
-        return given
     found = _YES.get(str(given).strip().lower())
     if found is None:
         raise _wrong(fact, given, "yes or no")

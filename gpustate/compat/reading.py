@@ -176,10 +176,8 @@ class _Reader:
             return None
         where, needed = self.line_of(record, "review", line), ("reader", "date", "verdict")
         one = self.closed(record["review"], (*needed, "note"), where, "review", needed)
-        date, verdict = (
-            self.matching(one, "date", where, *_DAY),
-            self.member(one, ReviewVerdict, where),
-        )
+        date = self.matching(one, "date", where, *_DAY)
+        verdict = self.member(one, ReviewVerdict, where)
         note = self.text(one, "note", where) if "note" in one else ""
         if not note and verdict in (ReviewVerdict.CORRECTED, ReviewVerdict.UNREACHABLE):
             self.fail(f"a review with verdict {verdict.value} needs a note", where)

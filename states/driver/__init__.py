@@ -338,11 +338,12 @@ class DriverInstalled(DriverParameters):
 
     def _observed_facts(self, observed: Observed, planned: PlannedObservation) -> dict[str, object]:
         facts: dict[str, object] = {"secure_boot": observed.secure_boot.on}
-        if planned.known:
-            target = None if planned.unchanged else self._choose(observed)[0]
-            facts |= {} if target is None else _facts(target)
-        gpu_ids = [gpu.device_id for gpu in observed.gpus]
-        if observed.switches and fabric.may_need(gpu_ids, fabric.NVLSM):
+        settled = planned.known and not planned.unchanged
+        if settled and (target := self._choose(observed)[0]) is not None:
+            facts |= _facts(target)
+        if observed.switches and fabric.may_need(
+            (g.device_id for g in observed.gpus), fabric.NVLSM
+        ):
             facts["fabric"] = "nvlink5"
         after = planned.value("packages")
         packages = after if isinstance(after, Mapping) else observed.packages
