@@ -371,7 +371,9 @@ def serving(observed: ChainObservation, wanted: Wanted) -> str:
     if wanted.containers != "auto":
         others = []
     if found is not None and found.active:
-        handler = not found.disabled and _containerd_handler(observed, wanted)
+        handler = not found.disabled and (
+            "containerd" in observed.registered or _containerd_handler(observed, wanted)
+        )
         return "containerd" if handler or not others or endpoint else others[0]
     if found is not None and (endpoint or "containerd" in observed.registered):
         return "containerd"
@@ -567,22 +569,13 @@ def specifications(
     specs: tuple[CdiSpec, ...],
 ) -> tuple[tuple[CdiSpec, ...], tuple[CdiSpec, ...]]:
     """Specifications that runtimes use, and those of which a later folder defines every device."""
-    folders = [spec.path.rpartition("/")[0] for spec in specs]
-    later = {
-        index: {
-            device
-            for other, spec in enumerate(specs)
-            if folders[other] != folders[index] and other > index
-            for device in spec.devices
-        }
-        for index in range(len(specs))
-    }
-    shadowed = tuple(
-        spec
-        for index, spec in enumerate(specs)
-        if spec.devices and set(spec.devices) <= later[index]
-    )
-    return tuple(spec for spec in specs if spec not in shadowed), shadowed
+    shadowed: list[CdiSpec] = []
+    for number, spec in enumerate(specs):
+        folder = spec.path.rpartition("/")[0]
+        later = (one for one in specs[number + 1 :] if not one.path.startswith(f"{folder}/"))
+        if spec.devices and set(spec.devices) <= {name for one in later for name in one.devices}:
+            shadowed.append(spec)
+    return tuple(spec for spec in specs if spec not in shadowed), tuple(shadowed)
 
 
 def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:

@@ -16,9 +16,7 @@ if [ -e "$f" ] && have dockerd && ! o=$(try dockerd --validate --config-file "$f
 fi
 if have crio; then
   set --; [ ! -e /etc/crio/crio.conf ] || set -- --config /etc/crio/crio.conf
-  if o=$(try crio "$@" --config-dir /etc/crio/crio.conf.d config 2>&1); then
-    printf 'crio_handlers=%s\n' "$(printf '%s\n' "$o" | grep -cE '^[[:space:]]*runtime_path = ".*/nvidia-container-runtime')"
-  else printf 'crio_refuses=%s\n' "$(printf '%s\n' "$o" | tail -n 1)"; fi
+  o=$(try crio "$@" --config-dir /etc/crio/crio.conf.d config 2>&1) || printf 'crio_refuses=%s\n' "$(printf '%s\n' "$o" | tail -n 1)"
 fi
 for d in k3s rke2; do
   f=/var/lib/rancher/$d/agent/etc/containerd

@@ -146,18 +146,6 @@ def _configuration(view: View) -> str:
     return ""
 
 
-def _no_handler(view: View) -> str:
-    """containerd lacks the handler that gpustate registered, while another runtime serves containers."""
-    found = view.observed.containerd
-    if found is None or not found.active or found.dump_status != 0 or found.disabled:
-        return ""
-    has = any("nvidia-container-runtime" in binary for _, binary, _ in found.handlers)
-    why = "" if has else _served("containerd")(view)
-    return (
-        f"containerd has no NVIDIA runtime (containerd config dump), although {why}" if why else ""
-    )
-
-
 def _crio_configuration(view: View) -> str:
     refused = view.clues.one("crio_refuses")
     if not refused or view.clues.unit("crio").enabled == "disabled":
@@ -169,19 +157,11 @@ def _crio_configuration(view: View) -> str:
     )
 
 
-def _crio_without(view: View) -> str:
-    why = _served("crio")(view) if view.clues.one("crio_handlers") == "0" else ""
-    if not why:
-        return ""
-    return f"CRI-O has no NVIDIA runtime (crio config), although {why}"
-
-
 def _cause(name: str, detect: Callable[[View], str], remedy: str, state: str = "") -> Cause:
     return Cause(name, "runtime", _unless_disabled(detect), remedy, state=state, explains=False)
 
 
 CAUSES = (
-    _cause("containerd-without-handler", _no_handler, remedies.NO_HANDLER, "containerd"),
     _cause("docker-configuration-no-file", _no_file,
            remedies.by_apply("move it away, then apply", "docker")),
     _cause("docker-configuration-broken", _configuration,
@@ -195,7 +175,6 @@ CAUSES = (
     _cause("docker-without-runtime", _without, remedies.by_apply("register the runtime", "docker"), "docker"),
     _cause("crio-configuration-broken", _crio_configuration,
            remedies.by_apply("fix what the message names, or restore the file's original (cp -p); then apply", "crio")),
-    _cause("crio-without-handler", _crio_without, remedies.NO_CRIO_HANDLER, "crio"),
     _cause("crio-masked", _masked("crio", _served("crio")),
            remedies.by_apply("unmask it: systemctl unmask crio; start it", "crio")),
     _cause("crio-stopped", _stopped("crio", _served("crio")),
