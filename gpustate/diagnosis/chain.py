@@ -434,6 +434,11 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
         by_cdi = _by_cdi("containerd", status, observed, wanted)
         none = "no runtime handler is configured in the validator"
         return by_cdi or Check("runtime", NOT_APPLICABLE, none)
+    for name in observed.down:
+        if name == used or (name == "docker" and name in observed.registered):
+            why = "gpustate has configured it" if name in observed.registered else "it is enabled"
+            evidence = f"{name} does not run, and {why}"
+            return Check("runtime", FAILED, evidence, remedies.RUNTIME_DOWN)
     if used == "bundled" and observed.bundled is not None:
         state = BUNDLED.get(observed.bundled.socket, "containerd")
         name = "containerd" if state == "containerd" else f"the containerd of {state}"

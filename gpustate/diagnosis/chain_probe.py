@@ -245,6 +245,7 @@ def parse(
         crio=_cri(lines, "crio_"),
         bundled=_cri(lines, "bundled_"),
         other_runtimes=tuple(lines.values("other")),
+        down=tuple(lines.values("down")),
         registered=tuple(lines.values("served")),
         kubelet=lines.one("kubelet") == "1",
         endpoint=lines.one("kubelet_endpoint"),

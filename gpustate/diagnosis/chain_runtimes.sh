@@ -31,8 +31,13 @@ used() { # program unit...: one runs or starts at boot, or gpustate has configur
   shift; for u; do systemctl is-active -q "$u" || systemctl is-enabled -q "$u" && return 0; done
   return 1
 }
-! used crio crio || echo other=crio
-! used dockerd docker docker.socket || echo other=dockerd
+down() { # unit...: none runs
+  n=$1; [ -d /run/systemd/system ] || return 0
+  for u; do ! systemctl is-active -q "$u" || return 0; done
+  echo "down=$n"
+}
+! used crio crio || { echo other=crio; down crio; }
+! used dockerd docker docker.socket || { echo other=dockerd; down docker docker.socket; }
 for n in k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
 if p=$(command -v containerd); then
   a=0; x=; f=

@@ -4,12 +4,8 @@
 grep -D skip -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.toml | sed 's/^[^:]*:/imports=/'
 grep -D skip -ls 'nvidia-container-runtime' /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
   sed 's/^/handler_file=/'
-for f in "$G"/*.served; do [ ! -f "$f" ] || { f=${f##*/}; printf 'served=%s\n' "${f%.served}"; }; done
 [ -r "$G/docker.ours" ] && sed 's/^/docker_ours=/' "$G/docker.ours"
 f=/etc/docker/daemon.json
-[ ! -e "$f" ] || [ -f "$f" ] || stat -L -c "docker_odd=%F" "$f"
-[ -e "$f" ] || [ ! -L "$f" ] || echo 'docker_odd=link that leads nowhere'
-[ ! -s "$f" ] || [ ! -f "$f" ] || [ "$(wc -c <"$f")" -gt 65536 ] || { sed 's/^/docker_config=/' "$f"; echo; }
 # docker before 23 cannot be asked.
 if [ -e "$f" ] && have dockerd && ! o=$(try dockerd --validate --config-file "$f" 2>&1); then
   case $o in *'unknown flag'*|'') ;; *) printf 'docker_refuses=%s\n' "$(printf '%s\n' "$o" | tail -n 1)" ;; esac

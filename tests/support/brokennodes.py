@@ -703,28 +703,18 @@ CONTAINERS = (
              "unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character")),
              # Nobody uses it.
              ("docker failed", "daemon.json"), lambda w: w.unit("docker", "failed/failed/enabled", "invalid character")),
-    Scenario("docker-masked", (3,), docker("inactive/dead/masked", only=True), ("docker is masked", "gpustate has registered"),
+    Scenario("runtime-down", (3,), docker("inactive/dead/masked", only=True), ("docker does not run", "gpustate has configured it", "masked"),
              docker("inactive/dead/masked", ours=False)),
-    Scenario("docker-stopped", (3,), docker(STOPPED, ours=False, only=True), ("docker is enabled and does not run", "no other runtime"),
-             docker("inactive/dead/disabled", ours=False)),
-    Scenario("docker-disabled", (3,), docker("inactive/dead/disabled"), ("docker is disabled and does not run", "gpustate has registered"),
-             both(docker("inactive/dead/disabled"), lambda w: w.unit("docker.socket", RUNS))),
-    Scenario("docker-configuration-broken", (3,), both(docker(RUNS), file("etc/docker/daemon.json", "{ x"), kept("etc/docker/daemon.json", None)),
-             ("/etc/docker/daemon.json", "cannot start with it", "did not exist before gpustate"),
+    Scenario("docker-configuration-broken", (3,), both(docker(RUNS), file("etc/docker/daemon.json", "{ x"), kept("etc/docker/daemon.json", None),
+                  programs(dockerd="!unable to configure the Docker daemon: invalid character 'x'\n")),
+             ("/etc/docker/daemon.json", "invalid character", "did not exist before gpustate"),
              both(docker(RUNS), file("etc/docker/daemon.json", '{\n "runtimes": {}\n}\n'), kept("etc/docker/daemon.json", None))),
-    Scenario("docker-configuration-no-file", (3,), both(docker(RUNS), file("etc/docker/daemon.json/x")),
-             ("/etc/docker/daemon.json is a directory, not a file",), docker(RUNS)),
     Scenario("docker-without-runtime", (3,), docker(RUNS, runtimes="runc io.containerd.runc.v2"),
              ("docker runs without the runtime nvidia", "it has runc"), docker(RUNS, runtimes="runc", ours=False)),
     Scenario("container-runtime-drop-in", (3,), both(served("crio"), drop_in("crio"), lambda w: w.unit("crio", "failed/failed/enabled")),
              ("crio.service.d/x.conf has ExecStart=/bin/false",), both(drop_in("crio"), lambda w: w.unit("crio", "inactive/dead/disabled"))),
     Scenario("crio-configuration-broken", (3,), both(crio(RUNS), served("crio"), programs(crio="!Error: toml: line 3: expected ]\n")),
              ("CRI-O cannot read", "toml: line 3"), both(crio(RUNS), served("crio"), programs(crio=CRIO))),
-    Scenario("crio-masked", (3,), both(crio("inactive/dead/masked"), served("crio"), programs(crio=CRIO)), ("crio is masked",), crio(RUNS)),
-    Scenario("crio-stopped", (3,), crio(STOPPED), ("crio is enabled and does not run",),
-             both(programs(crio=""), lambda w: w.unit("crio", STOPPED))),
-    Scenario("crio-disabled", (3,), both(crio("inactive/dead/disabled"), served("crio"), programs(crio=CRIO), lambda w: w.unit("containerd", "inactive/dead/disabled")),
-             ("crio is disabled and does not run", "gpustate has registered"), both(crio("inactive/dead/disabled"), served("crio"), programs(crio=CRIO))),
     Scenario("daemon-reload-took-gpus", (2,), lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 4_000_000)),
              ("cri-containerd-ab.scope", "Unknown Error"),
              lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 6_000_000))),
@@ -994,3 +984,16 @@ STARTED = tuple(
 )
 
 SCENARIOS = (*DRIVER, *GPUS, *CONTAINERS, *STARTED, *CLUSTER)
+
+GONE = "inactive/dead/disabled"
+#: docker and CRI-O that do not run, and whether that is a fault.
+DOWN = (
+    (docker(STOPPED, ours=False, only=True), True),
+    (docker(GONE), True),
+    (both(docker(GONE), lambda w: w.unit("docker.socket", RUNS)), False),
+    (docker(GONE, ours=False), False),
+    (both(crio("inactive/dead/masked"), served("crio")), True),
+    (crio(STOPPED), True),
+    (both(programs(crio=""), lambda w: w.unit("crio", STOPPED)), False),
+    (both(crio(GONE), served("crio"), lambda w: w.unit("containerd", GONE)), True),
+)

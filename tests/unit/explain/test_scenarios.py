@@ -189,23 +189,6 @@ def test_containerd_is_judged_by_the_file_that_its_service_names(
     assert found.broken is None or words in found.broken.evidence
 
 
-@pytest.mark.parametrize("text", ['{"runtimes": []}', '{"runtimes": null}'])
-def test_a_file_that_docker_will_not_start_with_is_named_while_docker_runs(
-    text: str, tmp_path: Path
-) -> None:
-    path = "etc/docker/daemon.json"
-    change = brokennodes.both(
-        brokennodes.docker(brokennodes.RUNS),
-        brokennodes.file(path, text),
-        brokennodes.kept(path, None),
-    )
-    found = diagnosis(Scenario("", (), change, ()).broken(), tmp_path / "node")
-    if "null" in text:
-        assert found.broken is None
-    else:
-        assert found.name == "docker-configuration-broken"
-
-
 def test_a_socket_whose_service_is_not_installed_is_said_to_be_that(tmp_path: Path) -> None:
     change = brokennodes.both(
         brokennodes.specification(brokennodes.SOCKET),
@@ -215,3 +198,11 @@ def test_a_socket_whose_service_is_not_installed_is_said_to_be_that(tmp_path: Pa
     assert found.name == "cdi-names-missing-files"
     assert found.broken is not None
     assert "nvidia-persistenced, which creates it, is not installed" in found.broken.evidence
+
+
+@pytest.mark.parametrize(("change", "fault"), brokennodes.DOWN)
+def test_a_runtime_that_does_not_run_is_a_fault_where_it_is_used(
+    change: brokennodes.Change, fault: bool, tmp_path: Path
+) -> None:
+    found = diagnosis(Scenario("", (), change, ()).broken(), tmp_path / "node")
+    assert found.name == ("runtime-down" if fault else ""), found.broken
