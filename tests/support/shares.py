@@ -72,6 +72,7 @@ BY_TURNS = frozenset(
         "test_ubuntu.py",
         "test_ubuntu_release.py",
         "test_ubuntu_upgrades.py",
+        "test_verdicts.py",
     }
 )
 TURNS = 4
