@@ -46,7 +46,7 @@ from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.resources.node_v1 import RuntimeClass
 from lightkube.resources.policy_v1 import PodDisruptionBudget
-from lightkube.resources.resource_v1 import ResourceClaim
+from lightkube.resources.resource_v1 import ResourceClaim, ResourceSlice
 from lightkube.types import PatchType
 
 from gpustate import __version__
@@ -378,6 +378,33 @@ class Api:
     def claims(self) -> list[Json]:
         """List the ResourceClaims of all namespaces; empty if the server has no DRA."""
         return self._optional(lambda: self._all(ResourceClaim, "list resourceclaims"))
+
+    def slices(self, node: str) -> list[Json]:
+        """List the ResourceSlices of NVIDIA's DRA driver for a Node; empty if the server has no DRA."""
+        fields: Fields = {"spec.nodeName": node, "spec.driver": "gpu.nvidia.com"}
+        return self._optional(
+            lambda: self._request(
+                f"list resourceslices of {node}",
+                lambda: [one.to_dict() for one in self._client.list(ResourceSlice, fields=fields)],
+            )
+        )
+
+    def empty_slice(self, name: str) -> None:
+        """Take the devices out of a ResourceSlice, which its driver puts there again; ignore a missing one."""
+        try:
+            self._change(
+                f"patch resourceslice {name}",
+                lambda: self._client.patch(
+                    ResourceSlice,
+                    name,
+                    {"spec": {"devices": []}},
+                    patch_type=PatchType.MERGE,
+                    field_manager=FIELD_MANAGER,
+                ),
+            )
+        except RefusedRequest as error:
+            if error.status != 404:
+                raise
 
     def maintenances(self) -> list[Json]:
         """List the NodeMaintenance objects of NVIDIA's maintenance-operator; empty if it is not installed."""

@@ -396,7 +396,20 @@ class ScheduledMaintenance:
                 )
             if not subject.facts.without_driver:  # otherwise there is nothing that could offer GPUs
                 scheduler.refresh(member, subject.facts, say, _never)
+        if not holds and "mig" in subject.pending:
+            notes += self._refresh_in_service(subject, say)
         return tuple(notes)
+
+    def _refresh_in_service(self, subject: Subject, say: Say) -> Iterator[str]:
+        """Let a Node that needed no hold offer its MIG devices; why it does not."""
+        for kind in kinds_of(subject.facts):
+            try:
+                found = self._member(subject, kind)
+            except GpustateError as error:
+                yield f"NVIDIA's pods on the node may offer the MIG devices from before until they are restarted: {error}"
+                continue
+            if found is not None:
+                found[0].refresh(found[1], subject.facts, say, _never)
 
     def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
         """Record that it stays out of service; notes of that, with why. It is still this run's to release.

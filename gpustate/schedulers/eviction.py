@@ -28,17 +28,9 @@ _GPU_DRIVER = "gpu.nvidia.com"
 _ENDED = ("Succeeded", "Failed")
 _ACTIVE = ("Running", "Pending")
 _NOT_SELECTED = "not selected"
+_DRA_DRIVERS = frozenset({"k8s-dra-driver-gpu", "dra-driver-nvidia-gpu"})
 #: Images whose programs open NVML for as long as they run.
-_OPERANDS = frozenset(
-    {
-        "k8s-device-plugin",
-        "gpu-feature-discovery",
-        "dcgm",
-        "dcgm-exporter",
-        "k8s-dra-driver-gpu",
-        "dra-driver-nvidia-gpu",
-    }
-)
+_OPERANDS = _DRA_DRIVERS | {"k8s-device-plugin", "gpu-feature-discovery", "dcgm", "dcgm-exporter"}
 _GPU_PREFIXES = ("nvidia.com/gpu", "nvidia.com/mig-")
 
 
@@ -258,11 +250,19 @@ def is_operand(pod: Json) -> bool:
     owner = controller(pod)
     if owner is None or owner["kind"] != "DaemonSet":
         return False
-    images = (
-        str(one.get("image") or "") for one in (pod.get("spec") or {}).get("containers") or ()
-    )
-    names = (image.rpartition("/")[2].partition("@")[0].partition(":")[0] for image in images)
-    return any(name in _OPERANDS for name in names)
+    return bool(_images(pod) & _OPERANDS)
+
+
+def is_dra_driver(daemon_set: Json) -> bool:
+    """Its pods publish the GPUs of their Nodes as ResourceSlices."""
+    return bool(_images((daemon_set.get("spec") or {}).get("template") or {}) & _DRA_DRIVERS)
+
+
+def _images(pod: Json) -> set[str]:
+    """The names of its containers' images, without registry and tag."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    images = (str(container.get("image") or "") for container in containers)
+    return {image.rpartition("/")[2].partition("@")[0].partition(":")[0] for image in images}
 
 
 def is_ready(thing: Json) -> bool:

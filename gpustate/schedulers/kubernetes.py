@@ -260,13 +260,17 @@ class Kubernetes:
         Raises:
             ClusterError: the DaemonSets cannot be listed.
         """
+        return manager_of(node, self._listed_daemon_sets())
+
+    def _listed_daemon_sets(self) -> list[Json]:
+        """The DaemonSets of the cluster, listed once in a run."""
         with self._lock:
             if self._daemon_sets is None:
                 try:
                     self._daemon_sets = self._api.daemon_sets()
                 except RefusedRequest as error:
                     raise with_rule(error) from None
-        return manager_of(node, self._daemon_sets)
+            return self._daemon_sets
 
     # --- the rollout of the cluster ------------------------------------------------------
 
@@ -476,14 +480,17 @@ class Kubernetes:
         }
         if old:
             say(f"restarting {_some(map(eviction.name, old.values()))}")
-        for pod in old.values():
-            try:
+        try:
+            withdrawn = self._withdraw(member.name, say)
+            for pod in old.values():
                 self._api.delete(pod)
-            except RefusedRequest as error:
-                raise with_rule(error) from None
+        except RefusedRequest as error:
+            raise with_rule(error) from None
         deadline = self._clock() + _REFRESH_S
         while True:
             waits = self._refreshing(member, facts, set(old))
+            if not waits and withdrawn and not any(map(_devices, self._api.slices(member.name))):
+                waits = "its DRA driver has not published its GPUs again"
             if not waits:
                 return
             if self._clock() > deadline:
@@ -514,6 +521,26 @@ class Kubernetes:
         if offered and not cluster_pods.allocatable(node):
             return "allocatable has none"
         return ""
+
+    def _withdraw(self, name: str, say: Say) -> bool:
+        """Offer no GPU of a Node by claims until NVIDIA's DRA driver publishes them again; whether it did.
+
+        What an earlier process of it has published is what the GPUs were, and nothing tells whether a later one has
+        agreed. A slice without devices is filled at the start of the driver, or half a minute later; one that is
+        deleted is not always.
+        """
+        if not any(map(eviction.is_dra_driver, self._listed_daemon_sets())):
+            return False
+        try:
+            published = [one["metadata"]["name"] for one in self._api.slices(name) if _devices(one)]
+            for slice_name in published:
+                self._api.empty_slice(slice_name)
+        except RefusedRequest as error:
+            if error.status != 403:
+                raise
+            say(f"the ResourceSlices of Node {name} may be out of date: {with_rule(error)}")
+            return False
+        return bool(published)
 
     def _paused(self, name: str) -> str:
         """Why NVIDIA's DaemonSets do not create their pods again."""
@@ -818,6 +845,11 @@ def _some(names: Iterable[str], limit: int = 4) -> str:
 def _check(stop: Stop) -> None:
     if stop():
         raise NotDrainedError("interrupted while it was drained")
+
+
+def _devices(resource_slice: Json) -> list[Json]:
+    found: list[Json] = resource_slice["spec"].get("devices") or []
+    return found
 
 
 def with_rule(error: RefusedRequest) -> ClusterError:

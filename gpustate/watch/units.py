@@ -36,6 +36,11 @@ RULES: tuple[Json, ...] = (
     {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["list"]},
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
     {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]},
+    {
+        "apiGroups": ["resource.k8s.io"],
+        "resources": ["resourceslices"],
+        "verbs": ["list", "patch"],
+    },
     {"apiGroups": ["maintenance.nvidia.com"], "resources": ["nodemaintenances"], "verbs": ["list"]},
 )
 LEASE_RULES: tuple[Json, ...] = (

@@ -117,7 +117,7 @@ def test_a_change_that_disturbs_no_workload_pauses_programs_without_a_hold() -> 
     cluster, maintenance = parts()
     maintenance.begin(subject(Disruption.NONE), said, never)
     maintenance.end(subject(Disruption.NONE), "", said)
-    assert cluster.calls == ["pending", "pause", "resume"]
+    assert cluster.calls == ["pending", "pause", "resume", "refresh"]
 
 
 def test_other_changes_of_the_node_leave_the_labels_alone() -> None:

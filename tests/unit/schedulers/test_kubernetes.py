@@ -427,6 +427,36 @@ def test_gpus_that_a_dead_run_saw_are_waited_for(api: FakeApi) -> None:
         again.refresh(member, facts(), print, lambda: False)
 
 
+@pytest.mark.parametrize("republished", [True, False])
+def test_devices_that_the_dra_driver_published_before_are_published_again(
+    api: FakeApi, republished: bool
+) -> None:
+    container = {"image": "nvcr.io/nvidia/dra-driver-nvidia-gpu:v0.5.0"}
+    driver = {
+        "metadata": {"name": "dra"},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+    devices: list[Json] = [{"name": "gpu-0"}]
+    polls = iter([False, republished])
+
+    def slices(node: str) -> list[Json]:
+        if not devices and next(polls, False):
+            devices.append({"name": "gpu-0"})
+        return [{"metadata": {"name": "s"}, "spec": {"devices": list(devices)}}]
+
+    api.daemon_sets = lambda: [driver]  # type: ignore[method-assign]
+    api.slices = slices  # type: ignore[attr-defined]
+    api.empty_slice = lambda name: devices.clear()  # type: ignore[attr-defined]
+    found = scheduler(api)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    if republished:
+        found.refresh(member, facts(), print, lambda: False)
+        assert devices
+    else:
+        with pytest.raises(NotRefreshedError, match="has not published its GPUs again"):
+            found.refresh(member, facts(), print, lambda: False)
+
+
 def not_ready(api: FakeApi) -> None:
     api.node_["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
 

@@ -23,7 +23,8 @@ def rights(rules: Iterable[dict[str, Any]]) -> set[tuple[str, str, str]]:
 
 
 def test_the_role_has_what_watching_and_draining_need() -> None:
-    needed = {*watcher.RIGHTS, *kubernetes._RIGHTS, node_events.RIGHT}
+    dra = {(verb, "resource.k8s.io", "resourceslices") for verb in ("list", "patch")}
+    needed = {*watcher.RIGHTS, *kubernetes._RIGHTS, *dra, node_events.RIGHT}
     assert rights((*units.RULES, *units.LEASE_RULES)) == needed
 
 
