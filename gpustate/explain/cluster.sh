@@ -15,7 +15,10 @@ n=; read -r n </proc/sys/kernel/hostname
 for f in /etc/kubernetes/kubelet.conf /var/lib/rancher/k3s/agent/kubelet.kubeconfig /var/lib/rancher/rke2/agent/kubelet.kubeconfig; do
   [ -r "$f" ] || continue
   set -- kubectl; have k3s && set -- k3s kubectl; [ -x /var/lib/rancher/rke2/bin/kubectl ] && set -- /var/lib/rancher/rke2/bin/kubectl
-  o=$(try "$@" --kubeconfig="$f" --cache-dir=/dev/null --request-timeout=2s get node "$n" -o json) && printf 'kube_node=%s\n' "$(printf '%s' "$o" | tr '\n' ' ')"
+  set -- "$@" --kubeconfig="$f" --cache-dir=/dev/null --request-timeout=2s get
+  o=$(try "$@" node "$n" -o json) && printf 'kube_node=%s\n' "$(printf '%s' "$o" | tr '\n' ' ')"
+  [ -d "${d%/*}/plugins/gpu.nvidia.com" ] && try "$@" resourceslices --field-selector "spec.nodeName=$n,spec.driver=gpu.nvidia.com" -o \
+    jsonpath='{range .items[*].spec.devices[*]}slice={.attributes.type.string}|{.attributes.uuid.string}|{.name}{"\n"}{end}'
   break
 done
 have scontrol && try scontrol show node "${n%%.*}" -o | sed 's/^/slurm=/'

@@ -37,9 +37,9 @@ _REPLICAS = re.compile(r"^[ \t-]*replicas[ \t]*:[ \t]*(\d{1,3})[ \t]*$", re.MULT
 
 
 def wants_plugin(view: View) -> bool:
-    """NVIDIA's device plugin is expected, by traces on the node or in its Node object."""
+    """NVIDIA's device plugin is expected, by traces on the node or in its Node object; not beside the DRA driver."""
     clues = view.clues
-    return bool(
+    return not clues.has("slice") and bool(
         clues.all("plugin_pod")
         or [name for name in clues.registered or {} if name.startswith("nvidia.com/")]
         or [name for name in clues.resources() if clues.quantity("capacity", name)]
@@ -239,9 +239,8 @@ def _condition(view: View) -> str:
 
 def _unhealthy(view: View) -> str:
     nvml = view.observed.nvml
-    if nvml.error is not None or any(
-        g.error is not None or view.observed.held(g) for g in nvml.gpus
-    ):
+    lost = any(gpu.error is not None or view.observed.held(gpu) for gpu in nvml.gpus)
+    if nvml.error is not None or lost or not wants_plugin(view):
         return ""
     rows = [
         (name, view.clues.quantity("capacity", name), view.clues.quantity("allocatable", name))
@@ -344,6 +343,25 @@ def _miscounted(view: View, values: list[str], strategies: set[str]) -> str:
         else ""
     )
     return f"the label nvidia.com/gpu.count is {wrong[0]}, but NVML lists {len(nvml.gpus)} GPUs{divided}"
+
+
+def _slices_stale(view: View) -> str:
+    """What NVIDIA's DRA driver offers and the node has not, or the other way round."""
+    nvml, offered = view.observed.nvml, view.clues.fields("slice", 3)
+    if not offered or not nvml.gpus:
+        return ""
+    devices = {device.uuid for gpu in nvml.gpus for device in gpu.mig_devices}
+    present = {gpu.uuid: "divided" if gpu.mig_current else "gpu" for gpu in nvml.gpus}
+    present |= dict.fromkeys(devices, "mig")
+    for kind, uuid, name in offered:
+        if kind in ("gpu", "mig") and uuid and present.get(uuid) != kind:
+            state = "divided by MIG" if uuid in present else "not in NVML's list"
+            return f"ResourceSlices offer {name} ({uuid}), which is {state}"
+    # A driver that divides GPUs itself, for the claims, offers parts without UUIDs.
+    missing = devices - {uuid for _, uuid, _ in offered}
+    if missing and all(uuid for _, uuid, _ in offered):
+        return f"no ResourceSlice offers MIG device {min(missing)}"
+    return ""
 
 
 def _labels_missing(view: View) -> str:
@@ -451,6 +469,9 @@ CAUSES = (
          "NVIDIA/k8s-device-plugin#170"),
     _own("gpu-healthy-false", _SCHEDULER, _condition,
          "fix what the condition names; then: gpustate validate POLICY -i INVENTORY --kubeconfig FILE"),
+    _own("resource-slices-stale", _SCHEDULER, _slices_stale,
+         "restart the pod of NVIDIA's DRA driver on this node, which publishes its devices: kubectl delete pod -n NAMESPACE POD",
+         "dra-driver-nvidia-gpu: cmd/gpu-kubelet-plugin/nvlib.go"),
     _own("labels-stale", _SCHEDULER, _labels_stale,
          f"{remedies.by_apply('rewrite them', 'gpu-labels')}; or restart the pod of GPU feature discovery",
          "NVIDIA/k8s-device-plugin#733", state="gpu-labels"),

@@ -816,6 +816,19 @@ def renamed(world: World) -> None:
     )
 
 
+def sliced(*, divided: bool) -> Change:
+    """NVIDIA's DRA driver offers two whole GPUs, of which one may be divided since; the device plugin was there before."""
+
+    def change(world: World) -> None:
+        if divided:
+            mixed(V)(world)
+        status("allocatable", gpu="0")(world)
+        file("var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock", "")(world)
+        world.slices = tuple(f"gpu|{uuid}|gpu-{number}" for number, uuid in enumerate(UUIDS))
+
+    return change
+
+
 def counted(strategy: str, count: int) -> Change:
     """Four MIG devices of one profile on two GPUs, and a feature file with a strategy and a count."""
 
@@ -902,6 +915,7 @@ CLUSTER = (
              ("gpu.count is 8", "lists 2"), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=2\n")),
     Scenario("node-labels-stale", (38,), lambda w: kube_labels(w, {"gpu.count": "8"}), ("gpu.count is 8", "lists 2"),
              lambda w: kube_labels(w, {"gpu.count": "2"})),
+    Scenario("resource-slices-stale", (38,), sliced(divided=True), ("offer gpu-1 (GPU-bbbbbbbb), which is divided by MIG",), sliced(divided=False)),
     Scenario("labels-missing", (38,), lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true"}), ("no label nvidia.com/gpu.product",),
              lambda w: kube_labels(w, {"gpu.deploy.gpu-feature-discovery": "true", "gpu.product": "NVIDIA-H100", "gpu.count": "2"})),
     Scenario("kubelet-masked", (7, 30), both(masked("kubelet"), condition("Unknown")), ("kubelet is masked", "not ready"), masked("kubelet")),

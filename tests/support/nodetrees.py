@@ -185,6 +185,7 @@ class World:
         default_factory=lambda: {"kubelet.sock": 1000, "nvidia-gpu.sock": 1010}
     )
     node: dict[str, Any] | None = field(default_factory=lambda: kube_node())
+    slices: tuple[str, ...] = ()  # devices of the DRA driver: type|uuid|name
     says: dict[str, str] = field(default_factory=dict)  # socket of a runtime to what it says by CRI
     containerd_command: str = "/usr/bin/containerd"  # of its service
     runtime: str = "/usr/bin/nvidia-container-runtime"
@@ -606,7 +607,9 @@ class Tree(Node):
             self.put("etc/kubernetes/kubelet.conf", "")
             self.put("answers/kubectl.out", json.dumps(world.node, indent=2) + "\n")
             # The real one keeps a cache in the home directory otherwise, and explain writes nothing there.
-            cacheless = 'case "$*" in *--cache-dir=/dev/null*) cat @TREE@/answers/kubectl.out ;; *) exit 1 ;; esac\n'
+            rows = "".join(f"slice={row}\n" for row in world.slices)
+            self.put("answers/kubectl-slices.out", rows)
+            cacheless = 'case "$*" in *--cache-dir=/dev/null*resourceslices*) cat @TREE@/answers/kubectl-slices.out ;; *--cache-dir=/dev/null*) cat @TREE@/answers/kubectl.out ;; *) exit 1 ;; esac\n'
             self.program("kubectl", cacheless)
 
     def _nvml(self) -> str:
