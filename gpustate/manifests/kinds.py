@@ -137,6 +137,14 @@ POD = Kind("Pod", "v1", "pods", namespaced=True)
 RESOURCE_CLAIM = Kind(
     "ResourceClaim", "resource.k8s.io/v1", "resourceclaims", namespaced=True, without=_DRA
 )
+COMPUTE_DOMAIN = Kind(
+    "ComputeDomain",
+    "resource.nvidia.com/v1beta1",
+    "computedomains",
+    namespaced=True,
+    without="install the definitions of the DRA driver's chart: kubectl apply -f deployments/helm/dra-driver-nvidia-gpu/crds; "
+    "or set draDriver.computeDomains.enabled to false",
+)
 
 #: Kind and name; every namespaced object is in one and the same namespace.
 Key = tuple[str, str]

@@ -22,7 +22,17 @@ from typing import Any, Protocol
 
 from gpustate.errors import ClusterError
 from gpustate.manifests.differences import Difference, differences
-from gpustate.manifests.kinds import BY_NAME, KINDS, NODE, Key, Kind, key, order, title
+from gpustate.manifests.kinds import (
+    BY_NAME,
+    COMPUTE_DOMAIN,
+    KINDS,
+    NODE,
+    Key,
+    Kind,
+    key,
+    order,
+    title,
+)
 from gpustate.manifests.ownership import (
     DRA_LEASE,
     FIELD_MANAGER,
@@ -273,6 +283,8 @@ def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Chang
         return Change(item, Action.SKIPPED, reason=_FOREIGN_NFD)
     if item["kind"] in found.missing and item["kind"] not in target.defined:
         return Change(item, Action.SKIPPED, reason=found.missing[item["kind"]])
+    if undefined := _undefined(objects, item):
+        return Change(item, Action.REFUSED, reason=undefined)
     live = found.get(item)
     if live is None:
         return _creation(objects, target, found, item)
@@ -291,6 +303,18 @@ def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Chang
     if item["kind"] == "Namespace":
         return _in_foreign_namespace(objects, target, live, item)
     return _foreign(objects, target, live, item)
+
+
+def _undefined(objects: Objects, item: Json) -> str:
+    """What the cluster lacks that a program of compute domains needs; empty: nothing."""
+    template = (item.get("spec") or {}).get("template") or {}
+    containers = (template.get("spec") or {}).get("containers") or ()
+    if any(container["name"].startswith("compute-domain") for container in containers):
+        try:
+            objects.list(COMPUTE_DOMAIN, "*")
+        except MissingKind as error:
+            return f"{error.message}: {error.fix}"
+    return ""
 
 
 def _creation(objects: Objects, target: Target, found: _Found, item: Json) -> Change:

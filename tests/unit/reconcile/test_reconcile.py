@@ -251,6 +251,22 @@ def test_the_dra_driver_stays_while_its_claims_are_allocated_and_the_device_plug
     assert "list pods" not in objects.requests
 
 
+def test_programs_of_compute_domains_need_their_definitions() -> None:
+    objects = FakeObjects()
+    objects.kinds |= {"DeviceClass", "ResourceClaimTemplate"}
+    domains = target(replace(DRA, dra_driver=DraDriver(image="d:v1")))
+    programs = {
+        "DaemonSet/nvidia-dra-driver-kubelet-plugin",
+        "Deployment/nvidia-dra-driver-controller",
+    }
+    refused = {
+        name for name, action in actions(objects, domains).items() if action is Action.REFUSED
+    }
+    assert refused == programs
+    objects.kinds.add("ComputeDomain")
+    assert Action.REFUSED not in actions(objects, domains).values()
+
+
 def test_without_a_switch_no_pod_is_listed(objects: FakeObjects) -> None:
     objects.requests.clear()
     off = target(replace(SETTINGS, device_plugin=Component(enabled=False)))
