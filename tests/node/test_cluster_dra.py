@@ -1,7 +1,7 @@
-"""Dynamic resource allocation: the rendered objects, a driver as pods of the rendered DaemonSet, and pods with claims.
+"""Dynamic resource allocation by a GPUCluster: NVIDIA's DRA driver as the rendered DaemonSet, and pods with claims.
 
-Real: API server, controllers, scheduler, kubelets, containerd. Simulated: the GPUs, and NVIDIA's driver, which cannot be
-built from Go modules; the lab's stand-in takes its name, its variables and its attributes.
+Real: API server, controllers, scheduler, kubelet, containerd, NVIDIA's GPU kubelet plugin and CDI hook, mig-parted.
+Simulated: GPUs, their driver and NVML.
 """
 
 from __future__ import annotations
@@ -12,65 +12,89 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import migparted
 import pytest
 from commands import Ran, gpustate
-from gpupods import MARK, VALIDATOR, delete, gpu_pod, import_image, printed
+from gpupods import MARK, VALIDATOR, delete, gpu_deployment, gpu_pod, import_image, printed, working
 from labkubernetes import create, get, kubectl, logs, wait_for, wait_phase
 
 from gpustate_lab import programs
 from gpustate_lab.api import Lab
-from gpustate_lab.kubernetes.cluster import Kubernetes
 from gpustate_lab.kubernetes.machine import PLUGIN_UNIT
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
-pytestmark = pytest.mark.proof
-
-DRIVER = "gpu.nvidia.com"
-IMAGE = "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v0.5.0"
-NODES = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
-POLICY = """\
-from gpustate import Policy
-from gpustate.manifests import ClusterObjects, Component, Container, DraDriver
-from gpustate.states.preflight import PreflightPassed
-
-policy = Policy(
-    PreflightPassed(),
-    cluster=ClusterObjects(
-        device_plugin=Component(enabled=False),
-        feature_discovery=Component(enabled=False),
-        dra_driver=DraDriver(
-            image="@IMAGE@",
-            host_network=True,
-            compute_domains=False,
-            gpus=Container(env=@ENV@, healthcheck_port=51516),
-        ),
-    ),
-)
+DRIVER, MIG = "gpu.nvidia.com", "mig.nvidia.com"
+REPOSITORY, NAME, VERSION = "registry.k8s.io/dra-driver-nvidia", "dra-driver-nvidia-gpu", "v0.4.1"
+BEFORE, AFTER = "580.65.06", "580.178.04"
+POLICY = f"""\
+apiVersion: nvidia.com/v1alpha1
+kind: GPUCluster
+metadata: {{name: gpu-cluster}}
+spec:
+  draDriver:
+    repository: {REPOSITORY}
+    image: {NAME}
+    version: {VERSION}
+    gpus:
+      kubeletPlugin:
+        env: [{{name: GPUSTATE_LAB_ROOT, value: /host}}]
+    computeDomains: {{enabled: false}}
+  dcgm: {{enabled: false}}
+  dcgmExporter: {{enabled: false}}
+---
+apiVersion: nvidia.com/v1alpha1
+kind: NVIDIADriver
+metadata: {{name: driver}}
+spec: {{driverType: gpu, version: @DRIVER@, kernelModuleType: open}}
+"""
+LAYOUTS = """\
+version: v1
+mig-configs:
+  two:
+    - {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 2}}
+    - {devices: [1, 2, 3, 4, 5, 6, 7], mig-enabled: false}
+  three:
+    - {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 3}}
+    - {devices: [1, 2, 3, 4, 5, 6, 7], mig-enabled: false}
+  four:
+    - {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 4}}
+    - {devices: [1, 2, 3, 4, 5, 6, 7], mig-enabled: false}
+"""
+#: The kernel module shows GPU and compute instances there, the simulated one only on the node.
+_PROGRAM = """#!/usr/bin/busybox sh
+for path in /proc/driver /proc/devices; do /usr/bin/busybox mount -o rbind "/host$path" "$path"; done
+exec "$0.real" "$@"
+"""
+#: The driver copies its image's hook to the node. As in the lab's package of the toolkit, it first binds into the
+#: container what the kernel module would show there.
+_HOOK = """#!/bin/sh
+[ "$1" != disable-device-node-modification ] || exec /usr/lib/gpustate-lab/showhardware.py /var/tmp/nvidia-cdi-hook.real "$@"
+exec /var/tmp/nvidia-cdi-hook.real "$@"
 """
 _MAKE = """
-import sys
+import os, sys
 sys.path.insert(0, sys.argv[2])
 from gpustate.nodeside import container_image as image
-layer = image._layer({"/usr/bin/gpu-kubelet-plugin": sys.argv[3]}, {})
+files = {f"/usr/bin/{os.path.basename(path)}": path for path in sys.argv[3:]}
+loaded = image.libraries(sys.argv[3], [])
+files |= {image._merged(name): os.path.realpath(path) for name, path in loaded.items()}
+links = {name: os.readlink(name) for name in image._TOP_LINKS if os.path.islink(name)}
 with open("/run/gpustate-test-image.tar", "wb") as file:
-    file.write(image._archive(sys.argv[1], layer))
+    file.write(image._archive(sys.argv[1], image._layer(files, links)))
 """
 
 
 @pytest.fixture(scope="module")
 def cluster(lab_programs: None, lab_factory: Callable[[LabSpec], Lab]) -> Lab:
-    return lab_factory(LabSpec(nodes=2, images=("debian13",), kubernetes="1.36"))
+    # containerd 2 injects CDI devices by default, as a GPUCluster expects.
+    return lab_factory(LabSpec(nodes=1, images=("debian13-containerd2",), kubernetes="1.36"))
 
 
 @pytest.fixture(scope="module")
-def policy(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    layout = Kubernetes(cluster).layout
-    host, _, port = layout.server.removeprefix("https://").partition(":")
-    # The lab has no kube-proxy, so pods reach the API server by its own address.
-    env = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port or "443"}
-    file = tmp_path_factory.mktemp("policy") / "dra.py"
-    file.write_text(POLICY.replace("@IMAGE@", IMAGE).replace("@ENV@", repr(env)))
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("policy") / "gpucluster.yaml"
+    file.write_text(POLICY.replace("@DRIVER@", BEFORE))
     return file
 
 
@@ -79,11 +103,21 @@ def run(lab: Lab, verb: str, policy: Path, *words: str, code: int) -> Ran:
     return gpustate(verb, policy, "-i", lab.inventory, "--cluster-objects", *yes, *words, code=code)
 
 
-def import_driver(node: Node, program: Path) -> None:
-    """Make the image that the DaemonSet names, with the lab's driver."""
-    copy = node.root / "run-gpu-kubelet-plugin"
-    shutil.copy(program, copy)
-    node.run(["python3", "-ISB", "-c", _MAKE, IMAGE, VALIDATOR, f"/{copy.name}"])
+def import_driver(node: Node) -> None:
+    """Make the image that the DaemonSet names, with the lab's builds of NVIDIA's programs."""
+    folder = node.root / "var/tmp"
+    built = {
+        "gpu-kubelet-plugin": (programs.provide("dra-driver", print), _PROGRAM),
+        "nvidia-cdi-hook": (programs.provide("container-toolkit-1.20.1", print), _HOOK),
+    }
+    for name, (files, wrapper) in built.items():
+        shutil.copy(files[name], folder / f"{name}.real")
+        (folder / name).write_text(wrapper)
+        (folder / name).chmod(0o755)
+    image = f"{REPOSITORY}/{NAME}:{VERSION}"
+    names = ("gpu-kubelet-plugin.real", *built)
+    paths = (*(f"/var/tmp/{name}" for name in names), "/usr/lib/gpustate-lab/busybox")
+    node.run(["python3", "-ISB", "-c", _MAKE, image, VALIDATOR, *paths])
     node.run(
         "ctr -n k8s.io images import /run/gpustate-test-image.tar; rm /run/gpustate-test-image.tar"
     )
@@ -93,20 +127,35 @@ def import_driver(node: Node, program: Path) -> None:
 def devices(lab: Lab, node: Node) -> dict[str, dict[str, Any]]:
     """What the driver offers of a Node, by device."""
     return {
-        device["name"]: device
+        device["name"]: device["attributes"]
         for slice_ in get(lab, "resourceslices")["items"]
         if slice_["spec"]["driver"] == DRIVER and slice_["spec"].get("nodeName") == node.name
         for device in slice_["spec"]["devices"]
     }
 
 
+def offered(lab: Lab, node: Node) -> dict[str, str]:
+    """Driver's version of each device that the slices offer, by UUID."""
+    return {
+        attributes["uuid"]["string"]: attributes["driverVersion"]["version"]
+        for attributes in devices(lab, node).values()
+    }
+
+
 def uuids_of(node: Node) -> set[str]:
-    text = node.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]).stdout
-    return set(text.split())
+    """What nvidia-smi lists that a pod can have: GPUs that are not divided, and MIG devices."""
+    gpus = node.run("nvidia-smi --query-gpu=uuid,mig.mode.current --format=csv,noheader").stdout
+    whole = {line.split(",")[0] for line in gpus.splitlines() if "Enabled" not in line}
+    listed = node.run("nvidia-smi -L").stdout
+    return whole | {
+        word.rstrip(")")
+        for word in listed.replace("(UUID: ", "").split()
+        if word.startswith("MIG-")
+    }
 
 
-def template(name: str, count: int) -> dict[str, Any]:
-    exactly = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": count}
+def template(name: str, device_class: str, count: int) -> dict[str, Any]:
+    exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": count}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -115,47 +164,104 @@ def template(name: str, count: int) -> dict[str, Any]:
     }
 
 
-def claimed(lab: Lab, pod: str) -> list[str]:
-    """The devices that the scheduler has allocated for a pod's claim."""
-    (status,) = get(lab, "pod", pod)["status"]["resourceClaimStatuses"]
-    claim = get(lab, "resourceclaim", status["resourceClaimName"])
-    return [one["device"] for one in claim["status"]["allocation"]["devices"]["results"]]
+def claim(spec: dict[str, Any], template: str) -> None:
+    """Let a pod's container have the devices of a claim."""
+    spec["containers"][0]["resources"] = {"claims": [{"name": "gpus"}]}
+    spec["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": template}]
 
 
-def test_gpus_are_offered_by_slices_and_given_by_claims(cluster: Lab, policy: Path) -> None:
-    gpustate("apply", NODES, "-i", cluster.inventory, "--yes", code=0)
-    program = programs.provide("dra-driver", print)["gpu-kubelet-plugin"]
-    for node in cluster.nodes:
-        import_driver(node, program)
+def holds_its_claim(lab: Lab, node: Node, ended: set[str]) -> str:
+    """Wait until the deployment's pod works on the two GPUs that its claim has; return its container."""
+    container: str = wait_for(
+        lambda: working(lab, "claims", ended), "a pod works on its claim", 180
+    )
+    (pod,) = (
+        pod
+        for pod in get(lab, "pods", "--selector", "app=claims")["items"]
+        if any(
+            container == status.get("containerID")
+            for status in pod["status"].get("containerStatuses", ())
+        )
+    )
+    observed = printed(logs(lab, pod["metadata"]["name"]))
+    (status,) = pod["status"]["resourceClaimStatuses"]
+    allocation = get(lab, "resourceclaim", status["resourceClaimName"])["status"]["allocation"]
+    published = devices(lab, node)
+    allocated = {
+        published[result["device"]]["uuid"]["string"] for result in allocation["devices"]["results"]
+    }
+    assert {gpu["uuid"] for gpu in observed["cuda"] if gpu["ok"]} == allocated
+    assert len(allocated) == 2
+    return container
+
+
+def test_pod_has_its_claim_before_and_after_a_driver_upgrade_and_mig_changes(
+    cluster: Lab, policy: Path, tmp_path: Path
+) -> None:
+    node = cluster.nodes[0]
+    gpustate("apply", policy, "-i", cluster.inventory, "--yes", code=0)
+    import_driver(node)
     done = run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
     assert done.lists("deviceclass/gpu.nvidia.com", "create")
     assert done.lists("daemonset/nvidia-dra-driver-kubelet-plugin", "create")
-    for node in cluster.nodes:
-        wait_for(lambda node=node: len(devices(cluster, node)) == 8, f"{node.name} offers 8 GPUs")
-        offered = devices(cluster, node).values()
-        assert {one["attributes"]["uuid"]["string"] for one in offered} == uuids_of(node)
+    wait_for(lambda: len(offered(cluster, node)) == 8, "8 GPUs are offered")
+    assert offered(cluster, node) == dict.fromkeys(uuids_of(node), "580.65.6")
     run(cluster, "apply", policy, code=0)
     run(cluster, "drift", policy, code=0)
 
-    create(cluster, template("two", 2))
-    node = cluster.nodes[0]
+    create(cluster, template("two", DRIVER, 2), template("mig", MIG, 1))
     interpreter = import_image(node)
-    one = gpu_pod("claims", node, interpreter, {})
-    one["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpus"}]}
-    one["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "two"}]
+    deployment = gpu_deployment("claims", node, interpreter, {})
+    claim(deployment["spec"]["template"]["spec"], "two")
+    create(cluster, deployment)
+    containers = {holds_its_claim(cluster, node, set())}
+
+    # No wait: a pod is scheduled as soon as the node is returned to service.
+    policy.write_text(POLICY.replace("@DRIVER@", AFTER))
+    gpustate("apply", policy, "-i", cluster.inventory, "--yes", code=0)
+    assert offered(cluster, node) == dict.fromkeys(uuids_of(node), "580.178.4")
+    containers.add(holds_its_claim(cluster, node, containers))
+    assert len(containers) == 2
+
+    layouts = tmp_path / "mig.yaml"
+    layouts.write_text(LAYOUTS)
+    for layout, count in (("two", 9), ("three", 10)):
+        divide(cluster, layouts, layout)
+        assert migparted.holds(node, LAYOUTS, layout)
+        assert offered(cluster, node) == dict.fromkeys(uuids_of(node), "580.178.4")
+        assert len(offered(cluster, node)) == count
+        if layout == "two":
+            containers.add(holds_its_claim(cluster, node, containers))
+    assert holds_its_claim(cluster, node, set()) in containers, "further instances disturb no pod"
+
+    one = gpu_pod("part", node, interpreter, {})
+    claim(one["spec"], "mig")
     # A claim of a template goes when its pod ends.
     one["spec"]["containers"][0]["command"][-1] += "import time\ntime.sleep(600)\n"
     create(cluster, one)
-    wait_phase(cluster, "claims", "Running")
-    wait_for(lambda: MARK in logs(cluster, "claims"), "the pod has tried its GPUs")
-    observed = printed(logs(cluster, "claims"))
-    offered_here = devices(cluster, node)
-    given = {
-        offered_here[name]["attributes"]["uuid"]["string"] for name in claimed(cluster, "claims")
-    }
-    assert len(given) == 2
-    assert {seen["uuid"] for seen in observed["cuda"] if seen["ok"]} == given
-    delete(cluster, "claims")
+    wait_phase(cluster, "part", "Running")
+    wait_for(lambda: MARK in logs(cluster, "part"), "the pod has tried its device")
+    (device,) = printed(logs(cluster, "part"))["cuda"]
+    assert device["ok"]
+    assert device["uuid"] in uuids_of(node)
+    delete(cluster, "part")
+
+    assert explained(cluster, node) == "ok"
+    assert migparted.run(node, "apply", LAYOUTS, "four").returncode == 0
+    assert "ResourceSlices offer gpu-0-mig-1g10gb-" in explained(cluster, node)
+    kubectl(cluster, "delete", "deployment", "claims")
+
+
+def divide(lab: Lab, layouts: Path, layout: str) -> None:
+    parameters = ("--set", f"mig.config={layout}", "--set", f"mig.file={layouts}")
+    gpustate("apply", "mig", "-i", lab.inventory, "--yes", *parameters, code=0)
+
+
+def explained(lab: Lab, node: Node) -> str:
+    """The verdict of ``explain`` on what the scheduler knows of the node's GPUs."""
+    found = gpustate("explain", node.name, "-i", lab.inventory, "-o", "json").node(node.name)
+    (check,) = (check for check in found["checks"] if check["name"] == "scheduler")
+    return str(check if check["outcome"] != "ok" else "ok")
 
 
 def test_a_class_that_was_edited_is_drift_and_is_restored(cluster: Lab, policy: Path) -> None:
@@ -164,6 +270,30 @@ def test_a_class_that_was_edited_is_drift_and_is_restored(cluster: Lab, policy: 
     run(cluster, "drift", policy, code=2)
     run(cluster, "apply", policy, "--force-conflicts", code=0)
     run(cluster, "drift", policy, code=0)
+
+
+def test_compute_domains_are_refused_until_their_definitions_are_installed(
+    cluster: Lab, policy: Path, tmp_path: Path
+) -> None:
+    domains = tmp_path / "domains.yaml"
+    domains.write_text(
+        policy.read_text().replace("computeDomains: {enabled: false}", "computeDomains: {}")
+    )
+    refused = run(cluster, "plan", domains, code=5)
+    assert "the cluster has no ComputeDomain: install the definitions" in refused.out
+    chart = programs.source("dra-driver", print) / "deployments/helm/dra-driver-nvidia-gpu"
+    kubectl(cluster, "create", "-f", str(chart / "crds"))
+    kubectl(cluster, "wait", "--for=condition=Established", "-f", str(chart / "crds"))
+    planned = run(cluster, "plan", domains, code=0)
+    assert planned.lists("deployment/nvidia-dra-driver-controller", "create")
+    channel = {"resourceClaimTemplate": {"name": "channels"}}
+    domain = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": {"name": "one"},
+        "spec": {"numNodes": 1, "channel": channel},
+    }
+    create(cluster, domain)
 
 
 def test_removal_leaves_no_class_no_policy_and_no_driver(cluster: Lab, policy: Path) -> None:

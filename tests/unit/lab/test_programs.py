@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -94,9 +95,9 @@ def test_a_clusters_programs_name_the_same_libraries_which_are_then_compiled_onc
 def pinned(name: str) -> dict[str, str]:
     """What a module is built with: versions by path, after replacements."""
     lines = (programs.MODULES / name / "go.mod").read_text().splitlines()
-    words = [line.removeprefix("require ").split() for line in lines]
+    words = [re.sub("^(require|replace) ", "", line).split() for line in lines]
     required = {line[0]: line[1] for line in words if len(line) > 1 and line[1].startswith("v")}
-    replaced = {line[0]: line[3] for line in words if "=>" in line and line[0] != "replace"}
+    replaced = {line[0]: line[3] for line in words if "=>" in line}
     return required | replaced
 
 

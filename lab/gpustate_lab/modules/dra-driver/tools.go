@@ -4,5 +4,5 @@
 package tools
 
 import (
-	_ "gpustate.lab/dra-driver/gpu-kubelet-plugin"
+	_ "sigs.k8s.io/dra-driver-nvidia-gpu/cmd/gpu-kubelet-plugin"
 )
