@@ -17,6 +17,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import labnodes
 import rpmnodes
 import yaml
 from rpmcomponents import as_rpm, sign
@@ -137,19 +138,21 @@ def markdown() -> str:
         "| distribution | real | made | names, relations and layout of NVIDIA's packages from |",
         "| --- | --- | --- | --- |",
     ]
-    for one in sorted(DISTRIBUTIONS.values(), key=lambda one: one.title):
-        branches = ", ".join(version[:3] for version in one.drivers)
-        made = (
+    for row in sorted(DISTRIBUTIONS.values(), key=lambda row: row.title):
+        branches = ", ".join(version[:3] for version in row.drivers)
+        simulated = (
             ""
-            if "all of" in one.real
+            if "all of" in row.real
             else "the distribution's name, its kernels and other packages; "
         )
         lines.append(
-            f"| {one.title} | {one.real} | {made}NVIDIA's folder `{one.folder}` with branches {branches} | {one.source} |"
+            f"| {row.title} | {row.real} | {simulated}NVIDIA's folder `{row.folder}` with branches {branches} | {row.source} |"
         )
     return "\n".join(lines) + "\n"
 
 
+#: Where dnf's plugin versionlock is not installed at first (packages of Amazon Linux 2023's images; minimal EL).
+WITHOUT_PLUGIN = ("amzn", "rocky10")
 BASE_REPO = "[base]\nname=base\nbaseurl=file:///srv/base\nenabled=1\ngpgcheck=0\n"
 #: Macros of systemd-rpm-macros, which Debian does not have, as far as NVIDIA's spec file uses them.
 MACROS = {
@@ -175,7 +178,8 @@ def rpm_world(distribution: Distribution, rpms: DriverRpms, folder: Path) -> Rpm
     world = RpmWorld(*(rpmnodes.repository(folder / name) for name in ("base", "cuda", "toolkit")))
     dkms = Rpm("dkms", "3.2.1-1", arch="noarch")
     suse = distribution.name == "sles"
-    base = [rpmnodes.BASE, *rpms.kernel(distribution.name), *(() if suse else (dkms,))]
+    base = [rpmnodes.BASE, *rpms.kernel(distribution.name)]
+    base += [] if suse else [dkms, rpmnodes.PLUGIN]
     build(base, world.base.folder, folder / "base.build")
     index(world.base.folder)
     sets = {
@@ -187,7 +191,7 @@ def rpm_world(distribution: Distribution, rpms: DriverRpms, folder: Path) -> Rpm
     rows += [as_rpm(package, folder / "trees") for package in others]
     build(rows, world.cuda.folder, folder / "cuda.build")
     sign(world.cuda)
-    modules = [stream(f"{version[:3]}-open", some) for version, some in sets.items()]
+    modules = [stream(f"{version[:3]}-open", packages) for version, packages in sets.items()]
     modules.append(stream("open-dkms", rows))
     streams = distribution.folder in ("rhel9", "amzn2023")
     world.cuda.index(modules=documents(modules) if streams else "")
@@ -304,6 +308,8 @@ class Machine:
         rpmnodes.become(self.node, name, world.base, "srv/base")
         for kind, repository in (("driver", world.cuda), ("toolkit", world.toolkit)):
             rpmnodes.copy(self.node, repository, f"srv/{self._place(kind)}")
+        if name in WITHOUT_PLUGIN:
+            rpmnodes.remove_plugin(self.node)
         folder = "zypp/repos.d" if name == "sles" else "yum.repos.d"
         (self.node.root / "etc" / folder / "base.repo").write_text(BASE_REPO)
         kernel = KERNELS[name][0].partition("-")[0]
@@ -311,28 +317,33 @@ class Machine:
             f"rm /boot/vmlinuz-*-lab; rpm -i --nosignature $(ls /srv/base/kernel*{kernel}-*.rpm | grep -v devel)"
         )
 
-    def said(self, command: str) -> str:
+    def output(self, command: str) -> str:
         return self.node.run(command, timeout_s=120, check=False).stdout.strip()
+
+    def etc_files(self) -> list[str]:
+        """Files of /etc with their content; dnf's plugin is the distribution's, and stays."""
+        lines = labnodes.etc_files(self.node)
+        return [line for line in lines if "/versionlock." not in line]
 
     def packages(self) -> dict[str, str]:
         """Upstream version of each package that is of the driver's version, by name."""
         rows = self._rows("%{NAME} %{VERSION}", "${Package} ${Version}")
-        found = {row[0]: re.split("[-_]", row[1])[0] for row in rows}
-        return {name: version for name, version in found.items() if version in DRIVERS}
+        versions = {row[0]: re.split("[-_]", row[1])[0] for row in rows}
+        return {name: version for name, version in versions.items() if version in DRIVERS}
 
     def is_whole(self, version: str) -> None:
         """One matched set, with a module for every kernel that can boot, loaded, and used."""
         packages = self.packages()
         assert set(packages.values()) == {version}, packages
-        images = self.said("ls /boot/vmlinuz-*").split()
+        images = self.output("ls /boot/vmlinuz-*").split()
         bootable = [image.removeprefix("/boot/vmlinuz-") for image in images]
-        versions = {k: self.said(f"modinfo -k {k} -F version nvidia") for k in bootable}
+        versions = {k: self.output(f"modinfo -k {k} -F version nvidia") for k in bootable}
         assert versions == dict.fromkeys(bootable, version)
-        assert self.said("cat /run/gpustate-lab/sys/module/nvidia/version") == version
+        assert self.output("cat /run/gpustate-lab/sys/module/nvidia/version") == version
         query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
-        assert set(self.said(query).splitlines()) == {version}
+        assert set(self.output(query).splitlines()) == {version}
         fabric = "nvidia-smi --query-gpu=fabric.state,fabric.status --format=csv,noheader"
-        assert set(self.said(fabric).splitlines()) == {"Completed, Success"}
+        assert set(self.output(fabric).splitlines()) == {"Completed, Success"}
 
     def install(self, names: str, version: str) -> None:
         """Install further packages of the driver as a person does, in its version."""
@@ -340,7 +351,7 @@ class Machine:
             self.node.run(f"dnf -y install {names}", timeout_s=120)
             return
         self.node.run("dpkg --add-architecture i386; apt-get -q update", timeout_s=120)
-        rows = self.said(f"apt-cache madison {names.replace(':i386', '')}").splitlines()
+        rows = self.output(f"apt-cache madison {names.replace(':i386', '')}").splitlines()
         fulls = {
             row.split("|")[0].strip(): row.split("|")[1].strip()
             for row in rows
@@ -356,7 +367,7 @@ class Machine:
         query = f"rpm -qa --qf '{format_rpm}\\n'"
         if not self.distribution.tag:
             query = f"dpkg-query -W -f '{format_deb} ${{db:Status-Status}}\\n' | grep ' installed$'"
-        return [row.split() for row in self.said(query).splitlines()]
+        return [row.split() for row in self.output(query).splitlines()]
 
     def copies(self) -> dict[str, str]:
         """Upstream version of each package of the driver for 32 bits."""
