@@ -7,8 +7,8 @@ namespace of its own and with the handler's program and options, by ``docker``, 
 CRI. Image, snapshot, container and namespace are removed afterwards, and what an interrupted run left is removed
 before the next one.
 
-Surprising: a kubelet kills unknown pods within two seconds, and a pod needs the runtime's own pause image. Beside a
-kubelet, and without that image, the handler's program creates and starts the container, as CRI-O does.
+Surprising: a kubelet kills unknown pods within two seconds, and a pod needs the runtime's own pause image. While a
+kubelet runs, and without that image, the handler's program creates and starts the container, as CRI-O does.
 
 Standard library only, Python 3.9.
 
@@ -726,7 +726,9 @@ def requesting(container: cri_pod.Container, how: str) -> cri_pod.Container:
 
 
 def crio(wanted: Wanted, test: Test, *, kubelet: bool) -> list[ContainerResult]:
-    """Query CRI-O, and run a pod for each way to request GPUs; beside a kubelet, only the handler's program."""
+    """Query CRI-O, and run a pod for each way to request GPUs; while a kubelet runs, only the handler's program."""
+    names = glob.glob("/proc/[0-9]*/comm") if kubelet else []
+    kubelet = any(_text(Path(name)) == "kubelet\n" for name in names)
     way = f"cri-o, handler {wanted.handler}"
     clean_folders()
     if not os.path.exists(CRIO_SOCKET):
@@ -762,7 +764,7 @@ def crio(wanted: Wanted, test: Test, *, kubelet: bool) -> list[ContainerResult]:
             way = f"cri-o {status.version}, CDI device {ALL}"
             result = in_pod(CRIO_SOCKET, way, requesting(plain, "device"), test, low_level)
             found.append(replace(result, error=with_hook(result.error, "", "device")))
-    except (cri_pod.NoPod, cri_pod.PodEnded) as error:
+    except cri_pod.NoPod as error:
         without = f"{way} (without a pod: {error})"
         return [bundle(without, binary, container, test)] if name else []
     return found
@@ -781,7 +783,7 @@ def in_pod(
         low_level: prints the version of the low-level runtime.
 
     Raises:
-        cri_pod.NoPod, cri_pod.PodEnded: nothing is known of the container.
+        cri_pod.NoPod: nothing is known of the container.
     """
     test = test.in_unit(*low_level) if container.systemd else test
     container = replace(container, argv=test.argv)
@@ -789,7 +791,7 @@ def in_pod(
     def execute(left_s: float, watch: Watch) -> str:
         try:
             return cri_pod.run(socket, test.parts, container, left_s, watch)
-        except (cri_pod.NoPod, cri_pod.PodEnded):
+        except cri_pod.NoPod:
             raise
         except cri.CriError as error:
             raise CommandError(str(error)) from None

@@ -4,7 +4,8 @@ The runtime pulls the image from a registry on the loopback interface that this 
 and CRI-O need no TLS there, and CRI cannot load an image file. The pod has the node's network, so no CNI plugin is
 involved.
 
-Surprising: a kubelet ends pods that are not its own, two seconds after it has noticed them (:class:`PodEnded`).
+Surprising: a kubelet ends pods that are not its own, two seconds after it has noticed them at the latest. Between the
+creation and the start of a container this blocks CRI-O for a minute, so no pod is run beside a kubelet.
 
 Standard library only, Python 3.9.
 
@@ -35,20 +36,14 @@ from gpustate.nodeside import cri
 NAME = "gpustate-validate"
 _LABEL = "gpustate.io/validate"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-#: Of the enumerations ``NamespaceMode``, ``PodSandboxState`` and ``ContainerState``.
-_CONTAINER, _NODE, _READY, _EXITED = 1, 2, 0, 2
-#: The network and process namespaces of the pod. The first process of a namespace outlives SIGTERM.
-_NAMESPACES = {1: _NODE, 2: _CONTAINER}
-#: Seconds from the end of a pod's container to the end of its sandbox, which a kubelet ends together.
-_ENDING_S = 5.0
+#: NamespaceOption: the network of the node, and a process namespace of each container, as kubelets have it.
+_NAMESPACES = {1: 2, 2: 1}
+#: Of the enumeration ContainerState.
+_EXITED = 2
 
 
 class NoPod(cri.CriError):
     """The runtime has no image or no sandbox for the pod: nothing is known of its handler."""
-
-
-class PodEnded(cri.CriError):
-    """Another client of the runtime ended the pod."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,7 @@ def run(
 
     Raises:
         cri.CriError: the container could not be created or started, failed, or did not end in time.
-        NoPod, PodEnded: there was no pod for it, or not for long enough.
+        NoPod: there was no pod for it.
     """
     deadline = time.monotonic() + timeout_s
     clean(socket)
@@ -100,28 +95,21 @@ def run(
     pod: dict[int, Any] = {
         1: {1: NAME, 2: str(uuid.uuid4()), 3: NAME},
         3: str(folder),
+        4: {1: "127.0.0.1"},  # instead of the node's resolv.conf, which may be missing
         6: [{1: _LABEL, 2: NAME}],
-        8: {
-            **({1: "system.slice"} if container.systemd else {}),
-            2: {1: _NAMESPACES},
-        },
+        8: {1: "system.slice" if container.systemd else [], 2: {1: _NAMESPACES}},
     }
     try:
         try:
             reference = pull(socket, NAME, image, deadline)
             request = cri.encode({1: pod, 2: container.handler})
-            sandbox = _id(cri.call(socket, "RunPodSandbox", request, deadline))
+            sandbox = _call(socket, "RunPodSandbox", request, deadline)
         except cri.CriError as error:
             raise NoPod(str(error)) from None
         try:
             _start(socket, sandbox, pod, reference, container, deadline, watch)
             return _log(folder / "output")
         except cri.CriError as error:
-            ends = time.monotonic() + _ENDING_S
-            while _READY in _states(socket, sandbox) and time.monotonic() < ends:
-                time.sleep(0.2)
-            if _READY not in _states(socket, sandbox):
-                raise PodEnded(str(error)) from None
             tail = " ".join(_log(folder / "output").strip().splitlines()[-6:])
             raise cri.CriError(f"{error}: {tail}" if tail else str(error)) from None
     finally:
@@ -147,7 +135,7 @@ def pull(socket: str, name: str, image: tuple[bytes, bytes], deadline: float) ->
 
 
 def remove_images(socket: str, name: str) -> None:
-    """Remove the images of this name that :func:`pull` brought, from whatever port.
+    """Remove the images of this name that :func:`pull` brought, from whatever port, with containers that have ended.
 
     Raises:
         cri.CriError: the runtime does not answer.
@@ -155,8 +143,15 @@ def remove_images(socket: str, name: str) -> None:
     deadline = time.monotonic() + 20
     for raw in cri.fields(cri.call(socket, "ListImages", b"", deadline)).get(1, []):
         image = cri.fields(raw)
-        if any(f"/{name}:".encode() in tag for tag in image.get(2, ())):
-            cri.call(socket, "RemoveImage", cri.encode({1: {1: cri.text(image, 1)}}), deadline)
+        if not any(f"/{name}:".encode() in tag for tag in image.get(2, ())):
+            continue
+        key = cri.text(image, 1)
+        # CRI-O keeps the image of a container that a kubelet has not removed yet.
+        for held in cri.fields(cri.call(socket, "ListContainers", b"", deadline)).get(1, []):
+            if key.encode() in held and cri.fields(held).get(6) == [_EXITED]:
+                container = cri.encode({1: cri.text(cri.fields(held), 1)})
+                cri.call(socket, "RemoveContainer", container, deadline)
+        cri.call(socket, "RemoveImage", cri.encode({1: {1: key}}), deadline)
 
 
 def _start(
@@ -181,7 +176,7 @@ def _start(
         17: [{1: name} for name in container.devices],
     }
     request = cri.encode({1: sandbox, 2: config, 3: pod})
-    name = _id(cri.call(socket, "CreateContainer", request, deadline))
+    name = _call(socket, "CreateContainer", request, deadline)
     cri.call(socket, "StartContainer", cri.encode({1: name}), deadline)
     watched = False
     while True:
@@ -197,33 +192,21 @@ def _start(
         time.sleep(0.1)
 
 
+def _call(socket: str, method: str, request: bytes, deadline: float) -> str:
+    """The id that a method answers."""
+    return cri.text(cri.fields(cri.call(socket, method, request, deadline)), 1)
+
+
 def clean(socket: str) -> None:
     """Remove pods and the image of this module, also those that a killed process left."""
     request = cri.encode({1: {3: [{1: _LABEL, 2: NAME}]}})
     deadline = time.monotonic() + 20
-    # A kubelet that ends the pod at the same time may make a call fail.
-    for _ in range(3):
-        with contextlib.suppress(cri.CriError):
-            for raw in cri.fields(cri.call(socket, "ListPodSandbox", request, deadline)).get(1, []):
-                pod = cri.encode({1: cri.text(cri.fields(raw), 1)})
-                cri.call(socket, "StopPodSandbox", pod, deadline)
-                cri.call(socket, "RemovePodSandbox", pod, deadline)
-            remove_images(socket, NAME)
-            return
-        time.sleep(0.5)
-
-
-def _id(answer: bytes) -> str:
-    return cri.text(cri.fields(answer), 1)
-
-
-def _states(socket: str, sandbox: str) -> list[int]:
-    """State of a sandbox; empty if it is gone or the runtime does not answer."""
     with contextlib.suppress(cri.CriError):
-        request = cri.encode({1: {1: sandbox}})
-        answer = cri.call(socket, "ListPodSandbox", request, time.monotonic() + 10)
-        return [cri.fields(raw).get(3, [_READY])[-1] for raw in cri.fields(answer).get(1, [])]
-    return []
+        for raw in cri.fields(cri.call(socket, "ListPodSandbox", request, deadline)).get(1, []):
+            pod = cri.encode({1: cri.text(cri.fields(raw), 1)})
+            cri.call(socket, "StopPodSandbox", pod, deadline)
+            cri.call(socket, "RemovePodSandbox", pod, deadline)
+        remove_images(socket, NAME)
 
 
 def _log(path: Path) -> str:

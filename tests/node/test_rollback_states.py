@@ -1,6 +1,6 @@
 """Every state that keeps originals, applied twice and rolled back twice on a node, compared with other eyes.
 
-Real: systemd, docker, podman, containerd, apt, dpkg, slurmd and slurmctld. CRI-O, k0s, MicroK8s and nvidia-gridd are
+Real: systemd, docker, podman, containerd, CRI-O, apt, dpkg, slurmd and slurmctld. k0s, MicroK8s and nvidia-gridd are
 stand-ins; GPUs and NVIDIA's packages are simulated.
 """
 

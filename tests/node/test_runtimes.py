@@ -1,6 +1,6 @@
 """docker, podman, CRI-O, k3s, RKE2, MicroK8s and k0s on real nodes: real systemd, real docker and podman.
 
-CRI-O, k3s, RKE2, MicroK8s and k0s are stand-ins with their layout, units and way of reading files
+CRI-O is real, too; k3s, RKE2, MicroK8s and k0s are stand-ins with their layout, units and way of reading files
 (tests/support/standins.py names the source of each). GPUs are simulated. On nodes that answer as Ubuntu docker and podman
 are Debian's packages of the same names; docker as a snap is not there. What becomes of every kind of configuration is in
 tests/proof/test_runtime_configurations.py.
@@ -27,7 +27,7 @@ from gpustate_lab.spec import LabSpec
 PROVES = {
     "docker": ("real node", "debian13", "ubuntu"),
     "podman": ("real node", "debian13", "ubuntu"),
-    "crio": ("simulated node", "debian13", "ubuntu"),
+    "crio": ("real node", "debian13", "ubuntu"),
     "k3s": ("simulated node", "debian13", "ubuntu"),
     "microk8s": ("simulated node", "debian13", "ubuntu"),
     "k0s": ("simulated node", "debian13", "ubuntu"),
@@ -163,15 +163,19 @@ def test_a_crio_that_does_not_come_up_is_rolled_back(
 ) -> None:
     standins.install_crio(node)
     before = disk(node, "/etc/crio")
-    script = (node.root / "usr/bin/crio").read_text()
-    broken = script.replace("    validate(config)\n    serve(config)", "    fail('simulated')")
-    standins.write(node, "/usr/bin/crio", broken, 0o755)
+    # A crio that starts with any configuration but ours.
+    node.run("mv /usr/bin/crio /usr/bin/crio.real")
+    wrapper = (
+        "#!/bin/sh\n[ $# != 0 ] || ! [ -e /etc/crio/crio.conf.d/99-zz-gpustate.toml ] || exit 3\n"
+    )
+    standins.write(node, "/usr/bin/crio", f'{wrapper}exec /usr/bin/crio.real "$@"\n', 0o755)
     runner = Runner(runtimes, tmp_path, "crio")
     state = runner.run("apply", code=7)["crio"]
     assert state["outcome"] == "rolled back"
     assert disk(node, "/etc/crio") == before
-    standins.write(node, "/usr/bin/crio", script, 0o755)
-    node.run("systemctl reset-failed crio; systemctl restart crio")
+    node.run(
+        "mv /usr/bin/crio.real /usr/bin/crio; systemctl reset-failed crio; systemctl restart crio"
+    )
     assert runner.outcomes("apply") == {"crio": "changed"}
     assert runner.outcomes("remove") == {"crio": "changed"}
     assert disk(node, "/etc/crio") == before

@@ -3,8 +3,7 @@ nothing a second time, and every byte back when it is removed.
 
 Each configuration is laid out on two nodes whose services run with it; then the states are applied and
 removed by the command line, docker's and CRI-O's in one run. Looked at with ``docker info``, ``crio config``,
-systemd's journal and sha256sum. docker is real, from Debian. CRI-O is a stand-in that reads its files by
-the rules of CRI-O's source (tests/support/crio_standin.py).
+systemd's journal and sha256sum. docker is real, from Debian, and so is CRI-O.
 
 containerd's own 27 configurations are in test_containerd_configurations.py.
 """

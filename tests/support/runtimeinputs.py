@@ -103,7 +103,7 @@ CRIO: Mapping[str, Mapping[str, str]] = {
     },
     "unicode": {
         _TEN: PACKAGED,
-        f"{_D}20-\u00e4.conf": '# caf\u00e9\n[crio.image]\npause_image = "\u7bb1"\n',
+        f"{_D}20-\u00e4.conf": '# caf\u00e9\n[crio.image]\npause_command = "\u7bb1"\n',
     },
     "workloads": {
         _TEN: PACKAGED,

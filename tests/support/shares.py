@@ -42,6 +42,7 @@ BY_TURNS = frozenset(
         "test_cluster_objects.py",
         "test_cluster_versions.py",
         "test_container_link.py",
+        "test_crio.py",
         "test_containerd_configurations.py",
         "test_daemon_reload.py",
         "test_distributions.py",

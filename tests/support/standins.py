@@ -1,45 +1,11 @@
-"""Runtimes that no package archive here has, put onto a lab node: their layout, units and a small stand-in."""
+"""Runtimes that no package archive here has, put onto a lab node: CRI-O itself, of others layout, units and a stand-in."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import shutil
 
+from gpustate_lab import images, programs
 from gpustate_lab.node import Node
-
-HERE = Path(__file__).parent
-
-CRIO_UNIT = """[Unit]
-Description=Container Runtime Interface for OCI (CRI-O), a stand-in
-
-[Service]
-Type=notify
-ExecStart=/usr/bin/crio
-Restart=on-failure
-RestartSec=10
-
-[Install]
-WantedBy=multi-user.target
-"""
-#: The drop-in that CRI-O's packages come with.
-CRIO_PACKAGED = """[crio.image]
-signature_policy = "/etc/crio/policy.json"
-
-[crio.runtime]
-default_runtime = "crun"
-
-[crio.runtime.runtimes.crun]
-runtime_path = "/usr/libexec/crio/crun"
-runtime_root = "/run/crun"
-monitor_path = "/usr/libexec/crio/conmon"
-allowed_annotations = [
-    "io.containers.trace-syscall",
-]
-
-[crio.runtime.runtimes.runc]
-runtime_path = "/usr/libexec/crio/runc"
-runtime_root = "/run/runc"
-monitor_path = "/usr/libexec/crio/conmon"
-"""
 
 
 def write(node: Node, path: str, text: str, mode: int = 0o644) -> None:
@@ -51,13 +17,11 @@ def write(node: Node, path: str, text: str, mode: int = 0o644) -> None:
 
 
 def install_crio(node: Node) -> None:
-    """CRI-O's layout as its packages make it, and the stand-in, running."""
-    write(node, "/usr/bin/crio", (HERE / "crio_standin.py").read_text(), 0o755)
-    write(node, "/usr/lib/systemd/system/crio.service", CRIO_UNIT)
-    for program in ("crun", "runc", "conmon"):
-        write(node, f"/usr/libexec/crio/{program}", "#!/bin/sh\n", 0o755)
-    write(node, "/etc/crio/crio.conf.d/10-crio.conf", CRIO_PACKAGED)
-    node.run("systemctl daemon-reload; systemctl start crio")
+    """The real CRI-O beside the node's other runtimes, running; conmon, crun and runc are the node's."""
+    for name, program in programs.provide("crio", print).items():
+        shutil.copy(program, node.root / "opt" / name)
+    script = (images.SCRIPTS / "crio.sh").read_text()
+    node.run(["sh", "-euc", f"PROGRAMS=/opt\n{script}\nsystemctl start crio"])
 
 
 # --- MicroK8s --------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,6 @@ STEPLESS = {"crio": "CRI-O is not on these nodes"}
 BINARY = "/usr/bin/nvidia-container-runtime"
 DROP_IN = "/etc/crio/crio.conf.d/99-zz-gpustate.toml"
 PACKAGED = {f"/etc/crio/{name}": text for name, text in CRIO["packaged"].items()}
-STAND_IN = Path(__file__).parents[2] / "support" / "crio_standin.py"
 DUMP = "[crio.runtime]\n# default_runtime = 'crun'\n"
 
 #: What is compared after a rollback: see :mod:`goingback`.
@@ -239,44 +237,6 @@ def test_the_node_tells_what_is_ours_in_a_dump_from_what_is_not() -> None:
     assert in_sh("others", new.replace("= 9", "= 8")) != in_sh("others", old)
 
 
-def crio_config(folder: Path) -> str:
-    """What the stand-in makes of the drop-ins in a folder."""
-    words = [sys.executable, STAND_IN, "--config-dir", folder, "config"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.parametrize("default", [False, True])
-@pytest.mark.parametrize("case", ["nothing", "packaged", "workloads"])
-def test_only_the_handler_counts_as_changed_although_it_uncomments_the_built_in_runtime(
-    case: str, default: bool, tmp_path: Path
-) -> None:
-    for name, text in CRIO[case].items():
-        if name != "crio.conf":
-            (tmp_path / Path(name).name).write_text(text)
-    before = crio_config(tmp_path)
-    state = CrioHandlerRegistered(default=default)
-    files = {f"/etc/crio/{name}": text for name, text in CRIO[case].items()}
-    observed = state.probe(node_with(files, dump=before))
-    daemon = state.daemon(observed)
-    (tmp_path / "99-zz-gpustate.toml").write_text(state.edit(observed).files[DROP_IN] or "")
-    after = crio_config(tmp_path)
-    assert ("# [crio.runtime.runtimes.crun]" in before) == (case == "nothing")
-    assert "# [crio.runtime.runtimes.crun]" not in after
-    script = (
-        f"{daemon.functions}\nothers <{tmp_path}/b | sort >{tmp_path}/1; others <{tmp_path}/a | sort >{tmp_path}/2\n"
-        f"comm -3 {tmp_path}/1 {tmp_path}/2; wc -l <{tmp_path}/1; serves <{tmp_path}/a && echo serves"
-    )
-    (tmp_path / "b").write_text(before)
-    (tmp_path / "a").write_text(after)
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
-    count, serves = done.stdout.split()
-    assert (int(count) > 40, serves) == (True, "serves")
-    # A change of the built-in runtime is seen.
-    (tmp_path / "a").write_text(after.replace('runtime_root = "/run/crun"', 'runtime_root = "/x"'))
-    changed = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
-    assert '[crio.runtime.runtimes.crun] runtime_root = "/x"' in changed.stdout
-
-
 RECORDED = Path(__file__).parents[2] / "data" / "crio" / "1.34.0"
 
 
@@ -292,23 +252,6 @@ def test_in_crios_own_print_only_the_handler_counts_as_changed(tmp_path: Path) -
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     count, *rest = done.stdout.split()
     assert (int(count) > 150, rest) == (True, ["serves", "none"])
-
-
-@pytest.mark.parametrize("name", ["nothing", "handler"])
-def test_the_stand_in_prints_runtimes_as_crio_does(name: str, tmp_path: Path) -> None:
-    if name == "handler":
-        table = f'runtime_path = "{BINARY}"\nruntime_type = "oci"\n'
-        (tmp_path / "99-nvidia.toml").write_text(f"[crio.runtime.runtimes.nvidia]\n{table}")
-
-    def runtimes(text: str) -> list[str]:
-        rows = [row for row in text.splitlines() if row.strip("# ")]
-        first = next(
-            i for i, row in enumerate(rows) if row.endswith("[crio.runtime.runtimes.crun]")
-        )
-        last = max(i for i, row in enumerate(rows) if "privileged_without_host_devices =" in row)
-        return rows[first : last + 1]
-
-    assert runtimes(crio_config(tmp_path)) == runtimes((RECORDED / f"{name}.txt").read_text())
 
 
 def test_a_running_crio_that_does_not_answer_or_lacks_the_handler_is_seen() -> None:
