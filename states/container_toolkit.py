@@ -301,7 +301,7 @@ class ContainerToolkitInstalled(State[Observed]):
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         versions, facts = planned.value("versions"), dict[str, object]()
         if not planned.unchanged:
-            facts = {"runtime_mode": self.mode, "toolkit": self.version}
+            facts |= {"runtime_mode": self.mode, "toolkit": self.version}
         if isinstance(versions, Mapping):
             facts["toolkit"] = versions.get("nvidia-container-toolkit") or facts.get("toolkit")
             facts["libnvidia_container"] = versions.get("libnvidia-container1")

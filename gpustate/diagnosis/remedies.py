@@ -71,9 +71,9 @@ CONTAINERD_STOPPED = (
     f"start containerd: systemctl start containerd; or apply (state containerd): {APPLY}"
 )
 CONTAINERD_DISABLED = f"enable and start containerd: systemctl enable --now containerd; or apply (state containerd): {APPLY}"
-RUNTIME_DOWN = by_apply(
-    "fix what its journal reports, unmask it if it is masked, and start it: systemctl enable --now docker, or crio; or apply",
-    "docker or crio",
+RUNTIME_DOWN = (
+    "fix what its journal reports, unmask it if it is masked, and start it: systemctl enable --now docker, or crio; or apply "
+    f"(state docker or crio): {APPLY}"
 )
 CONTAINERD_DOWN = (
     "fix what its journal reports: journalctl -u containerd -n 50; then: systemctl start containerd"

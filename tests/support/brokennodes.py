@@ -450,7 +450,7 @@ GPUS = (
     Scenario("nothing-to-ask-nvml-with", (16,), lambda w: setattr(w, "nvml", NvmlFacts(error=127)), ("neither a complete python3",)),
     # A display card of another model that no driver takes is no loss.
     Scenario("gpu-refused-by-driver", (25,), both(lambda w: w.pci.__setitem__(ADDRESSES[1], ("0x2330", "0x030200", "")),
-             lambda w: setattr(w, "nvml", replace(w.nvml, gpus=w.nvml.gpus[:1])), lambda w: w.registered["nvidia.com/gpu"].pop()),
+             lambda w: setattr(w, "nvml", replace(w.nvml, gpus=w.nvml.gpus[:1])), lambda w: (w.registered or {})["nvidia.com/gpu"].pop()),
              ("serves other GPUs of this model", ADDRESSES[1]), lambda w: w.pci.__setitem__("0000:65:00.0", ("0x128b", "0x030000", ""))),
     Scenario("gpu-not-in-nvml", (25,), lambda w: setattr(w, "nvml", replace(w.nvml, gpus=w.nvml.gpus[:1])), (ADDRESSES[1],)),
     Scenario("gpu-without-device-node", (16,), both(lambda w: setattr(w, "nvml", replace(w.nvml, gpus=w.nvml.gpus[:1])),
@@ -887,7 +887,7 @@ CLUSTER = (
              file("var/log/pods/kube-system_nvidia-device-plugin-x_1/ctr/0.log", "F Failed to initialize NVML: not found\n")),
              ("has no socket", "Failed to initialize NVML"),
              # The kubelet leaves 0 for a plugin that was removed, as for DRA.
-             both(lambda w: w.sockets.pop("nvidia-gpu.sock"), lambda w: setattr(w, "registered", {}), lambda w: w.node["status"].update(
+             both(lambda w: w.sockets.pop("nvidia-gpu.sock"), lambda w: setattr(w, "registered", {}), lambda w: (w.node or {})["status"].update(
                   {key: {"nvidia.com/gpu": "0"} for key in ("capacity", "allocatable")}))),
     Scenario("device-plugin-not-registered", (31,), both(lambda w: setattr(w, "registered", {})), ("did not register",),
              lambda w: setattr(w, "registered", None)),

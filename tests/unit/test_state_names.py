@@ -26,11 +26,6 @@ PROGRAM = "a program that is found on nodes, with or without a state for it"
 #: Literals that are a state's name by coincidence: module, literal, and what it is. Facts of the compatibility matrix
 #: (``gpustate/compat/facts.py``) have names of their own and need no row.
 OTHERWISE = {
-    ("compat/facts.py", "k0s"): "a value of the fact kubernetes_distribution",
-    ("compat/facts.py", "k3s"): "a value of the fact kubernetes_distribution",
-    ("compat/facts.py", "microk8s"): "a value of the fact kubernetes_distribution",
-    ("compat/facts.py", "nouveau"): "another name of the fact nouveau_loaded",
-    ("compat/facts.py", "peermem"): "a value of the fact rdma",
     ("core/cluster_part.py", "mps"): "how the device plugin's configuration shares GPUs",
     ("core/facts.py", "containerd"): PROGRAM,
     ("core/facts.py", "crio"): PROGRAM,

@@ -19,7 +19,7 @@ from gpustate.core.facts import NodeFacts, PciGpu
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.planned import PlannedObservation
-from gpustate.core.policy import resolve
+from gpustate.core.policy import build, resolve
 from gpustate.core.state import AnyState
 from gpustate.engine import gate
 from gpustate.errors import PolicyError, ProbeError, RefusedError
@@ -211,7 +211,8 @@ def test_a_plan_says_of_an_ordinary_machine_what_its_source_says(machine: dict[s
         ),
     )
     kind = written.get("module_type", "auto")
-    states: list[AnyState] = [DriverInstalled(version=written["driver"], module_type=kind)]
+    driver = build(DriverInstalled, {"version": written["driver"], "module_type": kind})
+    states: list[AnyState] = [driver]
     chosen = {name: written[name] for name in ("driver", "module_source") if name in written}
     results = {
         "driver": StateResult("driver", Outcome.KNOWN_AFTER, Plan(facts=chosen), known_after=("x",))

@@ -69,8 +69,8 @@ GOOD = chain.ChainObservation(
     ),
     runtime_digest="d",
 )
+assert GOOD.containerd is not None
 CONTAINERD = GOOD.containerd
-assert CONTAINERD is not None
 assert GOOD.ctk is not None
 MIG = replace(
     NVML,

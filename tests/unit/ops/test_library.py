@@ -318,7 +318,7 @@ def test_a_program_waits_for_a_step_that_outlived_its_own_program(
 
 def test_a_program_waits_for_no_process_that_only_names_a_step(place: Place) -> None:
     step = f"{place.state}/runs/x/step.1"
-    words = [
+    words: list[tuple[list[str], str | None]] = [
         (["bash", "-c", f"exec -a {step} sleep 60"], None),
         (["sh", "-c", "read -r l", step], None),
     ]
