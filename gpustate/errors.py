@@ -14,6 +14,7 @@
     ├── StepFailed           a step of an apply went wrong on the node
     ├── LabError             a lab of test nodes could not be created
     └── ClusterError         the API server of a cluster failed or refused a request
+        └── UnreleasedError  a changed and validated node could not be returned to service
 
 Each carries the exit code that ``design.md`` section 8 gives it; 9 is of nodes only, which wait for a
 person at their console. Which code wins when several

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from gpustate.formats.masking import MASK, is_secret_name, mask, mask_data
@@ -71,6 +72,7 @@ def scrub(text: str) -> str:
     return _scrub(mask(text))
 
 
+@lru_cache(maxsize=2048)  # nodes of a fleet have the same texts
 def _scrub(text: str) -> str:
     if not _HINT.search(text):
         return text

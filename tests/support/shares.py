@@ -76,9 +76,9 @@ BY_TURNS = frozenset(
         "test_verdicts.py",
     }
 )
-TURNS = 4
+TURNS = 2
 #: Of the tests that are marked ``by_turns``, so many; those on Ubuntu's images are counted below.
-MARKED = 6
+MARKED = 3
 #: Tests on Ubuntu's images (marked ``ubuntu``) that a run takes; with ``--proof`` all on the first image, and so
 #: many on the others.
 ON_UBUNTU, ON_OTHER_UBUNTU = 1, 6

@@ -97,6 +97,7 @@ class World(FakeNode):
         super().__init__(
             facts=facts,
             answers={
+                "BridgesQuery": 0,
                 "Kernels": lambda _: tuple(self.kernels),
                 "AptQuery": lambda _: self.said(),
                 "TransactionQuery": lambda _: self.unsolvable,
