@@ -16,6 +16,7 @@ Sources:
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -35,10 +36,18 @@ C_LIBRARY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.s
 #: Folders that are links where /usr is merged.
 _TOP_LINKS = ("/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 
-_LIST = """import json, sys
+_LIST = """import base64, importlib.machinery, importlib.util, json, marshal, sys
 sys.path.insert(0, sys.argv[1])
 import gpustate.nodeside.container_inside
-print(json.dumps(sorted({m.__file__ for m in sys.modules.values() if getattr(m, "__file__", None)})))
+header = importlib.util.MAGIC_NUMBER + bytes(12 if sys.version_info >= (3, 7) else 8)
+files = {}
+for name, module in list(sys.modules.items()):
+    file, loader = getattr(module, "__file__", None), getattr(module, "__loader__", None)
+    if file:
+        source = isinstance(loader, importlib.machinery.SourceFileLoader)
+        code = header + marshal.dumps(loader.get_code(name)) if source else b""
+        files[file] = base64.b64encode(code).decode()
+print(json.dumps(files))
 """
 _LOADED = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x[0-9a-f]+\)$")
 
@@ -65,11 +74,15 @@ def _run(argv: list[str], **environment: str) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def modules(programs: Path) -> list[str]:
-    """Files of every module that the test programs load."""
+def modules(programs: Path) -> dict[str, bytes]:
+    """Files of every module that the test programs load, with their byte code, empty where there is none."""
     text = _run([sys.executable, "-I", "-S", "-B", "-c", _LIST, str(programs.parents[1])])
-    ours = str(programs)
-    return [str(name) for name in json.loads(text) if not str(name).startswith(ours)]
+    files: dict[str, str] = json.loads(text)
+    return {
+        name: base64.b64decode(code)
+        for name, code in files.items()
+        if not name.startswith(str(programs))
+    }
 
 
 def libraries(interpreter: str, extensions: Iterable[str]) -> dict[str, str]:
@@ -99,8 +112,8 @@ def _merged(path: str) -> str:
     return f"{os.path.realpath('/' + top)}{slash}{rest}" if slash else path
 
 
-def _layer(files: dict[str, str], links: dict[str, str]) -> bytes:
-    """A tar of files (path in the image to path here) and links, with every folder before its content."""
+def _layer(files: dict[str, str | bytes], links: dict[str, str]) -> bytes:
+    """A tar of files (path in the image to path here, or content) and links, with every folder before its content."""
     buffer = io.BytesIO()
     folders: set[str] = {"."}
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -122,10 +135,11 @@ def _layer(files: dict[str, str], links: dict[str, str]) -> bytes:
             info.type, info.linkname = tarfile.SYMTYPE, target
             tar.addfile(info)
         for name, place in sorted(files.items()):
-            data = Path(place).read_bytes()
+            data = place if isinstance(place, bytes) else Path(place).read_bytes()
             folder(os.path.dirname(name.lstrip("/")))
             info = tarfile.TarInfo(name.lstrip("/"))
-            info.size, info.mode = len(data), 0o755 if os.access(place, os.X_OK) else 0o644
+            executable = not isinstance(place, bytes) and os.access(place, os.X_OK)
+            info.size, info.mode = len(data), 0o755 if executable else 0o644
             tar.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
 
@@ -138,8 +152,13 @@ def make(reference: str) -> tuple[bytes, list[str]]:
     """
     programs = Path(__file__).resolve().parent
     interpreter = os.path.realpath(sys.executable)
-    files = {_merged(name): name for name in modules(programs)}
-    extensions = [name for name in files.values() if name.endswith(".so")]
+    # Without byte code each process in the container would compile the library again.
+    files: dict[str, str | bytes] = {}
+    extensions = []
+    for name, code in modules(programs).items():
+        files[_merged(f"{name}c" if code else name)] = code or name
+        if name.endswith(".so"):
+            extensions.append(name)
     loaded = libraries(interpreter, extensions)
     files |= {_merged(name): os.path.realpath(place) for name, place in loaded.items()}
     files[interpreter] = interpreter

@@ -47,3 +47,11 @@ def test_an_interpreter_that_does_not_run_is_an_error(monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(container_image.ImageError, match="/bin/false exited with 1"):
         container_image.make("x:1")
+
+
+def test_processes_in_the_container_compile_no_module_of_the_library(tmp_path: Path) -> None:
+    archive, _ = container_image.make("x:1")
+    container_image.unpack(archive, str(tmp_path))
+    assert [name for name in files(tmp_path) if name.endswith("/ctypes/__init__.pyc")]
+    compiled = {name.removesuffix("c") for name in files(tmp_path) if name.endswith(".pyc")}
+    assert not compiled & set(files(tmp_path)), "the source would be compiled in its place"
