@@ -150,9 +150,9 @@ def _result_text(
     if kind == "json":
         return common.as_json(document)
     if kind == "html":
-        from gpustate.plan import html_result
+        from gpustate.plan import html
 
-        return html_result.report(document, about)
+        return html.report(document, about)
     if kind == "markdown":
         from gpustate.plan import markdown_result
 

@@ -14,8 +14,7 @@ from gpustate.core.policy import Policy
 from gpustate.core.step import Step
 from gpustate.engine import journal
 from gpustate.ops.upload import Upload
-from gpustate.plan import document, markdown, render
-from gpustate.plan.htmlstates import state_html
+from gpustate.plan import document, html, markdown, render
 
 STEPS: dict[type[Step], Step] = {
     type(step): step
@@ -98,6 +97,6 @@ def test_every_output_shows_both() -> None:
     text = render.troubles_page(result).plain()
     assert "command: systemctl restart containerd.service" in text
     assert "inspect: journalctl -u containerd.service" in text
-    assert "<code>systemctl restart containerd.service</code>" in state_html(row)
     plan = document.plan_document(Policy(), "p", [node], run="r", created="2026-01-01T00:00:00Z")
     assert "journalctl -u containerd.service" in markdown.report(plan)
+    assert "<code>systemctl restart containerd.service</code>" in html.report(plan)

@@ -12,7 +12,7 @@ from gpustate.core.change import Change
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.inventory import select
-from gpustate.plan import document, html_result, markdown, markdown_result, render
+from gpustate.plan import document, html, markdown, markdown_result, render
 from gpustate.reporting import runs
 
 
@@ -444,6 +444,6 @@ def test_an_interrupted_run_has_one_next_command_and_shows_no_change_as_done() -
     assert "Retry" not in text
     outcome = runs.Outcome(130, "", [node], interrupted=True)
     report = {"about": {"verb": "apply"}, "outcome": outcome.data()}
-    for page_ in (html_result.report(made, report), markdown_result.report(made, report)):
+    for page_ in (html.report(made, report), markdown_result.report(made, report)):
         assert page_.count("gpustate resume r") == 1
         assert "Retry" not in page_

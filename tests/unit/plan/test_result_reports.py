@@ -10,7 +10,7 @@ import pytest
 
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.engine.maintenance import STAYS_OUT
-from gpustate.plan import html_result, markdown, markdown_result
+from gpustate.plan import html, markdown, markdown_result
 from gpustate.plan.document import result_document
 from gpustate.reporting import runs
 
@@ -49,7 +49,7 @@ def report(kind: str, *states: StateResult) -> str:
         "outcome": outcome.data(),
     }
     if kind == "html":
-        return html_result.report(document, run)
+        return html.report(document, run)
     return markdown_result.report(document, run)
 
 
