@@ -37,7 +37,7 @@ def solve(
 
     A set has to be offered by the node's repositories and accepted by the compatibility matrix. Nodes
     are not changed. Locked sets stay until --update; new nodes, and nodes whose policy changed, are
-    resolved. If there is no solution (exit 5), the smallest set of conflicting facts is shown and
+    resolved. If there is no solution (exit 5), what excludes the requested drivers is shown and
     nothing is written.
     """
     from gpustate.engine.fleet import Request

@@ -1,7 +1,7 @@
 """The packages of one driver version: dependencies complete, no conflicts, no mixed versions or origins. Pure.
 
 The search is exact: it backtracks over every choice (alternatives, provided names, builds) before it
-reports that there is no set. Then it reports a minimal conflict: every fact in it is needed.
+reports that there is no set, with its first dead end.
 
 In every set, packages that must share the driver's version do, all driver packages come from one
 origin, every dependency is satisfied, and no two packages conflict. The dependencies of other packages are
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from gpustate.errors import RefusedError
 from gpustate.formats.dpkg import upstream_version
-from gpustate.solve import core, relations
+from gpustate.solve import relations
 from gpustate.solve.packages import Package, Universe
 from gpustate.solve.relations import Clause, Relation
 
@@ -38,31 +38,6 @@ class Need:
         return f"{self.by} needs {what}" if self.by else f"the set needs {what}"
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """Two packages that cannot be installed together, sorted by name."""
-
-    one: str
-    other: str
-
-    def __str__(self) -> str:
-        return f"{self.one} cannot be installed together with {self.other}"
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A package of another driver version or origin than the set, or one that a pin forbids."""
-
-    package: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.package} {self.why}"
-
-
-Fact = Need | Conflict | Mismatch
-
-
 @dataclass(slots=True)
 class Closure:
     """The search for the packages of one driver version.
@@ -80,50 +55,14 @@ class Closure:
     origin: str
     roots: tuple[str, ...]
     any_version: frozenset[str] = frozenset()
+    problem: str = field(default="", init=False)  # the first dead end of the last search
     _tried: int = field(default=0, init=False)
-    _respected: frozenset[Fact] | None = field(default=None, init=False)  # None: all
-    _met: dict[Fact, None] = field(default_factory=dict[Fact, None], init=False)
 
     def find(self) -> tuple[Package, ...] | None:
-        """The set, roots first, without unneeded packages; ``None`` when there is none."""
-        found = self.solve_with(None)
-        return None if found is None else self._prune(found)
-
-    def reasons(self) -> tuple[Fact, ...]:
-        """A minimal conflict that explains why there is no set."""
-        self._met = {}
-        if self.solve_with(None) is not None:
-            return ()
-        # Facts that the search never reached are not part of its failure.
-        return core.minimal_conflict(
-            tuple(self._met), lambda facts: self.solve_with(facts) is not None
-        )
-
-    def describe(self) -> str:
-        """The conflict in words; dependencies that no repository offers are marked."""
-        words: list[str] = []
-        for fact in self.reasons():
-            if isinstance(fact, Need) and not fact.by:
-                continue  # the roots are not news
-            nobody = isinstance(fact, Need) and not any(
-                self.universe.providers_of(relation) for relation in fact.clause
-            )
-            words.append(f"{fact}, which no repository offers" if nobody else str(fact))
-        return "; ".join(dict.fromkeys(words))
-
-    def solve_with(self, facts: frozenset[Fact] | None) -> tuple[Package, ...] | None:
-        """Search with only some of the facts; ``None`` stands for all of them."""
-        self._respected, self._tried = facts, 0
-        needs = [Need("", (Relation(name),)) for name in self.roots]
-        found = self._extend({}, [need for need in needs if self._applies(need)])
-        return None if found is None else tuple(found.values())
-
-    def _applies(self, fact: Fact) -> bool:
-        """Whether a fact applies; it is recorded as reached."""
-        if self._respected is not None:
-            return fact in self._respected
-        self._met.setdefault(fact)
-        return True
+        """The set, roots first, without unneeded packages; ``None`` when there is none, and why in ``problem``."""
+        self._tried, self.problem = 0, ""
+        chosen = self._extend({}, [Need("", (Relation(name),)) for name in self.roots])
+        return None if chosen is None else self._prune(tuple(chosen.values()))
 
     def _prune(self, found: tuple[Package, ...]) -> tuple[Package, ...]:
         """Remove packages that a later choice made unnecessary."""
@@ -148,13 +87,18 @@ class Closure:
             if any(self._meets(one, need) for one in chosen.values()):
                 continue
             rest = needs[number + 1 :]
+            objections: list[str] = []
             for package in self._candidates(need):
-                if not self._is_compatible(package, chosen):
+                objection = self._objection(package, chosen)
+                if objection is not None:
+                    objections.append(objection)
                     continue
-                mine = [n for n in self._needs(package) if self._applies(n)]
-                found = self._extend({**chosen, package.name: package}, [*rest, *mine])
+                extended = {**chosen, package.name: package}
+                found = self._extend(extended, [*rest, *self._needs(package)])
                 if found is not None:
                     return found
+            why = "; ".join(dict.fromkeys(filter(None, objections)))
+            self.problem = self.problem or f"{need}, {why or 'which no repository offers'}"
             return None
         return chosen
 
@@ -181,25 +125,25 @@ class Closure:
     def _needs(package: Package) -> list[Need]:
         return [Need(str(package), clause) for clause in package.depends]
 
-    def _is_compatible(self, package: Package, chosen: dict[str, Package]) -> bool:
+    def _objection(self, package: Package, chosen: dict[str, Package]) -> str | None:
+        """Why a package cannot be added to those chosen; ``None`` if it can, empty for another build of one of them."""
         mine = chosen.get(package.name)
         if mine is not None and mine != package:
-            return False
-        if any(self._applies(fact) for fact in self._mismatches(package)):
-            return False
-        conflicts_with = (other for other in chosen.values() if package.conflicts_with(other))
-        return not any(
-            self._applies(Conflict(*sorted((str(package), str(other))))) for other in conflicts_with
-        )
+            return ""
+        reason = next(self._mismatches(package), None)
+        if reason is not None:
+            return f"{package} {reason}"
+        other = next((other for other in chosen.values() if package.conflicts_with(other)), None)
+        return f"{package} cannot be installed together with {other}" if other else None
 
-    def _mismatches(self, package: Package) -> Iterator[Mismatch]:
+    def _mismatches(self, package: Package) -> Iterator[str]:
         """Reasons why a package cannot be in this set."""
-        name, origin = str(package), package.repository.origin
+        origin = package.repository.origin
         exact = package.name in self.roots and package.name not in self.any_version
         version = upstream_version(package.version) if exact else package.driver
         if version and version != self.version:
-            yield Mismatch(name, f"does not belong to driver {self.version}")
+            yield f"does not belong to driver {self.version}"
         if package.forbidden:
-            yield Mismatch(name, f"is forbidden by {package.forbidden_by}")
+            yield f"is forbidden by {package.forbidden_by}"
         if self.origin and origin != self.origin and not package.leaf and (exact or version):
-            yield Mismatch(name, f"comes from {origin}, not from {self.origin}")
+            yield f"comes from {origin}, not from {self.origin}"

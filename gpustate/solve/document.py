@@ -148,7 +148,7 @@ def _conflict_lines(unsolved: NoSolution) -> Iterator[str]:
         yield "  no repository of the node offers a driver"
         return
     yield from _wrapped(f"offered: {shorten(unsolved.offered, 6)}")
-    yield "  together these facts exclude all of them:"
+    yield "  not possible:"
     for number, reason in enumerate(unsolved.reasons, 1):
         yield from _wrapped(f"{number}. {reason.text}", "    ")
 

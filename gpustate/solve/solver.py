@@ -1,8 +1,8 @@
-"""Find the driver set for a problem, or the fewest facts that exclude every driver. Pure.
+"""Find the driver set for a problem, or what excludes the drivers that come closest to the request. Pure.
 
 The newest driver wins that the policy allows, one origin offers completely, the GPUs support, and the
 compatibility matrix does not block. Where there is none, some facts (:class:`Reason`) exclude each offered
-driver; the answer is the fewest facts that exclude all of them.
+driver; the answer is the first fact for each of those that the policy requests, or all if it requests none of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from gpustate.formats import driverset
-from gpustate.solve import core
 from gpustate.solve.closure import Closure
 from gpustate.solve.packages import PIN, Package
 from gpustate.solve.problem import Candidate, Problem
@@ -56,17 +55,13 @@ class NoSolution:
 
     Args:
         wanted: the request, in a few words.
-        reasons: the fewest facts that exclude every offered driver; empty when none is offered.
+        reasons: a fact that excludes each driver closest to the request; empty when none is offered.
         offered: offered drivers, newest first.
     """
 
     wanted: str
     reasons: tuple[Reason, ...]
     offered: tuple[str, ...]
-
-
-#: Of two answers of equal length, the one with facts that a person can change wins.
-_ORDER = ("policy", "rule", "gpu", "modules", "offer", "set")
 
 
 def solve(problem: Problem) -> Solution | NoSolution:
@@ -78,14 +73,10 @@ def solve(problem: Problem) -> Solution | NoSolution:
             packages = reasons.packages(candidate)
             if packages is not None:
                 return Solution(candidate, packages)
-    found = {candidate: tuple(reasons.all(candidate)) for candidate in candidates}
-    order = sorted(
-        {reason.key: reason for rows in found.values() for reason in rows}.values(),
-        key=lambda reason: (_ORDER.index(reason.kind), reason.key),
-    )
-    fewest = core.minimal_hitting_set(list(found.values()), order)
+    first = [reason for one in candidates if (reason := next(reasons.all(one), None)) is not None]
+    closest = [reason for reason in first if reason.kind not in ("policy", "modules")] or first
     offered = tuple(dict.fromkeys(str(candidate) for candidate in candidates))
-    return NoSolution(problem.wanted.text, fewest or (), offered)
+    return NoSolution(problem.wanted.text, tuple(dict.fromkeys(closest)), offered)
 
 
 class Reasons:
@@ -99,11 +90,11 @@ class Reasons:
         """Every fact that excludes a candidate on its own; none for an available one."""
         yield from self.cheap(candidate)
         if not list(self._not_offered(candidate)):
-            text = self._closure(candidate).describe()
-            if text:
+            closure = self._closure(candidate)
+            if closure.find() is None:
                 yield Reason(
                     f"set:{candidate}",
-                    f"the packages of driver {candidate} cannot be installed together: {text}",
+                    f"the packages of driver {candidate} cannot be installed: {closure.problem}",
                 )
 
     def cheap(self, candidate: Candidate) -> Iterator[Reason]:
@@ -193,7 +184,4 @@ def describe_conflict(unsolved: NoSolution) -> str:
     if not unsolved.offered:
         return f"no driver set for {unsolved.wanted}: no repository of the node offers a driver"
     facts = "; ".join(f"({number}) {r.text}" for number, r in enumerate(unsolved.reasons, 1))
-    return (
-        f"no driver set for {unsolved.wanted}: offered are {shorten(unsolved.offered, 6)}; together these facts "
-        f"exclude all of them: {facts}"
-    )
+    return f"no driver set for {unsolved.wanted}: offered are {shorten(unsolved.offered, 6)}; not possible: {facts}"

@@ -13,13 +13,11 @@ from shares import everything
 
 from gpustate.formats.dpkg import compare_versions
 from gpustate.formats.driverset import OPEN, PROPRIETARY
-from gpustate.solve import core
-from gpustate.solve.closure import Closure
 from gpustate.solve.packages import Package, Repository, Universe
 from gpustate.solve.problem import Problem
 from gpustate.solve.relations import Relation
 from gpustate.solve.request import DriverRequest
-from gpustate.solve.solver import NoSolution, Reasons, Solution, solve
+from gpustate.solve.solver import NoSolution, Solution, solve
 
 MANY = 1500 if everything() else 80
 
@@ -198,54 +196,3 @@ def test_the_set_is_the_newest_of_all_combinations_and_never_mixed(
     for one in found.packages:  # none is there for nothing
         rest = tuple(other for other in whole if other is not one)
         assert one.name in roots or not is_set(rest, best[0], candidate.origin, roots)
-
-
-@given(packages=repositories(), wanted=WANTED)
-@settings(max_examples=MANY, deadline=None)
-def test_the_facts_that_conflict_are_the_fewest_there_are(
-    packages: tuple[Package, ...], wanted: DriverRequest
-) -> None:
-    problem = Problem(wanted, Universe(packages), "debian", no_matter)
-    found = solve(problem)
-    if isinstance(found, Solution):
-        return
-    reasons = Reasons(problem)
-    rows = [{one.key for one in reasons.all(c)} for c in problem.candidates()]
-    told = {one.key for one in found.reasons}
-    assert all(row & told for row in rows)
-    every = sorted(set().union(*rows))
-    for fewer in itertools.combinations(every, max(0, len(told) - 1)):
-        assert not rows or any(not row & set(fewer) for row in rows)
-
-
-@given(packages=repositories(), kind=st.sampled_from([OPEN, PROPRIETARY]))
-@settings(max_examples=MANY, deadline=None)
-def test_of_the_facts_that_spoil_a_set_none_can_be_left_out(
-    packages: tuple[Package, ...], kind: str
-) -> None:
-    for version, origin in itertools.product(VERSIONS, ORIGINS):
-        roots = (DKMS[kind], "nvidia-driver-cuda")
-        search = Closure(Universe(packages), version.removesuffix("-1"), origin, roots)
-        facts = frozenset(search.reasons())
-        whole = any(is_set(chosen, version, origin, roots) for chosen in combinations(packages))
-        assert bool(facts) is not whole
-        assert not facts or search.solve_with(facts) is None
-        for fact in facts:
-            assert search.solve_with(facts - {fact}) is not None
-
-
-ROWS = st.lists(st.sets(st.integers(0, 7), min_size=0, max_size=4), max_size=7)
-
-
-@given(rows=ROWS)
-@settings(max_examples=MANY * 2, deadline=None)
-def test_the_smallest_set_of_facts_is_the_smallest_of_all_subsets(rows: list[set[int]]) -> None:
-    order = list(range(8))
-    found = core.minimal_hitting_set(rows, order)
-    sizes = (
-        subset
-        for size in range(9)
-        for subset in itertools.combinations(order, size)
-        if all(row & set(subset) for row in rows)
-    )
-    assert found == next(sizes, None)
