@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator import documents, history, shape, umbrella
-from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.references import ReferenceResolver
+from gpustate.gpu_operator.umbrella import ChartValues
 from gpustate.gpu_operator.wrappers import OTHER_CHART, unwrap
 
 #: Kinds that result in states.

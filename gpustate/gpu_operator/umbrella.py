@@ -7,11 +7,11 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.chart_values import ChartValues
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import SECTIONS
 from gpustate.gpu_operator.nearest import top_level
@@ -28,6 +28,25 @@ GENERIC = frozenset(
 TELLING = SECTIONS - GENERIC
 #: A mapping with this many of the chart's sections is taken for its values.
 _ENOUGH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ChartValues:
+    """Values of the chart, and the release and objects that their wrapper names.
+
+    Args:
+        values: of the chart.
+        wrapper: what contains them, for messages: ``the HelmRelease gpu-operator``.
+        release: of the Operator, as tagged; empty if the wrapper does not set it.
+        notes: each with its place.
+        used: kind and name of the objects whose values were merged.
+    """
+
+    values: Item
+    wrapper: str
+    release: str = ""
+    notes: tuple[str, ...] = ()
+    used: tuple[tuple[str, str], ...] = ()
 
 
 def is_specific(values: Item) -> bool:
