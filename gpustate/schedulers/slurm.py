@@ -3,8 +3,7 @@
 The commands run over SSH on the host that the inventory names, as root or SlurmUser. Surprising: a second drain
 overwrites the reason of the first, so every write is preceded by a read and followed by one. ``resume`` of 24.11
 keeps an old reason, which then hides newer ones, so it is emptied after a release. 26.05 adds `` : Not responding`` to
-a reason, and refuses to undrain a node that registered with too few GPUs. A node that is reserved for maintenance may
-look idle for seconds, so reservations are read too.
+a reason, and refuses to undrain a node that registered with too few GPUs.
 
 ``sinfo`` and ``squeue`` with formats of their own instead of JSON: scontrol of 22.05 has no JSON, and its sinfo and
 squeue ignore ``-n`` and ``-w`` with it.
@@ -26,7 +25,6 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
-from gpustate.formats.slurm import hostlist
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Hold,
@@ -53,10 +51,6 @@ _NODES = "%n|%o|%N|%T|%u|%H|%E"
 #: ``%`` formats of squeue do not have whether a job can be requeued.
 _JOBS = "JobArrayID:40|,State:20|,UserName:64|,BatchFlag:2|,Requeue:2|,tres-per-node:200"
 _GRES = "%N|%G"
-_RESERVATION = re.compile(
-    r"(?m)^ReservationName=(?P<name>\S+) StartTime=(?P<since>\S+) .*?\bNodes=(?P<nodes>\S+) .*?"
-    r"\bFlags=(?P<flags>\S*) (?:.*? State=(?P<state>\w+) )?"
-)
 _BOOT_TIME = re.compile(r"\bBootTime=([0-9T:-]+)")
 #: What Slurm itself writes as a reason when a node does not fit its configuration or does not answer.
 _BY_SLURM = (
@@ -90,19 +84,6 @@ Command = Callable[[str], tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """One for maintenance.
-
-    Args:
-        name: its name.
-        since: when it began, in UTC.
-    """
-
-    name: str
-    since: str
-
-
-@dataclass(frozen=True, slots=True)
 class SlurmNode:
     """One row of sinfo.
 
@@ -113,7 +94,6 @@ class SlurmNode:
         state: as ``sinfo`` prints it, with flags such as ``*``.
         user, since, reason: who set the reason, when in UTC, and the reason; empty where there is none.
         emptied: its reason was emptied, which hides one that Slurm itself has had since.
-        reservations: those for maintenance that it is in.
     """
 
     host: str
@@ -124,7 +104,6 @@ class SlurmNode:
     since: str = ""
     reason: str = ""
     emptied: bool = False
-    reservations: tuple[Reservation, ...] = ()
 
     @property
     def ours(self) -> bool:
@@ -148,7 +127,7 @@ class SlurmNode:
     @property
     def in_maintenance(self) -> bool:
         """It is reserved for maintenance, so that no other jobs begin there."""
-        return self.base.startswith("maint") or "$" in self.state or bool(self.reservations)
+        return self.base.startswith("maint") or "$" in self.state
 
     @property
     def drained(self) -> bool:
@@ -236,18 +215,6 @@ def read_nodes(text: str) -> list[SlurmNode]:
         reason = reason.removeprefix("none : ").removeprefix(": ")
         found[name] = SlurmNode(host, address, name, state, user, since, reason, emptied)
     return list(found.values())
-
-
-def read_reservations(text: str) -> dict[str, list[Reservation]]:
-    """Read ``scontrol -o show reservation``: those for maintenance that have begun, by node."""
-    found: dict[str, list[Reservation]] = {}
-    for match in _RESERVATION.finditer(text):
-        if "MAINT" not in match["flags"].split(",") or match["state"] == "INACTIVE":
-            continue
-        one = Reservation(match["name"], match["since"])
-        for name in hostlist.names(match["nodes"]):
-            found.setdefault(name, []).append(one)
-    return found
 
 
 def matching(nodes: Iterable[SlurmNode], facts: NodeFacts, reached: str) -> list[SlurmNode]:
@@ -377,9 +344,7 @@ class Slurm:
 
     def _read(self, name: str = "") -> list[SlurmNode]:
         only = ("-n", name) if name else ()
-        nodes = read_nodes(self._run(*_UTC, "sinfo", "-N", "-a", "-h", *only, "-o", _NODES))
-        reserved = read_reservations(self._run(*_UTC, "scontrol", "-o", "show", "reservation"))
-        return [replace(one, reservations=tuple(reserved.get(one.name, ()))) for one in nodes]
+        return read_nodes(self._run(*_UTC, "sinfo", "-N", "-a", "-h", *only, "-o", _NODES))
 
     def _one(self, name: str) -> SlurmNode:
         found = self._read(name)
@@ -728,17 +693,15 @@ def _elsewhere(node: SlurmNode) -> str:
     """Who else took it out of service; empty: nobody did."""
     drained = node.drained_or_down and not node.base.startswith("maint")
     by_someone = _foreign(node) if drained and not node.ours and not node.by_slurm else ""
-    others = [f"{one.name} from {one.since}" for one in node.reservations]
-    if others or node.base.startswith("maint"):
-        words = f"reserved for maintenance: reservation {', '.join(others) or '(unknown)'}"
+    if node.in_maintenance:
+        words = "reserved for maintenance"
         return f"{words}; {by_someone}" if by_someone and node.reason else words
     return by_someone
 
 
 def _undo(node: SlurmNode) -> str:
     """The command that ends what someone else did."""
-    others = [one.name for one in node.reservations]
-    return f"scontrol delete ReservationName={others[0]}" if others else _resume(node)
+    return "scontrol show reservation" if node.in_maintenance else _resume(node)
 
 
 def _member(node: SlurmNode) -> Member:

@@ -12,7 +12,6 @@ import pytest
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
-from gpustate.formats.slurm import hostlist
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     NotDrainedError,
@@ -20,16 +19,9 @@ from gpustate.schedulers.base import (
     Scope,
     Why,
 )
-from gpustate.schedulers.slurm import Slurm, SlurmNode, matching, read_nodes, read_reservations
+from gpustate.schedulers.slurm import Slurm, SlurmNode, matching, read_nodes
 
 WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
-#: As 24.11.5 prints it; 22.05.8 has no comment.
-RESERVATION = (
-    "ReservationName={name} StartTime=2026-11-24T19:22:03 EndTime=2027-11-24T19:22:03 Duration=365-00:00:00 "
-    "Nodes=gpu[1,7-8] NodeCnt=1 CoreCnt=64 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES "
-    "TRES=cpu=64 Users=root Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null) "
-    "MaxStartDelay=(null){comment}\n"
-)
 #: As Debian's 22.05.8 and 24.11.5 print the format of the module.
 ROWS = """\
 gpu1|10.217.0.11|gpu1|drained*|root|2026-11-23T10:00:00|gpustate:r1: changes driver (held) by ann@ops1
@@ -115,7 +107,6 @@ class Controller:
     undrain_to: str = "idle"
     resume_to: str = "idle"
     keeps_reason: bool = False
-    reservations: dict[str, str] = field(default_factory=dict)
     booted: str = "2026-11-24T10:00:00"
 
     def _job(self, job: str) -> str:
@@ -131,12 +122,6 @@ class Controller:
         self.commands.append(command)
         if words[0] == "sinfo" and words[-1] == "%N|%G":
             return 0, "gpu1|gpu:h100:8(S:0-1)\ncpu1|(null)\n"
-        if words == ["scontrol", "-o", "show", "reservation"]:
-            shown = "".join(
-                RESERVATION.format(name=name, comment=f" Comment={comment}" if comment else "")
-                for name, comment in self.reservations.items()
-            )
-            return 0, shown or "No reservations in the system\n"
         if words[:4] == ["scontrol", "-o", "show", "node"]:
             return (
                 0,
@@ -208,7 +193,7 @@ def test_times_are_in_utc_whatever_the_host_has() -> None:
     controller = Controller("drained", "disk swap", "bob")
     (foreign,) = slurm(controller).member(FACTS, "gpu1").foreign
     assert foreign == "drained by bob since 2026-11-23T10:00:00Z: disk swap"
-    asked = [one for one in controller.commands if "show reservation" in one or "%H" in one]
+    asked = [one for one in controller.commands if "%H" in one]
     assert all(one.startswith("env TZ=UTC0 SLURM_TIME_FORMAT=%Y-%m-%dT%H:%M:%SZ ") for one in asked)
 
 
@@ -361,25 +346,14 @@ def test_a_reason_that_a_dead_run_left_is_emptied() -> None:
     assert not any("State=" in one for one in controller.commands)
 
 
-@pytest.mark.parametrize("state", ["idle", "maint", "mixed$", "allocated$", "drained$"])
-def test_a_foreign_reservation_for_maintenance_is_named_and_left_alone(state: str) -> None:
-    controller = Controller(state, reservations={"cooling": ""})
-    scheduler = slurm(controller)
+@pytest.mark.parametrize("state", ["maint", "mixed$", "allocated$"])
+def test_a_foreign_reservation_for_maintenance_is_left_alone(state: str) -> None:
+    scheduler = slurm(Controller(state))
     member = scheduler.member(FACTS, "gpu1")
-    words = "reserved for maintenance: reservation cooling from 2026-11-24T19:22:03"
-    assert (member.foreign, member.available) == ((words,), False)
-    assert member.undo == "scontrol delete ReservationName=cooling"
-    with pytest.raises(HeldElsewhereError, match="reservation cooling"):
+    assert (member.foreign, member.available) == (("reserved for maintenance",), False)
+    assert member.undo == "scontrol show reservation"
+    with pytest.raises(HeldElsewhereError, match="reserved for maintenance"):
         scheduler.hold(member, WHY)
-    assert controller.reservations == {"cooling": ""}
-
-
-def test_a_foreign_reservation_that_has_not_begun_takes_no_node_out_of_service() -> None:
-    later = RESERVATION.replace("State=ACTIVE", "State=INACTIVE")
-    for comment in ("", " Comment=next week"):
-        assert read_reservations(later.format(name="cooling", comment=comment)) == {}
-    words = RESERVATION.format(name="cooling", comment=" Comment=was State=INACTIVE once")
-    assert set(read_reservations(words)) == {"gpu1", "gpu7", "gpu8"}
 
 
 def test_jobs_are_named_in_the_order_of_their_numbers() -> None:
@@ -398,21 +372,12 @@ def test_nodes_that_runs_hold_are_known_by_every_name() -> None:
 
 
 def test_a_node_that_is_drained_and_reserved_by_others_shows_both() -> None:
-    controller = Controller("drained$", reservations={"cooling": ""})
+    controller = Controller("drained$")
     controller.reason, controller.user = "disk swap", "bob"
     (foreign,) = slurm(controller).member(FACTS, "gpu1").foreign
     assert foreign == (
-        "reserved for maintenance: reservation cooling from 2026-11-24T19:22:03; "
-        "drained by bob since 2026-11-23T10:00:00Z: disk swap"
+        "reserved for maintenance; drained by bob since 2026-11-23T10:00:00Z: disk swap"
     )
-
-
-def test_names_of_nodes_in_a_list() -> None:
-    numbered = ["a1b09", "a1b10", "a2b09", "a2b10"]
-    text = "gpu[1-3,07],rack-01,a[1-2]b[09-10]"
-    assert hostlist.names(text) == ["gpu1", "gpu2", "gpu3", "gpu07", "rack-01", *numbered]
-    assert hostlist.names("(null)") == ["(null)"]
-    assert hostlist.names("") == []
 
 
 def test_what_slurm_adds_to_an_emptied_reason_is_its_own() -> None:
