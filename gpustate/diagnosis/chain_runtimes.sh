@@ -69,6 +69,6 @@ END
   [ $r != 0 ] || printf '%s\n' "$o" | sed -n 's/^disabled_plugins *= */containerd_disabled=/p; s/^ *default_runtime_name *= *["\x27]\(.*\)["\x27]$/containerd_default=\1/p'
   s=$(printf '%s\n' "$o" | sed -n "/^ *\[grpc\]/,/^ *\[[^g]/s/^ *address *= *[\"']\([^\"']*\).*/\1/p" | head -n 1)
   [ -n "$s" ] || s=/run/containerd/containerd.sock
-  case $a$r in 10) cri_says "$s" ;; esac
+  [ $a = 0 ] || cri_says "$s"
 fi
 [ ! -S /var/run/crio/crio.sock ] || ! command -v crio >/dev/null || cri_says /var/run/crio/crio.sock | sed 's/^/crio_/'

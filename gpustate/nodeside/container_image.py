@@ -2,7 +2,7 @@
 
 The image has only what :mod:`container_inside` needs: the interpreter, the modules that it loads, their
 libraries, and the test programs. So every file of the driver in its container was injected. It is built in
-memory, in the format of ``docker save``, which ``ctr images import``, ``docker load`` and ``podman load`` read.
+memory, in the format of ``docker save``, which ``docker load`` and ``podman load`` read. By itself it waits, as a pause image does.
 
 Surprising: the dynamic loader lists the libraries. With ``LD_TRACE_LOADED_OBJECTS`` it prints what it would
 map, for the interpreter and for extension modules in ``LD_PRELOAD``, and starts nothing, as for ldd(1).
@@ -170,16 +170,17 @@ def make(reference: str) -> tuple[bytes, list[str]]:
     except OSError as error:
         raise ImageError(str(error)) from None
     command = [interpreter, "-I", "-S", "-B", f"{FOLDER}/container_inside.py"]
-    return _archive(reference, layer), command
+    pause = [*command[:-1], "-c", "import signal; signal.pause()"]
+    return _archive(reference, layer, pause), command
 
 
-def _archive(reference: str, layer: bytes) -> bytes:
+def _archive(reference: str, layer: bytes, pause: list[str]) -> bytes:
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
     digest = hashlib.sha256(layer).hexdigest()
     config = {
         "architecture": machine,
         "os": "linux",
-        "config": {"Env": ["PATH=/usr/bin:/bin"]},
+        "config": {"Env": ["PATH=/usr/bin:/bin"], "Cmd": pause},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
         "history": [{"created_by": "gpustate"}],
     }

@@ -5,6 +5,7 @@
 Prints one line ``gpustate-container=`` with a JSON object: device nodes with the error number of opening them,
 files that are mounted one by one, the GPUs and MIG devices that NVML lists, and a result of the kernel for each
 requested device: with ``all``, every MIG device that NVML lists, or every GPU if there is none.
+The kernel runs last, and adds its results to the line by printing it again: a kubelet may end this container before.
 With ``--hold`` it then waits for SIGUSR1, at most 10 s, so that the node can read what systemd knows of this container.
 
 Surprising: a device node that the device cgroup denies exists anyway; only opening it fails, with EPERM. Any
@@ -113,6 +114,12 @@ def _mig_devices(library: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[str]:
     return found
 
 
+def show(report: dict[str, Any]) -> None:
+    """Print the report."""
+    sys.stdout.write(f"\n{MARK}{json.dumps(report)}\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
     """Entry point in the container."""
     listed = nvml()
@@ -121,14 +128,15 @@ def main() -> int:
     timeout_s, *wanted = words[held:]
     if wanted == ["all"]:
         wanted = listed["mig"] or listed["uuids"]
-    results = cuda_validation.validate(wanted, float(timeout_s)) if wanted else []
-    report = {"devices": devices(), "files": files(), "nvml": listed, "cuda": results}
-    sys.stdout.write(f"\n{MARK}{json.dumps(report)}\n")
-    sys.stdout.flush()
+    report = {"devices": devices(), "files": files(), "nvml": listed, "cuda": []}
     if held:
-        # The handler shows the node that this program waits: see container_scope.
+        # The handler shows the node that this program waits for its signal: see container_scope.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    show(report)
+    if wanted:
+        show({**report, "cuda": cuda_validation.validate(wanted, float(timeout_s))})
+    if held:
         signal.sigtimedwait({signal.SIGUSR1}, _HOLD_S)
     return 0
 

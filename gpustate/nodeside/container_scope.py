@@ -4,8 +4,8 @@ With the systemd cgroup driver a container is a unit, and systemd applies its ow
 daemon-reload. The list is compared with the device nodes in the container. Its OCI specification shows how they came:
 devices that a hook of NVIDIA's runtime adds (mode legacy) are not in it, so the low-level runtime cannot name them.
 
-The container's program stops after its report until it gets SIGUSR1 (see :mod:`container_inside`). It is identified by
-its command line, which has a token of its own, and waits once it has a handler for that signal.
+The container's program does not end before it gets SIGUSR1 (see :mod:`container_inside`). It is identified by its
+command line, which has a token of its own, and by a handler for that signal.
 
 Standard library only, Python 3.9.
 
@@ -52,9 +52,10 @@ class Scope:
 
 
 def ready(argv: Sequence[str]) -> int | None:
-    """The process with this command line, once it waits for SIGUSR1."""
+    """The first process with this command line, once it handles SIGUSR1; later ones are its children."""
     wanted = b"".join(word.encode() + b"\0" for word in argv)
-    for path in glob.glob("/proc/[0-9]*/cmdline"):
+    paths = glob.glob("/proc/[0-9]*/cmdline")
+    for path in sorted(paths, key=lambda path: int(path.split("/")[2])):
         try:
             if Path(path).read_bytes() != wanted:
                 continue

@@ -1,20 +1,16 @@
 """Start a container with every GPU through each runtime that is configured to give containers GPUs.
 
 The image is built from this node's own Python (:mod:`container_image`), so no registry is needed and it contains
-nothing of the driver. The CRI socket of containerd is queried for whether it serves pods, its handlers, and its
-cgroup driver. The containers themselves are started by ``ctr``, in a containerd
-namespace of its own and with the handler's program and options, by ``docker``, or by ``podman``; in CRI-O as a pod over
-CRI. Image, snapshot, container and namespace are removed afterwards, and what an interrupted run left is removed
-before the next one.
+nothing of the driver. containerd and CRI-O start a pod over CRI, as a kubelet lets them; ``docker`` and ``podman`` a container.
+Image, pod and container are removed afterwards, and what an interrupted run left is removed before the next one.
 
-Surprising: a kubelet kills unknown pods within two seconds, and a pod needs the runtime's own pause image. While a
-kubelet runs, and without that image, the handler's program creates and starts the container, as CRI-O does.
+Surprising: without its pause image CRI-O has no pod, and a kubelet may end one before it reports. Then the handler's
+program creates and starts the container, as a runtime does.
 
 Standard library only, Python 3.9.
 
 Sources:
-    containerd, cmd/ctr (run --runc-binary, --device with a CDI name since 2.0); docs/namespaces.md; docker-run(1); podman-run(1);
-    kubernetes, pkg/kubelet/kubelet_pods.go, HandlePodCleanups; NVIDIA/nvidia-container-toolkit, internal/config/image.
+    docker-run(1); podman-run(1); NVIDIA/nvidia-container-toolkit, internal/config/image.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +39,6 @@ from gpustate.nodeside import (
     container_scope,
     cri,
     cri_pod,
-    cri_rows,
 )
 from gpustate.probes.cri_status import BUNDLED, CriStatus
 
@@ -53,17 +48,10 @@ IMAGE = f"gpustate.invalid/{NAME}:1"
 MARK = "gpustate-container="
 ALL = "nvidia.com/gpu=all"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-#: Where Kubernetes distributions have containerd's client.
-_CTR_FOLDERS = (
-    *("/var/lib/rancher/k3s/data/current/bin", "/var/lib/rancher/rke2/bin"),
-    *("/var/lib/k0s/bin", "/snap/microk8s/current/bin"),
-)
 CRIO_SOCKET = "/var/run/crio/crio.sock"
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
-KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 #: Limit in seconds for each command of the cleanup.
 _CLEAN_S = 20.0
-_SNAPSHOTTERS = ("overlayfs", "native", "btrfs", "zfs", "fuse-overlayfs")
 
 
 class CommandError(Exception):
@@ -368,263 +356,132 @@ def with_hook(error: str, binary: str, how: str) -> str:
     return container_hooks.named(error, hooks)
 
 
-# --- containerd -----------------------------------------------------------------------------------
+# --- pods: containerd, CRI-O ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Handler:
-    """One runtime handler of the running containerd."""
-
-    kind: str  # io.containerd.runc.v2
-    binary: str
-    systemd_cgroup: bool
-
-
-def ctr_program() -> str:
-    """containerd's client, in PATH or of a Kubernetes distribution; empty if there is none."""
-    return (
-        shutil.which("ctr", path=os.pathsep.join((os.environ.get("PATH", ""), *_CTR_FOLDERS))) or ""
-    )
-
-
-class Containerd:
-    """A containerd of this node, queried over CRI and used with ``ctr``.
+def in_pods(
+    name: str,
+    status: CriStatus | None,
+    programs: Mapping[str, str],
+    default: str,
+    observed: ChainObservation,
+    wanted: Wanted,
+    test: Test,
+) -> list[ContainerResult]:
+    """Run a pod for each way to request GPUs from a runtime; only one result if none can start.
 
     Args:
+        name: of the runtime, for the evidence.
+        status: of its running process; ``None``: there is none.
+        programs: program of each handler.
+        default: handler of pods that name none.
         observed: the node.
-        wanted: the handler, and whether a container by CDI is tested.
+        wanted: the handler, and whether CDI devices are tested.
         test: what a container is to show.
-        socket: where it answers.
     """
-
-    def __init__(self, observed: ChainObservation, wanted: Wanted, test: Test, socket: str) -> None:
-        self.observed, self.wanted, self.test = observed, wanted, test
-        self.socket = socket
-        self.status = cri.Status()
-        self.ctr = [ctr_program() or "ctr", "--address", self.socket, "--namespace", NAME]
-
-    @property
-    def name(self) -> str:
-        """Name with version, for the evidence."""
-        version = self.status.version.removeprefix("v").partition("~")[0]
-        return f"containerd {version}" if version else "containerd"
-
-    def config(self) -> dict[str, Any]:
-        """The CRI plugin's configuration in the running process."""
-        config = self.status.info.get("config")
-        return config if isinstance(config, dict) else {}
-
-    def handlers(self) -> dict[str, Handler]:
-        """Handlers of the running process by name."""
-        table = self.config().get("containerd", {}).get("runtimes") or {}
-        found: dict[str, Handler] = {}
-        for name, one in table.items():
-            options = one.get("options") or {}
-            found[name] = Handler(
-                str(one.get("runtimeType") or one.get("runtime_type") or ""),
-                str(options.get("BinaryName") or ""),
-                options.get("SystemdCgroup") is True,
-            )
-        return found
-
-    def results(self) -> list[ContainerResult]:
-        """A result for each way to request GPUs; only one if no container can be started, none without ``ctr``."""
+    if status is None:
+        return [ContainerResult(name, "cri-dead", f"{name} does not run")]
+    version = status.version.removeprefix("v").partition("~")[0]
+    runtime = f"{name} {version}".strip()
+    if dead := status.dead(name):
+        return [ContainerResult(runtime, "cri-dead", dead)]
+    handler = chain.gpu_handler(programs, default, wanted)
+    handler = "" if status.lacks(handler) else handler
+    named = handler or ("nvidia" if wanted.handler in (chain.AUTO, "") else wanted.handler)
+    way = f"{runtime}, handler {named}"
+    if not handler and not chain.needs_no_handler(name, status, observed, wanted):
+        lacks = status.lacks(named) or f"no {named}"
+        return [ContainerResult(way, "no-handler", lacks)] if wanted.handler else []
+    if drivers := status.cgroup_drivers(handler):
+        return [ContainerResult(way, "cgroup-drivers", drivers)]
+    usual = status.handler(default)
+    driver = status.driver or status.kubelet or (usual.driver if usual is not None else "")
+    pod = cri_pod.Pod(
+        status.socket,
+        test.parts,
+        systemd=driver == "systemd",
+        kubelet=kubelet_runs() or status is observed.bundled,
+        pause=pause_image(observed) if status is not observed.crio else "",
+    )
+    # CRI-O gets no image by another name, so that a node without its pause image has no pod.
+    past = (cri_pod.Ended, *((cri_pod.NoPod,) if status is observed.crio else ()))
+    requests = [(way, handler, request(programs.get(handler, "")))] if handler else []
+    results: list[ContainerResult] = []
+    if chain.needs_cdi(observed, wanted):
+        way = f"{runtime}, CDI device {ALL}"
+        injects = chain.injects_cdi(status)
+        if not injects and handler and version.startswith("1."):
+            requests.append((way, handler, "annotation"))
+        elif injects or wanted.cdi:
+            requests.append((way, "", "device"))
+    for way, asked, how in requests:
+        binary = programs.get(asked or default, "")
+        container = requesting(cri_pod.Container(asked, ()), how)
         try:
-            self.status = cri.status(self.socket, min(self.test.timeout_s, 20.0))
-        except cri.CriError as error:
-            kind = "cri-dead" if error.unserved else "runtime-silent"
-            return [ContainerResult("containerd", kind, str(error) + self.plugin_error(error))]
-        way = f"{self.name}, handler {self.handler or self.wanted.handler}"
-        if not (self.handler or self.wanted.handler or self.by_cdi()):
-            return []
-        problem = self.problem()
-        if problem is not None:
-            return [ContainerResult(way, *problem)]
-        if not ctr_program():
-            return []
-        began = time.monotonic()
-        self.clean()
-        try:
-            run([*self.ctr, "images", "import", "-"], self.test.timeout_s, self.test.image)
-            return self.containers(way, began)
-        except CommandError as error:
-            return [ContainerResult(way, error=str(error), elapsed_s=elapsed(began))]
-        finally:
-            self.clean()
-
-    def plugin_error(self, error: cri.CriError) -> str:
-        """containerd's error for plugins that it could not load."""
-        if not error.unserved:
-            return ""
-        words = cri_rows.load_error("ctr", self.socket, _CLEAN_S)
-        return f"; {words}" if words else ""
-
-    def problem(self) -> tuple[str, str] | None:
-        """Why no pod with GPUs can start, by the running process: kind and description."""
-        for name, holds, words in self.status.conditions:
-            if name == "RuntimeReady" and not holds:
-                return "cri-not-ready", f"RuntimeReady is false: {words}"
-        handlers = self.handlers()
-        if not self.handler:
-            if self.by_cdi():
-                return None
-            name = "nvidia" if self.wanted.handler in (chain.AUTO, "") else self.wanted.handler
-            in_files = self.observed.containerd is not None and any(
-                one == name for one, _, _ in self.observed.containerd.handlers
-            )
-            has = ", ".join(sorted(handlers)) or "none"
-            return (
-                "handler-not-read" if in_files else "no-handler",
-                f"no {name}; it has {has}",
-            )
-        return self.cgroup_problem(handlers)
-
-    @property
-    def default(self) -> str:
-        """The handler of pods that name none."""
-        return str(self.config().get("containerd", {}).get("defaultRuntimeName") or "runc")
-
-    @property
-    def handler(self) -> str:
-        """The handler that gives pods GPUs; empty if there is none."""
-        programs = {name: one.binary for name, one in self.handlers().items()}
-        return chain.gpu_handler(programs, self.default, self.wanted)
-
-    @property
-    def reported(self) -> CriStatus | None:
-        """What the observation has of its running process."""
-        found = self.observed.containerd
-        return self.observed.bundled or (found.cri if found is not None else None)
-
-    def by_cdi(self) -> bool:
-        """Pods get GPUs by CDI, without a handler."""
-        return chain.needs_no_handler("containerd", self.reported, self.observed, self.wanted)
-
-    def cgroup_problem(self, handlers: dict[str, Handler]) -> tuple[str, str] | None:
-        """The pod's sandbox, its containers and the kubelet must have one cgroup driver."""
-        default = self.default
-        ours = handlers[self.handler]
-        other = handlers.get(default, ours)
-        drivers = {
-            f"handler {self.handler}": driver(ours.systemd_cgroup),
-            f"handler {default}": driver(other.systemd_cgroup),
-        }
-        if not self.status.cgroup_driver:  # with it, a kubelet takes the runtime's word
-            kubelet = kubelet_driver()
-            if kubelet:
-                drivers[f"kubelet ({KUBELET_CONFIG})"] = kubelet
-        if len(set(drivers.values())) < 2:
-            return None
-        return "cgroup-drivers", ", ".join(f"{one}: {name}" for one, name in drivers.items())
-
-    def containers(self, way: str, began: float) -> list[ContainerResult]:
-        """Start the containers, one after the other."""
-        handlers = self.handlers()
-        handler = handlers.get(self.handler)
-        found: list[ContainerResult] = []
-        if handler is not None:
-            found.append(self.start(way, handler, request(handler.binary), began))
-        if not chain.needs_cdi(self.observed, self.wanted):
-            return found
-        began = time.monotonic()
-        way = f"{self.name}, CDI device {ALL}"
-        if self.version() < (2, 0):
-            if handler is not None:
-                found.append(self.start(way, handler, "annotation", began))
-        elif self.reported is None or chain.injects_cdi(self.reported):
-            systemd = any(one.systemd_cgroup for one in handlers.values())
-            plain = handlers.get("runc", Handler("io.containerd.runc.v2", "", systemd))
-            found.append(self.start(way, plain, "device", began))
-        elif self.wanted.cdi:
-            found.append(ContainerResult(way, "cdi-off", chain.cdi_off(self.reported)))
-        return found
-
-    def version(self) -> tuple[int, int]:
-        """Major and minor version; (0, 0) if unknown."""
-        match = re.match(r"v?(\d+)\.(\d+)", self.status.version)
-        return (int(match[1]), int(match[2])) if match else (0, 0)
-
-    def request_options(self, how: str) -> list[str]:
-        """Options by which a container requests every GPU."""
-        if how == "device":
-            return ["--device", ALL]
-        if how == "envvar":
-            return ["--env", _CAPABILITIES, "--env", _VISIBLE]
-        if how == "mounts":
-            mount = f"type=bind,src=/dev/null,dst={_MOUNT},options=bind:ro"
-            return ["--env", _CAPABILITIES, "--mount", mount]
-        return ["--annotation", f"{_ANNOTATION}={ALL}"]
-
-    def start(self, way: str, handler: Handler, how: str, began: float) -> ContainerResult:
-        """Start one container, with a handler's program and options.
-
-        Its shim writes its output to a file: ``ctr`` loses output of a container that ends before ``ctr`` has
-        opened its end of the pipe (containerd issue 5741).
-        """
-        name = f"{NAME}-{os.getpid()}-{time.monotonic_ns()}"
-        snapshotter = str(self.config().get("containerd", {}).get("snapshotter") or "")
-        options = ["--snapshotter", snapshotter] if snapshotter in _SNAPSHOTTERS else []
-        if handler.kind:
-            options += ["--runtime", handler.kind]
-        if handler.binary:
-            options += ["--runc-binary", handler.binary]
-        if handler.systemd_cgroup:
-            options += ["--runc-systemd-cgroup", "--cgroup", f"system.slice:{NAME}:{name}"]
-        try:
-            folder = Path(tempfile.mkdtemp(prefix=f"{NAME}-", dir="/run"))
-        except OSError as error:
-            return ContainerResult(way, error=f"cannot create a directory in /run: {error}")
-        log = folder / "output"
-        argv = [*self.ctr, "run", "--rm", "--log-uri", f"file://{log}", *options]
-        test = self.test
-        if handler.systemd_cgroup:
-            test = test.in_unit(handler.binary or "runc", "--version")
-        argv += [*self.request_options(how), IMAGE, name, *test.argv]
-        try:
-            result = started(way, argv, test, began, log)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        words = completed(result.error, handler.binary)
-        binary = "" if how == "device" else handler.binary
-        return without_request(replace(result, error=with_hook(words, binary, how)))
-
-    def clean(self) -> None:
-        """Remove the namespace of the test with its content, and the folders of output."""
-        clean_folders()
-        if NAME not in attempt([*self.ctr[:3], "namespaces", "ls", "-q"]).split():
-            return
-        for one in attempt([*self.ctr, "containers", "ls", "-q"]).split():
-            attempt([*self.ctr, "tasks", "kill", "--all", "--signal", "KILL", one])
-            attempt([*self.ctr, "tasks", "rm", "--force", one])
-            attempt([*self.ctr, "containers", "rm", one])
-        images = attempt([*self.ctr, "images", "ls", "-q"]).split()
-        if images:
-            attempt([*self.ctr, "images", "rm", "--sync", *images])
-        # An import that was killed holds what it has read, without an image.
-        for one in attempt([*self.ctr, "leases", "ls", "-q"]).split():
-            attempt([*self.ctr, "leases", "rm", "--sync", one])
-        content = attempt([*self.ctr, "content", "ls", "-q"]).split()
-        if content:
-            attempt([*self.ctr, "content", "rm", *content])
-        attempt([*self.ctr[:3], "namespaces", "rm", NAME])
+            results.append(in_pod(pod, way, container, binary, how, test, past))
+        except past as error:
+            if asked:
+                without = f"{way} (without a pod: {error})"
+                results.append(bundle(without, binary, container, test, pod.systemd))
+    return results
 
 
-def driver(systemd: bool) -> str:
-    """The name of a cgroup driver."""
-    return "systemd" if systemd else "cgroupfs"
+def kubelet_runs() -> bool:
+    """A kubelet runs, which removes pods of others."""
+    return any(_text(Path(name)) == "kubelet\n" for name in glob.glob("/proc/[0-9]*/comm"))
 
 
-def kubelet_driver() -> str:
-    """The cgroup driver in the kubelet's file; empty if there is no file or no such key."""
-    try:
-        text = Path(KUBELET_CONFIG).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    match = re.search(r"(?m)^\"?cgroupDriver\"?:\s*\"?(systemd|cgroupfs)", text)
+def pause_image(observed: ChainObservation) -> str:
+    """The image of pods' sandboxes in containerd's configuration; empty if that cannot be read."""
+    dump = observed.containerd.dump if observed.containerd is not None else "containerd config dump"
+    match = re.search(r"(?m)^\s*sandbox(?:_image)?\s*=\s*['\"]([^'\"]+)", attempt(dump.split()))
     return match[1] if match else ""
 
 
-# --- docker, podman, CRI-O ------------------------------------------------------------------------
+def in_pod(
+    pod: cri_pod.Pod,
+    way: str,
+    container: cri_pod.Container,
+    binary: str,
+    how: str,
+    test: Test,
+    past: tuple[type[cri.CriError], ...],
+) -> ContainerResult:
+    """Run the test in a pod; what a kubelet ends before its report is run again, twice.
+
+    Args:
+        pod: where, and how.
+        way: how it requests GPUs, as evidence has it.
+        container: without its command line.
+        binary: the handler's program.
+        how: the request, as :func:`with_hook` has it.
+        test: what it is to show.
+        past: errors that say nothing of the container, which are raised.
+    """
+    test = test.in_unit(binary or "runc", "--version") if pod.systemd else test
+    container = replace(container, argv=test.argv)
+
+    def execute(left_s: float, watch: Watch) -> str:
+        output = ""
+        for _ in range(3 if pod.kubelet else 1):
+            try:
+                output = cri_pod.run(pod, container, left_s, watch)
+            except cri_pod.Ended as ended:
+                output = ended.output
+            except past:
+                raise
+            except cri.CriError as error:
+                raise CommandError(str(error)) from None
+            if MARK in output or not pod.kubelet:
+                return output
+        raise cri_pod.Ended(output)
+
+    result = without_request(observed_by(execute, way, test, time.monotonic()))
+    words = completed(result.error, binary)
+    return replace(result, error=with_hook(words, "" if how == "device" else binary, how))
+
+
+# --- docker, podman -------------------------------------------------------------------------------
 
 
 def docker_info() -> dict[str, Any]:
@@ -725,78 +582,17 @@ def requesting(container: cri_pod.Container, how: str) -> cri_pod.Container:
     return replace(container, env=env, mounts=(_MOUNT,) if how == "mounts" else ())
 
 
-def crio(wanted: Wanted, test: Test, *, kubelet: bool) -> list[ContainerResult]:
-    """Query CRI-O, and run a pod for each way to request GPUs; while a kubelet runs, only the handler's program."""
-    names = glob.glob("/proc/[0-9]*/comm") if kubelet else []
-    kubelet = any(_text(Path(name)) == "kubelet\n" for name in names)
-    way = f"cri-o, handler {wanted.handler}"
-    clean_folders()
-    if not os.path.exists(CRIO_SOCKET):
+def crio(observed: ChainObservation, wanted: Wanted, test: Test) -> list[ContainerResult]:
+    """Test CRI-O, which does not report the programs of its handlers."""
+    if observed.crio is None:
         return []
-    try:
-        status = cri.status(CRIO_SOCKET, min(test.timeout_s, 20.0))
-    except cri.CriError as error:
-        return [ContainerResult(way, "runtime-silent", str(error))]
     text = attempt(["crio", "config"])
     section = r'(?ms)^\[crio\.runtime\.runtimes\.([^\]]+)\]$(?:(?!^\[).)*?^runtime_path = "([^"]*)"'
-    programs = dict(re.findall(section, text))
     default = re.search(r'(?m)^default_runtime = "([^"]*)"', text)
-    name = chain.gpu_handler(programs, default[1] if default else "", wanted)
-    way = f"cri-o {status.version}, handler {name or wanted.handler}"
-    served = not status.handlers or name in status.handlers
-    by_cdi = wanted.handler == chain.AUTO and wanted.cdi
-    if not (name and served) and not by_cdi:
-        named = "nvidia" if wanted.handler == chain.AUTO else wanted.handler
-        return [ContainerResult(way, "no-handler", f"no {named} in crio config or its status")]
-    plain = cri_pod.Container("", (), systemd=status.cgroup_driver == "systemd")
-    binary = programs.get(name, "runc")
-    how = request(binary)
-    container = requesting(replace(plain, handler=name), how)
-    if kubelet:
-        return [bundle(way, binary, container, test)] if name else []
-    low_level = (binary, "--version")
-    found: list[ContainerResult] = []
-    try:
-        if name:
-            result = in_pod(CRIO_SOCKET, way, container, test, low_level)
-            found = [replace(result, error=with_hook(result.error, binary, how))]
-        if wanted.cdi:
-            way = f"cri-o {status.version}, CDI device {ALL}"
-            result = in_pod(CRIO_SOCKET, way, requesting(plain, "device"), test, low_level)
-            found.append(replace(result, error=with_hook(result.error, "", "device")))
-    except cri_pod.NoPod as error:
-        without = f"{way} (without a pod: {error})"
-        return [bundle(without, binary, container, test)] if name else []
-    return found
-
-
-def in_pod(
-    socket: str, way: str, container: cri_pod.Container, test: Test, low_level: tuple[str, ...]
-) -> ContainerResult:
-    """Run the test as a pod over CRI.
-
-    Args:
-        socket: of the runtime.
-        way: how it requests GPUs, as evidence has it.
-        container: without its command line.
-        test: what it is to show.
-        low_level: prints the version of the low-level runtime.
-
-    Raises:
-        cri_pod.NoPod: nothing is known of the container.
-    """
-    test = test.in_unit(*low_level) if container.systemd else test
-    container = replace(container, argv=test.argv)
-
-    def execute(left_s: float, watch: Watch) -> str:
-        try:
-            return cri_pod.run(socket, test.parts, container, left_s, watch)
-        except cri_pod.NoPod:
-            raise
-        except cri.CriError as error:
-            raise CommandError(str(error)) from None
-
-    return without_request(observed_by(execute, way, test, time.monotonic()))
+    programs = dict(re.findall(section, text))
+    return in_pods(
+        "cri-o", observed.crio, programs, default[1] if default else "", observed, wanted, test
+    )
 
 
 def without_request(result: ContainerResult) -> ContainerResult:
@@ -805,13 +601,15 @@ def without_request(result: ContainerResult) -> ContainerResult:
     return replace(result, files=files)
 
 
-def bundle(way: str, binary: str, container: cri_pod.Container, test: Test) -> ContainerResult:
+def bundle(
+    way: str, binary: str, container: cri_pod.Container, test: Test, systemd: bool
+) -> ContainerResult:
     """Create and start a container with a handler's program, from a temporary bundle."""
     began = time.monotonic()
     name = f"{NAME}-{os.getpid()}"
     folder = tempfile.mkdtemp(prefix=f"{NAME}-", dir="/run")
     base = [binary, "--root", f"{folder}/state"]
-    if container.systemd:
+    if systemd:
         base.append("--systemd-cgroup")
         test = replace(test.in_unit(binary, "--version"), bundle=folder)
     log = Path(folder, "output")
@@ -844,7 +642,7 @@ def bundle(way: str, binary: str, container: cri_pod.Container, test: Test) -> C
         mount = {"source": "/dev/null", "type": "bind", "options": ["bind", "ro"]}
         config["mounts"] += [{**mount, "destination": one} for one in container.mounts]
         config["root"]["readonly"] = False
-        if container.systemd:
+        if systemd:
             config["linux"]["cgroupsPath"] = f"system.slice:{NAME}:{name}"
         path.write_text(json.dumps(config), encoding="utf-8")
         result = observed_by(execute, way, test, began)
@@ -869,16 +667,13 @@ def clean_folders() -> None:
 
 def clean() -> None:
     """Remove leftovers of a killed validation from every runtime."""
-    test = Test((), _CLEAN_S, b"", ())
-    for socket in (CONTAINERD_SOCKET, *BUNDLED):
+    for socket in (CONTAINERD_SOCKET, *BUNDLED, CRIO_SOCKET):
         if os.path.exists(socket):
-            Containerd(ChainObservation(), Wanted(), test, socket).clean()
+            cri_pod.clean(socket)
     if docker_info():
         clean_loaded("docker")
     if shutil.which("podman") is not None:
         clean_loaded("podman")
-    if os.path.exists(CRIO_SOCKET):
-        cri_pod.clean(CRIO_SOCKET)
     clean_folders()
 
 
@@ -891,26 +686,22 @@ def validate(
     except container_image.ImageError as error:
         return (ContainerResult("image", "no-image", str(error)),)
     test = Test(uuids, timeout_s, image, tuple(command))
-    found: list[ContainerResult] = []
+    clean_folders()
+    results: list[ContainerResult] = []
     info = docker_info()
     used = chain.serving(observed, wanted)
-    socket = containerd_socket(observed, used)
-    if socket:
-        found += Containerd(observed, wanted, test, socket).results()
-    found += docker(info, test)
-    if wanted.handler and (used == "crio" or "crio" in observed.registered):
-        by_cdi = chain.needs_cdi(observed, wanted)
-        found += crio(replace(wanted, cdi=by_cdi), test, kubelet=observed.kubelet)
-    if not found and "podman" in observed.other_runtimes:
-        found += podman(test)
-    return tuple(found)
-
-
-def containerd_socket(observed: ChainObservation, used: str) -> str:
-    """Where the containerd that serves containers answers; empty if another runtime does, or none."""
-    if used == "bundled" and observed.bundled is not None:
-        return observed.bundled.socket
     found = observed.containerd
-    if used != "containerd" or found is None or (found.disabled and not observed.kubelet):
-        return ""
-    return observed.endpoint or (found.cri.socket if found.cri is not None else CONTAINERD_SOCKET)
+    status = observed.bundled
+    if used == "containerd" and found is not None:
+        status = found.cri
+        used = "" if found.disabled and not observed.kubelet else used
+    if used in ("bundled", "containerd"):
+        programs = {one.name: one.binary for one in status.handlers} if status else {}
+        default = (status.default if status else "") or "runc"
+        results += in_pods("containerd", status, programs, default, observed, wanted, test)
+    results += docker(info, test)
+    if wanted.handler and (used == "crio" or "crio" in observed.registered):
+        results += crio(observed, wanted, test)
+    if not results and "podman" in observed.other_runtimes:
+        results += podman(test)
+    return tuple(results)

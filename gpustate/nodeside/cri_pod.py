@@ -4,8 +4,9 @@ The runtime pulls the image from a registry on the loopback interface that this 
 and CRI-O need no TLS there, and CRI cannot load an image file. The pod has the node's network, so no CNI plugin is
 involved.
 
-Surprising: a kubelet ends pods that are not its own, two seconds after it has noticed them at the latest. Between the
-creation and the start of a container this blocks CRI-O for a minute, so no pod is run beside a kubelet.
+Surprising: every two seconds a kubelet ends pods that are not its own, with a second of grace. Between the creation
+and the start of a container this blocks CRI-O for a minute. So beside a kubelet a pod is created when that has just ended
+another one, and its container has at least a second and a half.
 
 Standard library only, Python 3.9.
 
@@ -22,6 +23,7 @@ import hashlib
 import http.server
 import json
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -38,12 +40,46 @@ _LABEL = "gpustate.io/validate"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 #: NamespaceOption: the network of the node, and a process namespace of each container, as kubelets have it.
 _NAMESPACES = {1: 2, 2: 1}
-#: Of the enumeration ContainerState.
-_EXITED = 2
+#: Of the enumerations ContainerState and PodSandboxState.
+_EXITED, _NOT_READY = 2, 1
+_KILLED = ("the container exited with 137", "ContainerStatus:")
+#: A kubelet looks for pods of others every two seconds.
+_KUBELET_S = 5.0
 
 
 class NoPod(cri.CriError):
     """The runtime has no image or no sandbox for the pod: nothing is known of its handler."""
+
+
+class Ended(cri.CriError):
+    """A kubelet removed the pod before its container had ended.
+
+    Args:
+        output: of the container until then.
+    """
+
+    def __init__(self, output: str) -> None:
+        super().__init__("a kubelet ended it before it reported")
+        self.output = output
+
+
+@dataclass(frozen=True)
+class Pod:
+    """Where pods run, and how.
+
+    Args:
+        socket: of the runtime.
+        image: its configuration and its layer.
+        systemd: the cgroup driver of pods is systemd.
+        kubelet: one runs beside.
+        pause: containerd's image of sandboxes; if it is missing, this image gets its name meanwhile.
+    """
+
+    socket: str
+    image: tuple[bytes, bytes]
+    systemd: bool = True
+    kubelet: bool = False
+    pause: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,7 +93,6 @@ class Container:
         annotations: of the container.
         devices: names of CDI devices.
         mounts: paths in it on which /dev/null is mounted.
-        systemd: the runtime's cgroup driver is systemd.
     """
 
     handler: str
@@ -66,21 +101,13 @@ class Container:
     annotations: Mapping[str, str] = field(default_factory=dict)
     devices: Sequence[str] = ()
     mounts: Sequence[str] = ()
-    systemd: bool = True
 
 
-def run(
-    socket: str,
-    image: tuple[bytes, bytes],
-    container: Container,
-    timeout_s: float,
-    watch: Callable[[], bool],
-) -> str:
+def run(pod: Pod, container: Container, timeout_s: float, watch: Callable[[], bool]) -> str:
     """Run the container and return its output.
 
     Args:
-        socket: of the runtime.
-        image: its configuration and its layer.
+        pod: its pod.
         container: what it runs.
         timeout_s: limit for everything.
         watch: called from time to time while it runs, until it returns true.
@@ -88,33 +115,70 @@ def run(
     Raises:
         cri.CriError: the container could not be created or started, failed, or did not end in time.
         NoPod: there was no pod for it.
+        Ended: a kubelet removed the pod.
     """
     deadline = time.monotonic() + timeout_s
-    clean(socket)
+    clean(pod.socket)
     folder = Path(tempfile.mkdtemp(prefix=f"{NAME}-", dir="/run"))
-    pod: dict[int, Any] = {
+    config: dict[int, Any] = {
         1: {1: NAME, 2: str(uuid.uuid4()), 3: NAME},
         3: str(folder),
         4: {1: "127.0.0.1"},  # instead of the node's resolv.conf, which may be missing
         6: [{1: _LABEL, 2: NAME}],
-        8: {1: "system.slice" if container.systemd else [], 2: {1: _NAMESPACES}},
+        8: {1: "system.slice" if pod.systemd else [], 2: {1: _NAMESPACES}},
     }
     try:
         try:
-            reference = pull(socket, NAME, image, deadline)
-            request = cri.encode({1: pod, 2: container.handler})
-            sandbox = _call(socket, "RunPodSandbox", request, deadline)
+            reference = pull(pod.socket, NAME, pod.image, deadline)
+            if pod.pause:
+                _provide_pause(pod, reference, deadline)
+            sandbox = _sandbox(pod, config, container.handler, deadline)
         except cri.CriError as error:
             raise NoPod(str(error)) from None
         try:
-            _start(socket, sandbox, pod, reference, container, deadline, watch)
+            _start(pod.socket, sandbox, config, reference, container, deadline, watch)
             return _log(folder / "output")
         except cri.CriError as error:
-            tail = " ".join(_log(folder / "output").strip().splitlines()[-6:])
+            output = _log(folder / "output")
+            if pod.kubelet and str(error).startswith(_KILLED):  # and perhaps removed it
+                raise Ended(output) from None
+            tail = " ".join(output.strip().splitlines()[-6:])
             raise cri.CriError(f"{error}: {tail}" if tail else str(error)) from None
     finally:
-        clean(socket)
+        clean(pod.socket)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sandbox(pod: Pod, config: dict[int, Any], handler: str, deadline: float) -> str:
+    """Create the pod's sandbox; beside a kubelet when that has just stopped another one, so that it looks again later."""
+    request = cri.encode({1: config, 2: handler})
+    sandbox = _call(pod.socket, "RunPodSandbox", request, deadline)
+    ends = time.monotonic() + _KUBELET_S
+    while pod.kubelet and time.monotonic() < ends:
+        status = cri.call(pod.socket, "PodSandboxStatus", cri.encode({1: sandbox}), deadline)
+        if cri.fields(cri.fields(status)[1][-1]).get(3) == [_NOT_READY]:
+            config[1][2] = str(uuid.uuid4())
+            request = cri.encode({1: config, 2: handler})
+            return _call(pod.socket, "RunPodSandbox", request, deadline)
+        time.sleep(0.02)
+    return sandbox
+
+
+def _provide_pause(pod: Pod, reference: str, deadline: float) -> None:
+    """Give this image the name of a missing image of sandboxes, which the runtime would download."""
+
+    def known() -> bool:
+        status = cri.call(pod.socket, "ImageStatus", cri.encode({1: {1: pod.pause}}), deadline)
+        return 1 in cri.fields(status)
+
+    if known():
+        return
+    client = ["ctr", "--address", pod.socket, "--namespace", "k8s.io"]
+    with contextlib.suppress(OSError):
+        subprocess.run([*client, "images", "tag", reference, pod.pause], capture_output=True)
+        ends = time.monotonic() + 5
+        while not known() and time.monotonic() < ends:  # CRI learns of it by an event
+            time.sleep(0.1)
 
 
 def pull(socket: str, name: str, image: tuple[bytes, bytes], deadline: float) -> str:

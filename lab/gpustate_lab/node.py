@@ -178,11 +178,9 @@ class Node:
             if cluster:
                 layout = Layout(self.lab_directory, self.lab_directory.name, self.network)
                 machine.fill(self.root, layout, self.spec)
-            containerd.configure(
-                self.root,
-                cgroup_driver=self.spec.cgroups,
-                restrict_oom_score=bool(cluster) and not machine.may_lower_oom_score(),
-            )
+            containerd.configure(self.root, cgroup_driver=self.spec.cgroups)
+            if not machine.may_lower_oom_score():
+                containerd.allow_oom_scores(self.root)
             simulation.write_hardware(self.root, self.name, self.gpus, self.faults)
             for fault in self.faults:
                 simulation.switch_fault(self.root, fault, True)

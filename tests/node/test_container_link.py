@@ -1,7 +1,7 @@
 """The validator starts containers on a booted node, and says why one does not get its GPUs.
 
 Simulated: GPUs, driver, NVML and CUDA. Real: containerd, its shim and CRI, runc, systemd, NVIDIA's container runtime and
-hooks, and the damage. Looked at with ctr and mount, not with the program that is tested.
+hooks, and the damage. Looked at with ctr and mount, not with the program that is tested. Nodes have no pause image.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def checks(node: Node) -> dict[str, dict[str, str]]:
 
 
 def traces(node: Node) -> str:
-    """Everything that containers leave on a node: namespaces, tasks, bundles, mounts, cgroups."""
+    """Everything that containers leave on a node: namespaces, images, tasks, bundles, mounts, cgroups."""
     return node.run(
-        "ctr namespaces ls -q; ls /run/containerd/io.containerd.runtime.v2.task 2>/dev/null; "
+        "ctr namespaces ls -q | grep -vx k8s.io; for w in images containers snapshots; do ctr -n k8s.io $w ls; done; ls /run/containerd/io.containerd.runtime.v2.task 2>/dev/null; "
         "grep -c overlay /proc/mounts; ls /run | grep gpustate-validate; pgrep -c containerd-shim; "
         "find /sys/fs/cgroup/devices -name '*gpustate-validate*'; ls /var/lib/containerd/io.containerd.content.v1.content/blobs/sha256",
         check=False,
@@ -82,7 +82,7 @@ def test_what_a_killed_validation_left_is_removed_by_the_next(proven: Node) -> N
     before = traces(proven)
     proven.run(
         f"{VALIDATE} >/dev/null 2>&1 & p=$!; "
-        "for i in $(seq 600); do ctr -n gpustate-validate images ls -q 2>/dev/null | grep -q . && break; sleep 0.1; done; "
+        "for i in $(seq 600); do ctr -n k8s.io tasks ls -q | grep -q . && break; sleep 0.1; done; "
         "kill -9 $p",
         check=False,
     )

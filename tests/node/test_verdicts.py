@@ -105,6 +105,11 @@ CASES = {
         BUNDLED, "systemctl stop rke2-containerd; rm -rf /run/k3s /etc/rke2; mv /root/off/containerd.served /var/lib/gpustate/; systemctl start containerd",
         "runtime", "which does not exist", "handler-left-behind", ("driver-ready",)),
 }  # fmt: skip
+#: As NVIDIA/nvidia-container-toolkit#1956 has it.
+NO_TYPE = f"cp -p {CONFIG} /root/kept.toml; sed -i '/runtimes.nvidia\\]/,/BinaryName/{{/runtime_type/d}}' {CONFIG}; {RESTART}"
+CASES["a handler without runtime_type"] = Case(
+    NO_TYPE, KEPT, "container", "no runtime_type", "container-runtime-type", ("driver-ready",)
+)
 POINTS = shares.share("verdicts on nodes whose looks deceive", list(CASES), most=2)
 
 
@@ -143,6 +148,55 @@ def test_explain_and_validate_agree_on_a_node(
     assert {before["cause"] or "", after["cause"] or ""} == {case.cause}
     files = node.run("ls /run/nvidia/validations").stdout.split()
     assert files == list(case.files)
+
+
+def shadow(program: str, script: str) -> tuple[str, str]:
+    """Damage and repair of a program ahead of another in PATH, and of the toolkit's handler, which has a path."""
+    path = f"/usr/local/sbin/{program}"
+    return f"printf '#!/bin/sh\\n{script}\\n' >{path}; chmod 755 {path}", f"rm {path}"
+
+
+def renamed(path: str) -> tuple[str, str]:
+    return f"mv {path} {path}.away", f"mv {path}.away {path}"
+
+
+#: What checks read, damaged, while containers get their GPUs.
+TWINS = {
+    "nvidia-ctk renamed": renamed("/usr/bin/nvidia-ctk"),
+    "nvidia-ctk slow": shadow("nvidia-ctk", "sleep 20; exit 1"),
+    "nvidia-container-runtime shadowed": shadow("nvidia-container-runtime", "echo broken; exit 3"),
+    "containerd config dump fails": shadow("containerd", "echo broken; exit 3"),
+    "containerd config dump slow": shadow("containerd", "sleep 20; exit 1"),
+    "crio shadows containerd": shadow("crio", "exit 1"),
+    "docker without daemon": shadow("docker", "exit 1"),
+    "nvidia-smi renamed": renamed("/usr/bin/nvidia-smi"),
+    "an old library in another folder": (
+        "mkdir -p /usr/lib64; cp /usr/lib/x86_64-linux-gnu/libcuda.so.1 /usr/lib64/libcuda.so.470.1",
+        "rm /usr/lib64/libcuda.so.470.1",
+    ),
+}
+WORKING = shares.share("damaged stand-ins on nodes that work", list(TWINS), most=1)
+MODE = "/etc/nvidia-container-runtime/config.toml"
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_a_damaged_stand_in_is_a_note_while_containers_get_gpus(
+    name: str, lab: Lab, node: Node, policy: Path
+) -> None:
+    damage, heal = TWINS[name]
+    target = ("-i", lab.inventory, "-o", "json", "-l", "gpu2")
+    node.run(["sh", "-c", f"cp -p {MODE} /root/kept-mode; {damage}"])
+    try:
+        gpustate("validate", policy, *target, code=0)
+        assert not gpustate("explain", "gpu2", *target[:4], code=0).node("gpu2")["cause"]
+        node.run(
+            f"sed -i '/^ *mode *=/d; s/^.nvidia-container-runtime.$/&\\nmode = \"no\"/' {MODE}"
+        )
+        broken = gpustate("validate", policy, *target, code=3).node("gpu2")
+        evidence = {check["name"]: check["evidence"] for check in broken["checks"]}
+        assert "cannot read its configuration" in evidence["container"], evidence
+    finally:
+        node.run(["sh", "-c", f"cp -p /root/kept-mode {MODE}; {heal}"])
 
 
 def test_a_gpu_that_a_boot_does_not_find_is_missed_until_it_is_accepted(

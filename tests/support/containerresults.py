@@ -26,13 +26,9 @@ def failed(error: str) -> chain.ContainerResult:
 #: By kind. Texts of containerd 1.6.20 and 1.7.24, runc 1.1.15 and toolkit 1.18.2, as printed on lab nodes; those of
 #: AppArmor, SELinux, seccomp and cgroupsPath as runc's source has them.
 RESULTS = {
-    "runtime-silent": chain.ContainerResult("containerd", "runtime-silent", "/run/containerd/containerd.sock: No such file or directory"),
     "cri-dead": chain.ContainerResult("containerd", "cri-dead", "Version: unknown service runtime.v1.RuntimeService"),
-    "cri-not-ready": chain.ContainerResult(WAY, "cri-not-ready", "RuntimeReady is false: x"),
     "no-handler": chain.ContainerResult(WAY, "no-handler", "no nvidia; it has runc"),
-    "handler-not-read": chain.ContainerResult(WAY, "handler-not-read", "no nvidia; it has runc"),
     "cgroup-drivers": chain.ContainerResult(WAY, "cgroup-drivers", "handler nvidia: systemd, handler runc: cgroupfs"),
-    "cdi-off": chain.ContainerResult(WAY, "cdi-off", "containerd injects no CDI devices: enable_cdi = false"),
     "no-image": chain.ContainerResult("image", "no-image", "/usr/bin/python3 exited with 1: No module named 'ctypes'"),
     "nothing-injected": ran(devices=(), files=(), gpus=(), cuda_ok=0, nvml_error="libnvidia-ml.so.1: cannot open shared object file: No such file or directory"),
     "gpus-missing": ran(gpus=GPUS[:1], devices=NODES[::2]),
@@ -45,6 +41,7 @@ RESULTS = {
     "low-level-missing": failed(f"{SHIM}failed to create NVIDIA Container Runtime: error constructing low-level runtime: error locating runtime: no runtime binary found from candidate list: [no-such-runc]: unknown"),
     "shim-missing": failed('ctr: failed to start shim: failed to resolve runtime path: runtime "io.containerd.runc.v2" binary not installed "containerd-shim-runc-v2": file does not exist: unknown'),
     "handler-binary": failed(f"{SHIM}unable to retrieve OCI runtime error (open /run/x/log.json: no such file or directory): fork/exec /usr/bin/nvidia-container-runtime.gone: no such file or directory: unknown"),
+    "runtime-type": failed('RunPodSandbox: failed to start sandbox "43174f": failed to create containerd container: create container failed validation: container.Runtime.Name must be set: invalid argument'),
     "toolkit-config": failed(f"{SHIM}failed to create NVIDIA Container Runtime: failed to construct OCI spec modifier: invalid runtime mode: nonsense: unknown"),
     "legacy": failed(f"{INIT}error running hook #0: error running hook: exit status 1, stdout: , stderr: Using requested mode 'legacy' nvidia-container-cli: initialization error: driver error: unknown"),
     "not-accepted": failed(f"{SHIM}failed to create NVIDIA Container Runtime: insufficient privileges to read device list from NVIDIA_VISIBLE_DEVICES envvar: unknown"),

@@ -5,13 +5,12 @@ kubeadm.
 
 A kubelet expects a machine, but a node is a container. Kernel settings that a kubelet changes are files bound over
 /proc/sys. The console replaces the kernel log. Where the controller forbids an ``oom_score_adj`` below the
-parent's, kubelet and containerd are configured without one.
+parent's, the kubelet is configured without one.
 
 Sources:
     kubelet 1.36: pkg/kubelet/cm/container_manager_linux.go, ``setupKernelTunables``: the settings;
     ``ensureProcessInContainerWithOOMScore``; cmd/kubelet/app/server.go, ``ApplyOOMScoreAdj``.
     proc_pid_oom_score_adj(5): lowering it needs CAP_SYS_RESOURCE.
-    containerd docs/cri/config.md: ``restrict_oom_score_adj``.
     Linux Documentation/networking/ip-sysctl: proxy_arp.
 """
 

@@ -31,7 +31,7 @@ def test_the_image_runs_alone_and_has_nothing_of_nvidias(tmp_path: Path) -> None
         ["chroot", root, *command, "20", "GPU-x"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.strip().removeprefix(container_inside.MARK))
+    report = json.loads(done.stdout.strip().splitlines()[-1].removeprefix(container_inside.MARK))
     assert report["devices"] == {}
     assert report["files"] == ["/usr/lib/a b.so"]
     assert "libnvidia-ml.so.1" in report["nvml"]["error"]
