@@ -161,7 +161,7 @@ inventory_options = options(
         metavar="SOURCE",
         envvar="GPUSTATE_INVENTORY",
         callback=_not_an_option,
-        help="Inventory: a file, a directory, an executable, a list a,b,c, or kubernetes:KUBECONFIG.",
+        help="Inventory: a file, a directory, an executable, a list a,b,c, kubernetes:KUBECONFIG or slurm:HOST.",
     ),
     click.option(
         "-l",

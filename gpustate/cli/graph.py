@@ -27,7 +27,7 @@ FORMATS = click.Choice(["text", "json", "dot", "mermaid"])
     "--inventory",
     metavar="SOURCE",
     envvar="GPUSTATE_INVENTORY",
-    help="Inventory, for --node and the policy's groups and nodes: a file, a directory, an executable, a list a,b,c, or kubernetes:KUBECONFIG.",
+    help="Inventory, for --node and the policy's groups and nodes: a file, a directory, an executable, a list a,b,c, kubernetes:KUBECONFIG or slurm:HOST.",
 )
 @common.policy_options
 @click.option("-o", "--output", type=FORMATS, default="text", show_default=True)

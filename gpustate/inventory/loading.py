@@ -26,6 +26,7 @@ from gpustate.inventory import (
     plain,
     pyinfra_,
     pyinfra_connection,
+    slurm,
     yaml_,
 )
 from gpustate.inventory.documents import parse
@@ -73,7 +74,7 @@ def load(
     """Read an inventory.
 
     Args:
-        source: a file, a directory, a list of nodes with at least one comma, or ``kubernetes:KUBECONFIG``.
+        source: a file, a directory, a list of nodes with at least one comma, ``kubernetes:KUBECONFIG`` or ``slurm:HOST``.
         limit: a pattern that selects nodes.
         exclude: a pattern that excludes nodes.
         known_hosts: a file of host keys for all nodes, overriding the inventory.
@@ -147,6 +148,9 @@ def _read(store: Store, source: str, vault: Vault) -> str | None:
         return None if _is_pyinfra(source) else os.path.dirname(source)
     if source == kubernetes.NAME or source.startswith(kubernetes.PREFIX):
         kubernetes.fill_source(store, source)
+        return None
+    if source == slurm.NAME or source.startswith(slurm.PREFIX):
+        slurm.fill_source(store, source)
         return None
     if source.startswith("@"):
         pyinfra_.fill_list(store, source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from slurmholds import TOO_FEW, change_waits, reserved
 from slurmjobs import APPLIED, CUDA_COUNT, Cluster
 
 from gpustate.errors import LabError
+from gpustate.inventory.loading import load
 from gpustate_lab import api
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
@@ -160,6 +162,20 @@ def test_the_list_and_the_inventory_name_the_host_that_runs_slurmctld(cluster: C
         [*entry["ssh"], "scontrol ping"], capture_output=True, text=True, check=True
     )
     assert "is UP" in pinged.stdout
+
+
+def test_the_nodes_of_a_cluster_are_an_inventory(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = gpustate("lab", "list", "--name", cluster.lab.name, "-o", "json", code=0)
+    words = shlex.join(json.loads(listed.out)["labs"][0]["slurm"]["ssh"])
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\nexec {words} scontrol "$@"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    inventory = load("slurm:")
+    known = load(str(cluster.lab.inventory))
+    found = {node.name: node.connection.host for node in inventory.nodes}
+    assert found == {node.name: node.connection.host for node in known.nodes}
 
 
 def test_a_node_that_was_reset_is_still_a_member_and_has_no_gpus(cluster: Cluster) -> None:
