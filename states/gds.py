@@ -3,14 +3,14 @@
 nvidia-fs lets NVMe and network storage read and write GPU memory without a copy in the host. It is
 built by DKMS against one NVIDIA driver, and for storage over RDMA against the OFED that runs.
 
-Surprising: from 2.17.5 on it loads beside the open driver modules only, it is not supported with
-Secure Boot, and modules that come precompiled leave it nothing to be built against. All three are
-seen before anything is installed. Ubuntu's archive has a package of the same name, years older than
+Surprising: from 2.17.5 on it loads beside the open driver modules only, and modules that come precompiled
+leave it nothing to be built against. Both are seen before anything is installed. Under Secure Boot its build is
+signed as every other one is (:mod:`gpustate.ops.modsign`). Ubuntu's archive has a package of the same name, years older than
 the one of NVIDIA's repository.
 
 Sources:
     NVIDIA/gds-nvidia-fs: README.md, ChangeLog, src/dkms.conf, src/nvfs-proc.c (what /proc/driver/nvidia-fs
-    shows); NVIDIA/cloud-native-docs, gpu-operator/platform-support.rst (Secure Boot, open modules).
+    shows); NVIDIA/cloud-native-docs, gpu-operator/platform-support.rst (open modules).
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class Observed:
     offered: tuple[str, ...] = ()
     driver: str | None = None  # "580.65.06 open"
     kernel: str = ""
-    secure_boot: bool = False
     precompiled: bool = False
     old_gpus: tuple[str, ...] = ()
     image: bool = False
@@ -121,7 +120,6 @@ class GpuDirectStorageEnabled(State[Observed]):
             offered=tuple(one.version for one in offered),
             driver=keyed.first(live, "driver") or None,
             kernel=facts.kernel,
-            secure_boot="secure_boot" in live,
             precompiled="precompiled" in live,
             old_gpus=tuple(
                 sorted({gpu.architecture or "" for gpu in facts.gpus if gpu.architecture in _OLD})
@@ -175,8 +173,6 @@ class GpuDirectStorageEnabled(State[Observed]):
             )
         if new and observed.old_gpus:
             return f"nvidia-fs {upstream} needs the open driver modules, which do not drive GPUs of the {', '.join(observed.old_gpus)} generation"
-        if observed.secure_boot:
-            return "nvidia-fs is not supported with Secure Boot; turn it off in the firmware, or leave the state out"
         if observed.precompiled and not observed.image:
             return (
                 f"the driver {observed.driver} came precompiled, without the sources that nvidia-fs is built against; "

@@ -43,9 +43,11 @@ from gpustate.states.secure_boot import SecureBootKeyEnrolled
 
 policy = Policy(SecureBootKeyEnrolled(key="own"))
 """
-WITH_GDRCOPY = POLICY.replace(
-    "policy = ", "from gpustate.states.gdrcopy import GdrCopyInstalled\n\npolicy = "
-).replace("branch=580)", "branch=580), GdrCopyInstalled()")
+WITH_OTHERS = POLICY.replace(
+    "policy = ",
+    "from gpustate.states.gdrcopy import GdrCopyInstalled\n"
+    "from gpustate.states.gds import GpuDirectStorageEnabled\n\npolicy = ",
+).replace("branch=580)", "branch=580), GdrCopyInstalled(), GpuDirectStorageEnabled()")
 OF_UBUNTU = POLICY.replace("DriverRepository()", "DriverRepository(origin='distribution')")
 BLOCKED = "blocked: needs a console"
 #: modules_install of the kernel's build tools; where DKMS of Debian looks for it.
@@ -215,11 +217,18 @@ def test_one_apply_builds_and_signs_whether_dkms_signs_by_itself_or_not(site: Si
     serial = site.said(
         "openssl x509 -inform DER -in /var/lib/gpustate/secure-boot/MOK.der -noout -serial"
     )
-    site.write(WITH_GDRCOPY)
+    site.write(WITH_OTHERS)
     done = site.apply(code=0)
     assert site.outcomes(done)["secure-boot"] == "unchanged"
-    assert site.outcomes(done)["driver"] == site.outcomes(done)["gdrcopy"] == "changed"
-    for module in ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-peermem", "gdrdrv"):
+    assert {site.outcomes(done)[name] for name in ("driver", "gdrcopy", "gds")} == {"changed"}
+    for module in (
+        "nvidia",
+        "nvidia-uvm",
+        "nvidia-modeset",
+        "nvidia-peermem",
+        "gdrdrv",
+        "nvidia-fs",
+    ):
         key = site.said(f"modinfo -F sig_key {module}").replace(":", "")
         assert key.lstrip("0") == serial.partition("=")[2].lstrip("0"), module
     assert site.apply(code=0).document["summary"].split()[2] == "changed=0"

@@ -354,7 +354,7 @@ def gds_node(live: str = "driver=580.65.06 open\n", **more: Any) -> FakeNode:
         "facts": FACTS,
         "candidates": {gds.PACKAGE: [("2.26.6-1", "x"), ("2.16.1-1", "x")]},
         "answers": {"KernelModuleQuery": module(built={KERNEL: None})},
-        "shell": {"secure_boot": (0, live)},
+        "shell": {"nvidia-fs/version": (0, live)},
     }
 
     def install(node: FakeNode) -> None:
@@ -365,11 +365,11 @@ def gds_node(live: str = "driver=580.65.06 open\n", **more: Any) -> FakeNode:
         node.answers["KernelModuleQuery"] = replace(
             node.answers["KernelModuleQuery"], loaded="2.26.6", stale=False
         )
-        node.shells["secure_boot"] = (0, live + "says=version: 2.26\n")
+        node.shells["nvidia-fs/version"] = (0, live + "says=version: 2.26\n")
 
     def unload(node: FakeNode) -> None:
         node.answers["KernelModuleQuery"] = replace(node.answers["KernelModuleQuery"], loaded=None)
-        node.shells["secure_boot"] = (0, live)
+        node.shells["nvidia-fs/version"] = (0, live)
 
     def remove(node: FakeNode) -> None:
         node.installed.clear()
@@ -406,7 +406,6 @@ def test_a_module_that_is_gone_from_disk_is_built_again() -> None:
 
 GDS_REFUSALS = [
     ("driver=535.230.02 proprietary\n", {}, {}, "open driver modules only"),
-    ("driver=580.65.06 open\nsecure_boot=1\n", {}, {}, "Secure Boot"),
     ("driver=580.65.06 open\nprecompiled=1\n", {}, {}, "precompiled"),
     ("driver=580.65.06 open\n", {"version": "9.9"}, {}, "9.9"),
     ("", {}, {"facts": replace(FACTS, pci=(V100,))}, "volta"),
