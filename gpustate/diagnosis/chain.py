@@ -486,6 +486,10 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if lacks := found.cri.lacks(handler):
         evidence = f"the running containerd has not read its configuration files: {lacks}"
         return Check("runtime", FAILED, evidence, remedies.NOT_READ)
+    one = found.cri.handler(handler)
+    if one is not None and not one.kind:
+        evidence = f"handler {handler} has no runtime_type"
+        return Check("runtime", FAILED, evidence, remedies.NO_TYPE)
     if drivers := found.cri.cgroup_drivers(handler):
         evidence = f"cgroup drivers disagree: {drivers}"
         return Check("runtime", FAILED, evidence, remedies.CGROUP_DRIVERS)

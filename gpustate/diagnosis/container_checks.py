@@ -76,8 +76,6 @@ REPORTED = (
     Kind("shim-missing", "containerd's shim is missing",
          "reinstall its package (containerd or containerd.io): apt-get install --reinstall PACKAGE, or dnf reinstall PACKAGE",
          pattern=r"binary not installed|containerd-shim-\S*: (?:executable file not found|no such file)"),
-    Kind("runtime-type", "the handler has no runtime_type in containerd's configuration",
-         remedies.by_apply("set it to io.containerd.runc.v2", "containerd"), "containerd", pattern=r"Runtime\.Name must be set"),
     Kind("toolkit-config", "NVIDIA's runtime cannot read its configuration",
          f"{remedies.MODE_CDI}; or fix what its message names in /etc/nvidia-container-runtime/config.toml", "container-toolkit",
          pattern=r"error loading config|unable to load config|unrecognized runtime mode|invalid runtime mode|invalid mode|failed to .*load.* config"),

@@ -91,6 +91,7 @@ CRI_DEAD = (
     "fix what the message names in the runtime's configuration, and restart the runtime; containerd's plugins "
     "and their errors: ctr plugins ls -d"
 )
+NO_TYPE = by_apply("set runtime_type = io.containerd.runc.v2 in its table", "containerd")
 NOT_READ = f"restart containerd: systemctl restart containerd; or apply (state containerd): {APPLY}"
 CGROUP_DRIVERS = (
     "set SystemdCgroup of these handlers, and the kubelet's cgroupDriver, to the same driver; then: "

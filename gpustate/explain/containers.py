@@ -246,6 +246,8 @@ CAUSES = (
           ("NVIDIA/gpu-operator#623",), "containerd"),
     Cause("handler-left-behind", "runtime", evidence_with("does not exist"), remedies.HANDLER_BINARY,
           ("NVIDIA/nvidia-container-toolkit#1328", "NVIDIA/gpu-operator#188"), "containerd"),
+    Cause("handler-without-type", "runtime", evidence_with("has no runtime_type"), remedies.NO_TYPE,
+          ("NVIDIA/nvidia-container-toolkit#1956",), "containerd"),
     Cause("handler-of-another-program", "runtime", evidence_with("not nvidia-container-runtime"), remedies.HANDLER_BINARY,
           state="containerd"),
     Cause("runtime-template-in-the-way", "runtime", _template,

@@ -101,7 +101,7 @@ def main(state: Path, proc: Path) -> int:
     except FileNotFoundError:
         text = ""
     held = quarantine.read(text, int(time.time()))
-    # A file in the folder itself would be read by runtimes before it is complete.
+    # A .json in the folder itself would be read by runtimes before it is complete.
     with tempfile.TemporaryDirectory(prefix="gpustate-cdi.", dir="/run") as folder:
         fresh = Path(folder, "nvidia.json")
         done = subprocess.run(
@@ -114,9 +114,11 @@ def main(state: Path, proc: Path) -> int:
             SPEC.unlink(missing_ok=True)
             print(f"every GPU is in quarantine: removed {SPEC}")
             return 0
-        fresh.write_text(json.dumps(spec, indent=2) + "\n", "utf-8")
-        fresh.chmod(0o644)
-        os.replace(fresh, SPEC)
+        # Runtimes notice a file that is renamed within the folder, not one that is moved into it.
+        beside = SPEC.with_name(".gpustate-cdi")
+        beside.write_text(json.dumps(spec, indent=2) + "\n", "utf-8")
+        beside.chmod(0o644)
+        os.replace(beside, SPEC)
     return 0
 
 

@@ -409,11 +409,11 @@ def in_pods(
     results: list[ContainerResult] = []
     if chain.needs_cdi(observed, wanted):
         way = f"{runtime}, CDI device {ALL}"
-        injects = chain.injects_cdi(status)
-        if not injects and handler and version.startswith("1."):
-            requests.append((way, handler, "annotation"))
-        elif injects or wanted.cdi:
+        if chain.injects_cdi(status):
             requests.append((way, "", "device"))
+        elif wanted.cdi:
+            by_handler = handler and version.startswith("1.")
+            requests.append((way, handler, "annotation") if by_handler else (way, "", "device"))
     for way, asked, how in requests:
         binary = programs.get(asked or default, "")
         container = requesting(cri_pod.Container(asked, ()), how)

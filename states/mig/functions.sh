@@ -31,7 +31,9 @@ refresh_cdi() {
   done
   t=$(mktemp -d /run/gpustate-cdi.XXXXXXXX)
   if nvidia-ctk cdi generate --output="$t/nvidia.yaml" && [ -s "$t/nvidia.yaml" ]; then
-    chmod 0644 "$t/nvidia.yaml"; mv -fT "$t/nvidia.yaml" /var/run/cdi/nvidia.yaml
+    # Runtimes notice a file that is renamed within the folder, not one that is moved into it.
+    cp "$t/nvidia.yaml" /var/run/cdi/.gpustate-cdi; chmod 0644 /var/run/cdi/.gpustate-cdi
+    mv -fT /var/run/cdi/.gpustate-cdi /var/run/cdi/nvidia.yaml
   else echo "the CDI specification could not be written again"; fi
   rm -rf "$t"
 }

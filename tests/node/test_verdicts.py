@@ -108,7 +108,7 @@ CASES = {
 #: As NVIDIA/nvidia-container-toolkit#1956 has it.
 NO_TYPE = f"cp -p {CONFIG} /root/kept.toml; sed -i '/runtimes.nvidia\\]/,/BinaryName/{{/runtime_type/d}}' {CONFIG}; {RESTART}"
 CASES["a handler without runtime_type"] = Case(
-    NO_TYPE, KEPT, "container", "no runtime_type", "container-runtime-type", ("driver-ready",)
+    NO_TYPE, KEPT, "runtime", "has no runtime_type", "handler-without-type", ("driver-ready",)
 )
 POINTS = shares.share("verdicts on nodes whose looks deceive", list(CASES), most=2)
 
@@ -151,25 +151,22 @@ def test_explain_and_validate_agree_on_a_node(
 
 
 def shadow(program: str, script: str) -> tuple[str, str]:
-    """Damage and repair of a program ahead of another in PATH, and of the toolkit's handler, which has a path."""
+    """Damage and repair: a program ahead of another in PATH."""
     path = f"/usr/local/sbin/{program}"
-    return f"printf '#!/bin/sh\\n{script}\\n' >{path}; chmod 755 {path}", f"rm {path}"
+    return f"printf '%s\\n' '#!/bin/sh' '{script}' >{path}; chmod 755 {path}", f"rm {path}"
 
 
-def renamed(path: str) -> tuple[str, str]:
-    return f"mv {path} {path}.away", f"mv {path}.away {path}"
+#: Only the query for its version fails: hooks run it for containers.
+VERSION = '[ "$1" != --version ] || {{ {}; }}; exec /usr/bin/nvidia-ctk "$@"'
 
 
 #: What checks read, damaged, while containers get their GPUs.
 TWINS = {
-    "nvidia-ctk renamed": renamed("/usr/bin/nvidia-ctk"),
-    "nvidia-ctk slow": shadow("nvidia-ctk", "sleep 20; exit 1"),
+    "nvidia-ctk without version": shadow("nvidia-ctk", VERSION.format("exit 1")),
+    "nvidia-ctk slow": shadow("nvidia-ctk", VERSION.format("sleep 20; exit 1")),
     "nvidia-container-runtime shadowed": shadow("nvidia-container-runtime", "echo broken; exit 3"),
-    "containerd config dump fails": shadow("containerd", "echo broken; exit 3"),
-    "containerd config dump slow": shadow("containerd", "sleep 20; exit 1"),
-    "crio shadows containerd": shadow("crio", "exit 1"),
+    "crio beside containerd": shadow("crio", "exit 1"),
     "docker without daemon": shadow("docker", "exit 1"),
-    "nvidia-smi renamed": renamed("/usr/bin/nvidia-smi"),
     "an old library in another folder": (
         "mkdir -p /usr/lib64; cp /usr/lib/x86_64-linux-gnu/libcuda.so.1 /usr/lib64/libcuda.so.470.1",
         "rm /usr/lib64/libcuda.so.470.1",

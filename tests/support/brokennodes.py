@@ -688,6 +688,8 @@ CONTAINERS = (
              ("so that no pod can start", "`mirrors` cannot be set"), cri(CRI_OK)),
     Scenario("containerd-configuration-unread", (), cri("cri=ok|containerd|v1.7.24||runc\ncri_handler=runc|io.containerd.runc.v2||1"),
              ("no nvidia; it has runc",), cri(CRI_OK)),
+    Scenario("handler-without-type", (), cri(CRI_OK.replace("nvidia|io.containerd.runc.v2", "nvidia|")),
+             ("handler nvidia has no runtime_type",), cri(CRI_OK)),
     Scenario("cgroup-drivers-disagree", (), cri(CRI_OK.replace("runtime|1", "runtime|0")),
              ("handler runc: systemd, handler nvidia: cgroupfs",), cri(CRI_OK)),
     Scenario("crio-configuration-unread", (), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=crun|||0", CRIO_SOCKET), lambda w: w.cdi.clear()),

@@ -41,7 +41,6 @@ RESULTS = {
     "low-level-missing": failed(f"{SHIM}failed to create NVIDIA Container Runtime: error constructing low-level runtime: error locating runtime: no runtime binary found from candidate list: [no-such-runc]: unknown"),
     "shim-missing": failed('ctr: failed to start shim: failed to resolve runtime path: runtime "io.containerd.runc.v2" binary not installed "containerd-shim-runc-v2": file does not exist: unknown'),
     "handler-binary": failed(f"{SHIM}unable to retrieve OCI runtime error (open /run/x/log.json: no such file or directory): fork/exec /usr/bin/nvidia-container-runtime.gone: no such file or directory: unknown"),
-    "runtime-type": failed('RunPodSandbox: failed to start sandbox "43174f": failed to create containerd container: create container failed validation: container.Runtime.Name must be set: invalid argument'),
     "toolkit-config": failed(f"{SHIM}failed to create NVIDIA Container Runtime: failed to construct OCI spec modifier: invalid runtime mode: nonsense: unknown"),
     "legacy": failed(f"{INIT}error running hook #0: error running hook: exit status 1, stdout: , stderr: Using requested mode 'legacy' nvidia-container-cli: initialization error: driver error: unknown"),
     "not-accepted": failed(f"{SHIM}failed to create NVIDIA Container Runtime: insufficient privileges to read device list from NVIDIA_VISIBLE_DEVICES envvar: unknown"),
