@@ -31,6 +31,7 @@ from pathlib import Path
 
 _HANDLED = re.compile(r"(?m)^SigCgt:\s*([0-9a-f]+)$")
 _PARENT = re.compile(r"(?m)^PPid:\s*(\d+)$")
+_ID = re.compile(r"-([0-9a-f]{64})\.scope$")
 #: Major and minor.
 Number = tuple[int, int]
 _USR1 = 1 << (signal.SIGUSR1 - 1)
@@ -97,7 +98,7 @@ def _scope(
     if not found:
         return None
     shown = run(["systemctl", "show", "-p", "DevicePolicy,DeviceAllow,BPFProgram", found[-1]])
-    nodes, specified = _device_nodes(pid), _specified(pid, bundle)
+    nodes, specified = _device_nodes(pid), _specified(pid, bundle, found[-1])
     unlisted = unknown(shown, nodes.values(), specified, reads_names=reads_names)
     paths = [path for path, number in nodes.items() if number in unlisted]
     hooked = [path for path in paths if nodes[path] not in specified]
@@ -140,13 +141,19 @@ def _device_nodes(pid: int) -> dict[str, Number]:
     return nodes
 
 
-def _specified(pid: int, bundle: str) -> set[Number]:
-    """Devices of the OCI specification."""
+def _specified(pid: int, bundle: str, unit: str) -> set[Number]:
+    """Devices of the OCI specification; containerd's shim runs in the folder of the sandbox, beside that of the container."""
+    container = _ID.search(unit)
     for _ in range(3):
-        match = _PARENT.search(Path(f"/proc/{pid}/status").read_text())
-        pid = int(match[1]) if match else 0
-        path = Path(bundle or f"/proc/{pid}/cwd", "config.json")
-        if (bundle or pid > 1) and path.is_file():
+        parent = _PARENT.search(Path(f"/proc/{pid}/status").read_text())
+        pid = int(parent[1]) if parent else 0
+        if pid <= 1 and not bundle:
+            break
+        folder = Path(bundle or os.readlink(f"/proc/{pid}/cwd"))
+        path = folder / "config.json"
+        if container and (folder.parent / container[1] / "config.json").is_file():
+            path = folder.parent / container[1] / "config.json"
+        if path.is_file():
             linux = json.loads(path.read_text(encoding="utf-8")).get("linux") or {}
             return {(one.get("major"), one.get("minor")) for one in linux.get("devices") or ()}
     return set()

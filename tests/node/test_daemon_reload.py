@@ -40,13 +40,13 @@ from gpustate.nodeside import container_scope, validate
 
 observe = container_scope.observe
 
-def reload(pid, run, *, reads_names):
+def reload(pid, run, **more):
     group = re.search(r":devices:(.*)", open(f"/proc/{pid}/cgroup").read())[1]
     devices = lambda: "c 195:255 rw" in open(f"/sys/fs/cgroup/devices{group}/devices.list").read()
     before = devices()
     subprocess.run(["systemctl", "daemon-reload"], check=True)
     print("kept" if before and devices() else "lost" if before else "never had", flush=True)
-    return observe(pid, run, reads_names=reads_names)
+    return observe(pid, run, **more)
 
 container_scope.observe = reload
 sys.argv = ["validate", "--config", "/var/lib/gpustate/validator/config.json"]
