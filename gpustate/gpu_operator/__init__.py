@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from gpustate.gpu_operator.blocks import Field, Support
 from gpustate.gpu_operator.desired import DesiredState
-from gpustate.gpu_operator.reading import Reading, read
+from gpustate.gpu_operator.reading import Reading, read, read_parts
 
-__all__ = ["DesiredState", "Field", "Reading", "Support", "read"]
+__all__ = ["DesiredState", "Field", "Reading", "Support", "read", "read_parts"]

@@ -6,7 +6,7 @@ values, as used by Flux, counts as values if the file has no other policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpustate.errors import PolicyError
@@ -65,20 +65,36 @@ def parts(
     other = shape.counters_file(text, file) if csv else None
     if other is not None:
         raise other
-    found = found or [Item({}, 1)]  # no values: all are at their defaults
-    resolver = ReferenceResolver(file, tuple(found))
+    # No values: all are at their defaults.
+    return classified(found or [Item({}, 1)], OtherFiles(file), failed=failed)
+
+
+def classified(
+    found: Sequence[Item],
+    others: OtherFiles,
+    *,
+    failed: Callable[[PolicyError, Item], None] | None = None,
+) -> list[Part]:
+    """The same of documents that are read already.
+
+    Args:
+        found: the documents.
+        others: their file, and the other origins of their values.
+        failed: as for :func:`parts`.
+    """
+    resolver = ReferenceResolver(others.file, tuple(found), others)
     made: list[Part] = []
     for item in found:
         try:
             made.append(part(item, resolver))
         except PolicyError as error:
-            error = resolver.others.error(error)
+            error = others.error(error)
             if failed is None or not item.text("kind") or not item.text("apiVersion"):
                 raise error from None
             failed(error, item)
     if not any(one.kind in POLICIES for one in made):
         made.extend(_values_in_config_maps(made, resolver))
-    return [replace(one, others=resolver.others) for one in made]
+    return [replace(one, others=others) for one in made]
 
 
 def part(item: Item, resolver: ReferenceResolver) -> Part:

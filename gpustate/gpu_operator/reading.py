@@ -13,7 +13,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpustate.core.drain import DrainPolicy
@@ -58,7 +58,7 @@ from gpustate.gpu_operator.metrics import desired_metrics
 from gpustate.gpu_operator.objects import cluster_objects
 from gpustate.gpu_operator.operands import desired_operands
 from gpustate.gpu_operator.other_files import OtherFiles
-from gpustate.gpu_operator.parts import parts
+from gpustate.gpu_operator.parts import Part, parts
 from gpustate.gpu_operator.pools import (
     Pool,
     combine,
@@ -112,10 +112,17 @@ class Reading:
 
 
 def read(text: str, file: str, *, strict: Strict = never_strict, release: str = "") -> Reading:
-    """Read the text of an Operator file.
+    """Read the text of an Operator file; arguments and errors as for :func:`read_parts`."""
+    return read_parts(parts(text, file), file, strict=strict, release=release)
+
+
+def read_parts(
+    found: Sequence[Part], file: str, *, strict: Strict = never_strict, release: str = ""
+) -> Reading:
+    """Read the documents of an Operator file.
 
     Args:
-        text: all of it.
+        found: the documents.
         file: its path, for places, and for the folder of ConfigMaps next to it.
         strict: in which lines unknown keys are errors; elsewhere they become notes, as the Operator
             accepts such a file.
@@ -124,7 +131,6 @@ def read(text: str, file: str, *, strict: Strict = never_strict, release: str = 
     Raises:
         PolicyError: it is not one of the supported kinds, or is invalid.
     """
-    found = parts(text, file)
     resolver = ReferenceResolver(file)
     if resolver.is_patch:
         raise PolicyError(
@@ -152,7 +158,7 @@ def read(text: str, file: str, *, strict: Strict = never_strict, release: str = 
         )
     notes = tuple(map(others.text, (*above, *notes)))
     reading = replace(reading, notes=notes, release=reader.release)
-    return _placed(reading, others) if others.paths else reading
+    return _placed(reading, others) if others else reading
 
 
 def _placed(reading: Reading, others: OtherFiles) -> Reading:

@@ -32,18 +32,16 @@ class ReferenceResolver:
     Args:
         file: its path.
         items: every document of it.
+        others: origins of values in other files; filled.
         elsewhere: places of objects of the last look-up that are in another namespace.
     """
 
     file: str
     items: tuple[Item, ...] = ()
-    others: OtherFiles = field(init=False)
+    others: OtherFiles = field(default_factory=lambda: OtherFiles(""))
     elsewhere: list[str] = field(default_factory=list[str], init=False)
     _chart: Item | None = field(default=None, init=False)
     _looked: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self.others = OtherFiles(self.file)
 
     @property
     def directory(self) -> Path:

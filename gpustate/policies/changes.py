@@ -238,3 +238,9 @@ def _in_the_way(tree: Tree, steps: Steps, given: Assignment, wanted: str) -> Pol
     return PolicyError(
         f"{quote(path)} is {kind_of(tree.value)} ({tree.place}), wanted {wanted}", place=given.place
     )
+
+
+def quoting(place: str | None, fix: str | None) -> str | None:
+    """The remedy where text is needed: quotes do not help on the command line."""
+    quotes = fix is not None and "in quotes" in fix and (place or "").startswith("--set ")
+    return "use --set-string" if quotes else fix

@@ -42,8 +42,8 @@ from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.policies import trees
+from gpustate.policies.changes import quoting
 from gpustate.policies.implying import implied, left_out
-from gpustate.policies.rewriting import quoting
 from gpustate.policies.trees import Tree
 from gpustate.presets import STACKS
 

@@ -8,7 +8,7 @@ the GPUCluster, then the NVIDIADrivers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,15 +19,15 @@ from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote_name
+from gpustate.formats.yaml_events import Written
 from gpustate.gpu_operator import DesiredState, dra, history, records
 from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, without_heading
 from gpustate.gpu_operator.other_files import OtherFiles
-from gpustate.gpu_operator.parts import parts
+from gpustate.gpu_operator.parts import Part, classified, parts
 from gpustate.gpu_operator.shape import WANTED
 from gpustate.policies import document, files, trees
-from gpustate.policies.changes import Changes, Format
-from gpustate.policies.rewriting import Rewritten
+from gpustate.policies.changes import Changes, Format, quoting
 from gpustate.policies.trees import Tree
 
 _OBJECT_KEYS = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -66,13 +66,13 @@ def read(
     """
     how = _How(strict, history.release(release) if release is not None else "")
     if not changes:
-        return _read(text, path, how, None)
+        return _read(text, path, how)
     changes, own_notes = _without_dra_values(changes)
     documents, said, others = _documents(text, path)
     how = replace(how, release=how.release or said)
     policy = _changed(documents, changes, path, how, others)
     try:
-        before: Policy | None = _read(text, path, how, None)
+        before: Policy | None = _read(text, path, how)
     except PolicyError:
         before = None  # the change repairs it
     made = policy.but(*policy.states, last=_last(policy, before, path, others))
@@ -99,15 +99,16 @@ def _changed(
     """
     first_error: PolicyError | None = None
     for number in _by_kind(documents):
-        rewritten = Rewritten(path, others)
+        origins = OtherFiles(path)
         try:
             changed = changes.on(documents[number], _format(documents[number], how.release)).tree
-            for index, tree in enumerate(documents):
-                rewritten.add(changed if index == number else tree)
+            whole = [changed if n == number else tree for n, tree in enumerate(documents)]
+            found = classified([_item(tree, origins) for tree in whole], origins)
             try:
-                policy = _read(rewritten.text, path, how, rewritten)
+                policy = _policy(found, path, how, (path, *others))
             except PolicyError as error:
-                raise rewritten.error(error) from None
+                fix = quoting(error.place, error.fix)
+                raise type(error)(error.message, place=error.place, fix=fix) from None
             policy.notes += _of_several(documents, number)
             return policy
         except PolicyError as error:
@@ -115,12 +116,17 @@ def _changed(
     raise first_error or PolicyError("contains no object", place=path)
 
 
-def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Policy:
+def _read(text: str, path: str, how: _How) -> Policy:
+    return _policy(parts(text, path), path, how, None)
+
+
+def _policy(found: Sequence[Part], path: str, how: _How, files_: tuple[str, ...] | None) -> Policy:
+    """The policy of some documents; with ``files_``, keys that are in none of these files have to be known."""
     strict = always_strict if how.strict else never_strict
-    if rewritten is not None and not how.strict:
-        strict = rewritten.is_foreign  # only keys of the command line
+    if files_ is not None and not how.strict:
+        strict = lambda line: found[0].others.resolved(path, line)[0] not in files_  # noqa: E731
     try:
-        reading = gpu_operator.read(text, path, strict=strict, release=how.release)
+        reading = gpu_operator.read_parts(found, path, strict=strict, release=how.release)
     except PolicyError as error:
         if error.fix != WANTED:
             raise
@@ -135,29 +141,23 @@ def _read(text: str, path: str, how: _How, rewritten: Rewritten | None) -> Polic
         for wanted in reading.states
         for name, place in wanted.places.items()
     }
-    notes = reading.notes
-    if rewritten is not None:
-        places = {key: rewritten.place(place) for key, place in places.items()}
-        notes = tuple(map(rewritten.note, notes))
     places[("states",)] = path
     nodes: dict[str, dict[str, dict[str, Any]]] = {}
     for one in reading.for_nodes:
         nodes.setdefault(one.node, {}).setdefault(one.state, {}).update(one.parameters)
-        place = rewritten.place(one.place) if rewritten is not None else one.place
-        places[("nodes", one.node, one.state)] = place
+        places[("nodes", one.node, one.state)] = one.place
     groups: dict[str, dict[str, dict[str, Any]]] = {}
     exclusive: dict[str, str] = {}
     given = {state.name: parameters(state) for state in states}
     for part in reading.for_labels:
         whole = _defaults(part.state, given[part.state]) if part.whole else {}
         groups.setdefault(part.condition, {})[part.state] = {**whole, **part.parameters}
-        place = rewritten.place(part.place) if rewritten is not None else part.place
-        places[("groups", part.condition)] = place
-        exclusive[part.condition] = f"{part.title} ({place})"
+        places[("groups", part.condition)] = part.place
+        exclusive[part.condition] = f"{part.title} ({part.place})"
     policy = Policy(
         *states,
         name=reading.name or None,
-        notes=notes,
+        notes=reading.notes,
         groups=groups,
         nodes=nodes,
         places=places,
@@ -239,6 +239,19 @@ def _tree(item: Item, path: str, others: OtherFiles) -> Tree:
         value = [_tree(child, path, others) for child in value]
     file, line = others.resolved(path, item.line)
     return Tree(value, f"{file}:{line}")
+
+
+def _item(tree: Tree, origins: OtherFiles) -> Item:
+    """A tree as an item with the numbers of its lines."""
+    value = tree.value
+    if isinstance(value, dict):
+        value = {key: _item(child, origins) for key, child in value.items()}
+    elif isinstance(value, list):
+        value = [_item(child, origins) for child in value]
+    elif isinstance(value, float) and not isinstance(value, Written):
+        value = Written(repr(value))
+    lines = value.count("\n") + 1 if isinstance(value, str) else 1
+    return Item(value, origins.number(tree.place, lines))
 
 
 def _own_documents(text: str, path: str) -> list[Tree]:

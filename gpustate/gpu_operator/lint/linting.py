@@ -94,7 +94,7 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
 
 def _placed(finding: Finding, others: OtherFiles) -> Finding:
     """The finding at its real place, where values come from another file."""
-    if not others.paths:
+    if not others:
         return finding
     file, line = others.resolved(finding.file, finding.line)
     fix = others.text(finding.fix) if finding.fix else finding.fix
