@@ -78,6 +78,7 @@ _PAGE = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     finalize=_text,
+    keep_trailing_newline=True,
 )
 _PAGE.globals |= {
     **{name: getattr(overview, name) for name in _OF_OVERVIEW},
