@@ -318,6 +318,8 @@ def execute(
             seen = target.nodes if isinstance(target, api.PlanResult) else ()
             clusters.check_nodes(seen or _facts_of(inventory, options["forks"]))
             applied = clusters.apply((), shared["stop"])
+        elif clusters is not None:
+            clusters.stage()
         result = api.apply(
             target,
             inventory,

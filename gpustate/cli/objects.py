@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
-from gpustate.manifests.kinds import NODE, title
+from gpustate.manifests.kinds import NODE, Key, key, title
 from gpustate.manifests.ownership import NFD_DEFINITION
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import NO_GPUS, REFUSED, SKIPPED, pending, refused
@@ -25,7 +25,7 @@ from gpustate.plan.render import objects_page
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
 from gpustate.reconcile.owners import OF_OPERATOR, find_operator
-from gpustate.reconcile.planning import Action, Change, Target, plan
+from gpustate.reconcile.planning import Action, Change, Target, plan, staged
 from gpustate.reconcile.saved import stale
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpustate.cluster.objects import Objects
     from gpustate.core.inventory import Inventory
     from gpustate.core.policy import Policy
+    from gpustate.manifests.differences import Difference
     from gpustate.manifests.settings import System
 
 Json = dict[str, Any]
@@ -107,6 +108,9 @@ class Clusters:
     saved: Mapping[str, Any] | None = None
     resumed: bool = False
     systems: list[System] = field(default_factory=list["System"])
+    _staged: dict[tuple[str, Key], tuple[Difference, ...]] = field(
+        default_factory=dict["tuple[str, Key]", "tuple[Difference, ...]"]
+    )
 
     @property
     def settings(self) -> ClusterObjects:
@@ -276,6 +280,23 @@ class Clusters:
                 except ClusterError:
                     continue  # named when its objects are removed
 
+    def stage(self) -> None:
+        """Give DaemonSets that are there already their new template, before nodes change.
+
+        A program that is restarted in its node's turn then fits what the node becomes. Other pods stay as they are
+        until :meth:`apply`. A cluster whose objects cannot be changed is left to it.
+        """
+        for kubeconfig in self._distinct():
+            with connected(kubeconfig) as objects, suppress(ClusterError, RefusedError):
+                target, listed = self._target(objects, kubeconfig, ())
+                changes = plan(objects, replace(target, prune=False), listed)
+                changes = self._as_saved(objects, kubeconfig, changes)
+                if any(change.action is Action.REFUSED for change in changes):
+                    continue
+                for change in staged(changes):
+                    objects.apply(change.item, force=self.force)
+                    self._staged[objects.server, key(change.item)] = change.differences
+
     def apply(
         self,
         nodes: Sequence[NodeResult],
@@ -294,7 +315,7 @@ class Clusters:
                     target, listed = self._target(objects, kubeconfig, nodes)
                     here = self._nodes_of(kubeconfig, nodes)
                     if here and all(node.status is not NodeStatus.OK for node in here):
-                        words = "nothing is written: no node of the cluster succeeded"
+                        words = self._unwritten("no node of the cluster succeeded")
                         done = Applied(notes=[words])
                         self._admit(done, kubeconfig, nodes, stop, "no node succeeded")
                         found.append(cluster_data(objects.server, self.namespace, (), done))
@@ -310,7 +331,10 @@ class Clusters:
                     # What was written is a change since the plan was made.
                     if self.saved is not None:
                         applier = replace(applier, again=self._again())
-                    changes = plan(objects, target, listed)
+                    changes = [
+                        self._with_staged(objects.server, change)
+                        for change in plan(objects, target, listed)
+                    ]
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     self._admit(done, kubeconfig, nodes, stop)
                 except ClusterError as error:
@@ -324,6 +348,14 @@ class Clusters:
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
+    def _with_staged(self, server: str, change: Change) -> Change:
+        """A change with the fields that :meth:`stage` has written already, unless others have changed more since."""
+        fields = self._staged.get((server, key(change.item)))
+        left = (one.field for one in change.differences)
+        if fields is None or not all(name.startswith("spec.updateStrategy") for name in left):
+            return change
+        return replace(change, action=Action.UPDATE, differences=fields)
+
     def report(
         self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
     ) -> list[dict[str, Any]]:
@@ -331,10 +363,16 @@ class Clusters:
         found: list[dict[str, Any]] = []
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects:
-                done = Applied(notes=["nothing is written: the run was stopped"])
+                done = Applied(notes=[self._unwritten("the run was stopped")])
                 self._admit(done, kubeconfig, nodes, stop, "the run was stopped")
                 found.append(cluster_data(objects.server, self.namespace, (), done))
         return found
+
+    def _unwritten(self, why: str) -> str:
+        """What a run that ends early has written of the objects."""
+        names = sorted(f"{kind.lower()}/{name}" for _, (kind, name) in self._staged)
+        what = f"only the change of {', '.join(names)} for new pods" if names else "nothing"
+        return f"{what} is written: {why}"
 
     def remove_marks(self, applied: Sequence[dict[str, Any]]) -> None:
         """Remove what watchers and runs left in every cluster, and add what stays to the results.

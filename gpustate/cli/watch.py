@@ -166,6 +166,8 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
             created=clock.now(),
         )
 
+    if clusters is not None:
+        clusters.stage()
     # Nodes that join are out of service until they are set up.
     strategy = strategy_of(options).beside(policy.rollout)
     result = api.apply(

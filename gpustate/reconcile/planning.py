@@ -248,6 +248,20 @@ def prunes_after(target: Target, changes: Sequence[Change]) -> int | None:
     return max(deleted, default=None)
 
 
+def staged(changes: Iterable[Change]) -> Iterable[Change]:
+    """What pods of DaemonSets that are there already are made of, as they get it when they are created again."""
+    for one in changes:
+        if one.action is not Action.UPDATE:
+            continue
+        if one.item["kind"] == "ConfigMap":
+            yield one
+        elif one.item["kind"] == "DaemonSet" and any(
+            difference.field.startswith("spec.template") for difference in one.differences
+        ):
+            spec = {**one.item["spec"], "updateStrategy": {"type": "OnDelete"}}
+            yield replace(one, item={**one.item, "spec": spec})
+
+
 def _read(objects: Objects, target: Target) -> _Found:
     """One list per kind."""
     found = _Found({}, {})

@@ -30,7 +30,7 @@ from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedErr
 from gpustate.formats import deviceplugin
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.mig import builtin
-from gpustate.plan.make import Observations
+from gpustate.plan.make import Observations, applicable
 from gpustate.rollout.access import Accesses
 from gpustate.schedulers.mig_state import (
     CONFIG,
@@ -99,19 +99,22 @@ class ByLabel:
 
     @property
     def checks(self) -> tuple[NodeCheck, ...]:
-        """Refuse nodes whose label selects nothing that exists."""
-        return (self._check,) if any(one.refused for one in self.mig.values()) else ()
+        """Refuse nodes whose label selects nothing that exists, and layouts that the device plugin cannot offer."""
+        return (self._check,)
 
     def _check(self, states: Sequence[AnyState], observed: Observations) -> RefusedError | None:
-        one = self.mig.get(observed.view.name)
-        return RefusedError(one.refused) if one is not None and one.refused else None
+        node = self.mig.get(observed.view.name)
+        if node is not None and node.refused:
+            return RefusedError(node.refused)
+        present = {one.name: one for one in states if applicable(one, observed.view) is None}
+        return _not_offered(self.policy.cluster, present, observed.view.facts.pci)
 
     def describe(self, node: NodeResult) -> None:
         """Add the notes of a node to its result."""
         if node.name in self.notes:
             node.notes.append(self.notes[node.name])
         if self.policy.cluster is not None:
-            node.notes += _unusable_layout(self.policy, self.policy.cluster, self.inventory, node)
+            node.notes += _offered_whole(self.policy, self.policy.cluster, self.inventory, node)
 
     def ended(self, node: NodeResult) -> None:
         """Record on the Node how the change of its MIG layout ended."""
@@ -132,24 +135,42 @@ class ByLabel:
             node.notes.append(f"the label of the MIG layout's state was not written: {error}")
 
 
-def _unusable_layout(
+def _offered_whole(
     policy: Policy, settings: ClusterObjects, inventory: Inventory, result: NodeResult
 ) -> Iterator[str]:
-    """Warn that a node gets MIG devices that the device plugin of its cluster does not offer."""
+    """Warn that a node gets MIG devices that the device plugin of its cluster offers as whole GPUs."""
     row = next((one for one in result.states if one.state == "mig"), None)
     if row is None or row.outcome not in (*_DONE, Outcome.PENDING):
         return
     node = next(one for one in inventory.nodes if one.name == result.name)
     states = {state.name: state for state in resolve(policy, node, registry.names()).states}
-    mig, plugin = states["mig"], states.get(_STATES[PLUGIN])
-    selected = parameters(plugin).get("selected", "") if plugin is not None else ""
-    if not mig.absent and _strategy(settings, selected) == "none" and _divides(mig, result.facts):
-        yield f"MIG layout {parameters(mig)['config']}: {_WHOLE}"
+    facts: dict[str, Any] = dict(result.facts)
+    layouts = _layouts(states["mig"], [PciGpu(**one) for one in facts.get("pci") or ()])
+    if _strategy(settings, states) == "none" and any(layouts):
+        yield f"MIG layout {parameters(states['mig'])['config']}: {_WHOLE}"
 
 
-def _strategy(settings: ClusterObjects, selected: str) -> str:
-    """The MIG strategy of the device plugin; empty: unknown, or there is no device plugin."""
-    plugin, config = settings.device_plugin, settings.config
+def _not_offered(
+    settings: ClusterObjects | None, states: Mapping[str, AnyState], pci: Iterable[PciGpu]
+) -> RefusedError | None:
+    """Why the device plugin does not start with the MIG layout of a node; ``None``: it does."""
+    if settings is None or "mig" not in states:
+        return None
+    layouts, strategy = _layouts(states["mig"], pci), _strategy(settings, states)
+    profiles = dict.fromkeys(profile for layout in layouts for profile in layout or ("no MIG",))
+    if strategy == "single" and len(profiles) > 1:
+        return RefusedError(
+            f"MIG layout {parameters(states['mig'])['config']}: with the MIG strategy single the device plugin needs one "
+            f"profile on all GPUs of a node, and the layout has {', '.join(profiles)}",
+            fix="set mig.strategy to mixed in the policy (mig_strategy of its cluster objects), or select another layout",
+        )
+    return None
+
+
+def _strategy(settings: ClusterObjects, states: Mapping[str, AnyState]) -> str:
+    """The MIG strategy of a node's device plugin; empty: unknown, or there is no device plugin."""
+    plugin, config, state = settings.device_plugin, settings.config, states.get(_STATES[PLUGIN])
+    selected = parameters(state).get("selected", "") if state is not None else ""
     if not plugin.enabled or any("mig-strategy" in one for one in plugin.args):
         return ""
     given = plugin.env.get("MIG_STRATEGY") or settings.mig_strategy
@@ -164,17 +185,22 @@ def _strategy(settings: ClusterObjects, selected: str) -> str:
         return ""
 
 
-def _divides(mig: AnyState, facts: Mapping[str, Any]) -> bool:
-    """Whether the layout gives one of the node's GPUs MIG mode."""
+def _layouts(mig: AnyState, pci: Iterable[PciGpu]) -> list[tuple[str, ...]]:
+    """The MIG profiles of each of a node's GPUs; empty for one without MIG mode."""
+    if mig.absent:
+        return []
     given = parameters(mig)
     path = given.get("file")
     text = given["contents"][path] if path else None
     config = builtin.file_of(text, path or "").config(given["config"])
-    gpus = [gpu for one in facts.get("pci") or () if (gpu := PciGpu(**one)).is_gpu]
-    entries = (
-        config.entry_for(at, gpu.device_id) for at, gpu in enumerate(gpus) if gpu.mig_capable
-    )
-    return any(entry is not None and entry.enabled for entry in entries)
+    found: list[tuple[str, ...]] = []
+    for index, gpu in enumerate(gpu for gpu in pci if gpu.is_gpu):
+        entry = config.entry_for(index, gpu.device_id)
+        if entry is None and gpu.mig_capable:
+            continue  # it stays as it is
+        divided = entry is not None and entry.enabled and gpu.mig_capable
+        found.append(tuple(entry.devices) or ("no device",) if entry and divided else ())
+    return found
 
 
 def _state_of(one: MigNode, node: NodeResult) -> str | None:

@@ -353,3 +353,33 @@ def test_node_feature_discovery_is_not_deleted_without_a_word(cluster: Cluster) 
 def test_a_field_of_an_object_is_shown_as_json() -> None:
     change = {"field": "spec", "before": None, "after": {"a": [True, "x"]}}
     assert plan_objects.change_text(change) == 'spec: none -> {"a": [true, "x"]}'
+
+
+def test_restarted_pods_have_the_new_template_while_nodes_change(cluster: Cluster) -> None:
+    found().apply([])
+    mixed = POLICY.with_cluster(replace(POLICY.cluster or ClusterObjects(), mig_strategy="mixed"))
+    document = saved(mixed)
+    made = clusters(document, policy=mixed)
+    made.stage()
+    spec = cluster.items[PLUGIN]["spec"]
+    assert spec["updateStrategy"]["type"] == "OnDelete"
+    assert {"name": "MIG_STRATEGY", "value": "mixed"} in spec["template"]["spec"]["containers"][0][
+        "env"
+    ]
+    (failed,) = made.apply([NodeResult("gpu1", status=NodeStatus.FAILED)])
+    assert "only the change of daemonset/" in failed["notes"][0]
+    assert actions(found(mixed).plan([])) == {"unchanged", "update"}
+    (done,) = made.apply([NodeResult("gpu1")])
+    assert cluster.items[PLUGIN]["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+    changes = {one["object"]: one["changes"] for one in done["objects"] if "changes" in one}
+    assert changes == {
+        one["object"]: one["changes"]
+        for one in document["clusters"][0]["objects"]
+        if "changes" in one
+    }
+    assert actions(found(mixed).plan([])) == {"unchanged"}
+
+
+def test_no_object_is_created_before_the_nodes_change(cluster: Cluster) -> None:
+    found().stage()
+    assert not cluster.writes

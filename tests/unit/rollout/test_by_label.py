@@ -8,12 +8,13 @@ import pytest
 
 from gpustate import Policy, registry
 from gpustate.core.encode import plain
-from gpustate.core.facts import NodeFacts, PciGpu
+from gpustate.core.facts import NodeFacts, NodeView, PciGpu
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import resolve
 from gpustate.errors import ClusterError
 from gpustate.manifests.settings import ClusterObjects, Component, PluginConfig
+from gpustate.plan.make import Observations
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label, of_every_label
 from gpustate.schedulers.mig_state import CONFIG
@@ -29,6 +30,16 @@ mig-configs:
     - devices: all
       mig-enabled: true
       mig-devices: {3g.40gb: 2}
+  balanced:
+    - devices: all
+      mig-enabled: true
+      mig-devices: {1g.10gb: 2, 3g.40gb: 1}
+  first:
+    - devices: [0]
+      mig-enabled: true
+      mig-devices: {3g.40gb: 2}
+    - devices: [1]
+      mig-enabled: false
   whole:
     - devices: all
       mig-enabled: false
@@ -235,6 +246,41 @@ def test_a_layout_that_the_device_plugin_does_not_offer_is_warned_of(
         result = NodeResult(name, states=[StateResult("mig", outcome)], facts=facts)
         found.describe(result)
         assert result.notes == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "profiles"),
+    [
+        ("balanced", ClusterObjects(mig_strategy="single"), "1g.10gb, 3g.40gb"),
+        ("first", ClusterObjects(mig_strategy="single"), "3g.40gb, no MIG"),
+        (
+            "balanced",
+            ClusterObjects(config=config(one="version: v1\nflags: {migStrategy: single}")),
+            "1g.10gb, 3g.40gb",
+        ),
+        ("balanced", ClusterObjects(mig_strategy="mixed"), ""),
+        ("first", ClusterObjects(), ""),
+        ("halves", ClusterObjects(mig_strategy="single"), ""),
+        ("whole", ClusterObjects(mig_strategy="single"), ""),
+        ("balanced", None, ""),
+    ],
+)
+def test_a_layout_that_keeps_the_device_plugin_from_starting_is_refused(
+    layout: str, settings: ClusterObjects | None, profiles: str
+) -> None:
+    found = made(Policy(layouts(), cluster=settings), FakeAccess(FakeCluster(), a={CONFIG: layout}))
+    node = next(one for one in found.inventory if one.name == "a")
+    states = resolve(found.policy, node, registry.names()).states
+    gpus = tuple(PciGpu(f"0000:{bus}:00.0", "2330", "030200", "nvidia") for bus in ("1b", "1c"))
+    observed = Observations(NodeView("a", (), {}, NodeFacts(pci=gpus)))
+    reasons = [str(one) for check in found.checks if (one := check(states, observed))]
+    assert len(reasons) == bool(profiles)
+    assert all(
+        f"MIG layout {layout}: " in one
+        and f"the layout has {profiles};" in one
+        and "mig.strategy to mixed" in one
+        for one in reasons
+    )
 
 
 def test_a_removal_is_of_layouts_that_only_labels_have_selected() -> None:
