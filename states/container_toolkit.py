@@ -122,6 +122,7 @@ class Observed:
     without_runc: str = (
         ""  # a container runtime that is here, while nothing is that the toolkit could call
     )
+    docker: bool = False
 
 
 class ContainerToolkitInstalled(State[Observed]):
@@ -238,6 +239,7 @@ class ContainerToolkitInstalled(State[Observed]):
             damaged=damaged,
             manager=facts.package_manager,
             without_runc=lacking,
+            docker="docker" in facts.runtimes,
             referring=tuple(path for path in referring if path != CONFIG_PATH),
             old_packages=tuple(
                 name for name in _OLD_PACKAGES if name in packages and packages[name].installed
@@ -345,6 +347,10 @@ class ContainerToolkitInstalled(State[Observed]):
                 "nvidia-container-runtime has no low-level runtime, and every container that "
                 "requests a GPU fails; install runc"
             )
+        if not (self.absent or observed.config_error):
+            keys = toolkit_config.read_keys(self._configured(observed.config_text) or "")
+            for line in toolkit_config.harmful(keys, docker=observed.docker):
+                yield f"{CONFIG_PATH}: {line}"
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:

@@ -233,14 +233,15 @@ def gpu_failures(node: Node, age_s: float) -> str:
         if not observed.quarantine.holds("", one.pci)
     ]
     for xid in observed.log:
-        row = xids.known(xid.number)
-        serious = xids.ACTIONS[row.action][0] != xids.REPORT
+        serious = xids.ACTIONS[xid.action][0] != xids.REPORT
         if (
             serious
             and xid.last_s >= up_s - age_s
             and not observed.quarantine.holds("", f"{xid.pci}.0")
         ):
-            found.append(f"GPU {xid.pci}: Xid {xid.number} {row.name} since the change")
+            found.append(
+                f"{'NVSwitch' if xid.of_switch else 'GPU'} {xid.pci}: {xid.name} since the change"
+            )
     return "; ".join(found) if nvml.gpus else ""
 
 

@@ -83,6 +83,7 @@ class Finding:
     def text(self) -> str:
         """One line without the remedy."""
         name = f"GPU {self.gpu}" if self.gpu is not None else "a GPU"
+        name = "NVSwitch" if self.what == "sxid" else name
         return f"{name} ({self.pci}): {self.evidence}" if self.pci else f"{name}: {self.evidence}"
 
 
@@ -106,7 +107,8 @@ def judge(
     known = {one.pci.rpartition(".")[0] for one in nvml.gpus}
     for one in log:
         if one.pci not in known:
-            found += _log(Gpu(-1, pci=f"{one.pci}.0"), (one,))
+            every = bool(nvml.gpus) and all(gpu.uuid in ran for gpu in nvml.gpus)
+            found += _log(Gpu(-1, pci=f"{one.pci}.0"), (one,), ran=one.of_switch and every)
     return tuple(found)
 
 
@@ -215,22 +217,26 @@ def _nvlink(gpu: Gpu, health: GpuHealth, links: int) -> Iterator[Finding]:
 
 def _log(gpu: Gpu, log: tuple[Xid, ...], *, ran: bool = False) -> Iterator[Finding]:
     recovery = gpu.health.recovery_action if gpu.health is not None else None
-    fixed = gpu.error is None and (recovery == 0 or (recovery is None and ran))
     for one in log:
         row = xids.known(one.number)
-        kind, remedy = xids.ACTIONS[row.action]
+        kind, remedy = xids.ACTIONS[one.action]
         if kind == xids.REPORT:
             continue
+        # What a GPU reports of itself says nothing of the fabric: only a kernel that ran since does.
+        itself = recovery == 0 and one.action != "RESET_FABRIC"
+        fixed = gpu.error is None and (itself or (recovery in (0, None) and ran))
         level = FAILED if kind == xids.RESET and not fixed else WARNING
         times = "" if one.count == 1 else f", {one.count} times"
-        action = row.action or "no action named"
-        evidence = f"Xid {one.number} {row.name} ({action}){times}"
+        evidence = f"{one.name} ({one.action or 'no action named'}){times}"
         if kind == xids.RESET and fixed:
-            since = (
-                "the driver requests no recovery any more"
-                if recovery == 0
-                else "a kernel ran since"
-            )
+            since = "the driver requests no recovery any more" if itself else "a kernel ran since"
             evidence += f"; {since}"
             remedy = "replace the GPU if it happens again"
-        yield _finding(gpu, "xid", level, evidence, remedy, xids.SOURCES[row.source])
+        yield _finding(
+            gpu,
+            "sxid" if one.of_switch else "xid",
+            level,
+            evidence,
+            remedy,
+            xids.SOURCES[row.source],
+        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 APPLY = "gpustate apply POLICY -l NODE"
 VALIDATE = "gpustate validate POLICY -l NODE"
-MODE_CDI = f"use CDI: {APPLY} --set container-toolkit.mode=cdi"
+MODE_CDI = f"use CDI (not where docker run --gpus is used, which NVIDIA's hook then refuses): {APPLY} --set container-toolkit.mode=cdi"
 
 
 def by_apply(fix: str, *states: str) -> str:

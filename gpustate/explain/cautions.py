@@ -17,7 +17,7 @@ from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
 from gpustate.explain import blocked_modules, damaged, gpus, services
 from gpustate.explain.causes import View, in_use, some
-from gpustate.formats import cdi
+from gpustate.formats import cdi, toolkit_config
 
 _DEFAULT_MODE = 0o666
 _FOR_USERS = 0o006
@@ -30,6 +30,7 @@ def of(view: View) -> tuple[str, ...]:
             *_devices(view),
             *_specifications(view),
             *_left_out(view),
+            *_toolkit(view),
             *blocked_modules.warnings(view),
         ),
         *_incomplete(view),
@@ -91,6 +92,16 @@ def _specifications(view: View) -> Iterator[str]:
                 f"{path} has mode {mode:04o}: users and rootless podman cannot {what}: "
                 f"chmod {'0755' if folder else '0644'} {path}"
             )
+
+
+def _toolkit(view: View) -> Iterator[str]:
+    """Settings of the toolkit that break a way in which containers get their GPUs."""
+    try:
+        keys = damaged.toolkit_keys(view)
+    except ProbeError:
+        return
+    for line in toolkit_config.harmful(keys, docker="dockerd" in view.observed.other_runtimes):
+        yield f"{toolkit_config.CONFIG_PATH}: {line}"
 
 
 def _left_out(view: View) -> Iterator[str]:

@@ -14,6 +14,7 @@ Sources:
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
@@ -39,6 +40,16 @@ def originals_named_in(view: View, evidence: str, otherwise: str = "") -> str:
     return originals_of(view, *(paths or [otherwise]))
 
 
+def toolkit_keys(view: View) -> dict[str, Any]:
+    """Values of the toolkit's configuration by dotted key.
+
+    Raises:
+        ProbeError: not TOML.
+    """
+    rows = view.clues.all("toolkit_config")[1:]  # the first one only marks that the file exists
+    return toolkit_config.read_keys("\n".join(rows))
+
+
 def _toolkit(view: View) -> str:
     # Missing programs come first; for one that fails, this may be the reason.
     if view.check is None or view.check.outcome == chain.NOT_APPLICABLE:
@@ -48,11 +59,8 @@ def _toolkit(view: View) -> str:
     for path, kind in view.clues.fields("no_file", 2):
         if path.endswith(_TOOLKIT_CONFIG):
             return f"{_TOOLKIT_CONFIG} is a {kind}, so every container that requests a GPU fails"
-    rows = view.clues.all("toolkit_config")
     try:
-        toolkit_config.read_keys(
-            "\n".join(rows[1:])
-        )  # the first row only marks that the file exists
+        toolkit_keys(view)
     except ProbeError as error:
         found = f"{error.place or _TOOLKIT_CONFIG}: {error.message}"
         return found + originals_of(view, _TOOLKIT_CONFIG)

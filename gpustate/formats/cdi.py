@@ -77,7 +77,7 @@ class World:
     mig_caps: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     missing: frozenset[str] = frozenset()  # paths in specifications that do not exist
-    there: tuple[str, ...] = ()  # files of the loaded driver according to nvidia-ctk
+    there: tuple[str, ...] = ()  # files and control devices of the loaded driver, for nvidia-ctk
 
 
 def parse(text: str, *, place: str = "the CDI specification") -> Spec:
@@ -124,7 +124,7 @@ def judge(spec: Spec, world: World) -> tuple[str, ...]:
 
 
 def lacking_files(spec: Spec, there: Iterable[str]) -> list[str]:
-    """Existing files that a specification does not list.
+    """Existing files and devices that a specification does not list.
 
     nvidia-ctk may list either end of a symlink, so base names are compared.
     """

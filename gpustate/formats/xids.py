@@ -21,6 +21,8 @@ SOURCES = {
     "extra": "docs.nvidia.com/deploy/xid-errors, catalog without an action (as of 2025-10-29)",
     # 175 is logged in place of 119 when the memory subsystem is stuck: kernel_gsp.c, _kgspClassifyGspTimeout.
     "driver": "NVIDIA/open-gpu-kernel-modules 595.45.04, nverror.h",
+    # Numbers of NVSwitches and what a fatal one needs.
+    "fabric": "docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide, SXid errors; leptonai/gpud#338",
     "events": "docs.nvidia.com/deploy/gpu-operational-events/620, release notes (as of 2026-11-29)",
 }
 
@@ -49,6 +51,10 @@ ACTIONS = {
     "CHECK_UVM": (LOOK, "check dmesg for nvidia-uvm errors"),
     "UPDATE_SWFW": (LOOK, "use another driver; see gpustate outdated"),
     "CONTACT_SUPPORT": (LOOK, "collect nvidia-bug-report.sh and contact NVIDIA support"),
+    "RESET_FABRIC": (
+        RESET,
+        "drain the node and reset all its GPUs and NVSwitches: stop nvidia-fabricmanager, nvidia-smi --gpu-reset, start it; or reboot",
+    ),
     "XID_154": (REPORT, "see nvidia-smi --query-gpu=gpu_recovery_action"),
     "": (LOOK, "see NVIDIA's Xid catalog"),
 }
@@ -206,12 +212,15 @@ TABLE: dict[int, Known] = {
     )
 }
 _LAST = 172
+_FIRST_OF_SWITCHES = 10_000
 
 
 def known(number: int) -> Known:
     """The row of an Xid; a generic one if the table has none."""
     if number in TABLE:
         return TABLE[number]
+    if number >= _FIRST_OF_SWITCHES:
+        return Known(number, "NVSwitch error", "RESET_FABRIC", "fabric")
     if 0 < number <= _LAST:
         return Known(number, "unused", "CONTACT_SUPPORT")
     return Known(number, "not in the table", "", "extra")
@@ -226,25 +235,50 @@ class Xid:
     count: int
     last_s: float  # seconds after boot
     text: str  # the rest of the last line
+    severity: str = ""  # Fatal or Nonfatal, of NVLink 5 and NVSwitches
+
+    @property
+    def of_switch(self) -> bool:
+        """An SXid: ``pci`` is an NVSwitch."""
+        return self.number >= _FIRST_OF_SWITCHES
+
+    @property
+    def action(self) -> str:
+        """NVIDIA's action; a fatal error of NVLink 5 needs what a failed fabric needs (leptonai/gpud#1174)."""
+        action = known(self.number).action
+        fatal = self.severity == "Fatal" and action == "WORKFLOW_NVLINK5_ERR"
+        return "RESET_FABRIC" if fatal else action
+
+    @property
+    def name(self) -> str:
+        """Kind, number and NVIDIA's name, with the unit and severity in the line."""
+        unit = f" ({self.text.split(' (')[0]})" if self.severity else ""
+        return (
+            f"{'SXid' if self.of_switch else 'Xid'} {self.number} {known(self.number).name}{unit}"
+        )
 
 
 #: Prints lines of the kernel log since boot: of the journal where that has them, else of dmesg.
 SCRIPT = r"""
 k() { timeout -k 2 10 journalctl -k -b -q --no-pager -o short-monotonic "$@" 2>/dev/null; }
-x='NVRM: Xid|NVRM: loading NVIDIA UNIX'
+x='NVRM: Xid|: SXid|NVRM: loading NVIDIA UNIX'
 if command -v journalctl >/dev/null && [ -n "$(k -n 1)" ]; then k | grep -E "$x"
 else timeout -k 2 10 dmesg 2>/dev/null | grep -E "$x"; fi | tail -n 2000 | while IFS= read -r l; do printf 'xid=%s\n' "$l"; done
 """
 
 _LINE = re.compile(
-    r"^\[ *(\d{1,12}(?:\.\d{1,9})?)\].*?NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^)]*\): (\d{1,4})\b,? ?(.*)"
+    r"^\[ *(\d{1,12}(?:\.\d{1,9})?)\].*?(?:NVRM: Xid|nvidia-nvswitch\d+: SXid) \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^)]*\): (\d{1,5})\b,? ?(.*)"
 )
+_SEVERITY = re.compile(r"\b(Fatal|Nonfatal|Non-fatal)\b")
 _LOADED = "NVRM: loading NVIDIA UNIX"
 
 
 def parse(lines: list[str]) -> tuple[Xid, ...]:
-    """Parse lines of the kernel log, oldest first; lines before the last load of the module are ignored."""
-    found: dict[tuple[str, int], Xid] = {}
+    """Parse lines of the kernel log, oldest first; lines before the last load of the module are ignored.
+
+    Of NVSwitches only fatal errors count: others are common at start (NVIDIA/nvtrust#124).
+    """
+    found: dict[tuple[str, int, str], Xid] = {}
     for line in lines:
         if _LOADED in line:
             found = {}
@@ -252,8 +286,14 @@ def parse(lines: list[str]) -> tuple[Xid, ...]:
         if match is None:
             continue
         domain, _, rest = match[2].lower().partition(":")
-        place = (f"{int(domain, 16):04x}:{rest}", int(match[3]))
+        number, word = int(match[3]), None
+        if number >= _FIRST_OF_SWITCHES or known(number).action == "WORKFLOW_NVLINK5_ERR":
+            word = _SEVERITY.search(match[4])
+        severity = word[1] if word else ""
+        if number >= _FIRST_OF_SWITCHES and severity != "Fatal":
+            continue
+        place = (f"{int(domain, 16):04x}:{rest}", number, severity)
         before = found.get(place)
         count = 1 if before is None else before.count + 1
-        found[place] = Xid(*place, count, float(match[1]), match[4].strip()[:200])
+        found[place] = Xid(*place[:2], count, float(match[1]), match[4].strip()[:200], severity)
     return tuple(found[place] for place in sorted(found))

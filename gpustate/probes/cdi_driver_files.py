@@ -1,7 +1,8 @@
-"""The driver's files that every release of nvidia-ctk puts into a CDI specification.
+"""The driver's files and control devices that every release of nvidia-ctk puts into a CDI specification.
 
 Sources: NVIDIA/nvidia-container-toolkit, pkg/nvcdi: driver-nvml.go (libraries of the driver's version, ``gsp*.bin``,
-programs); later releases list more.
+programs), common-nvml.go (control devices); later releases list more. NVIDIA/nvidia-container-toolkit#1979, #1982: a
+specification written before the modules nvidia-uvm and nvidia-modeset were loaded.
 """
 
 from __future__ import annotations

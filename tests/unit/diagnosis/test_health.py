@@ -133,3 +133,25 @@ def test_a_kernel_that_ran_since_clears_an_xid_where_the_driver_reports_no_recov
         one.level for one in health.judge(replace(nvml, gpus=(asked,)), (xid,), {silent.uuid})
     }
     assert levels == {"failed"}
+
+
+@pytest.mark.parametrize(
+    ("pci", "number", "severity", "level"),
+    [
+        ("0000:03:00", 145, "Fatal", "failed"),
+        ("0000:03:00", 145, "Nonfatal", "warning"),
+        ("0000:99:00", 20034, "Fatal", "failed"),
+    ],
+)
+def test_fatal_errors_of_nvlink_and_nvswitches_fail(
+    pci: str, number: int, severity: str, level: str
+) -> None:
+    log = (Xid(pci, number, 1, 5.0, f"RLW_RXPIPE {severity} XC1 i0 Link 13 (0x1)", severity),)
+    for recovery in (0, None):  # a GPU that needs no recovery says nothing of the fabric
+        nvml = with_gpu(health=GpuHealth(recovery_action=recovery))
+        (finding,) = health.judge(nvml, log)
+        assert finding.level == level
+        assert severity in finding.text
+        assert finding.text.startswith("NVSwitch") == (number > 10_000)
+        ran = [gpu.uuid for gpu in nvml.gpus]
+        assert not health.failed(health.judge(nvml, log, ran))

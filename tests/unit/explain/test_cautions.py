@@ -108,6 +108,15 @@ WARNED = (
         f"/{TOOLKIT} has mode 0600: rootless containers cannot read it; chmod 0644 /{TOOLKIT} (state container-toolkit)",
     ),
     (
+        (
+            file(
+                TOOLKIT,
+                '[nvidia-container-cli]\nno-cgroups = true\n[nvidia-container-runtime]\nmode = "legacy"\n',
+            ),
+        ),
+        f"/{TOOLKIT}: no-cgroups = true: containers of docker run --gpus",
+    ),
+    (
         (mode("dev/nvidia0", 0o660), mode("dev/nvidia1", 0o660), params(0o660, owner=4_000_000)),
         "belong to others than 4000000:4000000",
     ),

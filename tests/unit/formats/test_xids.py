@@ -73,7 +73,7 @@ def test_the_alert_rules_ask_for_a_reset_where_the_catalog_does() -> None:
         ),
         ("[    5] NVRM: Xid (0000:03:00): 13, x", Xid("0000:03:00", 13, 1, 5.0, "x")),
         ("[    5] NVRM: Xid (PCI:00000000:03:00): 13", Xid("0000:03:00", 13, 1, 5.0, "")),
-        ("[    5] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, x", None),
+        ("[    5] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Non-fatal, x", None),
         ("NVRM: Xid (PCI:0000:03:00): 13, without a time", None),
         ("[    5] NVRM: Xid (PCI:zz): 13", None),
     ],
@@ -86,3 +86,26 @@ def test_lines_are_counted_and_those_before_the_module_was_loaded_are_history() 
     one = "[ {}] NVRM: Xid (PCI:0000:1b:00): 95, x"
     lines = [one.format(5), LOADED, one.format(20), one.format(21)]
     assert xids.parse(lines) == (Xid("0000:1b:00", 95, 2, 21.0, "x"),)
+
+
+def test_severity_of_nvlink_and_nvswitch_lines_is_read() -> None:
+    nvlink = "[ 9001.1] NVRM: Xid (PCI:0000:43:00): {}, RLW_RXPIPE {} XC1 i0 Link 13 (0x0409a0c2 0x00000008)"
+    switch = "[ 1701.3] nvidia-nvswitch2: SXid (PCI:0000:07:00.0): {}, {} Link 30 LTSSM Fault Up"
+    lines = [
+        *(
+            nvlink.format(145, "Fatal"),
+            nvlink.format(145, "Nonfatal"),
+            nvlink.format(149, "Nonfatal"),
+        ),
+        *(switch.format(20034, "Fatal,"), switch.format(20034, "Severity 1 Engine instance 30")),
+        switch.format(12028, "Non-fatal,"),
+    ]
+    found = [(one.pci, one.number, one.severity, one.action) for one in xids.parse(lines)]
+    workflow = "WORKFLOW_NVLINK5_ERR"
+    assert found == [
+        ("0000:07:00", 20034, "Fatal", "RESET_FABRIC"),
+        ("0000:43:00", 145, "Fatal", "RESET_FABRIC"),
+        ("0000:43:00", 145, "Nonfatal", workflow),
+        ("0000:43:00", 149, "Nonfatal", workflow),
+    ]
+    assert xids.parse(lines)[1].name == "Xid 145 NVLINK_RLW_ERROR (RLW_RXPIPE Fatal XC1 i0 Link 13)"

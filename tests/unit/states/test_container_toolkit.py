@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -367,3 +368,23 @@ def test_a_rollback_restores_the_bytes_and_versions(config: str | None) -> None:
     # What the policy leaves open is what was there.
     node = Node(config=config or SHIPPED, installed="1.17.8-1")
     rolled_back(node, ContainerToolkitInstalled(), ContainerToolkitInstalled(version="1.18.1"))
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "docker", "warning"),
+    [
+        ("[nvidia-container-cli]\nno-cgroups = true\n", {}, True, "no-cgroups = true"),
+        ("[nvidia-container-cli]\nno-cgroups = true\n", {}, False, ""),
+        ("", {"mode": "cdi"}, True, "mode = cdi: NVIDIA's hook refuses docker run --gpus"),
+        ("", {"mode": "jit-cdi"}, True, "mode = jit-cdi"),
+        ("", {"mode": "cdi"}, False, ""),
+        ("", {"mode": "legacy"}, True, ""),
+    ],
+)
+def test_settings_that_break_docker_gpus_are_warned_of(
+    config: str, parameters: dict[str, Any], docker: bool, warning: str
+) -> None:
+    state, node = ContainerToolkitInstalled(**parameters), Node(config=config)
+    observed = replace(state.probe(node), docker=docker)
+    assert warning in " ".join(state.plan(observed).warnings)
+    assert bool(warning) == bool(state.plan(observed).warnings)
