@@ -68,7 +68,9 @@ def test_a_parameter_is_set_on_a_state_where_the_policy_has_other_keys(
     for policy, name in (("clusterpolicy.yaml", "container-toolkit"), ("site.yml", "site.yml")):
         target = next_steps.Target("my nodes.yml", policy, ["container-toolkit"])
         completed = target.complete(remedies.MODE_CDI, "gpu7")
-        assert completed == f"{remedies.MODE_CDI.partition(': ')[0]}: gpustate apply {name} {setting}"
+        assert (
+            completed == f"{remedies.MODE_CDI.partition(': ')[0]}: gpustate apply {name} {setting}"
+        )
 
 
 @pytest.fixture
