@@ -16,6 +16,7 @@ import apiserver
 import clusterusers
 import pytest
 import shares
+import yaml
 from everyobject import DEFINITIONS, DRA, NFD_VALUES, WHOLE, edit
 from labkubernetes import wait_for
 
@@ -34,6 +35,7 @@ from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data
 from gpustate.reconcile.features import FEATURES
 from gpustate.reconcile.planning import Action, Change, Target, plan
+from gpustate_lab import programs
 from gpustate_lab.spec import KUBERNETES_VERSIONS
 
 pytestmark = pytest.mark.node
@@ -45,6 +47,7 @@ Item = dict[str, Any]
 
 
 NEWEST, *OLDER = KUBERNETES_VERSIONS
+DEFINITION_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.fixture(
@@ -55,6 +58,10 @@ def server(
     request: pytest.FixtureRequest, lab_programs: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[apiserver.ApiServer]:
     with apiserver.running(request.param, tmp_path_factory.mktemp("api")) as found:
+        chart = programs.source("dra-driver", print) / "deployments/helm/dra-driver-nvidia-gpu"
+        for file in sorted((chart / "crds").glob("*.yaml")):
+            for document in yaml.safe_load_all(file.read_text()):
+                found.request("POST", DEFINITION_PATH, document)
         yield found
 
 

@@ -38,7 +38,7 @@ def test_a_bundle_of_real_nodes_is_whole_and_has_no_planted_secret(
     assert [name for name, text in files.items() if "hunter2" in text] == []
     unit = files["nodes/gpu2/units/nvidia-fabricmanager.service.txt"]
     assert "login with token=(secret) failed" in unit
-    assert '"auth": "(secret)"' in files["nodes/gpu2/files/etc/docker/daemon.json"]
+    assert '"auths": {(secret)}' in files["nodes/gpu2/files/etc/docker/daemon.json"]
     for node in ("gpu1", "gpu2"):
         assert json.loads(files[f"nodes/{node}/facts.json"])["os_id"] == "debian"
         assert json.loads(files[f"nodes/{node}/explain.json"])["checks"]
