@@ -347,16 +347,9 @@ class ContainerToolkitInstalled(State[Observed]):
                 "nvidia-container-runtime has no low-level runtime, and every container that "
                 "requests a GPU fails; install runc"
             )
-        if not (self.absent or observed.config_error):
-            yield from self._harmful(observed)
-
-    def _harmful(self, observed: Observed) -> Iterator[str]:
-        try:
-            keys = toolkit_config.read_keys(self._configured(observed.config_text) or "")
-        except ProbeError:  # a file that is no TOML has its own refusal
-            return
-        for line in toolkit_config.harmful(keys, docker=observed.docker):
-            yield f"{CONFIG_PATH}: {line}"
+        if not self.absent:
+            text = self._configured(observed.config_text) or ""
+            yield from toolkit_config.harmful(text, docker=observed.docker)
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:

@@ -105,9 +105,9 @@ def judge(
         rows += _log(gpu, mine, ran=gpu.uuid in ran)
         found += sorted(rows, key=lambda row: row.level)
     known = {one.pci.rpartition(".")[0] for one in nvml.gpus}
+    every = bool(nvml.gpus) and all(gpu.uuid in ran for gpu in nvml.gpus)
     for one in log:
         if one.pci not in known:
-            every = bool(nvml.gpus) and all(gpu.uuid in ran for gpu in nvml.gpus)
             found += _log(Gpu(-1, pci=f"{one.pci}.0"), (one,), ran=one.of_switch and every)
     return tuple(found)
 

@@ -96,12 +96,8 @@ def _specifications(view: View) -> Iterator[str]:
 
 def _toolkit(view: View) -> Iterator[str]:
     """Settings of the toolkit that break a way in which containers get their GPUs."""
-    try:
-        keys = damaged.toolkit_keys(view)
-    except ProbeError:
-        return
-    for line in toolkit_config.harmful(keys, docker="dockerd" in view.observed.other_runtimes):
-        yield f"{toolkit_config.CONFIG_PATH}: {line}"
+    docker = "dockerd" in view.observed.other_runtimes
+    return toolkit_config.harmful(damaged.toolkit_text(view), docker=docker)
 
 
 def _left_out(view: View) -> Iterator[str]:

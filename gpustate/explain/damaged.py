@@ -14,7 +14,6 @@ Sources:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
@@ -40,14 +39,9 @@ def originals_named_in(view: View, evidence: str, otherwise: str = "") -> str:
     return originals_of(view, *(paths or [otherwise]))
 
 
-def toolkit_keys(view: View) -> dict[str, Any]:
-    """Values of the toolkit's configuration by dotted key.
-
-    Raises:
-        ProbeError: not TOML.
-    """
-    rows = view.clues.all("toolkit_config")[1:]  # the first one only marks that the file exists
-    return toolkit_config.read_keys("\n".join(rows))
+def toolkit_text(view: View) -> str:
+    """The toolkit's configuration; its first row only marks that the file exists."""
+    return "\n".join(view.clues.all("toolkit_config")[1:])
 
 
 def _toolkit(view: View) -> str:
@@ -60,7 +54,7 @@ def _toolkit(view: View) -> str:
         if path.endswith(_TOOLKIT_CONFIG):
             return f"{_TOOLKIT_CONFIG} is a {kind}, so every container that requests a GPU fails"
     try:
-        toolkit_keys(view)
+        toolkit_config.read_keys(toolkit_text(view))
     except ProbeError as error:
         found = f"{error.place or _TOOLKIT_CONFIG}: {error.message}"
         return found + originals_of(view, _TOOLKIT_CONFIG)

@@ -110,26 +110,30 @@ def read_keys(text: str, path: str = CONFIG_PATH) -> dict[str, Any]:
     return dict(_flat((), parse(text, path)))
 
 
-def harmful(keys: Mapping[str, Any], *, docker: bool) -> Iterator[str]:
-    """Settings that break a way in which containers get their GPUs, each with the fix.
+def harmful(text: str, *, docker: bool) -> Iterator[str]:
+    """Settings that break a way in which containers get their GPUs, each with the fix; none of a file that is not TOML.
 
     Sources:
         NVIDIA/nvidia-container-toolkit, cmd/nvidia-container-runtime-hook/hook_config.go: only the modes auto and
         legacy pass; its issues 381, 85 (no-cgroups), 1246 (mode cdi); moby/moby#50228: docker 29 tries CDI first.
 
     Args:
-        keys: of the file, by dotted key.
+        text: of the file.
         docker: the node has docker, whose option ``--gpus`` calls NVIDIA's hook.
     """
+    try:
+        keys = read_keys(text)
+    except ProbeError:
+        return
     mode = keys.get(f"{_RUNTIME}mode", "auto")
     if keys.get(f"{_CLI}no-cgroups") is True and (docker or mode == "legacy"):
         yield (
-            "no-cgroups = true: containers of docker run --gpus, and of mode legacy, fail with 'Failed to initialize NVML: "
+            f"{CONFIG_PATH}: no-cgroups = true: containers of docker run --gpus, and of mode legacy, fail with 'Failed to initialize NVML: "
             f"Unknown Error'; unless docker is rootless, set {_CLI}no-cgroups to false in config of the state container-toolkit"
         )
     if docker and mode not in ("auto", "legacy"):
         yield (
-            f"mode = {mode}: NVIDIA's hook refuses docker run --gpus (docker before 29); where that is used, keep mode auto, "
+            f"{CONFIG_PATH}: mode = {mode}: NVIDIA's hook refuses docker run --gpus (docker before 29); where that is used, keep mode auto, "
             "or use --runtime=nvidia"
         )
 

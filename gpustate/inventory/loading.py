@@ -146,12 +146,10 @@ def _read(store: Store, source: str, vault: Vault) -> str | None:
         _file(store, source, vault)
         # pyinfra has only group_data/, which its reader has read.
         return None if _is_pyinfra(source) else os.path.dirname(source)
-    if source == kubernetes.NAME or source.startswith(kubernetes.PREFIX):
-        kubernetes.fill_source(store, source)
-        return None
-    if source == slurm.NAME or source.startswith(slurm.PREFIX):
-        slurm.fill_source(store, source)
-        return None
+    for cluster in (kubernetes, slurm):
+        if source == cluster.NAME or source.startswith(cluster.PREFIX):
+            cluster.fill_source(store, source)
+            return None
     if source.startswith("@"):
         pyinfra_.fill_list(store, source)
         return None

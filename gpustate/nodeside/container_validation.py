@@ -175,9 +175,7 @@ def attempt(argv: Sequence[str]) -> str:
         return ""
 
 
-def started(
-    way: str, argv: Sequence[str], test: Test, began: float, log: Path | None = None
-) -> ContainerResult:
+def started(way: str, argv: Sequence[str], test: Test, began: float) -> ContainerResult:
     """Run a container by a command, and read its report.
 
     Args:
@@ -185,18 +183,9 @@ def started(
         argv: command that runs it.
         test: what it is to show.
         began: monotonic time from which the limit counts, in seconds.
-        log: file that has the container's output instead of the command's own output.
     """
 
-    def execute(left_s: float, watch: Watch) -> str:
-        try:
-            out = run(argv, left_s, watch=watch)
-        except CommandError as error:
-            tail = " ".join(_text(log).strip().splitlines()[-6:]) if log is not None else ""
-            raise CommandError(f"{error}: {tail}" if tail else str(error)) from None
-        return out if log is None else _text(log)
-
-    return observed_by(execute, way, test, began)
+    return observed_by(lambda left_s, watch: run(argv, left_s, watch=watch), way, test, began)
 
 
 #: Called from time to time while a container runs, until it returns true.

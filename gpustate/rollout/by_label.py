@@ -144,9 +144,10 @@ def _offered_whole(
         return
     node = next(one for one in inventory.nodes if one.name == result.name)
     states = {state.name: state for state in resolve(policy, node, registry.names()).states}
+    if _strategy(settings, states) != "none":
+        return
     facts: dict[str, Any] = dict(result.facts)
-    layouts = _layouts(states["mig"], [PciGpu(**one) for one in facts.get("pci") or ()])
-    if _strategy(settings, states) == "none" and any(layouts):
+    if any(_layouts(states["mig"], [PciGpu(**one) for one in facts.get("pci") or ()])):
         yield f"MIG layout {parameters(states['mig'])['config']}: {_WHOLE}"
 
 
@@ -154,11 +155,11 @@ def _not_offered(
     settings: ClusterObjects | None, states: Mapping[str, AnyState], pci: Iterable[PciGpu]
 ) -> RefusedError | None:
     """Why the device plugin does not start with the MIG layout of a node; ``None``: it does."""
-    if settings is None or "mig" not in states:
+    if settings is None or "mig" not in states or _strategy(settings, states) != "single":
         return None
-    layouts, strategy = _layouts(states["mig"], pci), _strategy(settings, states)
+    layouts = _layouts(states["mig"], pci)
     profiles = dict.fromkeys(profile for layout in layouts for profile in layout or ("no MIG",))
-    if strategy == "single" and len(profiles) > 1:
+    if len(profiles) > 1:
         return RefusedError(
             f"MIG layout {parameters(states['mig'])['config']}: with the MIG strategy single the device plugin needs one "
             f"profile on all GPUs of a node, and the layout has {', '.join(profiles)}",
