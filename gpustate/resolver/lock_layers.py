@@ -15,10 +15,9 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, resolve
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
-from gpustate.formats import driverset
 from gpustate.resolver.driver_sets import driver_of
 from gpustate.solve import lock as locks
-from gpustate.solve.lock import Lock, LockedSet, without_node_parts
+from gpustate.solve.lock import Lock, LockedSet
 from gpustate.solve.request import SolvedState
 
 _FILES = TextFiles("lock file", PolicyError, 64)
@@ -116,9 +115,9 @@ def onto_image(
         return policy
     wanted = driver.request()
     fitting = {
-        (one.driver, one.module_type, *sorted(one.versions.items())): one
+        (one.driver, one.module_type, one.packages): one
         for one in lock.sets
-        if one.matches(wanted)
+        if one.wanted == wanted
     }
     if len(fitting) > 1:
         drivers = ", ".join(sorted(f"{one.driver} {one.module_type}" for one in fitting.values()))
@@ -142,9 +141,9 @@ def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> Solv
 
 def _check(one: LockedSet, driver: SolvedState[Any], node: str, path: str) -> None:
     now = driver.request()
-    if one.matches(now):
+    before = one.wanted
+    if before == now:
         return
-    before = without_node_parts(one.wanted)
     what = f"for {before.text}, but the policy now requests {now.text}"
     if before.text == now.text:
         what = "for other modules or packages than the policy now requests"
@@ -152,5 +151,5 @@ def _check(one: LockedSet, driver: SolvedState[Any], node: str, path: str) -> No
 
 
 def _parameters(one: LockedSet, driver: SolvedState[Any]) -> _Parameters:
-    mine = {n: v for n, v in one.versions.items() if driverset.is_member(n, v)}
-    return {driver.name: driver.locked_parameters(one.driver, one.module_type, mine)}
+    packages = dict(one.packages)
+    return {driver.name: driver.locked_parameters(one.driver, one.module_type, packages)}

@@ -1,6 +1,6 @@
 """Output of ``gpustate solve`` and ``gpustate outdated``, as JSON documents and as text. Pure.
 
-Formats: ``gpustate.solve/1`` and ``gpustate.outdated/1``; ``schema/`` describes them. For the lock file see
+Formats: ``gpustate.solve/2`` and ``gpustate.outdated/2``; ``schema/`` describes them. For the lock file see
 :mod:`gpustate.solve.lock`.
 """
 
@@ -10,12 +10,12 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpustate.solve.keeping import Newer, Outdated, Resolution
+from gpustate.solve.keeping import Outdated, Resolution
 from gpustate.solve.lock import LockedSet, set_data, wanted_data
-from gpustate.solve.solver import NoSolution, shorten
+from gpustate.solve.request import OfferedDriver
 
-SOLVE_FORMAT = "gpustate.solve/1"
-OUTDATED_FORMAT = "gpustate.outdated/1"
+SOLVE_FORMAT = "gpustate.solve/2"
+OUTDATED_FORMAT = "gpustate.outdated/2"
 #: Values of ``how``, in the order of the summary line.
 HOWS = ("solved", "joined", "kept", "moved")
 _WIDTH = 100
@@ -30,7 +30,7 @@ def solve_data(
     gone: Sequence[str] = (),
     pruned: bool = False,
 ) -> dict[str, Any]:
-    """The result for all nodes, ``gpustate.solve/1``.
+    """The result for all nodes, ``gpustate.solve/2``.
 
     Args:
         resolutions: by node.
@@ -41,25 +41,20 @@ def solve_data(
         pruned: they were removed from the lock file.
     """
     rows: list[dict[str, Any]] = []
-    for one, how, nodes in _groups(resolutions):
-        sample = resolutions[nodes[0]]
-        data = set_data(one)
+    for locked, resolution, nodes in _groups(resolutions):
+        data = set_data(locked)
         del data["nodes"]
-        row: dict[str, Any] = {"how": how, "nodes": nodes, "set": data}
-        if sample.why:
-            row["why"] = sample.why
-        if sample.notes:
-            row["notes"] = list(sample.notes)
+        row: dict[str, Any] = {"how": resolution.how, "nodes": nodes, "set": data}
+        if resolution.why:
+            row["why"] = resolution.why
+        if resolution.notes:
+            row["notes"] = list(resolution.notes)
         rows.append(row)
-    conflicts = [
-        {"nodes": nodes, **_conflict(unsolved)} for unsolved, nodes in _conflicts(resolutions)
-    ]
     return {
         "format": SOLVE_FORMAT,
         "lock": path,
         "changed": changed,
         "sets": rows,
-        "conflicts": conflicts,
         **{kind: dict(sorted(rows.items())) for kind, rows in troubles.items()},
         "gone": list(gone),
         "pruned": pruned,
@@ -67,45 +62,26 @@ def solve_data(
     }
 
 
-def _conflict(unsolved: NoSolution) -> dict[str, Any]:
-    return {
-        "wanted": unsolved.wanted,
-        "offered": list(unsolved.offered),
-        "facts": [{"key": r.key, "kind": r.kind, "text": r.text} for r in unsolved.reasons],
-    }
-
-
-def _groups(resolutions: Mapping[str, Resolution]) -> Iterator[tuple[LockedSet, str, list[str]]]:
+def _groups(
+    resolutions: Mapping[str, Resolution],
+) -> Iterator[tuple[LockedSet, Resolution, list[str]]]:
     groups: dict[tuple[Any, ...], list[str]] = {}
-    kept: dict[tuple[Any, ...], LockedSet] = {}
     for node, one in resolutions.items():
         if one.set is not None:
-            bare = one.set.without_nodes()
-            key = (bare, one.how, one.why, one.notes)
+            key = (one.set.without_nodes(), one.how, one.why, one.notes)
             groups.setdefault(key, []).append(node)
-            kept[key] = bare
     for key, nodes in groups.items():
-        yield kept[key], key[1], sorted(nodes)
-
-
-def _conflicts(resolutions: Mapping[str, Resolution]) -> Iterator[tuple[NoSolution, list[str]]]:
-    groups: dict[tuple[Any, ...], tuple[NoSolution, list[str]]] = {}
-    for node, one in resolutions.items():
-        if one.unsolved is not None:
-            key = (one.unsolved.wanted, one.unsolved.reasons, one.unsolved.offered)
-            groups.setdefault(key, (one.unsolved, []))[1].append(node)
-    for unsolved, nodes in groups.values():
-        yield unsolved, sorted(nodes)
+        yield key[0], resolutions[nodes[0]], sorted(nodes)
 
 
 def counts(
     resolutions: Mapping[str, Resolution], troubles: Mapping[str, Mapping[str, str]]
 ) -> dict[str, int]:
     """Number of nodes by result."""
-    found = {how: sum(one.how == how for one in resolutions.values()) for how in HOWS}
+    results = {how: sum(one.how == how for one in resolutions.values()) for how in HOWS}
     others = {kind: len(rows) for kind, rows in troubles.items()}
     alone = {node for rows in troubles.values() for node in rows}
-    return {"nodes": len({*resolutions, *alone}), **found, **others}
+    return {"nodes": len({*resolutions, *alone}), **results, **others}
 
 
 def solve_text(
@@ -119,22 +95,15 @@ def solve_text(
 ) -> str:
     """The same as text; the last line is a summary for grep."""
     lines: list[str] = []
-    for one, how, nodes in _groups(resolutions):
-        sample = resolutions[nodes[0]]
-        lines.append(f"{one.driver} {one.module_type}  {how}: {shorten(nodes, 8)}")
-        lines += _wrapped(f"for {_situation(one)}; requested: {one.wanted.text}")
-        where = ", ".join(sorted({str(package.repository) for package in one.packages}))
-        lines += _wrapped(f"{len(one.packages)} packages from {where} ({one.scheme})")
-        lines += [row for text in filter(None, (sample.why,)) for row in _wrapped(f"why: {text}")]
-        lines += [row for note in sample.notes for row in _wrapped(f"note: {note}")]
-    for unsolved, nodes in _conflicts(resolutions):
-        lines.append(f"no driver set for {unsolved.wanted}: {shorten(nodes, 8)}")
-        lines += _conflict_lines(unsolved)
-    conflicting = {node for _, nodes in _conflicts(resolutions) for node in nodes}
+    for locked, resolution, nodes in _groups(resolutions):
+        lines.append(f"{locked.driver} {locked.module_type}  {resolution.how}: {shorten(nodes, 8)}")
+        lines += _wrapped(f"for {_platform(locked)}; requested: {locked.wanted.text}")
+        lines += _wrapped(f"packages: {shorten([name for name, _ in locked.packages], 6)}")
+        lines += _wrapped(f"why: {resolution.why}") if resolution.why else []
+        lines += [row for note in resolution.notes for row in _wrapped(f"note: {note}")]
     for kind, rows in troubles.items():
         for node in sorted(rows):
-            if node not in conflicting:
-                lines += _wrapped(f"{node}: {kind}: {rows[node]}", "")
+            lines += _wrapped(f"{node}: {kind}: {rows[node]}", "")
     if gone:
         what = "removed from the lock" if pruned else "still locked; remove them with --prune"
         lines += _wrapped(f"not in the inventory, {what}: {shorten(gone, 8)}", "")
@@ -143,20 +112,16 @@ def solve_text(
     return "\n".join([*lines, " ".join(f"{name}={number}" for name, number in words)]) + "\n"
 
 
-def _conflict_lines(unsolved: NoSolution) -> Iterator[str]:
-    if not unsolved.offered:
-        yield "  no repository of the node offers a driver"
-        return
-    yield from _wrapped(f"offered: {shorten(unsolved.offered, 6)}")
-    yield "  not possible:"
-    for number, reason in enumerate(unsolved.reasons, 1):
-        yield from _wrapped(f"{number}. {reason.text}", "    ")
+def shorten(words: Sequence[str], most: int) -> str:
+    """Join the first few words, with the number of remaining ones."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
-def _situation(one: LockedSet) -> str:
-    found = one.situation
-    gpus = " with " + ", ".join(f"10de:{device}" for device in found.gpus) if found.gpus else ""
-    return f"{found.distribution} {found.machine}{gpus}"
+def _platform(locked: LockedSet) -> str:
+    platform = locked.platform
+    gpus = ", ".join(f"10de:{device}" for device in platform.gpus)
+    return f"{platform.distribution} {platform.machine}{' with ' if gpus else ''}{gpus}"
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
@@ -173,11 +138,11 @@ def _wrapped(text: str, indent: str = "  ") -> list[str]:
 # --- outdated ------------------------------------------------------------------------------
 
 
-def outdated_data(found: Sequence[Outdated], troubles: Mapping[str, str]) -> dict[str, Any]:
-    """Newer drivers by locked set, ``gpustate.outdated/1``."""
+def outdated_data(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> dict[str, Any]:
+    """Newer drivers by locked set, ``gpustate.outdated/2``."""
     return {
         "format": OUTDATED_FORMAT,
-        "sets": [_outdated(one) for one in found],
+        "sets": [_outdated(one) for one in sets],
         "troubles": dict(sorted(troubles.items())),
     }
 
@@ -193,9 +158,8 @@ def _outdated(one: Outdated) -> dict[str, Any]:
             {
                 "version": newer.version,
                 "module_type": newer.module_type,
-                "origin": newer.origin,
-                "allowed": not newer.reasons,
-                "because": [{"key": r.key, "kind": r.kind, "text": r.text} for r in newer.reasons],
+                "allowed": not newer.obstacles,
+                "because": list(newer.obstacles),
             }
             for newer in one.newer
         ],
@@ -203,12 +167,12 @@ def _outdated(one: Outdated) -> dict[str, Any]:
     }
 
 
-def outdated_text(found: Sequence[Outdated], troubles: Mapping[str, str]) -> str:
+def outdated_text(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> str:
     """The same as text; the last line is a summary for grep."""
     lines: list[str] = []
-    for one in found:
+    for one in sets:
         lines.append(f"{one.set.driver} {one.set.module_type}: {shorten(one.set.nodes, 8)}")
-        lines += _wrapped(f"locked for {one.set.wanted.text}, {_situation(one.set)}")
+        lines += _wrapped(f"locked for {one.set.wanted.text}, {_platform(one.set)}")
         for newer in one.newer:
             lines += _newer(newer)
         if not one.newer:
@@ -216,15 +180,15 @@ def outdated_text(found: Sequence[Outdated], troubles: Mapping[str, str]) -> str
         lines += [row for note in one.notes for row in _wrapped(f"note: {note}")]
     for node in sorted(troubles):
         lines += _wrapped(f"{node}: {troubles[node]}", "")
-    can = sum(one.allowed is not None for one in found)
-    return "\n".join([*lines, f"sets={len(found)} updates={can} troubles={len(troubles)}"]) + "\n"
+    can = sum(one.allowed is not None for one in sets)
+    return "\n".join([*lines, f"sets={len(sets)} updates={can} troubles={len(troubles)}"]) + "\n"
 
 
-def _newer(newer: Newer) -> Iterator[str]:
-    name = f"{newer.version} {newer.module_type} ({newer.origin})"
-    if not newer.reasons:
+def _newer(newer: OfferedDriver) -> Iterator[str]:
+    name = f"{newer.version} {newer.module_type}"
+    if not newer.obstacles:
         yield f"  {name}  allowed: gpustate solve --update"
         return
     yield f"  {name}  not allowed:"
-    for reason in newer.reasons:
-        yield from _wrapped(f"- {reason.text}", "    ")
+    for obstacle in newer.obstacles:
+        yield from _wrapped(f"- {obstacle}", "    ")

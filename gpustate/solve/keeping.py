@@ -1,18 +1,40 @@
-"""Compare a locked set with the repositories: keep it, replace it, or list newer drivers. Pure."""
+"""Compare a locked set with the set chosen for a node: keep it, replace it, or list newer drivers. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from gpustate.errors import RefusedError
 from gpustate.formats import driverset
 from gpustate.formats.dpkg import version_key
-from gpustate.solve import branches, lock
+from gpustate.solve import branches
 from gpustate.solve.lock import LockedSet, Platform
-from gpustate.solve.packages import Universe
-from gpustate.solve.problem import Candidate, Problem
-from gpustate.solve.solver import NoSolution, Reason, Reasons, solve
+from gpustate.solve.request import DriverRequest, OfferedDriver, Solution
+
+#: Why the compatibility matrix blocks a driver version with a module type; nothing if it does not.
+Blocks = Callable[[str, str], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What decides on the driver set of one node.
+
+    Args:
+        wanted: the policy's request.
+        platform: of the node.
+        solution: what the driver's state chooses there.
+        blocks: compatibility rules.
+    """
+
+    wanted: DriverRequest
+    platform: Platform
+    solution: Solution
+    blocks: Blocks
+
+    def unavailable(self, locked: LockedSet) -> list[str]:
+        """Packages of a set that no repository offers any longer."""
+        offers = self.solution.offers
+        return [f"{n} {v}" for n, v in locked.packages if v not in offers.get(n, ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,116 +46,72 @@ class Resolution:
         how: ``kept``, ``joined`` (takes the set of identical nodes), ``solved``, ``moved`` or ``none``.
         why: why the locked set is not kept, or why there is none.
         notes: warnings about it.
-        unsolved: the conflict, where there is no set.
     """
 
     set: LockedSet | None
     how: str
     why: str = ""
     notes: tuple[str, ...] = ()
-    unsolved: NoSolution | None = field(default=None, compare=False)
 
 
 def resolve(
-    problem: Problem,
-    situation: Platform,
+    case: Case,
     old: LockedSet | None,
     others: Iterable[LockedSet] = (),
     *,
     update: bool = False,
 ) -> Resolution:
-    """Resolve the driver set of one node, or of identical nodes.
+    """Resolve the driver set of one node.
 
     Args:
-        problem: request, repositories, GPUs and compatibility.
-        situation: platform of the node.
+        case: of the node.
         old: its set in the lock file.
         others: sets of other nodes; an identical node takes theirs.
         update: choose the newest even if there is a locked set.
-
-    Raises:
-        RefusedError: a repository offers another file under a locked version.
     """
-    why = "" if old is None else _reason_to_move(old, problem, situation)
+    why = "" if old is None else _reason_to_move(old, case)
     if not update:
         if old is not None and not why:
-            return Resolution(old, "kept", notes=tuple(_warnings(old, problem)))
-        for one in others:
-            alike = one.wanted == problem.wanted and one.situation == situation
-            if alike and not unavailable(one, problem.universe):
-                return Resolution(one, "joined", why)
-    found = solve(problem)
-    if isinstance(found, NoSolution):
-        return Resolution(None, "none", why, unsolved=found)
-    locked = lock.lock_solution(found, problem.wanted, situation)
+            return Resolution(old, "kept", notes=tuple(_warnings(old, case)))
+        for locked in others:
+            identical = locked.wanted == case.wanted and locked.platform == case.platform
+            if identical and not case.unavailable(locked):
+                return Resolution(locked, "joined", why)
+    solution = case.solution
+    if solution.problem:
+        return Resolution(None, "none", solution.problem)
+    blocks = case.blocks(solution.version, solution.module_type)
+    if blocks:
+        problem = (
+            f"driver {solution.version}: {'; '.join(blocks)}; request another version or branch"
+        )
+        return Resolution(None, "none", problem)
+    packages = tuple(sorted(solution.packages.items()))
+    locked = LockedSet(solution.version, solution.module_type, case.wanted, case.platform, packages)
     if old is None:
         return Resolution(locked, "solved")
-    return Resolution(
-        locked, "kept" if locked.same_set(old) else "moved", why or "updated on request"
-    )
+    same = locked == old.without_nodes()
+    return Resolution(locked, "kept" if same else "moved", why or "updated on request")
 
 
-def _reason_to_move(old: LockedSet, problem: Problem, situation: Platform) -> str:
+def _reason_to_move(old: LockedSet, case: Case) -> str:
     """Why a locked set no longer applies to the node; empty while it does."""
-    if not old.matches(problem.wanted):
-        before, now = old.wanted, problem.wanted
-        if before.text != now.text:
-            return f"it was locked for {before.text}, the policy now requests {now.text}"
+    before, now = old.wanted, case.wanted
+    if before.text != now.text:
+        return f"it was locked for {before.text}, the policy now requests {now.text}"
+    if before != now:
         return "the policy now requests other kernel modules or packages"
-    if old.wanted != problem.wanted:
-        return (
-            "the fabric manager is now required"
-            if problem.wanted.fabric_manager
-            else ("the fabric manager is no longer required")
-        )
-    if old.situation != situation:
+    if old.platform != case.platform:
         return "the node's operating system or GPUs differ from those it was locked for"
     return ""
 
 
-def unavailable(one: LockedSet, universe: Universe) -> list[str]:
-    """Packages of a set that no repository offers any longer.
-
-    Raises:
-        RefusedError: one is offered with another hash.
-    """
-    gone: list[str] = []
-    for package in one.packages:
-        builds = [p for p in universe.builds_of(package.name) if p.version == package.version]
-        same = [p for p in builds if not p.sha256 or p.sha256 == package.sha256]
-        if builds and package.sha256 and not same:
-            raise RefusedError(
-                f"{package} differs from the locked file: {builds[0].repository} offers "
-                f"sha256 {builds[0].sha256[:16]}..., locked is {package.sha256[:16]}...",
-                fix="find out why the file changed; to accept it: gpustate solve --update",
-            )
-        if not [p for p in builds if not p.forbidden]:
-            gone.append(str(package))
-    return gone
-
-
-def _warnings(one: LockedSet, problem: Problem) -> Iterable[str]:
-    gone = unavailable(one, problem.universe)
-    if gone:
-        more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-        yield f"no repository offers {', '.join(gone[:3])}{more} any longer"
-    for rule, text in problem.blocks(one.driver, one.module_type):
-        yield f"blocked by compatibility rule {rule}: {text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Newer:
-    """A driver newer than the locked one.
-
-    Args:
-        version, module_type, origin: of that driver.
-        reasons: why it is excluded; empty when ``solve --update`` may choose it.
-    """
-
-    version: str
-    module_type: str
-    origin: str
-    reasons: tuple[Reason, ...]
+def _warnings(locked: LockedSet, case: Case) -> Iterable[str]:
+    unavailable = case.unavailable(locked)
+    if unavailable:
+        more = f" and {len(unavailable) - 3} more" if len(unavailable) > 3 else ""
+        yield f"no repository offers {', '.join(unavailable[:3])}{more} any longer"
+    yield from case.blocks(locked.driver, locked.module_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,49 +120,48 @@ class Outdated:
 
     Args:
         set: the locked set.
-        newer: one of each version, the newest first.
+        newer: each version once, the newest first.
         notes: warnings about the locked set.
     """
 
     set: LockedSet
-    newer: tuple[Newer, ...]
+    newer: tuple[OfferedDriver, ...]
     notes: tuple[str, ...]
 
     @property
-    def allowed(self) -> Newer | None:
+    def allowed(self) -> OfferedDriver | None:
         """The newest driver that is not excluded."""
-        return next((one for one in self.newer if not one.reasons), None)
+        return next((driver for driver in self.newer if not driver.obstacles), None)
 
 
-def outdated(one: LockedSet, problem: Problem, month: str) -> Outdated:
+def outdated(locked: LockedSet, case: Case, month: str) -> Outdated:
     """List the drivers newer than a locked set, and why each is allowed or not.
 
     Args:
-        one: the locked set.
-        problem: of a node that has it.
+        locked: the locked set.
+        case: of a node that has it.
         month: the current month, as ``2026-11``, to report branches past their end of support.
     """
-    reasons = Reasons(problem)
-    current = version_key(one.driver)
-    by_version: dict[str, list[Candidate]] = {}
-    for candidate in problem.candidates():
-        if version_key(candidate.version) > current:
-            by_version.setdefault(candidate.version, []).append(candidate)
-    newer = [_newer(reasons, one, rows) for rows in by_version.values()]
-    notes = list(_warnings(one, problem))
-    end = branches.support_ended(one.driver, month)
+    newer: dict[str, OfferedDriver] = {}
+    for offered in case.solution.drivers:
+        if version_key(offered.version) <= version_key(locked.driver):
+            continue
+        obstacles = (*offered.obstacles, *case.blocks(offered.version, offered.module_type))
+        driver = OfferedDriver(offered.version, offered.module_type, obstacles)
+        known = newer.get(driver.version, driver)
+        newer[driver.version] = min(
+            (known, driver),
+            key=lambda one: (len(one.obstacles), one.module_type != locked.module_type),
+        )
+    notes = list(_warnings(locked, case))
+    end = branches.support_ended(locked.driver, month)
     if end is not None:
-        branch = driverset.branch_of(one.driver)
         when = "" if end == "past" else f" ({end})"
-        notes.append(f"branch {branch} is past its end of support{when}")
-    return Outdated(one, tuple(newer), tuple(notes))
+        notes.append(
+            f"branch {driverset.branch_of(locked.driver)} is past its end of support{when}"
+        )
+    rows = sorted(newer.values(), key=lambda one: version_key(one.version), reverse=True)
+    return Outdated(locked, tuple(rows), tuple(notes))
 
 
-def _newer(reasons: Reasons, one: LockedSet, rows: list[Candidate]) -> Newer:
-    """The least excluded candidate of one version, preferably with the locked module type."""
-    found = [(tuple(dict.fromkeys(reasons.all(candidate))), candidate) for candidate in rows]
-    why, best = min(
-        found,
-        key=lambda row: (bool(row[0]), row[1].module_type != one.module_type, len(row[0])),
-    )
-    return Newer(best.version, best.module_type, best.origin, why)
+__all__ = ["Case", "Outdated", "Resolution", "outdated", "resolve"]

@@ -1,17 +1,16 @@
-"""What the solver needs from states: the request for a driver, and the parts of a node that decide. Pure.
+"""What ``gpustate solve`` needs from states: the request for a driver, and the set chosen for a node. Pure.
 
-The solver knows no state by name. A state whose packages it chooses is a subclass of :class:`SolvedState`; the one
-whose package must have the driver's version, of :class:`FabricManagerState`.
+Nothing here knows a state by name. The state whose packages are locked is a subclass of :class:`SolvedState`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Generic
+from dataclasses import dataclass, field
+from typing import Generic
 
-from gpustate.core.facts import NodeFacts
+from gpustate.core.node import Node
 from gpustate.core.state import ObservedT, State
 
 
@@ -26,7 +25,6 @@ class DriverRequest:
         module_type: ``auto``, ``open`` or ``proprietary``.
         full: include display libraries.
         precompiled: use Ubuntu's signed modules instead of DKMS.
-        fabric_manager: include the fabric manager in the driver's version.
     """
 
     version: str | None = None
@@ -35,7 +33,6 @@ class DriverRequest:
     module_type: str = "auto"
     full: bool = False
     precompiled: bool = False
-    fabric_manager: bool = False
 
     @property
     def text(self) -> str:
@@ -47,39 +44,53 @@ class DriverRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class InstalledSet:
-    """The parts of an observation that decide which driver a node gets.
+class OfferedDriver:
+    """A complete driver set that the repositories of a node offer.
 
     Args:
-        scheme: naming scheme of the installed driver packages; empty for none.
-        kernels: kernel releases that need modules.
+        version, module_type: of the driver.
+        obstacles: why the policy or the GPUs exclude it.
     """
 
-    scheme: str
-    kernels: tuple[str, ...]
+    version: str
+    module_type: str
+    obstacles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The driver set that a state chooses for a node.
+
+    Args:
+        version, module_type: of the driver.
+        packages: full versions, by name.
+        offers: versions that repositories offer, by name.
+        drivers: all sets that repositories offer.
+        problem: why there is no set, with the next move.
+    """
+
+    version: str = ""
+    module_type: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict[str, str])
+    offers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    drivers: tuple[OfferedDriver, ...] = ()
+    problem: str = ""
 
 
 class SolvedState(State[ObservedT], Generic[ObservedT]):
-    """Base of the state whose packages the solver chooses, and a lock file pins."""
+    """Base of the state whose packages a lock file pins."""
 
     @abstractmethod
     def request(self) -> DriverRequest:
         """MUST: the request that the parameters make."""
 
     @abstractmethod
-    def installed_set(self, observed: ObservedT) -> InstalledSet:
-        """MUST: the parts of an observation that decide."""
-
-    @abstractmethod
-    def modules_for(
-        self, gpus: tuple[Any, ...], branch: int, wanted: str
-    ) -> tuple[str | None, str]:
-        """MUST: the kernel module type of a branch for some GPUs; or ``None``, and why there is none.
+    def solve(self, node: Node, preview: str) -> Solution:
+        """MUST: choose the newest set of the request, and simulate its installation.
 
         Args:
-            gpus: on PCI.
-            branch: driver branch.
-            wanted: the requested type.
+            node: is queried.
+            preview: sh that adds repositories of the policy that the node does not have yet.
         """
 
     @abstractmethod
@@ -95,17 +106,4 @@ class SolvedState(State[ObservedT], Generic[ObservedT]):
         """
 
 
-class FabricManagerState(State[ObservedT], Generic[ObservedT]):
-    """Base of the state that installs the fabric manager, which the solver chooses together with the driver."""
-
-    @abstractmethod
-    def is_needed(self, facts: NodeFacts, observed: ObservedT | None) -> bool:
-        """MUST: the node needs the package.
-
-        Args:
-            facts: of the node.
-            observed: what the probe read; ``None`` where it failed.
-        """
-
-
-__all__ = ["DriverRequest", "FabricManagerState", "InstalledSet", "SolvedState"]
+__all__ = ["DriverRequest", "OfferedDriver", "Solution", "SolvedState"]

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gpustate import Conflict, Disruption, Node, PciGpu, Plan, Step, diff, ops
+from gpustate import Conflict, Disruption, Node, Plan, Step, diff, ops
 from gpustate.core.facts import NodeFacts
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
@@ -35,7 +35,7 @@ from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
 from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.package_files import sources_of
-from gpustate.solve.request import InstalledSet
+from gpustate.solve.request import OfferedDriver, Solution
 from gpustate.states.driver import building, files, refusals, repairs, required, scripts
 from gpustate.states.driver.choice import Wanted, choose, why_of_another_source
 from gpustate.states.driver.gpus import module_type
@@ -215,15 +215,35 @@ class DriverInstalled(DriverParameters):
             autoload_text=None if before["autoload_text"] is None else wanted.autoload_text,
         )
 
-    def installed_set(self, observed: Observed) -> InstalledSet:
-        complete = observed.whole
-        return InstalledSet(complete[0].name if complete else "", tuple(sorted(observed.built)))
+    def solve(self, node: Node, preview: str) -> Solution:
+        every = self.model_copy(update={"version": None, "branch": None})
+        observed = observe(node, replace(every._ask, preview=preview), tuple(self.parameters))
+        if self._wanted(prebuilt=False).keeps:
+            observed = replace(observed, packages={}, held=())
+        observed = self._solved(node, observed, preview)
+        target, problem = self._choose(observed)
+        if target is not None and observed.unsolvable:
+            problem = refusals.unsolvable(observed, target.version)
+        wanted = self._wanted(prebuilt=self._prebuilt(observed))
+        drivers = tuple(
+            OfferedDriver(version, kind, tuple(self._obstacles(wanted, observed, version, kind)))
+            for _, version, kind in driverset.choices(
+                observed.os_id, observed.offers, full=wanted.full, prebuilt=wanted.precompiled
+            )
+        )
+        if target is None:
+            return Solution(offers=observed.offers, drivers=drivers, problem=problem or "")
+        version, kind, packages = target.version, target.module_type, target.packages
+        return Solution(version, kind, packages, observed.offers, drivers, problem or "")
 
-    def modules_for(
-        self, gpus: tuple[PciGpu, ...], branch: int, wanted: str
-    ) -> tuple[str | None, str]:
-        kind, why = module_type(gpus, branch, wanted)
-        return kind, why or ""
+    def _obstacles(
+        self, wanted: Wanted, observed: Observed, version: str, kind: str
+    ) -> Iterator[str]:
+        if not wanted.admits(version):
+            yield f"the policy requests {self.request().text}"
+        fitting, why = module_type(observed.gpus, driverset.branch_of(version), self.module_type)
+        if fitting != kind:
+            yield why or f"{fitting} modules are needed"
 
     # --- probe ---------------------------------------------------------------------------
 

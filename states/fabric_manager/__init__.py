@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Disruption, Node, NodeFacts, Plan, Step, diff, ops
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import fabric, fabric_config, systemd
@@ -36,8 +36,6 @@ from gpustate.ops import keys
 from gpustate.ops.library import original_path
 from gpustate.probes import fabric as asking
 from gpustate.probes.package_files import PackageFiles, unit_paths
-from gpustate.solve import schemes
-from gpustate.solve.request import FabricManagerState
 from gpustate.states.fabric_manager import scripts
 from gpustate.states.fabric_manager.scripts import UNIT
 
@@ -84,7 +82,7 @@ class Observed:
     idle: str = ""  # why the service runs nothing: a foreign drop-in
 
 
-class FabricManagerRunning(FabricManagerState[Observed]):
+class FabricManagerRunning(State[Observed]):
     """Fabric Manager runs in the version of the loaded driver on machines with NVSwitches, and only there.
 
     Args:
@@ -136,10 +134,8 @@ class FabricManagerRunning(FabricManagerState[Observed]):
         )
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
-        return offer.at_driver(offer.chosen.get("driver"), *schemes.FABRIC_MANAGERS)
-
-    def is_needed(self, facts: NodeFacts, observed: Observed | None) -> bool:
-        return facts.has_nvswitch if observed is None else observed.needed
+        names = ("nvidia-fabricmanager-{branch}", "nvidia-fabric-manager", "nvidia-fabricmanager")
+        return offer.at_driver(offer.chosen.get("driver"), *names)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

@@ -1,4 +1,4 @@
-"""The solver on repodata as createrepo_c writes it and dnf fetches it, held against what dnf itself would do.
+"""A driver set is solved and locked on a node with dnf, from repodata as createrepo_c writes it.
 
 Simulated: the packages, which have the names and relations of NVIDIA's and nothing in them. Real: rpmbuild,
 createrepo_c, dnf with its cache and its module streams, on this machine, in namespaces of their own.
@@ -16,16 +16,6 @@ from typing import Any
 import pytest
 from commands import GPUSTATE
 from rpmworld import Rpm, build, documents, index, needs
-
-from gpustate.core.queries import Answer, Query
-from gpustate.errors import RefusedError
-from gpustate.resolver.rpm_indexes import OtherRpmsQuery, RpmDriverQuery, with_others
-from gpustate.resolver.rpm_repositories import Repositories, RepositoriesQuery
-from gpustate.solve.packages import Package, Universe, unresolved_names
-from gpustate.solve.problem import Problem
-from gpustate.solve.repodata import nevra
-from gpustate.solve.request import DriverRequest
-from gpustate.solve.solver import NoSolution, Solution, describe_conflict, solve
 
 pytestmark = pytest.mark.node
 
@@ -130,124 +120,6 @@ def inside(repositories: Path, tmp_path: Path) -> Inside:
     return run
 
 
-def asked(inside: Inside, query: Query[Any]) -> Any:
-    done = inside(query.script())
-    return query.parse(Answer(done.returncode, done.stdout))
-
-
-def offered(inside: Inside) -> tuple[Repositories, tuple[Package, ...]]:
-    repositories = asked(inside, RepositoriesQuery()).checked()
-    mine = asked(inside, RpmDriverQuery(repositories))
-    others = asked(inside, OtherRpmsQuery(repositories, unresolved_names(mine)))
-    return repositories, with_others(mine, others)
-
-
-def solved(packages: tuple[Package, ...], wanted: DriverRequest) -> Solution | NoSolution:
-    def modules(branch: int, kind: str) -> tuple[str | None, str]:
-        return ("open" if kind == "auto" else kind), ""
-
-    return solve(Problem(wanted, Universe(packages), "rocky", modules))
-
-
-#: What dnf would install for some specs: names with versions; or why it would not.
-DNF = """
-import dnf, json, sys
-base = dnf.Base()
-base.conf.read()
-base.conf.module_platform_id = "platform:el9"
-base.conf.substitutions["releasever"] = "9"
-base.read_all_repos()
-base.fill_sack(load_system_repo=False)
-if len(sys.argv) == 1:
-    rows = base.sack.query().filterm(name__glob="*nvidia*")
-else:
-    base.install_specs(sys.argv[1:])
-    base.resolve()
-    rows = base.transaction.install_set
-print(json.dumps([f"{p.name}-{p.epoch}:{p.version}-{p.release}.{p.arch}" for p in rows]))
-"""
-
-
-def dnf(inside: Inside, tmp_path: Path, *specs: str) -> set[str] | str:
-    script = tmp_path / "ask_dnf.py"
-    script.write_text(DNF)
-    done = inside(f"/usr/bin/python3 {script} {' '.join(specs)}")
-    if done.returncode:
-        return done.stderr.decode()
-    return set(json.loads(done.stdout.splitlines()[-1]))
-
-
-def enable(inside: Inside, stream: str) -> None:
-    done = inside(
-        "printf '[nvidia-driver]\\nname=nvidia-driver\\nstream=%s\\nprofiles=\\nstate=enabled\\n' "
-        f"{stream} >/etc/dnf/modules.d/nvidia-driver.module"
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_set_is_what_dnf_would_install(inside: Inside, tmp_path: Path) -> None:
-    nothing = asked(inside, RepositoriesQuery())
-    with pytest.raises(RefusedError, match="no cached repodata of base, cuda"):
-        nothing.checked()
-    assert inside("dnf -q makecache").returncode == 0
-    repositories, packages = offered(inside)
-    assert [row.name for row in repositories.rows] == ["base", "cuda"]
-    assert repositories.rows[0].primary.href.endswith(".zst")
-    assert all(len(p.sha256) == 64 for p in packages if p.repository.origin == "cuda")
-    assert {p.name for p in packages if p.leaf} == {"dkms", "glibc"}
-    for wanted, version in (
-        (DriverRequest(branch=580), "580.105.08"),
-        (DriverRequest(), "595.58.03"),
-    ):
-        found = solved(packages, wanted)
-        assert isinstance(found, Solution), describe_conflict(found)
-        assert found.candidate.version == version
-        mine = {nevra(package) for package in found.packages}
-        assert {p.repository.origin for p in found.packages} == {"cuda"}
-        specs = [f"{name}-3:{version}" for name in ("nvidia-driver-cuda", "kmod-nvidia-open-dkms")]
-        theirs = dnf(inside, tmp_path, *specs)
-        assert isinstance(theirs, set), theirs
-        assert {row for row in theirs if "nvidia" in row} == mine
-
-
-@pytest.mark.parametrize(
-    ("stream", "settings"),
-    [
-        ("open-dkms", ""),
-        ("580-open", ""),
-        ("580-open", "priority=10"),
-        ("open-dkms", "excludepkgs=nvidia-*-3:595*"),
-        ("580-open", "module_hotfixes=1"),
-    ],
-)
-def test_dnf_and_gpustate_see_the_same_packages(
-    inside: Inside, tmp_path: Path, stream: str, settings: str
-) -> None:
-    inside(f"echo '{settings}' >>/etc/yum.repos.d/cuda.repo; dnf -q makecache")
-    enable(inside, stream)
-    _, packages = offered(inside)
-    mine = {nevra(p) for p in packages if "nvidia" in p.name and not p.forbidden}
-    assert mine == dnf(inside, tmp_path)
-
-
-def test_a_conflict_is_told_where_dnf_finds_one(inside: Inside, tmp_path: Path) -> None:
-    inside("echo excludepkgs=dkms >>/etc/yum.repos.d/base.repo; dnf -q makecache")
-    _, packages = offered(inside)
-    found = solved(packages, DriverRequest(branch=580))
-    assert isinstance(found, NoSolution)
-    assert "needs dkms >= 3.1.8" in describe_conflict(found)
-    told = dnf(inside, tmp_path, "nvidia-driver-cuda-3:580.65.06", "kmod-nvidia-open-dkms")
-    assert isinstance(told, str)
-    assert "requires dkms >= 3.1.8" in told
-
-
-def test_repodata_that_is_not_what_repomd_says_is_refused(inside: Inside) -> None:
-    inside("dnf -q makecache; for f in /var/cache/dnf/cuda-*/repodata/*primary*; do : >$f; done")
-    repositories = asked(inside, RepositoriesQuery()).checked()
-    with pytest.raises(RefusedError, match="repodata of cuda does not match its repomd"):
-        asked(inside, RpmDriverQuery(repositories))
-
-
 POLICY = """
 from gpustate import Policy
 from gpustate.states.driver import DriverInstalled
@@ -282,21 +154,18 @@ def test_a_node_with_dnf_is_solved_locked_and_stays(inside: Inside, tmp_path: Pa
         return done.returncode, (done.stdout + done.stderr).decode()
 
     code, told = gpustate("solve")
-    assert (code, "dnf has no cached repodata of base, cuda" in told) == (5, True), told
-    inside("dnf -q makecache")
-    code, told = gpustate("solve")
     assert code == 0, told
     (one,) = json.loads(lock.read_text())["sets"]
     assert (one["driver"], one["module_type"], one["nodes"]) == ("580.105.08", "open", ["rocky1"])
     assert one["for"]["distribution"] == "rocky9"
-    assert {row["version"] for row in one["packages"]} == {"3:580.105.08-1.el9"}
-    assert all(len(row["sha256"]) == 64 for row in one["packages"])
+    assert {"nvidia-driver-cuda", "kmod-nvidia-open-dkms"} <= one["packages"].keys()
+    assert {*one["packages"].values()} == {"3:580.105.08-1.el9"}
     assert gpustate("solve", "--check")[0] == 0
     assert gpustate("solve", "--update", "--check")[0] == 0
     _, told = gpustate("outdated")
-    assert "595.58.03 open (cuda)  not allowed:" in told
+    assert "595.58.03 open  not allowed:" in told
     assert "the policy requests branch 580" in told
     before = lock.read_text()
     code, told = gpustate("solve", wanted="branch=570")
-    assert (code, "no driver set for branch 570" in told) == (5, True), told
+    assert (code, "dnf does not offer branch 570" in told) == (5, True), told
     assert lock.read_text() == before

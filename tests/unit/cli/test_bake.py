@@ -60,7 +60,7 @@ def test_without_a_terminal_yes_has_to_be_said() -> None:
     assert "--dry-run" in said("nouveau", "--root", "/nowhere")
 
 
-LOCK = """{"format": "gpustate.lock/1", "matrix": "", "sets": []}"""
+LOCK = """{"format": "gpustate.lock/2", "sets": []}"""
 
 
 def test_the_lock_beside_the_policy_is_read_before_any_root_is_touched(tmp_path: Path) -> None:

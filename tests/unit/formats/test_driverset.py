@@ -6,12 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpustate.bundle import upstream
-from gpustate.bundle.manifest import Source
-from gpustate.core.queries import Answer
 from gpustate.formats import drivernames, driverschemes, driverset
 from gpustate.formats.driverset import OPEN, PROPRIETARY
-from gpustate.resolver import deb_indexes
 
 MEMBERS = {
     ("libcuda1", "580.65.06-1"): True,
@@ -359,28 +355,6 @@ def test_empty_packages_of_an_ended_branch_are_no_driver() -> None:
         assert relations.successor(name, "570.211.01-0ubuntu0.24.04.1") is None
     assert relations.successor("nvidia-utils-570", empty) is None
     assert relations.living({"nvidia-utils-570-server": empty, "dkms": "3"}) == {"dkms": "3"}
-
-
-INDEX = """=index|Ubuntu|noble-updates|restricted|archive.example.com
-Package: nvidia-utils-590-server
-Version: 590.48.01-0ubuntu0.24.04.5
-Architecture: amd64
-Depends: nvidia-utils-595-server
-
-Package: nvidia-utils-595-server
-Version: 595.84-0ubuntu0.24.04.1
-Architecture: amd64
-Depends: nvidia-kernel-common-595-server-595.84
-"""
-
-
-def test_empty_packages_of_an_ended_branch_are_in_no_solution() -> None:
-    found = deb_indexes.DebDriverQuery().parse(Answer(0, f"amd64\n{INDEX}".encode()))
-    assert [package.name for package in found] == ["nvidia-utils-595-server"]
-    index = upstream.Index(0)
-    source = Source("Ubuntu", "noble-updates", "restricted", "archive.example.com")
-    index.add(INDEX.partition("\n")[2], "http://archive.example.com", source)
-    assert list(index.stanzas) == ["nvidia-utils-595-server"]
 
 
 @pytest.mark.parametrize(

@@ -10,24 +10,23 @@ from typing import Any
 
 import jsonschema
 import pytest
-from solveworld import H100, VENDOR, problem, universe, vendor
 
 from gpustate.core.inventory import InventoryNode, VarsLayer
 from gpustate.core.policy import Policy, layers_of, parameters, resolve
 from gpustate.core.provenance import resolution
-from gpustate.errors import PolicyError, RefusedError
+from gpustate.errors import PolicyError
 from gpustate.resolver import lock_layers
 from gpustate.resolver.driver_sets import Survey, resolve_all
-from gpustate.solve import document, keeping, lock
+from gpustate.solve import branches, document, keeping, lock
+from gpustate.solve.keeping import Case
 from gpustate.solve.lock import Lock, LockedSet, Platform, from_text, merge_sets, to_text
-from gpustate.solve.request import DriverRequest
-from gpustate.solve.solver import Solution, solve
+from gpustate.solve.request import DriverRequest, OfferedDriver, Solution
 from gpustate.states.driver import DriverInstalled
 
+H100 = "2330"
 HERE = Platform("debian12", "bookworm", "x86_64", (H100,))
-OLD = universe((vendor("580.65.06"), VENDOR))
-NEW = universe((vendor("595.91.07") + vendor("580.178.04") + vendor("580.65.06"), VENDOR))
 BRANCH = DriverRequest(branch=580)
+NAMES = ("libcuda1", "nvidia-driver-cuda", "nvidia-kernel-open-dkms")
 
 
 def schema(name: str) -> Any:
@@ -35,14 +34,36 @@ def schema(name: str) -> Any:
     return json.loads(text)
 
 
-def one_set(wanted: DriverRequest = BRANCH) -> LockedSet:
-    made = solve(problem(wanted, OLD, H100))
-    assert isinstance(made, Solution)
-    return lock.lock_solution(made, wanted, HERE)
+def case(
+    version: str = "580.178.04",
+    wanted: DriverRequest = BRANCH,
+    *,
+    offered: tuple[str, ...] = ("595.91.07", "580.178.04", "580.65.06"),
+    platform: Platform = HERE,
+    blocked: str = "",
+    problem: str = "",
+) -> Case:
+    """A node on which the driver's state chooses a version."""
+    drivers = tuple(
+        OfferedDriver(v, "open", () if v.startswith("580") else ("the policy requests branch 580",))
+        for v in offered
+    )
+    offers = {name: tuple(f"{v}-1" for v in offered) for name in NAMES}
+    packages = {} if problem else dict.fromkeys(NAMES, f"{version}-1")
+    return Case(
+        wanted,
+        platform,
+        Solution(version, "open", packages, offers, drivers, problem),
+        lambda v, kind: (f"blocked by compatibility rule {v}: it hangs",) if v == blocked else (),
+    )
+
+
+def one_set(wanted: DriverRequest = BRANCH, version: str = "580.65.06") -> LockedSet:
+    return keeping.resolve(case(version, wanted), None).set  # type: ignore[return-value]
 
 
 def a_lock(*nodes: str) -> Lock:
-    return merge_sets(dict.fromkeys(nodes or ("gpu2", "gpu1"), one_set()), "digest")
+    return merge_sets(dict.fromkeys(nodes or ("gpu2", "gpu1"), one_set()))
 
 
 TEXT = to_text(a_lock())
@@ -60,12 +81,6 @@ def test_the_order_of_the_nodes_makes_no_difference() -> None:
     assert to_text(a_lock("b", "a", "c")) == to_text(a_lock("c", "b", "a"))
 
 
-def test_hashes_stand_where_the_index_gives_them() -> None:
-    (one,) = json.loads(TEXT)["sets"]
-    assert all(row["sha256"] == "a" * 64 and row["size"] == 1000 for row in one["packages"])
-    assert [row["name"] for row in one["packages"]] == sorted(one_set().versions)
-
-
 def changed(**keys: object) -> str:
     data = json.loads(TEXT)
     data["sets"][0].update(keys)
@@ -79,13 +94,13 @@ def changed(**keys: object) -> str:
         ("[" * 100_000, "nested too deep"),
         ("[]", "is a list, expected a mapping"),
         ("{}", "format: is missing"),
-        ('{"format": "gpustate.lock/2"}', "format is 'gpustate.lock/2', expected gpustate.lock/1"),
+        ('{"format": "gpustate.lock/1"}', "format is 'gpustate.lock/1', expected gpustate.lock/2"),
         (
-            '{"format": "gpustate.lock/1", "format": "x"}',
+            '{"format": "gpustate.lock/2", "format": "x"}',
             "the key format is defined twice; solve again",
         ),
         (
-            TEXT.replace('"matrix"', '"format": 1,\n"matrix"', 1),
+            TEXT.replace('"sets"', '"format": 1,\n"sets"', 1),
             "gpustate.lock:3: the key format is",
         ),
         ('{"format": NaN}', "gpustate.lock:1: NaN is not a JSON number; solve again"),
@@ -96,8 +111,8 @@ def changed(**keys: object) -> str:
         (changed(nodes="gpu1"), "sets[0].nodes: is a string, expected a list"),
         (changed(nodes=["a", "a"]), "sets[0].nodes: has a duplicate item"),
         (changed(nodes=[1]), "sets[0].nodes[0]: is a number"),
-        (changed(packages=[]), "sets[0].packages: is empty"),
-        (changed(repositories=[]), "packages[0].repository: unknown repository 0"),
+        (changed(packages=[]), "sets[0].packages: is a list, expected a mapping"),
+        (changed(packages={}), "sets[0].packages"),
         (
             changed(wanted={"branch": "580"}),
             "sets[0].wanted.branch: is a string, expected a whole number",
@@ -107,7 +122,7 @@ def changed(**keys: object) -> str:
             "sets[0].wanted: unknown key colour, expected version, channel",
         ),
         (changed(driver="595.91.07"), "a mixed set"),
-        (TEXT.replace("libcuda1", "lib cuda"), "expected a plain word"),
+        (TEXT.replace("libcuda1", "lib cuda"), "sets[0].packages"),
         (TEXT.replace('"580.65.06-1"', '"580.65.06-1;rm -rf"', 1), "expected a plain word"),
     ],
 )
@@ -138,77 +153,83 @@ def test_a_file_that_is_no_text_is_one_clear_error(tmp_path: Path, content: byte
 
 def test_a_locked_set_stays_although_something_newer_is_offered() -> None:
     had = a_lock().sets[0]
-    assert keeping.resolve(problem(BRANCH, NEW, H100), HERE, had).set == had
-    moved = keeping.resolve(problem(BRANCH, NEW, H100), HERE, had, update=True)
+    assert keeping.resolve(case(), had).set == had
+    moved = keeping.resolve(case(), had, update=True)
     assert (moved.how, moved.set and moved.set.driver) == ("moved", "580.178.04")
 
 
 def test_a_node_like_others_joins_them_and_another_is_solved() -> None:
     had = a_lock().sets
-    joined = keeping.resolve(problem(BRANCH, NEW, H100), HERE, None, had)
+    joined = keeping.resolve(case(), None, had)
     assert (joined.how, joined.set and joined.set.driver) == ("joined", "580.65.06")
     elsewhere = Platform("debian13", "trixie", "x86_64", (H100,))
-    solved = keeping.resolve(problem(BRANCH, NEW, H100), elsewhere, None, had)
-    assert (solved.how, solved.set and solved.set.driver) == ("solved", "580.178.04")
+    for node in (case(platform=elsewhere), case(offered=("580.178.04",))):
+        solved = keeping.resolve(node, None, had)
+        assert (solved.how, solved.set and solved.set.driver) == ("solved", "580.178.04")
 
 
 def test_a_set_moves_when_the_policy_wants_something_else() -> None:
     wanted = DriverRequest(branch=595)
-    moved = keeping.resolve(problem(wanted, NEW, H100), HERE, a_lock().sets[0])
+    moved = keeping.resolve(case("595.91.07", wanted), a_lock().sets[0])
     assert moved.why == "it was locked for branch 580, the policy now requests branch 595"
     assert moved.set is not None
     assert moved.set.driver == "595.91.07"
 
 
-def test_another_file_under_the_locked_version_is_refused() -> None:
-    forged = universe((vendor("580.65.06", digest="b"), VENDOR))
-    with pytest.raises(RefusedError, match="differs from the locked file"):
-        keeping.resolve(problem(BRANCH, forged, H100), HERE, a_lock().sets[0])
-
-
 def test_a_locked_set_that_is_gone_or_blocked_stays_and_says_so() -> None:
-    gone = universe((vendor("580.178.04"), VENDOR))
-    kept = keeping.resolve(
-        problem(BRANCH, gone, H100, blocks=lambda v, k: (("bad", "it hangs"),)),
-        HERE,
-        a_lock().sets[0],
-    )
+    node = case(offered=("580.178.04",), blocked="580.65.06")
+    kept = keeping.resolve(node, a_lock().sets[0])
     assert kept.how == "kept"
     assert [note.partition(" ")[0] for note in kept.notes] == ["no", "blocked"]
+
+
+def test_what_cannot_be_installed_or_is_blocked_has_no_set() -> None:
+    problem = "apt cannot install driver 580.178.04: it depends on dkms"
+    assert keeping.resolve(case(problem=problem), None).why == problem
+    blocked = keeping.resolve(case(blocked="580.178.04"), None)
+    assert blocked.set is None
+    assert blocked.why == (
+        "driver 580.178.04: blocked by compatibility rule 580.178.04: it hangs; request another version or branch"
+    )
 
 
 # --- outdated --------------------------------------------------------------------------------
 
 
 def test_outdated_says_of_each_newer_driver_why_it_is_or_is_not_allowed() -> None:
-    blocks = (("driver-595", "it hangs"),)
-    found = keeping.outdated(
-        a_lock().sets[0],
-        problem(BRANCH, NEW, H100, blocks=lambda v, k: blocks if v > "595" else ()),
-        "2029-01",
-    )
-    told = {one.version: [reason.key for reason in one.reasons] for one in found.newer}
-    assert told == {"595.91.07": ["policy:driver", "rule:driver-595"], "580.178.04": []}
-    assert found.allowed is not None
-    assert found.notes == ("branch 580 is past its end of support (2028-06)",)
-    data = document.outdated_data([found], {"gpu9": "unreachable"})
+    result = keeping.outdated(a_lock().sets[0], case(blocked="595.91.07"), "2029-01")
+    obstacles = {one.version: one.obstacles for one in result.newer}
+    assert obstacles == {
+        "595.91.07": (
+            "the policy requests branch 580",
+            "blocked by compatibility rule 595.91.07: it hangs",
+        ),
+        "580.178.04": (),
+    }
+    assert result.allowed is not None
+    assert result.notes == ("branch 580 is past its end of support (2028-06)",)
+    data = document.outdated_data([result], {"gpu9": "unreachable"})
     jsonschema.validate(data, schema("outdated"))
-    text = document.outdated_text([found], {})
-    assert "595.91.07 open (NVIDIA)  not allowed:" in text
-    assert "- compatibility rule driver-595: it hangs" in text
+    text = document.outdated_text([result], {})
+    assert "595.91.07 open  not allowed:" in text
+    assert "- blocked by compatibility rule 595.91.07: it hangs" in text
     assert text.endswith("sets=1 updates=1 troubles=0\n")
 
 
+def test_the_newest_long_term_branch_is_620() -> None:
+    assert branches.in_channel("620.22", "latest-lts")
+    assert branches.support_ended("620.22", "2029-09") is None
+    assert branches.support_ended("615.71.09", "2026-11") == "past"
+
+
 def test_what_was_solved_is_of_its_schema() -> None:
-    resolutions = {
-        "gpu1": keeping.resolve(problem(BRANCH, NEW, H100), HERE, None),
-        "gpu2": keeping.resolve(problem(DriverRequest(branch=610), NEW, H100), HERE, None),
-    }
-    troubles = {"refused": {"gpu2": "no set"}, "unreachable": {}, "skipped": {"gpu3": "no GPU"}}
-    data = document.solve_data(resolutions, troubles, path="gpustate.lock", changed=True)
+    found = Survey({"gpu1": case(), "gpu2": case(problem="no set")}, skipped={"gpu3": "no GPU"})
+    solved = resolve_all(found, Lock())
+    troubles = {"refused": solved.refused, "unreachable": {}, "skipped": found.skipped}
+    data = document.solve_data(solved.resolutions, troubles, path="gpustate.lock", changed=True)
     jsonschema.validate(data, schema("solve"))
-    text = document.solve_text(resolutions, troubles, path="gpustate.lock", changed=True)
-    assert "1. the policy requests branch 610" in text
+    text = document.solve_text(solved.resolutions, troubles, path="gpustate.lock", changed=True)
+    assert "gpu2: refused: no set" in text
     assert text.splitlines()[-1] == (
         "nodes=3 solved=1 joined=0 kept=0 moved=0 refused=1 unreachable=0 skipped=1"
     )
@@ -229,7 +250,7 @@ def test_a_lock_is_the_last_word_about_the_driver() -> None:
     node = InventoryNode("gpu1", layers=(said,))
     driver = locked_driver(Policy(DriverInstalled(branch=570)), node, a_lock())
     assert (driver.version, driver.module_type, driver.load) == ("580.65.06", "open", False)
-    assert driver.locked == one_set().versions
+    assert driver.locked == dict(one_set().packages)
 
 
 def test_a_lock_for_a_channel_replaces_it() -> None:
@@ -263,10 +284,8 @@ def test_a_thousand_nodes_with_twenty_sets_are_locked_in_well_under_a_second() -
     import time
 
     sets = {
-        f"gpu{n}": lock.lock_solution(
-            solve(problem(BRANCH, OLD, H100)),  # type: ignore[arg-type]
-            BRANCH,
-            Platform("debian12", "bookworm", "x86_64", (f"{n:04x}",)),
+        f"gpu{n}": replace(
+            one_set(), platform=Platform("debian12", "bookworm", "x86_64", (f"{n:04x}",))
         )
         for n in range(20)
     }
@@ -319,17 +338,15 @@ def test_a_value_of_the_lock_file_names_it_and_yields_to_the_command_line() -> N
 
 def test_an_image_gets_the_one_set_that_the_lock_has_for_its_policy() -> None:
     elsewhere = replace(one_set(), wanted=DriverRequest(branch=570))
-    made = Lock((*a_lock().sets, elsewhere), "digest")
+    made = Lock((*a_lock().sets, elsewhere))
     driver = image_driver(made, branch=580)
-    assert (driver.version, driver.locked) == ("580.65.06", one_set().versions)
+    assert (driver.version, driver.locked) == ("580.65.06", dict(one_set().packages))
 
 
 def test_an_image_is_refused_where_the_lock_has_none_or_several_sets() -> None:
     with pytest.raises(PolicyError, match="has no set for branch 595"):
         image_driver(a_lock(), branch=595)
-    other = keeping.resolve(problem(BRANCH, NEW, H100), HERE, None).set
-    assert other is not None
-    both = merge_sets({"gpu1": one_set(), "gpu2": other})
+    both = merge_sets({"gpu1": one_set(), "gpu2": one_set(version="580.178.04")})
     with pytest.raises(PolicyError, match="has 2 sets for branch 580") as error:
         image_driver(both, branch=580)
     assert "580.178.04 open, 580.65.06 open" in str(error.value)
@@ -337,7 +354,7 @@ def test_an_image_is_refused_where_the_lock_has_none_or_several_sets() -> None:
 
 
 def test_one_set_for_two_kinds_of_nodes_is_one_set_for_an_image() -> None:
-    other = replace(one_set(), situation=replace(HERE, gpus=("2331",)))
+    other = replace(one_set(), platform=replace(HERE, gpus=("2331",)))
     assert image_driver(merge_sets({"a": one_set(), "b": other}), branch=580).version == "580.65.06"
 
 

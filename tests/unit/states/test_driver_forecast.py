@@ -74,6 +74,38 @@ def test_what_is_installed_already_stays() -> None:
     assert note == "stays driver 580.65.06 with open kernel modules, built here"
 
 
+@pytest.mark.parametrize(
+    ("parameters", "version", "excluded"),
+    [
+        ({"branch": 580}, "580.178.04", "595.91.07"),
+        ({"version": "latest-lts"}, "580.178.04", "595.91.07"),
+        ({"version": "580.65.06"}, "580.65.06", "580.178.04"),
+        ({}, "595.91.07", ""),
+    ],
+)
+def test_a_lock_gets_the_newest_set_of_the_request_whatever_is_installed(
+    parameters: dict[str, Any], version: str, excluded: str
+) -> None:
+    node = fresh(gpu())
+    names = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "libnvidia-ml1")
+    node.installed.update(dict.fromkeys(names, "580.65.06-1"))
+    solution = DriverInstalled(**parameters).solve(node, "the repository")
+    assert (solution.version, solution.module_type) == (version, "open")
+    assert set(solution.packages.values()) == {f"{version}-1"}
+    assert {"nvidia-driver-cuda", "nvidia-kernel-open-dkms"} <= solution.packages.keys()
+    obstacles = {
+        one.version: one.obstacles for one in solution.drivers if one.module_type == "open"
+    }
+    assert obstacles[version] == ()
+    assert not excluded or obstacles[excluded][0].startswith("the policy requests ")
+
+
+def test_a_request_that_nobody_offers_has_no_set() -> None:
+    solution = DriverInstalled(branch=400).solve(fresh(gpu()), "the repository")
+    assert solution.problem.startswith("apt does not offer branch 400")
+    assert not solution.packages
+
+
 def test_a_repository_that_cannot_be_read_says_why() -> None:
     said = b"=preview failed the repository cannot be read: W: no key.\nW: Failed to fetch x  no key\nE: gone\nE: gone\nE: Some index files failed\n"
     with pytest.raises(ProbeError, match=r"^the repository cannot be read: no key; gone$"):
