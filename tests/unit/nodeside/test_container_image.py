@@ -39,8 +39,13 @@ def test_the_image_runs_alone_and_has_nothing_of_nvidias(tmp_path: Path) -> None
     assert "libcuda.so.1 cannot be loaded" in report["cuda"][0]["text"]
 
 
-def test_the_same_node_makes_the_same_image() -> None:
-    assert container_image.make("x:1") == container_image.make("x:1")
+def test_two_images_have_the_same_files_and_no_common_id() -> None:
+    """A runtime that removes an image by its id removes every image of that id, whoever needs it."""
+    (config, layer), (other, again) = (
+        container_image.parts(container_image.make("x:1")[0]) for _ in range(2)
+    )
+    assert layer == again
+    assert config != other
 
 
 def test_an_interpreter_that_does_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
