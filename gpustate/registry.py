@@ -30,6 +30,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -232,6 +233,7 @@ def _two_owners(name: str, one: str, other: str) -> GraphError:
     )
 
 
+@cache
 def _modules(package: str) -> tuple[str, ...]:
     """Names of the modules in ``package``, none of them imported."""
     paths = importlib.import_module(package).__path__

@@ -271,8 +271,8 @@ def resolve_all(request: Request) -> list[tuple[Resolved, list[AnyState]]]:
     if request.plans is not None:
         return request.plans
     rules = compat.load()
-    keep_readable(request.known)
     names = [state.name for state in ordered(request.policy.states, request.known)]
+    keep_readable(names)
     plans: list[tuple[Resolved, list[AnyState]]] = []
     for node in request.inventory:
         resolved = resolve(request.policy, node, request.known)

@@ -202,7 +202,7 @@ def test_time_slices_are_resources_of_the_plugin(
     node = cluster.node("gpu1")
     policy = tmp_path / "sharing.py"
     policy.write_text(
-        "from gpustate import Policy\nfrom gpustate.states.sharing import DevicePluginConfigured\n"
+        "from gpustate import Policy\nfrom gpustate.states.device_plugin import DevicePluginConfigured\n"
         "sharing = {'timeSlicing': {'resources': [{'name': 'nvidia.com/gpu', 'replicas': 4}]}}\n"
         "policy = Policy(DevicePluginConfigured(config={'version': 'v1', 'sharing': sharing}))\n"
     )

@@ -199,6 +199,7 @@ def _preload() -> None:
         package = importlib.import_module(f"gpustate.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
+    importlib.import_module("gpustate.compat.store").load()
 
 
 def _command(request: dict[str, Any], files: list[int]) -> None:
@@ -206,7 +207,6 @@ def _command(request: dict[str, Any], files: list[int]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    gc.unfreeze()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -18,9 +18,9 @@ from gpustate.plan.make import Observations
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label, of_every_label
 from gpustate.schedulers.mig_state import CONFIG
+from gpustate.states.device_plugin import DevicePluginConfigured
 from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.nouveau import NouveauBlacklisted
-from gpustate.states.sharing import DevicePluginConfigured
 
 STATE = "nvidia.com/mig.config.state"
 LAYOUTS = """\

@@ -10,7 +10,7 @@ from gpustate import Disruption, registry
 from gpustate.core.policy import build
 from gpustate.errors import PolicyError
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
-from gpustate.states.sharing import PATH, DevicePluginConfigured
+from gpustate.states.device_plugin import PATH, DevicePluginConfigured
 from gpustate.testing import FakeNode, check_contract, converge
 
 UNIT = "nvidia-device-plugin.service"
