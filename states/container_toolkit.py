@@ -48,6 +48,7 @@ from gpustate.core.planned import PlannedObservation
 from gpustate.core.required_programs import ReferringFilesQuery, still_referenced
 from gpustate.core.state import without_dependents
 from gpustate.formats import dpkg, toolkit_config
+from gpustate.formats.default_runtime import FILES, foreign_default
 from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.ops.access import make_readable
 from gpustate.ops.library import original_path
@@ -119,6 +120,7 @@ class Observed:
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     manager: str = "apt"
     referring: tuple[str, ...] = ()  # files that gpustate wrote and that name its programs
+    default_in: Mapping[str, str] = field(default_factory=dict[str, str])
     without_runc: str = (
         ""  # a container runtime that is here, while nothing is that the toolkit could call
     )
@@ -217,6 +219,7 @@ class ContainerToolkitInstalled(State[Observed]):
         kept = bool(node.stats(_KEPT))
         config = None if self.absent else node.stats(CONFIG_PATH).get(CONFIG_PATH)
         referring = node.query(ReferringFilesQuery(_PROGRAMS)) if self.absent else ()
+        runtimes = [node.read_texts(pattern) for pattern in FILES if self.absent]
         lacking = "" if self.absent else node.shell(LOW_LEVEL).stdout.strip()
         versions = {name: _version(packages.get(name)) for name in PACKAGES}
         offered = _common(candidates)
@@ -241,6 +244,12 @@ class ContainerToolkitInstalled(State[Observed]):
             without_runc=lacking,
             docker="docker" in facts.runtimes,
             referring=tuple(path for path in referring if path != CONFIG_PATH),
+            default_in={
+                path: default
+                for texts in runtimes
+                for path, text in texts.items()
+                if (default := foreign_default(path, text, _PROGRAMS))
+            },
             old_packages=tuple(
                 name for name in _OLD_PACKAGES if name in packages and packages[name].installed
             ),
@@ -322,6 +331,13 @@ class ContainerToolkitInstalled(State[Observed]):
                 if place in path
             }
             yield from still_referenced(writers, self.name, policy)
+            for path, default in observed.default_in.items():
+                if path not in observed.referring or "/containerd/" in path:
+                    yield Conflict(
+                        f"{path}: {default}, a foreign setting, runs a program of {self.name}, without which no container "
+                        "starts: set another default runtime there first, and restart the runtime",
+                        with_changes=True,
+                    )
 
     def plan(self, observed: Observed) -> Plan:
         found = diff(

@@ -197,7 +197,13 @@ def _nodes(options: dict[str, Any]) -> Iterator[tuple[str, Layout | GpustateErro
         uses = [use for holder in node.query(GpuClientsQuery()) for use in uses_of(holder)]
         if nvml.error is not None:
             raise RefusedError(f"NVML does not answer: {nvml.error_text or nvml.error_name}")
-        return live.layout(live.in_order(nvml), pci, uses)
+        gpus = live.in_order(nvml, pci)
+        for number, gpu in enumerate(gpus):
+            if gpu.error is not None:
+                raise RefusedError(
+                    f"GPU {number} ({gpu.pci}) does not respond (NVML error {gpu.error})"
+                )
+        return live.layout(gpus, pci, uses)
 
     inventory = common.load_inventory(options)
     for node, found, error in fleet.question(inventory.nodes, options["forks"], question):

@@ -146,7 +146,7 @@ def _layout(view: View) -> Iterator[str]:
     unit = view.clues.unit("gpustate-mig")
     if unit.failure:
         found = services.drop_in(view, unit.name) or unit.failure
-        yield f"{found}; this boot created no MIG devices; {remedies.by_apply('fix that, then apply', 'mig')}"
+        yield f"{found}; this boot did not create all MIG devices; {remedies.by_apply('fix that, then apply', 'mig')}"
     elif unit.exists and unit.enabled == "disabled":
         yield f"{unit.name} is not enabled: the next boot creates no MIG devices; {remedies.by_apply('enable it', 'mig')}"
     # It may still be creating them.

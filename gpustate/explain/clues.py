@@ -196,6 +196,9 @@ def parse(text: str) -> Clues:
         if name in units:
             one = units[name]
             units[name] = replace(one, why=why)
+    for name in rows.get("removed", []):
+        if name in units and units[name].sub != "running":
+            units[name] = Unit(units[name].name)
     linked = frozenset(rows.get("linked", []))
     for name, one in units.items():
         units[name] = replace(one, enabled=systemd.at_boot(one.enabled, name in linked))

@@ -32,7 +32,9 @@ pipes() { # file: the folders that it names for MPS's pipes
   sed -n "s/^[[:space:]]*Environment[[:space:]]*=.*CUDA_MPS_PIPE_DIRECTORY=\([^ \"']*\).*/\1/p" "$1" | while read -r d; do printf 'mps_pipes=%s|%s\n' "$1" "$d"; done
 }
 if [ -d /run/systemd/system ]; then
-  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID,NRestarts,InactiveExitTimestampMonotonic,DropInPaths -- @UNITS@)
+  s=$(try systemctl show -p Id,LoadState,ActiveState,SubState,Result,UnitFileState,ActiveEnterTimestampMonotonic,ConditionResult,ConditionTimestampMonotonic,MainPID,NRestarts,InactiveExitTimestampMonotonic,FragmentPath,DropInPaths -- @UNITS@)
+  # systemd remembers a unit whose file was removed until its next reload.
+  printf '%s\n' "$s" | sed -n 's/^FragmentPath=//p' | while read -r f; do [ -z "$f" ] || [ -e "$f" ] || printf 'removed=%s\n' "${f##*/}"; done
   # What systemd remembers of a unit that was enabled without a reload is what it was before.
   for f in /etc/systemd/system/*.wants/*.service /etc/systemd/system/*.requires/*.service; do
     [ ! -L "$f" ] || printf 'linked=%s\n' "${f##*/}"

@@ -255,11 +255,9 @@ def check(layout: Layout, path: str) -> None:
         UsageError: with GPU and problem.
     """
     for number, gpu in enumerate(layout.gpus):
-        why = (
-            _wrong(gpu)
-            if gpu.index == number
-            else f"is entry {number}: entries must be in PCI order"
-        )
+        why = _wrong(gpu)
+        if number and gpu.index <= layout.gpus[number - 1].index:
+            why = f"is entry {number}: entries must be in PCI order"
         if why:
             raise UsageError(f"GPU {gpu.index}: {why}", place=path)
 

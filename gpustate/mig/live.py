@@ -9,8 +9,8 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from gpustate.core.facts import PciGpu
 from gpustate.errors import RefusedError
@@ -57,31 +57,36 @@ def uses_of(holder: Holder) -> Iterator[Use]:
         yield Use(minor, instance, None if compute < 0 else compute, holder.who)
 
 
-def in_order(facts: NvmlFacts) -> tuple[Gpu, ...]:
-    """GPUs in PCI order."""
-    return tuple(sorted(facts.gpus, key=lambda gpu: gpu.pci))
+def in_order(facts: NvmlFacts, pci: Iterable[PciGpu] = ()) -> tuple[Gpu, ...]:
+    """GPUs in PCI order; a lost one, which NVML cannot name, has the address that only the driver still has."""
+    listed = {gpu.pci for gpu in facts.gpus}
+    away = (one.address for one in pci if one.driver == "nvidia" and one.address not in listed)
+    gpus = [gpu if gpu.pci else replace(gpu, pci=next(away, "")) for gpu in facts.gpus]
+    return tuple(sorted(gpus, key=lambda gpu: gpu.pci))
 
 
 def layout(
-    gpus: Sequence[Gpu], pci: Iterable[PciGpu] = (), uses: Iterable[Use] | None = None
+    gpus: Sequence[Gpu],
+    pci: Iterable[PciGpu] = (),
+    uses: Iterable[Use] | None = None,
+    excluded: Collection[int] = (),
 ) -> Layout:
-    """Build a layout from NVML and PCI.
+    """Build a layout from NVML and PCI; GPUs that do not respond are not in it.
 
     Args:
         gpus: in PCI order.
         pci: the GPUs on PCI, for data missing in NVML.
         uses: open parts; ``None`` if unknown.
+        excluded: numbers of GPUs to leave out.
 
     Raises:
-        RefusedError: a GPU does not respond, or its data are inconsistent.
+        RefusedError: the data of a GPU are inconsistent.
     """
     ids = {one.address: one.device_id for one in pci}
     found = []
     for number, gpu in enumerate(gpus):
-        if gpu.error is not None:
-            raise RefusedError(
-                f"GPU {number} ({gpu.pci}) does not respond (NVML error {gpu.error})"
-            )
+        if gpu.error is not None or number in excluded:
+            continue
         device_id = gpu.device_id or ids.get(gpu.pci, "0000")
         mine = None if uses is None else [use for use in uses if use.minor == gpu.minor]
         found.append(

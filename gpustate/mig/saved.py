@@ -14,7 +14,7 @@ instances, ``-`` for none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpustate.mig.change import Change
 from gpustate.mig.config import Config, Entry
@@ -81,6 +81,12 @@ def _start(line: str) -> int:
     return int(line.split()[3])
 
 
+def lines_of(text: str, addresses: Collection[str]) -> str:
+    """The lines of some GPUs in a file."""
+    buses = [f" {bus_id(address)} " for address in addresses if address]
+    return "".join(row for row in text.splitlines(True) if any(bus in row for bus in buses))
+
+
 def is_whole(text: str) -> bool:
     """Whether a file is complete and valid: every line describes a GPU or instance."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -99,7 +105,7 @@ def is_equivalent(text: str, other: str) -> bool:
 
 def config(text: str, addresses: Mapping[int, str], name: str) -> Config:
     """Convert a file into a configuration; missing GPUs are left out."""
-    numbers = {bus_id(address): index for index, address in addresses.items()}
+    numbers = {bus_id(address): index for index, address in addresses.items() if address}
     modes: dict[str, bool] = {}
     devices: dict[str, dict[str, int]] = {}
     for line in text.splitlines():

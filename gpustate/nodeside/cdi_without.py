@@ -7,7 +7,8 @@ of nvidia-ctk is filtered: devices with the GPU's device node are removed, its M
 everything that no other device has. If no GPU is left, no specification is written.
 
 nvidia-ctk 1.19 accepts a list of GPUs (``--device-id``), earlier versions do not, and a fixed list at boot would
-ignore the end of a quarantine. So the quarantines that are active now count.
+ignore the end of a quarantine. So the quarantines that are active now count. Only where it fails, as it does for all
+GPUs when one is lost, is it given a list of those that answer.
 
 The text is JSON, which every reader of CDI specifications accepts as YAML.
 
@@ -21,11 +22,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +40,31 @@ from gpustate.formats import quarantine
 SPEC = Path("/var/run/cdi/nvidia.yaml")
 
 
-def held_nodes(proc: Path, held: quarantine.Quarantine) -> set[str]:
-    """Device nodes of the GPUs in quarantine, as the loaded driver lists them."""
-    nodes: set[str] = set()
-    for one in sorted(proc.glob("driver/nvidia/gpus/*/information")):
-        cells = (row.partition(":") for row in one.read_text("utf-8", "replace").splitlines())
+def _gpus(proc: Path, held: quarantine.Quarantine) -> Iterator[tuple[str, str, bool]]:
+    """UUID and minor number of each GPU, as the loaded driver lists them, and whether it is in quarantine."""
+    for path in sorted(proc.glob("driver/nvidia/gpus/*/information")):
+        cells = (row.partition(":") for row in path.read_text("utf-8", "replace").splitlines())
         rows = {key.strip(): value.strip() for key, _, value in cells}
         uuid, minor = rows.get("GPU UUID", ""), rows.get("Device Minor", "")
-        if minor.isdecimal() and held.holds(uuid, one.parent.name.lower()):
-            nodes.add(f"/dev/nvidia{minor}")
-    return nodes
+        yield uuid, minor, held.holds(uuid, path.parent.name.lower())
+
+
+def held_nodes(proc: Path, held: quarantine.Quarantine) -> set[str]:
+    """Device nodes of the GPUs in quarantine."""
+    gpus = _gpus(proc, held)
+    return {f"/dev/nvidia{minor}" for _, minor, is_held in gpus if is_held and minor.isdecimal()}
+
+
+def answering(proc: Path, held: quarantine.Quarantine) -> list[str]:
+    """UUIDs of the other GPUs that answer, or of their MIG devices."""
+    found: list[str] = []
+    for uuid in [uuid for uuid, _, is_held in _gpus(proc, held) if not is_held]:
+        done = subprocess.run(
+            ["nvidia-smi", "-i", uuid, "-L"], stdout=subprocess.PIPE, text=True, check=False
+        )
+        names = re.findall(r"UUID: (\S+)\)", done.stdout) if not done.returncode else []
+        found += names[1:] or names
+    return found
 
 
 def _edits(device: dict[str, Any]) -> dict[str, Any]:
@@ -104,9 +122,10 @@ def main(state: Path, proc: Path) -> int:
     # A .json in the folder itself would be read by runtimes before it is complete.
     with tempfile.TemporaryDirectory(prefix="gpustate-cdi.", dir="/run") as folder:
         fresh = Path(folder, "nvidia.json")
-        done = subprocess.run(
-            ["nvidia-ctk", "cdi", "generate", "--format=json", f"--output={fresh}"], check=False
-        )
+        command = ["nvidia-ctk", "cdi", "generate", "--format=json", f"--output={fresh}"]
+        done = subprocess.run(command, check=False)
+        if done.returncode and (names := answering(proc, held)):
+            done = subprocess.run([*command, *(f"--device-id={n}" for n in names)], check=False)
         if done.returncode:
             return done.returncode
         spec = cut(json.loads(fresh.read_text("utf-8")), held_nodes(proc, held))

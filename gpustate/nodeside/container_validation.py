@@ -70,6 +70,7 @@ class Test:
         low_level: with the systemd cgroup driver, prints the version of the low-level runtime; empty otherwise.
         token: identifies the container's process, which waits after its report; empty: it does not wait.
         bundle: folder of the OCI specification; empty: the folder in which the container's monitor runs.
+        names: what it requests of NVIDIA's runtime; GPUs by UUID where one is lost, for ``all`` fails with it.
     """
 
     uuids: tuple[str, ...]
@@ -79,6 +80,7 @@ class Test:
     low_level: tuple[str, ...] = ()
     token: str = ""
     bundle: str = ""
+    names: tuple[str, ...] = ("all",)
 
     def in_unit(self, *low_level: str) -> Test:
         """This test in a container that is a unit of systemd."""
@@ -319,7 +321,8 @@ def request(binary: str = "") -> str:
     return "annotation"
 
 
-_MOUNT = "/var/run/nvidia-container-devices/all"
+_MOUNTS = "/var/run/nvidia-container-devices/"
+_MOUNT = f"{_MOUNTS}all"
 _CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES=all"
 _ANNOTATION = f"cdi.k8s.io/{NAME}"
@@ -405,7 +408,7 @@ def in_pods(
             requests.append((way, handler, "annotation") if by_handler else (way, "", "device"))
     for way, asked, how in requests:
         binary = programs.get(asked or default, "")
-        container = requesting(cri_pod.Container(asked, ()), how)
+        container = requesting(cri_pod.Container(asked, ()), how, test.names)
         try:
             results.append(in_pod(pod, way, container, binary, how, test, past))
         except past as error:
@@ -487,19 +490,19 @@ def docker_info() -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def docker_way(info: dict[str, Any]) -> tuple[str, list[str]] | None:
-    """How docker gives containers GPUs; ``None`` if it is not configured for that."""
+def docker_way(info: dict[str, Any], names: Sequence[str]) -> tuple[str, list[str]] | None:
+    """How docker gives containers GPUs of some names; ``None`` if it is not configured for that."""
     for name, one in sorted((info.get("Runtimes") or {}).items()):
         path = str((one or {}).get("path") or "")
         if path.rpartition("/")[2].startswith("nvidia-container-runtime"):
             options = ["--runtime", name]
             how = request()
             if how == "mounts":
-                options += ["--volume", f"/dev/null:{_MOUNT}"]
+                options += [f"--volume=/dev/null:{_MOUNTS}{one}" for one in names]
             elif how == "annotation":
                 options += ["--env", f"NVIDIA_VISIBLE_DEVICES={ALL}"]
             else:
-                options += ["--env", "NVIDIA_VISIBLE_DEVICES=all"]
+                options += ["--env", f"NVIDIA_VISIBLE_DEVICES={','.join(names)}"]
             return f"runtime {name}", options
     if any(
         str(one.get("ID", "")).startswith("nvidia.com/gpu")
@@ -511,7 +514,7 @@ def docker_way(info: dict[str, Any]) -> tuple[str, list[str]] | None:
 
 def docker(info: dict[str, Any], test: Test) -> list[ContainerResult]:
     """Test docker; no result if it is not configured to give containers GPUs."""
-    found = docker_way(info)
+    found = docker_way(info, test.names)
     if found is None:
         return []
     way = f"docker {info.get('ServerVersion') or ''}".strip() + f", {found[0]}"
@@ -560,15 +563,21 @@ def clean_loaded(program: str) -> None:
         attempt([program, "rmi", "--force", IMAGE])
 
 
-def requesting(container: cri_pod.Container, how: str) -> cri_pod.Container:
-    """A container that requests every GPU, as :func:`request` has it, or as ``device``."""
+def requesting(
+    container: cri_pod.Container, how: str, names: Sequence[str] = ("all",)
+) -> cri_pod.Container:
+    """A container that requests GPUs, every one by default, as :func:`request` has it, or as ``device``."""
     if how == "device":
         return replace(container, devices=(ALL,))
     if how == "annotation":
         return replace(container, annotations={_ANNOTATION: ALL})
-    words = [_CAPABILITIES, *([_VISIBLE] if how == "envvar" else [])]
+    words = [
+        _CAPABILITIES,
+        *([f"NVIDIA_VISIBLE_DEVICES={','.join(names)}"] if how == "envvar" else []),
+    ]
     env = dict(word.split("=", 1) for word in words)
-    return replace(container, env=env, mounts=(_MOUNT,) if how == "mounts" else ())
+    mounts = tuple(f"{_MOUNTS}{name}" for name in names) if how == "mounts" else ()
+    return replace(container, env=env, mounts=mounts)
 
 
 def crio(observed: ChainObservation, wanted: Wanted, test: Test) -> list[ContainerResult]:
@@ -586,7 +595,7 @@ def crio(observed: ChainObservation, wanted: Wanted, test: Test) -> list[Contain
 
 def without_request(result: ContainerResult) -> ContainerResult:
     """A result without the file by which the container requests GPUs."""
-    files = tuple(path for path in result.files if not path.startswith(_MOUNT))
+    files = tuple(path for path in result.files if not path.startswith(_MOUNTS))
     return replace(result, files=files)
 
 
@@ -675,6 +684,10 @@ def validate(
     except container_image.ImageError as error:
         return (ContainerResult("image", "no-image", str(error)),)
     test = Test(uuids, timeout_s, image, tuple(command))
+    if any(gpu.error is not None for gpu in observed.nvml.gpus):
+        usable = [g for g in observed.nvml.gpus if g.error is None and not observed.held(g)]
+        names = [m.uuid for g in usable for m in g.mig_devices or (g,)]
+        test = replace(test, names=tuple(names) or test.names)
     clean_folders()
     results: list[ContainerResult] = []
     info = docker_info()

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Written by gpustate (state mig); changes are undone by the next apply.
 # Brings the GPUs of this node to a MIG layout: sh restore LAYOUT. Makes what is missing, in its place, and
-# destroys nothing; says what stands in the way, and then ends with 1. Done twice it does nothing.
+# destroys nothing; says what stands in the way, and then ends with 1. Done twice it does nothing. $lost are GPUs to leave out.
 LC_ALL=C; export LC_ALL
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 layout=$1 wrong=0
@@ -13,7 +13,10 @@ instances() { smi mig -i "$1" -lgi | sed -n 's/^| *[0-9][0-9]* *MIG *\([^ ]*\) *
 computes() { smi mig -i "$1" -lci | sed -n 's/^| *[0-9][0-9]* *\([0-9][0-9]*\) *MIG *\([^ ]*\) *[0-9][0-9]* *\([0-9][0-9]*\) .*|$/\1 \3 \2/p'; }
 modes() { smi -i "$1" --query-gpu=mig.mode.current,mig.mode.pending --format=csv,noheader; }
 
+# One lost GPU makes nvidia-smi -L fail, and the others answer.
+answers() { o=$(smi -L) || while read -r kind gpu _; do [ "$kind" = gpu ] && m=$(modes "$gpu") && return 0; done <"$layout"; }
 mode() { # gpu word
+  case " ${lost-} " in *" $1 "*) return 1;; esac
   case $2 in on) want=Enabled n=1;; *) want=Disabled n=0;; esac
   m=$(modes "$1"); o=
   case $m in Enabled,*|Disabled,*) ;; *) bad "GPU $1 does not tell its MIG mode: $(why "$m")"; return 1;; esac
@@ -62,7 +65,7 @@ END
 
 [ -r "$layout" ] || { echo "$layout cannot be read" >&2; exit 1; }
 n=0
-until o=$(smi -L); do
+until answers; do
   n=$((n + 1)); [ $n -lt 30 ] || { echo "no GPU answers: $(why "$o")" >&2; exit 1; }
   sleep 1
 done

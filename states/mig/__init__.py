@@ -231,7 +231,9 @@ class MigLayoutApplied(State[Observed]):
         before = observed.before
         if before is None and observed.saved is None and (plan or (on and able)):
             before = _now(observed, plan)
-        text = found.text
+        # A lost GPU has its layout again when it is back.
+        lost = [gpu.pci for gpu in observed.lost.values()]
+        text = found.text + saved.lines_of(observed.saved or "", lost)
         if not plan and observed.saved is not None and saved.is_equivalent(observed.saved, text):
             # Another tool has placed the same devices elsewhere; at boot there are none, so nothing moves.
             text = observed.saved
@@ -354,6 +356,12 @@ class MigLayoutApplied(State[Observed]):
                 "damaged): removal leaves the GPUs unchanged; disable MIG mode with: nvidia-smi "
                 "-mig 0"
             )
+        for number, gpu in observed.lost.items():
+            name = f"GPU {number} ({gpu.pci})" if gpu.pci else f"GPU {number}"
+            yield (
+                f"{name} does not respond (NVML error {gpu.error}): its MIG layout is left as it is; "
+                "find the reason: gpustate explain"
+            )
         if not self.absent:
             for path in observed.drop_ins:
                 yield (
@@ -371,7 +379,7 @@ class MigLayoutApplied(State[Observed]):
         writes = wanted.saved is not None and plan.fields & {"saved", "program"}
         if writes or divides:
             yield ops.PutText(f"{folder}/restore", _restore(), mode=0o755)
-            yield ops.PutText(f"{folder}/layout", found.text, mode=0o644)
+            yield ops.PutText(f"{folder}/layout", wanted.saved or found.text, mode=0o644)
         if "unit" in plan.fields and wanted.unit is not None:
             yield ops.PutText(UNIT_PATH, wanted.unit, mode=0o644)
         if "enabled" in plan.fields and wanted.enabled:
@@ -395,7 +403,9 @@ class MigLayoutApplied(State[Observed]):
         addresses = planning.addresses(observed.gpus)
         reboots = self._reboots(observed, plan)
         if not reboots:
-            yield scripts.divide(observed.folder, plan.gpus, addresses, self._stoppable(plan))
+            lost = [gpu.pci for gpu in observed.lost.values() if gpu.pci]
+            stoppable = self._stoppable(plan)
+            yield scripts.divide(observed.folder, plan.gpus, addresses, stoppable, lost)
             yield scripts.nodes()
             return
         step = scripts.wait_for_reboot(plan.gpus, addresses)

@@ -43,6 +43,7 @@ class Observed:
     stopped: tuple[str, ...] = ()  # services an interrupted run has not started again
     device_nodes: tuple[str, ...] = ()  # what is wrong with those of GPU and compute instances
     gpus: tuple[Gpu, ...] = ()  # in PCI order, as NVML has them
+    excluded: tuple[int, ...] = ()  # numbers of those in quarantine
     problem: str = ""  # why NVML says nothing
     holders: tuple[Holder, ...] | None = None  # None: nobody looked
     clients: tuple[str, ...] = ()  # known services that run
@@ -52,3 +53,12 @@ class Observed:
     folder: str = "/var/lib/gpustate/mig"
     image: bool = False
     systemd: bool = True
+
+    @property
+    def lost(self) -> dict[int, Gpu]:
+        """GPUs that do not respond and are not in quarantine, by number."""
+        return {
+            number: gpu
+            for number, gpu in enumerate(self.gpus)
+            if gpu.error is not None and number not in self.excluded
+        }

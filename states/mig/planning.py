@@ -45,15 +45,20 @@ class Planner:
 
     def of(self, observed: Observed) -> Planned:
         """The plan for a node."""
-        return self.query(observed.gpus, observed.holders)
+        return self.query(observed.gpus, observed.excluded, observed.holders)
 
-    def _ask(self, gpus: tuple[Gpu, ...], holders: tuple[Holder, ...] | None) -> Planned:
+    def _ask(
+        self,
+        gpus: tuple[Gpu, ...],
+        excluded: tuple[int, ...],
+        holders: tuple[Holder, ...] | None,
+    ) -> Planned:
         uses = None
         if holders is not None:
             workloads = (one for one in holders if one.unit not in self.clients)
             uses = [use for one in workloads for use in live.uses_of(one)]
         try:
-            made = planner.plan(self.config, live.layout(gpus, (), uses))
+            made = planner.plan(self.config, live.layout(gpus, (), uses, excluded))
         except RefusedError as error:
             return Planned(refusal=str(error))
         return Planned(made, None, saved.after(made.gpus, addresses(gpus)))
@@ -87,10 +92,12 @@ def mode_text(gpu: GpuLayout) -> str:
     return f"{word}, {'on' if gpu.pending_mode else 'off'} after a reset"
 
 
-def shown(gpus: Sequence[Gpu]) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+def shown(
+    gpus: Sequence[Gpu], excluded: Sequence[int] = ()
+) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     """Modes and instances of the GPUs that can be divided, by number."""
     try:
-        layout = live.layout(gpus)
+        layout = live.layout(gpus, excluded=excluded)
     except RefusedError:
         return {}, {}
     able = [gpu for gpu in layout.gpus if gpu.enabled is not None]

@@ -11,6 +11,7 @@ from gpustate.formats.numbers import whole
 from gpustate.formats.nvml_report import NvmlFacts, sysfs_address
 from gpustate.mig import live
 from gpustate.probes import device_nodes
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.states.mig.observed import (
     MANAGER,
     NO_RESET_PATH,
@@ -52,13 +53,14 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
         minors[address] = minor
     gpus = tuple(
         gpu if gpu.minor is not None else replace(gpu, minor=whole(minors.get(gpu.pci, "")))
-        for gpu in live.in_order(nvml)
+        for gpu in live.in_order(nvml, facts.gpus)
     )
-    broken = [gpu for gpu in gpus if gpu.error is not None]
+    quarantine = node.query(ExcludedGpusQuery())
+    excluded = tuple(n for n, gpu in enumerate(gpus) if quarantine.holds(gpu.uuid, gpu.pci))
     problem = "" if nvml.error is None else nvml.error_text or nvml.error_name
-    if not problem and broken:
-        problem = f"GPU {broken[0].pci or broken[0].index}: error {broken[0].error}"
-    modes, instances = shown(gpus) if not problem else ({}, {})
+    if not problem and gpus and all(gpu.error is not None for gpu in gpus):
+        problem = f"GPU {gpus[0].pci or gpus[0].index}: error {gpus[0].error}"
+    modes, instances = shown(gpus, excluded) if not problem else ({}, {})
     no_reset = {}
     for number, gpu in enumerate(gpus):
         if gpu.pci in keys.get("no_reset", []):
@@ -84,6 +86,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
             keys.get("found", []),
         ),
         gpus=gpus if not problem else (),
+        excluded=excluded,
         problem=problem,
         clients=tuple(name for name in clients if (one := units.get(name)) and one.active),
         no_reset=no_reset,

@@ -63,16 +63,20 @@ FUNCTIONS = shell.load("stopped_with", "gpustate.probes") + shell.load(
 
 
 def divide(
-    folder: str, plans: Iterable[GpuPlan], addresses: dict[int, str], clients: Iterable[str]
+    folder: str,
+    plans: Iterable[GpuPlan],
+    addresses: dict[int, str],
+    clients: Iterable[str],
+    lost: Iterable[str] = (),
 ) -> Step:
-    """Remove what goes, then give every GPU the layout that lies in the folder."""
+    """Remove what goes, then give every GPU but the lost ones the layout that lies in the folder."""
     lines = [f"D={shlex.quote(folder)}", FUNCTIONS]
     lines.append("trap 'start_again' EXIT")
     lines.append("stop_clients " + " ".join(map(shlex.quote, clients)))
     for plan in plans:
         lines += _destroys(plan, bus_id(addresses[plan.gpu.index]))
     lines += [
-        'r=0; sh "$D/restore" "$D/layout" || r=$?',
+        f'r=0; lost={shlex.quote(" ".join(map(bus_id, lost)))} sh "$D/restore" "$D/layout" || r=$?',
         "refresh_cdi",
         # Told to the next plan: a reset that is not to be had takes a reboot.
         '[ $r = 0 ] || { if waits=$(smi --query-gpu=pci.bus_id,mig.mode.current,mig.mode.pending --format=csv,noheader | grep -E "Enabled, Disabled|Disabled, Enabled"); '

@@ -70,3 +70,38 @@ def test_a_containerd_that_does_not_start_is_rolled_back_and_the_rest_is_done(
     node13.fault("containerd", on=False)
     gpustate("apply", POLICY, *on_node, "--yes", code=0)
     assert "nvidia-container-runtime" in node13.run("containerd config dump").stdout
+
+
+LOST = """
+format: gpustate.policy/1
+states:
+  nouveau:
+  driver: {branch: 580}
+  fabric-manager:
+  container-toolkit:
+  containerd:
+  mig: {config: all-disabled}
+  cdi:
+  validator:
+"""
+
+
+def test_a_lost_gpu_in_quarantine_leaves_the_others_their_containers(
+    lab: Lab, node13: Node, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(LOST)
+    on_node = ("-i", lab.inventory, "-l", "gpu2")
+    gpustate("apply", policy, *on_node, "--yes", code=0)
+    node13.fault("gpu-off-bus:2", on=True)
+    node13.run("rm -f /var/run/cdi/nvidia.yaml")
+    assert "GPU 2 (0000:52:00.0) does not respond" in gpustate("plan", policy, *on_node).out
+    gpustate("quarantine", *on_node, "--gpu", "0000:52:00.0", "--for", "1d", "-m", "lost", code=0)
+    divided = ("--set", "mig.config=all-3g.40gb")
+    assert "does not respond" not in gpustate("plan", policy, *on_node, *divided, code=0).out
+    gpustate("apply", policy, *on_node, "--yes", code=0)
+    checks = gpustate("explain", "gpu2", "-i", lab.inventory, "-o", "json", code=0).node("gpu2")
+    evidence = {check["name"]: check["evidence"] for check in checks["checks"]}
+    assert "7 GPUs" in evidence["container"]
+    assert "kernel ran on 7" in evidence["cuda"]
+    node13.fault("gpu-off-bus:2", on=False)

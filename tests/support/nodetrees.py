@@ -197,6 +197,7 @@ class World:
     links: dict[str, str] = field(default_factory=dict)  # symbolic links, both ends below the tree
     folders: set[str] = field(default_factory=set)  # empty ones; where a file belongs, say
     modes: dict[str, int] = field(default_factory=dict)  # path to its permissions
+    removed_units: set[str] = field(default_factory=set)  # whose file is gone since systemd read it
     unmet: set[str] = field(default_factory=set)  # units whose condition is not met
     restarts: dict[str, int] = field(
         default_factory=dict
@@ -501,6 +502,8 @@ class Tree(Node):
                 wants = self.top / "etc/systemd/system/multi-user.target.wants"
                 wants.mkdir(parents=True, exist_ok=True)
                 (wants / unit).symlink_to(f"/lib/systemd/system/{unit}")
+            if name in world.removed_units:
+                text += f"FragmentPath={self.top}/etc/systemd/system/{unit}\n"
             load = "masked" if enabled.startswith("masked") else "loaded"
             text += f"Result=success\nId={unit}\nLoadState={load}\nActiveState={is_active}\nSubState={sub}\n"
             text += f"UnitFileState={enabled}\nActiveEnterTimestampMonotonic=1\n"

@@ -55,6 +55,11 @@ def stopped(state: str) -> Change:
     return lambda world: world.unit(PERSISTENCED, state)
 
 
+def removed(name: str, state: str) -> tuple[Change, ...]:
+    """A unit that systemd remembers and whose file is gone."""
+    return (lambda w: w.unit(name, state), lambda w: w.removed_units.add(name))
+
+
 WARNED = (
     ((file("run/nvidia", "x"),), "/run/nvidia is a regular file, not a folder"),
     (
@@ -75,7 +80,7 @@ WARNED = (
     ),
     (
         (drop_in("gpustate-mig"), lambda w: w.unit("gpustate-mig", "failed/failed/enabled")),
-        "gpustate-mig.service.d/x.conf has ExecStart=/bin/false; this boot created no MIG devices",
+        "gpustate-mig.service.d/x.conf has ExecStart=/bin/false; this boot did not create all MIG devices",
     ),
     (
         (lambda w: w.unit("gpustate-mig", "active/exited/disabled"),),
@@ -151,6 +156,9 @@ TWINS = (
     (file(PARAMS, "DeviceFileMode: banana\n"),),
     (lambda w: w.specs.__setitem__("etc/cdi/vendor.yaml", "kind: other.com/nic\n{"),),
     (mode("etc/cdi", 0o755), mode(SPEC, 0o644)),
+    removed("gpustate-mig", "active/exited/disabled"),
+    removed("gpustate-mig", "failed/failed/enabled"),
+    removed("nvidia-dcgm-exporter", "inactive/dead/enabled"),
 )
 
 

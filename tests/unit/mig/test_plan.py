@@ -313,9 +313,9 @@ LIVE: dict[str, Any] = {
 }
 
 
-def saved(**gpu: Any) -> str:
+def saved(*, count: int = 1, **gpu: Any) -> str:
     first = {"index": 0, "device_id": H100, "enabled": True, **gpu}
-    return json.dumps({"format": layout.FORMAT, "gpus": [first]})
+    return json.dumps({"format": layout.FORMAT, "gpus": [first] * count})
 
 
 def test_what_nvml_says_wins_over_the_tables() -> None:
@@ -349,7 +349,7 @@ def instance(**changes: Any) -> list[dict[str, Any]]:
         (saved(device_id="0x2330"), "gpus.0.device_id: "),
         (saved(enabled="yes"), "gpus.0.enabled: "),
         (saved(colour=1), "gpus.0.colour: Extra inputs are not permitted"),
-        (saved(index=1), "GPU 1: is entry 0: entries must be in PCI order"),
+        (saved(count=2), "GPU 0: is entry 1: entries must be in PCI order"),
         (saved(enabled=False, instances=instance()), "has instances, but MIG is not enabled"),
         (saved(instances=instance(profile="1g.5gb")), "1g.5gb is not a profile of this GPU"),
         (saved(instances=instance(profile="1c.3g.40gb")), "wanted the name of a GPU instance"),

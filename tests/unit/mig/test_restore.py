@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from gpustate_lab.sim import models
 from gpustate_lab.sim.native import Libraries
 
 PROGRAM = ShippedFile("restore", "gpustate.nodeside", "mig_restore.sh")
-Restore = Callable[[str], tuple[int, str]]
+Restore = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +40,13 @@ def restore(node: Simulated, tmp_path: Path) -> Restore:
     (bin_ / "libnvidia-ml.so.1").symlink_to(node.libraries.nvml)
     (tmp_path / "restore").write_bytes(PROGRAM.load())
 
-    def run(text: str) -> tuple[int, str]:
+    def run(text: str, **variables: str) -> tuple[int, str]:
         (tmp_path / "layout").write_text(text)
         environment = {
             "PATH": f"{bin_}:{os.environ['PATH']}",
             "LD_LIBRARY_PATH": str(bin_),
             "GPUSTATE_LAB_ROOT": str(node.root),
+            **variables,
         }
         done = subprocess.run(
             ["sh", tmp_path / "restore", tmp_path / "layout"],
@@ -151,6 +153,21 @@ def test_one_gpu_that_cannot_does_not_keep_the_others(node: Simulated, restore: 
     code, said = restore(text)
     assert (code, counts(node.layout())) == (1, [{}, {"3g.40gb": 2}])
     assert "00000000:1B:00.0: MIG mode on waits" in said or "1B" in said
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_lost_gpu_is_named_at_once_and_the_others_are_divided(
+    node: Simulated, restore: Restore, left_out: bool
+) -> None:
+    node.describe(*[models.models()["H100"]] * 3)
+    text = wanted(node, "all-3g.40gb")
+    node.describe(*[models.models()["H100"]] * 3, faults=frozenset({"gpu-off-bus:1"}))
+    lost = sorted({line.split()[1] for line in text.splitlines() if line.startswith("gpu ")})[1]
+    started = time.monotonic()
+    code, said = restore(text, lost=lost if left_out else "")
+    assert time.monotonic() - started < 20, "the boot waits for it"
+    assert (code, f"GPU {lost} does not tell" in said) == ((0, False) if left_out else (1, True))
+    assert counts(live.layout(live.in_order(node.report()))) == [{"3g.40gb": 2}] * 2, said
 
 
 def test_nothing_is_destroyed(node: Simulated, restore: Restore) -> None:

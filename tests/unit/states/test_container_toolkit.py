@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -357,6 +359,45 @@ def test_it_stays_while_a_file_of_gpustate_names_its_programs() -> None:
     ] * 2
     there = ContainerToolkitInstalled()
     assert conflict(there, {there.name: there}, observed=there.probe(node)) is None
+
+
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+CRI = 'plugins."io.containerd.grpc.v1.cri".containerd'
+#: As ``nvidia-ctk runtime configure --set-as-default`` leaves them.
+DEFAULTS = {
+    "/etc/containerd/config.toml": f"""version = 2
+[{CRI}]
+default_runtime_name = "nvidia"
+[{CRI}.runtimes.nvidia.options]
+BinaryName = "{NVIDIA}"
+""",
+    "/etc/docker/daemon.json": json.dumps(
+        {"default-runtime": "nvidia", "runtimes": {"nvidia": {"args": [], "path": NVIDIA}}}
+    ),
+    "/etc/crio/crio.conf.d/99-nvidia.conf": f"""[crio.runtime]
+default_runtime = "nvidia"
+[crio.runtime.runtimes.nvidia]
+runtime_path = "{NVIDIA}"
+""",
+}
+
+
+@pytest.mark.parametrize("path", DEFAULTS)
+def test_it_stays_while_a_foreign_default_runtime_is_one_of_its_programs(path: str) -> None:
+    def reasons(text: str) -> list[str]:
+        node = Node(installed="1.18.1-1", config=SHIPPED)
+        node.files[path] = text
+        gone = ContainerToolkitInstalled(ensure="absent")
+        found = gone.conflicts({gone.name: gone}, NodeFacts(), gone.probe(node))
+        return [conflict.reason for conflict in found]
+
+    text = DEFAULTS[path]
+    key = re.search(r"default[a-z_-]+", text)
+    assert key is not None
+    assert [r.partition(",")[0] for r in reasons(text)] == [f"{path}: {key[0]} = nvidia"]
+    assert reasons(text.replace(NVIDIA, "/usr/bin/runc")) == []
+    assert reasons(text.replace('"nvidia"', '"runc"', 1)) == []
+    assert reasons("[") == []
 
 
 @pytest.mark.parametrize("config", [None, "# mine\n" + SHIPPED])

@@ -14,6 +14,7 @@ from gpustate.core.file_queries import FileStat, FileTexts
 from gpustate.core.queries import Answer
 from gpustate.errors import PolicyError
 from gpustate.formats.nvml_report import Gpu, MigInstance, NvmlFacts
+from gpustate.formats.quarantine import Entry, Quarantine
 from gpustate.mig import tables
 from gpustate.mig.live import uses_of
 from gpustate.ops import Reboot
@@ -265,11 +266,38 @@ def test_wrong_parameters_are_told_in_a_line(values: dict[str, Any], said: str) 
         build(MigLayoutApplied, values)
 
 
-def test_another_manager_a_silent_nvml_and_a_lost_gpu_are_refusals() -> None:
+LOST = Gpu(index=1, error=15)
+SECOND = PciGpu("0000:02:00.0", "2330", "030200", "nvidia")
+
+
+@pytest.mark.parametrize("until", [0, 2_000_000_000])
+def test_a_lost_gpu_leaves_the_layout_of_the_others_alone(until: int) -> None:
+    state = MigLayoutApplied("all-balanced")
+    record = state.desired(state.probe(node(gpu(), gpu(1), gpu(2)))).saved or ""
+    fake = node(gpu(), gpu(2), LOST, files={"layout": record})
+    fake.node_facts = replace(fake.node_facts, pci=(SECOND,))
+    entry = Entry("", SECOND.address, "lost", until, 0, "me")
+    fake.answers["ExcludedGpusQuery"] = Quarantine((entry,), 1_000_000_000)
+    observed = state.probe(fake)
+    plan = state.plan(observed)
+    assert state.refuse(observed) is None
+    assert set(observed.modes) == {"0", "2"}
+    divide = next(step for step in state.apply(observed, plan) if "apply the MIG" in step.label)
+    saved = state.desired(observed).saved or ""
+    warned = [line for line in plan.warnings if line.startswith("GPU 1 (0000:02:00.0) does not ")]
+    assert bool(warned) is not bool(until)
+    if until:
+        assert "02:00.0" not in saved
+    else:
+        assert sorted(saved.splitlines()) == sorted(record.splitlines())
+        assert "lost=00000000:02:00.0 sh " in divide.script()
+
+
+def test_another_manager_a_silent_nvml_and_gpus_that_are_all_lost_are_refusals() -> None:
     manager = "nvidia-mig-manager.service"
     fake = node(gpu(), units={manager: "inactive"}, enabled=(manager,))
     assert "applies another MIG layout" in str(told(MigLayoutApplied("all-balanced"), fake)[1])
-    lost = node(gpu(), gpu(1, error=15))
+    lost = node(gpu(1, error=15))
     assert "GPU 0000:02:00.0: error 15" in str(told(MigLayoutApplied("all-balanced"), lost)[1])
     silent = node()
     silent.answers["GpuFacts"] = NvmlFacts(error=9, error_text="driver not loaded")
