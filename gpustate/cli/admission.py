@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -57,6 +58,7 @@ def admit(
     blocked: str = "",
     fresh: bool = False,
     stop: Callable[[], bool] = lambda: False,
+    without_plugin: Mapping[str, str] = MappingProxyType({}),
 ) -> Admitted:
     """Report on the Nodes of one cluster what a run says about their GPUs, and lift start-up taints.
 
@@ -68,20 +70,24 @@ def admit(
         blocked: why no Node is admitted.
         fresh: the run has validated every node.
         stop: polled; once true, nothing is waited for.
+        without_plugin: Nodes that get no pod that offers GPUs, and why.
 
     Raises:
         ClusterError: the Nodes cannot be listed.
     """
     from gpustate.reconcile.admission import Admission
     from gpustate.reconcile.nodes import members
-    from gpustate.reconcile.verdicts import of_result
+    from gpustate.reconcile.verdicts import not_offered, of_result
 
     judged = [(one, verdict) for one in results if (verdict := of_result(one, fresh=fresh))]
     with _connected(kubeconfig) as api:
         by_name = {one.name: verdict for one, verdict in judged}
         found = members(api.nodes(), [one for one, _ in judged])
         admission = Admission(api, clock.now(), taint, offers_gpus, blocked, stop=stop)
-        done = admission.report([(one.node, by_name[one.result.name]) for one in found])
+        rows = [(one, by_name[one.result.name]) for one in found]
+        done = admission.report(
+            [(one.node, not_offered(said, without_plugin.get(one.name, ""))) for one, said in rows]
+        )
         done.names = {one.result.name: one.name for one in found}
         return done
 

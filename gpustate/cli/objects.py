@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +22,7 @@ from gpustate.manifests.ownership import NFD_DEFINITION
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import NO_GPUS, REFUSED, SKIPPED, pending, refused
 from gpustate.plan.render import objects_page
+from gpustate.reconcile import placement
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
 from gpustate.reconcile.owners import OF_OPERATOR, find_operator
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gpustate.core.policy import Policy
     from gpustate.manifests.differences import Difference
     from gpustate.manifests.settings import System
+    from gpustate.reconcile.placement import Absence
 
 Json = dict[str, Any]
 Made = TypeVar("Made", bound="Result")
@@ -46,6 +48,7 @@ _FEATURE_DEFINITION = f"customresourcedefinition/{NFD_DEFINITION}"
 _FEATURE_WORKER = "-node-feature-discovery-worker"
 #: Offers the GPUs where there is no device plugin.
 _DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
+_OFFERING = ("daemonset/nvidia-device-plugin-daemonset", _DRA_PLUGIN)
 
 
 #: Options of verbs that remove objects of clusters.
@@ -235,8 +238,10 @@ class Clusters:
                 done = Applied()
                 try:
                     known = (listed or {}).get(kubeconfig)
-                    target = self._target(objects, kubeconfig, nodes, known)
-                    done.changes = [] if idle else plan(objects, *target)
+                    target, known = self._target(objects, kubeconfig, nodes, known)
+                    done.changes = [] if idle else plan(objects, target, known)
+                    absent = placement.absences(done.changes, known or (), target.labels)
+                    (done.unready if drift else done.notes).extend(placement.lines(absent))
                     done.notes += [
                         "no object changes: no node of the cluster can be changed"
                     ] * idle
@@ -252,16 +257,12 @@ class Clusters:
 
     def _deletion_notes(self, changes: Sequence[Change]) -> list[str]:
         """What pods and Nodes lose by objects that are deleted."""
-        # Not above: with the components come all of their libraries, and the help of a verb needs none.
-        from gpustate.manifests.components import device_plugin
-
-        offering = (f"daemonset/{device_plugin.NAME}", _DRA_PLUGIN)
         deleted = [title(one.item) for one in changes if one.action is Action.DELETE]
         kept = [title(one.item) for one in changes if one.action is not Action.DELETE]
         notes = [
             f"{name} is deleted: {NO_GPUS}; running pods keep theirs"
             for name in deleted
-            if name in offering and not any(other in kept for other in offering)
+            if name in _OFFERING and not any(other in kept for other in _OFFERING)
         ]
         if not self.absent and any(name.endswith(_FEATURE_WORKER) for name in deleted):
             notes.append("node feature discovery is deleted; to keep it, add --install-nfd")
@@ -336,7 +337,9 @@ class Clusters:
                         for change in plan(objects, target, listed)
                     ]
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
-                    self._admit(done, kubeconfig, nodes, stop)
+                    absent = placement.absences(done.changes, listed or (), target.labels)
+                    self._admit(done, kubeconfig, nodes, stop, absent=absent)
+                    done.unready += placement.lines(absent)
                 except ClusterError as error:
                     done = Applied(failures=[str(error)], notes=["nothing is written"])
                 except RefusedError as error:
@@ -391,10 +394,12 @@ class Clusters:
         nodes: Sequence[NodeResult],
         stop: Callable[[], bool],
         blocked: str = "",
+        absent: Iterable[Absence] = (),
     ) -> None:
         """Write conditions, and lift start-up taints unless objects were not applied.
 
         Pods that do not run keep no taint: a Node is admitted when it offers GPUs itself.
+        On Nodes without the pod that offers GPUs, the condition says so.
         """
         settings = self.policy.cluster
         dra = settings is not None and settings.dra_driver.enabled
@@ -417,6 +422,11 @@ class Clusters:
                     offers_gpus=settings is not None and settings.device_plugin.enabled,
                     blocked=blocked,
                     stop=stop,
+                    without_plugin={
+                        one.node: one.reason
+                        for one in absent
+                        if any(name in _OFFERING for name in one.daemon_sets)
+                    },
                 )
         except ClusterError as error:
             if str(error) not in done.failures:
@@ -739,10 +749,12 @@ def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = 
     """
     found: list[int] = []
     for data in document.get("clusters", ()):
+        if drift and data.get("unready"):
+            found.append(EXIT_PENDING)
         if drift and 0 < refused(data) == sum(map(_is_compared, data["objects"])):
             found.append(EXIT_PENDING)
         else:
-            found += exit_codes(data)
+            found += exit_codes({**data, "unready": ()} if drift else data)
     if (detailed or drift) and changes(document):
         found.append(EXIT_PENDING)
     return found

@@ -223,6 +223,8 @@ def _drift_sentence(result: api.DriftResult) -> str:
     counts = [f"{len(result.drifted)} of {compared} nodes"]
     counts += [text] if (text := objects.drifted(result.document)) else []
     line = f"Drift: {' and '.join(counts)} differ from the policy"
+    if any(data.get("unready") for data in result.document.get("clusters", ())):
+        line += "; Nodes lack pods of components, as listed above"
     missing = ", ".join(f"{count} {status}" for status, count in uncompared.items())
     return f"{line}; not compared: {missing}." if missing else f"{line}."
 

@@ -28,6 +28,7 @@ class Snapshot:
         events: of the namespace.
         runtime_classes: by name, the labels that each demands of a Node.
         claims: ResourceClaims of all namespaces.
+        daemon_sets: of all namespaces.
         unread: what could not be read, and why.
     """
 
@@ -39,6 +40,7 @@ class Snapshot:
     events: tuple[Json, ...] = ()
     runtime_classes: Mapping[str, Mapping[str, str]] | None = None
     claims: tuple[Json, ...] = ()
+    daemon_sets: tuple[Json, ...] = ()
     unread: tuple[str, ...] = field(default=())
 
 
@@ -50,9 +52,9 @@ def read(api: Api, namespace: str, name: str) -> Snapshot:
     """
     objects, unread = Objects(api), list[str]()
 
-    def optional(kind: Kind) -> list[Json]:
+    def optional(kind: Kind, place: str = namespace) -> list[Json]:
         try:
-            return objects.list(kind, namespace)
+            return objects.list(kind, place)
         except ClusterError as error:
             unread.append(str(error))
             return []
@@ -89,5 +91,6 @@ def read(api: Api, namespace: str, name: str) -> Snapshot:
         tuple(optional(_EVENT)),
         known,
         tuple(claims),
+        tuple(optional(BY_NAME["DaemonSet"], "*")),
         tuple(unread),
     )

@@ -24,13 +24,13 @@ from gpustate.cluster.snapshots import Snapshot
 from gpustate.diagnosis import container_checks
 from gpustate.manifests.settings import STARTUP_TAINT
 from gpustate.reconcile import readiness
+from gpustate.reconcile.placement import RELABEL, device_plugin_obstacle
 from gpustate.reconcile.verdicts import TRUE
 from gpustate.schedulers import foreign
 
 Json = dict[str, Any]
 
 _VENDOR = "nvidia.com/"
-_DEPLOY_PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 _HOLD = "gpustate.io/hold"
 _HEALTHY = "GPUHealthy"
 _ENDED = ("Succeeded", "Failed")
@@ -48,7 +48,6 @@ _QUOTED = re.compile(r'"([^"]+)"')
 _IMAGE = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
 _CREATE = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError")
 _MOST_NAMES = 5
-_RELABEL = "gpustate apply POLICY -i INVENTORY --cluster-objects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +146,13 @@ def _refused(found: Snapshot) -> Iterator[Cause]:
 
 def _no_class(found: Snapshot, name: str, nodes: tuple[str, ...], evidence: str) -> Cause:
     if name == pods.RUNTIME_CLASS:
-        remedy = f"create it: {_RELABEL}"
+        remedy = f"create it: {RELABEL}"
     else:
         there = ", ".join(sorted(found.runtime_classes or ())) or "no RuntimeClass"
         remedy = f"correct runtimeClassName; the cluster has {there}"
         if found.runtime_classes is None:
             remedy = "correct runtimeClassName: kubectl get runtimeclasses"
-        remedy += f"; a class of the policy is created by {_RELABEL}"
+        remedy += f"; a class of the policy is created by {RELABEL}"
     return Cause("runtime-class-missing", nodes, evidence, remedy)
 
 
@@ -212,11 +211,15 @@ def _unscheduled(found: Snapshot, pod: Json, said: str) -> Iterator[Cause]:
     )
     if unknown and not wanted:
         return
-    nodes = [one for one in found.nodes if not wanted or _concerns(one, wanted)]
+    nodes = [
+        one
+        for one in found.nodes
+        if not wanted or _concerns(one, wanted) or (_selects(spec) and not unmet_selector(pod, one))
+    ]
     if wanted and not nodes:
         words = ", ".join(sorted(wanted))
         evidence = f"requests {words}; none of {len(found.nodes)} Nodes has GPUs"
-        yield Cause("no-gpu-node", (), evidence, f"set up Nodes with GPUs: {_RELABEL}")
+        yield Cause("no-gpu-node", (), evidence, f"set up Nodes with GPUs: {RELABEL}")
     by_node = _holders(found.pods)
     rows: list[tuple[str, Cause]] = []
     free: list[str] = []
@@ -255,6 +258,11 @@ def _unknown(found: Snapshot, pod: Json) -> Iterator[Cause]:
             vendor = name.rpartition("/")[0]
             remedy = f"for GPUs of NVIDIA request {pods.GPU}; {name} takes a device plugin of {vendor}, which gpustate does not install"
         yield Cause("unknown-resource", (), evidence, remedy)
+
+
+def _selects(spec: Json) -> bool:
+    """Whether a pod names the Nodes it is for."""
+    return bool(spec.get("nodeSelector") or (spec.get("affinity") or {}).get("nodeAffinity"))
 
 
 def _concerns(node: Json, wanted: Iterable[str]) -> bool:
@@ -492,17 +500,17 @@ def _not_offered(found: Snapshot, node: Json, resource: str) -> Cause:
             evidence,
             f"kubectl logs {at}; then: kubectl delete pod {at}",
         )
-    label = (node["metadata"].get("labels") or {}).get(_DEPLOY_PLUGIN)
-    if label not in (None, "", "true"):
-        evidence = f"{resource} is not offered: the label {_DEPLOY_PLUGIN}={label} keeps the device plugin off"
-        remedy = (
-            f"if that is not intended: kubectl label node {name} --overwrite {_DEPLOY_PLUGIN}=true"
-        )
-        return Cause("device-plugin-off", (name,), evidence, remedy)
     evidence = f"{resource} is not offered: no pod of the device plugin is on the Node"
-    if label is None:
-        evidence += f", and it has no label {_DEPLOY_PLUGIN}"
-    return Cause("device-plugin-missing", (name,), evidence, _RELABEL)
+    templates = [
+        daemon_set["spec"]["template"]
+        for daemon_set in found.daemon_sets
+        if _PLUGIN.search(daemon_set["metadata"]["name"])
+        and not _NOT_PLUGIN.search(daemon_set["metadata"]["name"])
+    ]
+    reason, remedy = device_plugin_obstacle(node, templates)
+    if not reason:
+        return Cause("device-plugin-missing", (name,), evidence, RELABEL)
+    return Cause("device-plugin-off", (name,), f"{evidence}: {reason}", remedy)
 
 
 def _holders(all_pods: Iterable[Json]) -> dict[str, list[Json]]:

@@ -26,7 +26,9 @@ from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
 from gpustate.formats import deviceplugin
 from gpustate.formats.labels import gfd
+from gpustate.manifests.ownership import DEPLOY
 from gpustate.probes import listeners
+from gpustate.reconcile.placement import device_plugin_obstacle
 
 _GPU = "nvidia.com/gpu"
 _CONFIG = "/etc/nvidia-device-plugin/config.yaml"
@@ -43,7 +45,7 @@ def wants_plugin(view: View) -> bool:
         clues.all("plugin_pod")
         or [name for name in clues.registered or {} if name.startswith("nvidia.com/")]
         or [name for name in clues.resources() if clues.quantity("capacity", name)]
-        or clues.labels().get("nvidia.com/gpu.deploy.device-plugin") == "true"
+        or clues.labels().get(f"{DEPLOY}device-plugin", "false") != "false"
     )
 
 
@@ -128,6 +130,15 @@ def _sockets(view: View) -> list[str]:
 
 def _expected(view: View) -> bool:
     return check_plugin(view).outcome == chain.OK
+
+
+def _kept_off(view: View) -> str:
+    if not _expected(view) or _sockets(view) or view.clues.all("plugin_pod"):
+        return ""
+    if view.clues.node is None or f"{DEPLOY}device-plugin" not in view.clues.labels():
+        return ""
+    reason, fix = device_plugin_obstacle(view.clues.node)
+    return f"no pod of the device plugin is here: {reason}; {fix}" if reason else ""
 
 
 def _not_running(view: View) -> str:
@@ -437,6 +448,8 @@ CAUSES = (
          "remove the kubelet from the MIG manager's hooks, which must stop only clients of the GPUs; then: systemctl start kubelet",
          "NVIDIA/mig-parted#368"),
     _own("kubelet-down", _PLUGIN, _kubelet, "fix what the message names; then: systemctl start kubelet"),
+    _own("device-plugin-kept-off", _PLUGIN, _kept_off, "end what the message names, or tolerate it: kubectl describe node NODE",
+         "NVIDIA/gpu-operator#316", "NVIDIA/k8s-device-plugin#1934"),
     _own("device-plugin-not-running", _PLUGIN, _not_running,
          "fix failed checks before this one, then check the plugin's pod: kubectl get pods -A -o wide --field-selector spec.nodeName=NODE",
          "NVIDIA/k8s-device-plugin#414", "NVIDIA/k8s-device-plugin#58"),

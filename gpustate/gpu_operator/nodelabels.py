@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.gpu_operator.documents import Item, plain
+from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import System
 from gpustate.manifests.systems import systems_of
 
@@ -26,7 +27,6 @@ MIG, PLUGIN = "nvidia.com/mig.config", "nvidia.com/device-plugin.config"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 #: The node's workload; read only with ``sandboxWorkloads.enabled``.
 WORKLOAD = "nvidia.com/gpu.workload.config"
-_DEPLOY = "nvidia.com/gpu.deploy."
 #: Values of a ``gpu.deploy`` label with which the Operator deploys the component.
 _DEPLOYED = ("", "true")
 
@@ -113,7 +113,7 @@ def notes(
         for name, value in (
             labels.value.items() if labels and isinstance(labels.value, dict) else ()
         ):
-            off = name.startswith(_DEPLOY) and value.value not in _DEPLOYED
+            off = name.startswith(DEPLOY) and value.value not in _DEPLOYED
             machines = name == WORKLOAD and value.value not in ("", "container")
             if machines and not workloads:
                 yield (

@@ -20,6 +20,8 @@ OWNER: Mapping[str, str] = {
     "app.kubernetes.io/managed-by": "gpustate",
     "gpustate.io/owner": "cluster-objects",
 }
+#: Beginning of the labels of Nodes that turn components on there.
+DEPLOY = "nvidia.com/gpu.deploy."
 #: Node feature discovery, in the label of every object of it, and a custom resource definition that it always has.
 PART_OF, NFD = "app.kubernetes.io/part-of", "node-feature-discovery"
 NFD_DEFINITION = "nodefeatures.nfd.k8s-sigs.io"

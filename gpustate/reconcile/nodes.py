@@ -20,13 +20,13 @@ from gpustate.core.where import parse
 from gpustate.errors import ClusterError, RefusedError
 from gpustate.manifests.build import node_labels
 from gpustate.manifests.components.driver import OWNER_LABEL
+from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import ClusterObjects, System
 from gpustate.manifests.systems import has_gpus, system_of
 
 Json = dict[str, Any]
 
 PRESENT = "nvidia.com/gpu.present"
-DEPLOY = "nvidia.com/gpu.deploy."
 OPERANDS = f"{DEPLOY}operands"
 WORKLOAD = "nvidia.com/gpu.workload.config"
 CONTAINER, PASSTHROUGH, VGPU = "container", "vm-passthrough", "vm-vgpu"

@@ -144,6 +144,13 @@ def of_findings(evidence: Iterable[str]) -> Verdict | None:
     return Verdict(FALSE, reason_of_health(lines[0]), _line("; ".join(lines)))
 
 
+def not_offered(verdict: Verdict, why: str) -> Verdict:
+    """The verdict of a Node on which no pod offers the validated GPUs, for a reason; without one, as it is."""
+    if not why or not verdict.passed:
+        return verdict
+    return Verdict(UNKNOWN, "DevicePluginMissing", _line(f"no pod of the device plugin: {why}"))
+
+
 def after_health(verdict: Verdict | None, condition: Mapping[str, Any] | None) -> Verdict | None:
     """What a look at GPU health changes of a condition; ``None``: nothing.
 

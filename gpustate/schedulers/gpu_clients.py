@@ -18,14 +18,13 @@ from typing import Any
 
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError
-from gpustate.manifests.ownership import applied_labels
+from gpustate.manifests.ownership import DEPLOY, applied_labels
 from gpustate.schedulers.base import NotDrainedError, Say, Stop
 from gpustate.schedulers.mig_state import labels_of
 
 Json = dict[str, Any]
 
 FOR_MIG, FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
-_DEPLOY = "nvidia.com/gpu.deploy."
 #: The programs, by the end of their label.
 _CLIENTS = (
     *("device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm", "client"),
@@ -148,5 +147,5 @@ def write_node(api: Api, node: Json, patch: Json) -> Json:
 
 def _clients(node: Json) -> Mapping[str, str]:
     labels = labels_of(node)
-    keys = (f"{_DEPLOY}{one}" for one in _CLIENTS)
+    keys = (f"{DEPLOY}{one}" for one in _CLIENTS)
     return {key: labels[key] for key in keys if key in labels}

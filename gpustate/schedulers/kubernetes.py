@@ -24,7 +24,7 @@ from gpustate.cluster.objects import missing_rule
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
-from gpustate.manifests.ownership import FIELD_MANAGER
+from gpustate.manifests.ownership import DEPLOY, FIELD_MANAGER
 from gpustate.schedulers import eviction, foreign, node_events
 from gpustate.schedulers.base import (
     HeldElsewhereError,
@@ -82,7 +82,6 @@ _READING = (
     ("list", "maintenance.nvidia.com", "nodemaintenances"),
 )
 #: Labels by which the GPU Operator's tools let pods of NVIDIA's run on a Node.
-_DEPLOY = "nvidia.com/gpu.deploy."
 _CONFLICTS = 5
 _FAILED_S = 30.0
 #: Clocks that differ by more are wrong.
@@ -548,7 +547,7 @@ class Kubernetes:
         paused = [
             key
             for key, value in sorted(labels.items())
-            if key.startswith(_DEPLOY) and str(value).startswith("paused")
+            if key.startswith(DEPLOY) and str(value).startswith("paused")
         ]
         if not paused:
             return "its DaemonSets have not created their pods again"

@@ -885,6 +885,12 @@ CLUSTER = (
              file("etc/nvidia-mig-manager/hooks.yaml", "  apply-start:\n  - systemctl stop kubelet\n")),
     Scenario("kubelet-down", (7,), lambda w: w.unit("kubelet", "activating/auto-restart/enabled", "failed to run Kubelet: swap on"),
              ("swap on",), lambda w: w.unit("kubelet", "inactive/dead/disabled")),
+    Scenario("device-plugin-kept-off", (7,), both(lambda w: w.sockets.pop("nvidia-gpu.sock"), lambda w: setattr(w, "registered", {}),
+             lambda w: kube_labels(w, {"gpu.deploy.device-plugin": "paused-for-driver-upgrade"})),
+             ("device-plugin=paused-for-driver-upgrade", "kubectl label node", "--overwrite"),
+             both(lambda w: w.sockets.pop("nvidia-gpu.sock"), lambda w: setattr(w, "registered", {}), lambda w: (w.node or {})["status"].update(
+                  {key: {"nvidia.com/gpu": "0"} for key in ("capacity", "allocatable")}),
+                  lambda w: kube_labels(w, {"gpu.deploy.device-plugin": "false"}))),
     Scenario("device-plugin-not-running", (31,), both(lambda w: w.sockets.pop("nvidia-gpu.sock"),
              file("var/log/pods/kube-system_nvidia-device-plugin-x_1/ctr/0.log", "F Failed to initialize NVML: not found\n")),
              ("has no socket", "Failed to initialize NVML"),

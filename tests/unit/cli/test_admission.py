@@ -21,6 +21,7 @@ from gpustate.manifests.settings import STARTUP_TAINT
 from gpustate.reconcile.admission import Admitted, Line
 from gpustate.reconcile.applying import Applied
 from gpustate.reconcile.planning import Action, Change
+from gpustate.reconcile.verdicts import Verdict, not_offered
 
 ON = ("-i", "n1,n2")
 
@@ -111,6 +112,16 @@ def admitted(done: Applied, *, absent: bool = False, **settings: Any) -> Applied
     clusters = Clusters(policy, kubeconfigs, {}, absent, force=False)
     clusters._admit(done, HERE, NODES, lambda: False)
     return done
+
+
+def test_a_node_without_the_device_plugins_pod_is_not_healthy() -> None:
+    passed = Verdict("True", "Validated", "driver: 580.65.06 loaded")
+    said = not_offered(passed, "taint gpu=true:NoSchedule is not tolerated")
+    assert (said.status, said.reason) == ("Unknown", "DevicePluginMissing")
+    assert said.message == "no pod of the device plugin: taint gpu=true:NoSchedule is not tolerated"
+    failed = Verdict("False", "XidError", "health: Xid 79")
+    assert not_offered(failed, "a taint") == failed
+    assert not_offered(passed, "") == passed
 
 
 def test_nodes_of_a_cluster_are_admitted_when_its_objects_are_as_wanted(

@@ -119,7 +119,7 @@ def document(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
             *([5], [5], [5]),
         ),
         (document(failures=["unreachable"]), [1], [1], [1]),
-        (document({"action": "update"}, unready=["daemonset/x"]), [3], [3, 2], [3, 2]),
+        (document({"action": "update"}, unready=["daemonset/x"]), [3], [3, 2], [2, 2]),
         ({}, [], [], []),
     ],
 )
@@ -249,6 +249,36 @@ def test_drift_of_objects_alone_is_in_the_last_lines(
     assert done.exit_code == 2
     command = f"gpustate apply {' '.join(words)}"
     assert f"Apply the policy with: {command}" in done.stdout
+
+
+def test_a_node_that_gets_no_pod_is_noted_by_plan_and_drift(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(fleet, "run", probed)
+    cluster = Objects()
+    node = cluster.objects["nodes"]["n1"]
+    node["spec"]["taints"] = [{"key": "gpu", "value": "true", "effect": "NoSchedule"}]
+    gate = Gate(cluster.answer)
+    gate.open()
+    words = ["cp.yaml", "-i", "n1,", "--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    words += ["--cluster-objects", "-o", "json"]
+    try:
+        runs = [CliRunner().invoke(cli, [verb, *words]) for verb in ("plan", "drift")]
+        sentence = CliRunner().invoke(cli, ["drift", *words[:-2]]).stdout.splitlines()[-2]
+    finally:
+        gate.close()
+    assert "; Nodes lack pods of components, as listed above" in sentence
+    notes, unready = (
+        json.loads(run.stdout)["clusters"][0][key]
+        for run, key in zip(runs, ("notes", "unready"), strict=True)
+    )
+    expected = (
+        "taint gpu=true:NoSchedule is not tolerated; remove it, or add to daemonsets.tolerations"
+    )
+    for lines in (notes, unready):
+        assert [line for line in lines if "node/n1: no pod of " in line and expected in line]
+    assert [run.exit_code for run in runs] == [0, 2]
 
 
 @pytest.mark.parametrize(

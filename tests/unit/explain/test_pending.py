@@ -15,6 +15,7 @@ from gpustate.manifests.settings import STARTUP_TAINT
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
+DEPLOYED = {"nvidia.com/gpu.deploy.device-plugin": "true"}
 
 
 def node(
@@ -123,13 +124,14 @@ def causes(found: Explanation) -> list[str]:
          "CrashLoopBackOff"),
         (pod(), node(capacity={}), (plugin(ready=True),), "device-plugin-not-registered", "runs"),
         (pod(), node(capacity={}, labels={"nvidia.com/gpu.deploy.device-plugin": "false"}), (),
-         "device-plugin-off", "device-plugin=false keeps"),
+         "device-plugin-off", "the Node: label nvidia.com/gpu.deploy.device-plugin=false"),
         (pod(), node(allocatable={}, labels={"nvidia.com/gpu.deploy.device-plugin": "false"}), (),
-         "device-plugin-off", "device-plugin=false keeps"),
+         "device-plugin-off", "the Node: label nvidia.com/gpu.deploy.device-plugin=false"),
         (pod(), node(allocatable={}), (plugin(ready=True),), "gpu-unhealthy", "8 of 8 nvidia.com/gpu are unhealthy"),
         (pod(), node(allocatable={"nvidia.com/mig-3g.40gb": 2}), (), "other-resource", "mig-3g.40gb: 2"),
-        (pod(), node(capacity={}), (plugin(ready=True, on="other"),), "device-plugin-missing",
-         "no pod of the device plugin is on the Node, and it has no label"),
+        (pod(), node(capacity={}), (plugin(ready=True, on="other"),), "device-plugin-off",
+         "no pod of the device plugin is on the Node: the Node has no label"),
+        (pod(), node(capacity={}, labels=DEPLOYED), (), "device-plugin-missing", "no pod of the device plugin"),
     ],
 )  # fmt: skip
 def test_a_node_does_not_fit(
@@ -406,3 +408,14 @@ def test_affinity_is_as_the_scheduler_has_it(expression: Json, *, fits: bool) ->
 def test_two_real_nodes_do_not_drown_in_many_virtual_ones() -> None:
     names = [*(f"virtual{n}" for n in range(1, 301)), "gpu1", "gpu2"]
     assert ranges(names) == ["gpu[1-2]", "virtual[1-300]"]
+
+
+def test_a_node_that_the_pod_selects_is_judged_before_it_has_gpus() -> None:
+    fresh = {
+        "metadata": {"name": "fresh1", "labels": {"kubernetes.io/hostname": "fresh1"}},
+        "spec": {"unschedulable": True},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    found = judged(pod(nodeSelector={"kubernetes.io/hostname": "fresh1"}), node(), fresh)
+    by_node = {(row.cause, name) for row in found.causes for name in row.nodes}
+    assert {("cordoned", "fresh1"), ("device-plugin-off", "fresh1")} <= by_node
