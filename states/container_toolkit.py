@@ -45,10 +45,14 @@ from gpustate import (
 )
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
-from gpustate.core.required_programs import ReferringFilesQuery, still_referenced
+from gpustate.core.required_programs import (
+    RUNTIME_FILES,
+    ReferringFilesQuery,
+    foreign_default,
+    still_referenced,
+)
 from gpustate.core.state import without_dependents
 from gpustate.formats import dpkg, toolkit_config
-from gpustate.formats.default_runtime import FILES, foreign_default
 from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.ops.access import make_readable
 from gpustate.ops.library import original_path
@@ -219,7 +223,7 @@ class ContainerToolkitInstalled(State[Observed]):
         kept = bool(node.stats(_KEPT))
         config = None if self.absent else node.stats(CONFIG_PATH).get(CONFIG_PATH)
         referring = node.query(ReferringFilesQuery(_PROGRAMS)) if self.absent else ()
-        runtimes = [node.read_texts(pattern) for pattern in FILES if self.absent]
+        runtimes = [node.read_texts(pattern) for pattern in RUNTIME_FILES if self.absent]
         lacking = "" if self.absent else node.shell(LOW_LEVEL).stdout.strip()
         versions = {name: _version(packages.get(name)) for name in PACKAGES}
         offered = _common(candidates)

@@ -36,7 +36,7 @@ LICENSED = "Licensed"
 _TOKENS = TextFiles("client configuration token", PolicyError, 1)
 
 _LOOK = f"""[ -e {TOKEN_PATH} ] && sha256sum {TOKEN_PATH} | cut -c 1-16 | sed 's/^/token=/'
-[ -z "${{GPUSTATE_IMAGE-}}" ] && command -v nvidia-gridd >/dev/null && timeout -k 2 30 nvidia-smi -q 2>/dev/null | grep -E 'License Status|Virtualization Mode'
+[ -z "${{GPUSTATE_IMAGE-}}" ] && command -v nvidia-gridd >/dev/null && echo program && timeout -k 2 30 nvidia-smi -q 2>/dev/null | grep -E 'License Status|Virtualization Mode'
 :"""
 
 
@@ -51,6 +51,7 @@ class Observed:
     active: bool = False
     enabled: bool = False
     installed: bool = False
+    program: bool = False  # nvidia-gridd is there, with or without its unit
     statuses: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()  # virtualization mode of each GPU
     template_text: str | None = None
@@ -137,6 +138,7 @@ class VgpuLicensed(State[Observed]):
             active=unit is not None and unit.active,
             enabled=unit is not None and unit.enabled,
             installed=unit is not None and unit.load_state == "loaded",
+            program="program" in said.splitlines(),
             statuses=statuses,
             modes=tuple(sorted(set(gridd.modes(said)))),
             template_text=template,
@@ -182,6 +184,11 @@ class VgpuLicensed(State[Observed]):
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or not self._asked or observed.installed:
             return None
+        if observed.program:
+            return (
+                f"nvidia-gridd is installed without {UNIT}, so nothing would start it (NVIDIA's .run installer and "
+                "the -grid package bring the unit): reinstall the vGPU guest driver with it"
+            )
         return (
             "nvidia-gridd is not installed: it comes with NVIDIA's vGPU guest driver (-grid), not with the driver "
             "of the public repositories; install that one, or exclude the node from this state "

@@ -270,7 +270,7 @@ def _planned(
 ) -> tuple[Resolved, list[AnyState]]:
     """The states of one node; none for one that has nothing to go back from, or that could not be asked."""
     states = way.states if way is not None else ()
-    return Resolved(node.going_back(), states), fleet.ordered_back(states, names)
+    return Resolved(node.going_back(), states), fleet.ordered(states, names)
 
 
 def _request(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import ORIGINALS
 from gpustate.core.state import AnyState, Conflict
+from gpustate.errors import ProbeError
+from gpustate.formats.containerd.marks import strip
 
 
 def _not_of_its_own(name: str) -> str:
@@ -74,6 +78,43 @@ END
         return ()
 
 
+#: Files of containerd, docker and CRI-O that may name a default runtime, as shell patterns.
+RUNTIME_FILES = (
+    *("/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml", "/etc/docker/daemon.json"),
+    *("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*.conf"),
+)
+_KEYS = ("default_runtime_name", "default_runtime", "default-runtime")
+
+
+def foreign_default(path: str, text: str, programs: Collection[str]) -> str:
+    """``KEY = NAME`` of a default runtime that runs one of some programs; empty if none is, or gpustate wrote it.
+
+    Args:
+        path: the file; one that is not readable sets nothing.
+        text: of it.
+        programs: parts of their paths.
+    """
+    try:
+        if path.endswith(".json"):
+            return _default(json.loads(text), programs)
+        return _default(tomllib.loads(strip(text, path, pattern="", name="").text or ""), programs)
+    except (ValueError, RecursionError, ProbeError):
+        return ""
+
+
+def _default(table: Any, programs: Collection[str]) -> str:
+    if not isinstance(table, dict):
+        return ""
+    found = table.get("runtimes")
+    runtimes = found if isinstance(found, dict) else {}
+    for key in _KEYS:
+        name = table.get(key)
+        runtime = json.dumps(runtimes.get(name), default=str) if isinstance(name, str) else ""
+        if any(program in runtime for program in programs):
+            return f"{key} = {name}"
+    return next(filter(None, (_default(value, programs) for value in table.values())), "")
+
+
 def still_referenced(
     referring: Mapping[str, str], program: str, policy: Mapping[str, AnyState]
 ) -> Iterator[Conflict]:
@@ -115,9 +156,11 @@ def missing_program(
 
 
 __all__ = [
+    "RUNTIME_FILES",
     "HandlerName",
     "MissingProgramsQuery",
     "ReferringFilesQuery",
+    "foreign_default",
     "missing_program",
     "still_referenced",
 ]

@@ -245,21 +245,18 @@ def controller_runs(pid: int, since: str) -> bool:
 
 
 def ordered(states: Sequence[AnyState], known: Collection[str] = frozenset()) -> list[AnyState]:
-    """States in dependency order; raise ``GraphError`` if there is a dependency cycle."""
+    """First the states that are removed, in reverse, then the others in dependency order.
+
+    Raises:
+        GraphError: there is a dependency cycle.
+    """
     by_name = {state.name: state for state in states}
     graph = build(states, known)
-    if states and all(state.absent for state in states):
-        graph = reverse(graph)
-    return [by_name[name] for name in order(graph)]
-
-
-def ordered_back(
-    states: Sequence[AnyState], known: Collection[str] = frozenset()
-) -> list[AnyState]:
-    """States of a rollback: first those that are removed, in reverse, then the others in dependency order."""
-    gone = [state for state in states if state.absent]
-    rest = [state for state in states if not state.absent]
-    return [*ordered(gone, known), *ordered(rest, known)]
+    backward = order(reverse(graph)) if any(state.absent for state in states) else ()
+    return [
+        *(by_name[name] for name in backward if by_name[name].absent),
+        *(by_name[name] for name in order(graph) if not by_name[name].absent),
+    ]
 
 
 def resolve_all(request: Request) -> list[tuple[Resolved, list[AnyState]]]:
@@ -366,7 +363,7 @@ def run(
             plan,
             node,
             options,
-            lambda states: ordered_back(states, request.known),
+            lambda states: ordered(states, request.known),
             stop,
             tell,
             _session,

@@ -427,7 +427,7 @@ def test_a_rollback_whose_states_have_no_order_is_a_failure_of_its_node_alone(
     def no_order(*_: object) -> None:
         raise GraphError("dependency cycle: a -> b -> a")
 
-    monkeypatch.setattr(fleet, "ordered_back", no_order)
+    monkeypatch.setattr(before, "way_back", no_order)
     result = node.fail()
     assert result.nodes[0].status is NodeStatus.FAILED
     assert "; its rollback failed: dependency cycle: a -> b -> a" in result.nodes[0].reason
@@ -711,11 +711,16 @@ def test_a_state_that_could_not_choose_yet_when_a_run_began_goes_back(
 
 
 def test_what_a_run_added_goes_first_in_reverse_then_the_rest_goes_back() -> None:
+    class Dependent(First):
+        name: ClassVar[str] = "dependent"
+        needs: ClassVar[tuple[str, ...]] = ("second",)
+        after: ClassVar[tuple[str, ...]] = ("first",)
+
     states = [
-        First(), Second(ensure="absent"), Third(ensure="absent"), Versioned(),
+        First(), Second(ensure="absent"), Dependent(ensure="absent"), Versioned(),
     ]  # fmt: skip
-    names = [state.name for state in fleet.ordered_back(states)]
-    assert set(names[:2]) == {"second", "third"}
+    names = [state.name for state in fleet.ordered(states)]
+    assert names[:2] == ["dependent", "second"]
     assert set(names[2:]) == {"first", "versioned"}
 
 

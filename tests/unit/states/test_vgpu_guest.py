@@ -31,7 +31,7 @@ class Guest(FakeNode):
     """A machine whose licence comes when gridd is restarted with a token."""
 
     def __init__(self, **more: Any) -> None:
-        self.mode, self.owner = 0o744, 0
+        self.mode, self.owner, self.program = 0o744, 0, ""
         settings: dict[str, Any] = {
             "units": {UNIT: "active"},
             "files": {CONF_PATH: CONF, TEMPLATE_PATH: TEMPLATE},
@@ -52,7 +52,7 @@ class Guest(FakeNode):
         token = self.files.get(TOKEN_PATH)
         digest = f"token={hashlib.sha256(token.encode()).hexdigest()[:16]}\n" if token else ""
         status = "Licensed (Expiry: 2026-1-1 0:0:0 GMT)" if token == SECRET else "Unlicensed"
-        return f"{digest}{VGPU}        License Status                    : {status}\n"
+        return f"{self.program}{digest}{VGPU}        License Status                    : {status}\n"
 
 
 @pytest.fixture
@@ -126,7 +126,15 @@ def test_nothing_is_done_where_nothing_is_asked() -> None:
 
 def test_a_machine_without_gridd_is_refused(token: str) -> None:
     state = VgpuLicensed(token_file=token)
-    assert "nvidia-gridd" in (state.refuse(state.probe(Guest(units={}))) or "")
+    assert "is not installed: it comes with" in (state.refuse(state.probe(Guest(units={}))) or "")
+
+
+def test_a_gridd_without_its_unit_is_not_called_missing(token: str) -> None:
+    state, node = VgpuLicensed(token_file=token), Guest(units={}, files={CONF_PATH: CONF})
+    node.program = "program\n"
+    assert (state.refuse(state.probe(node)) or "").startswith(
+        "nvidia-gridd is installed without nvidia-gridd.service"
+    )
 
 
 @pytest.mark.parametrize("content", [None, b"\x00\x01", b"\xff\xfe", b"x" * (2 << 20)])
