@@ -163,8 +163,12 @@ def test_options_show_in_params_under_the_names_the_driver_gives_them(
 
 
 def test_a_process_that_holds_a_gpu_keeps_the_module_until_it_ends(
-    node: Any, node_root: FakeRoot, capsys: pytest.CaptureFixture[str]
+    node: Any,
+    node_root: FakeRoot,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(node.kmodtool, "kmod", lambda *_: SimpleNamespace(stdout=""))
     node.boot.main()
     node.modules.insert("nvidia.ko", [])
     other = subprocess.Popen(["sleep", "60"])
@@ -223,6 +227,34 @@ def test_an_install_line_that_fails_is_told_as_modprobe_does(
     node.boot.main()
     with pytest.raises(node.kmodtool.ToolError, match="could not insert 'nouveau'"):
         node.kmodtool.modprobe(["nouveau"])
+
+
+def test_commands_of_modprobes_configuration_can_load_and_unload_modules(
+    node: Any, node_root: FakeRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian: ``install nvidia modprobe -i nvidia-current $CMDLINE_OPTS``; the file's name is not the module's."""
+    command = f"flock -w 5 {node.labnode.RUN}/lock echo $CMDLINE_OPTS $MODPROBE_MODULE"
+    log = node_root.path / "log"
+
+    def kmod(*arguments: str) -> Any:
+        text = f"install {command} >>{log}\n"
+        if arguments[1:] == ("-c",):
+            text = f"remove nvidia {command} >>{log}\n"
+        elif "-i" in arguments:
+            text = "insmod /m/nvidia-proprietary.ko \n"
+        return SimpleNamespace(returncode=0, stdout=text, stderr="")
+
+    monkeypatch.setattr(node.kmodtool, "kmod", kmod)
+    node.boot.main()
+    assert node.kmodtool.modprobe(["nvidia", "x=1"]) == 0
+    assert log.read_text() == "x=1 nvidia\n"
+    for _ in range(2):
+        assert node.kmodtool.modprobe(["-i", "nvidia-proprietary"]) == 0
+    assert list(node.modules.loaded()) == ["nvidia"]
+    assert node.kmodtool.modprobe(["-r", "nvidia"]) == 0
+    assert log.read_text() == "x=1 nvidia\nnvidia\n"
+    assert node.kmodtool.modprobe(["-r", "-i", "nvidia"]) == 0
+    assert node.modules.loaded() == {}
 
 
 def test_no_program_of_a_node_writes_outside_its_root(node: Any, node_root: FakeRoot) -> None:

@@ -75,12 +75,11 @@ def modprobe(arguments: list[str]) -> int:
             names.append(one)
     if not names:
         os.execv(KMOD, ["modprobe", *arguments])
-    with locked():
-        if "r" in flags:
-            return max(_unload(name, flags) for name in names)
-        if "a" in flags:
-            return max(_load(name, [], flags) for name in names)
-        return _load(names[0], names[1:], flags)
+    if "r" in flags:
+        return max(_unload(name, flags) for name in names)
+    if "a" in flags:
+        return max(_load(name, [], flags) for name in names)
+    return _load(names[0], names[1:], flags)
 
 
 def _load(name: str, options: list[str], flags: set[str]) -> int:
@@ -93,26 +92,36 @@ def _load(name: str, options: list[str], flags: set[str]) -> int:
         verb, _, rest = line.strip().partition(" ")
         if verb == "install":
             _announce(line, flags)
-            if "n" not in flags and subprocess.run(["/bin/sh", "-c", rest], check=False).returncode:
-                raise ToolError(f"modprobe: ERROR: ../libkmod/libkmod-module.c:1047 command_do() Error running install command '{rest}' for module {name}: retcode 1\n"
-                              f"modprobe: ERROR: could not insert '{plain(name)}': Invalid argument")  # fmt: skip
+            if "n" not in flags:
+                _command(verb, rest, name, options)
         elif verb == "insmod":
             path, *given = shlex.split(rest)
             _insert(path, given, line, flags)
     return 0
 
 
+def _command(verb: str, command: str, name: str, options: list[str]) -> None:
+    """Run a command of modprobe's configuration, which may run modprobe: without the lock."""
+    environment = {**os.environ, "CMDLINE_OPTS": " ".join(options), "MODPROBE_MODULE": name}
+    code = subprocess.run(["/bin/sh", "-c", command], check=False, env=environment).returncode
+    if code:
+        raise ToolError(f"modprobe: ERROR: ../libkmod/libkmod-module.c:1047 command_do() Error running {verb} command '{command}' for module {name}: retcode {code}\n"
+                        f"modprobe: ERROR: could not {'insert' if verb == 'install' else verb} '{plain(name)}': Invalid argument")  # fmt: skip
+
+
 def _insert(path: str, options: list[str], line: str, flags: set[str]) -> None:
     module = plain(os.path.basename(path).split(".ko")[0])
-    if module in modules.loaded():
-        return
-    _announce(line, flags)
-    if "n" in flags:
-        return
-    try:
-        modules.insert(path, options)
-    except modules.LoadError as error:
-        raise ToolError(f"modprobe: ERROR: could not insert '{module}': {error}") from error
+    with locked():
+        # A file may have another name than its module, as Debian's nvidia-current.ko.
+        if modules.modinfo(path).get("name", [module])[0] in modules.loaded():
+            return
+        _announce(line, flags)
+        if "n" in flags:
+            return
+        try:
+            modules.insert(path, options)
+        except modules.LoadError as error:
+            raise ToolError(f"modprobe: ERROR: could not insert '{module}': {error}") from error
 
 
 def _announce(line: str, flags: set[str]) -> None:
@@ -121,6 +130,18 @@ def _announce(line: str, flags: set[str]) -> None:
 
 
 def _unload(name: str, flags: set[str]) -> int:
+    if not flags & set("iIn"):
+        for line in kmod("modprobe", "-c").stdout.splitlines():
+            verb, _, rest = line.partition(" ")
+            module, _, command = rest.partition(" ")
+            if verb == "remove" and module == plain(name):
+                _command(verb, command, name, [])
+                return 0
+    with locked():
+        return _remove(name, flags)
+
+
+def _remove(name: str, flags: set[str]) -> int:
     module = plain(name)
     if module not in modules.loaded():
         found = kmod("modprobe", "-S", kernel(), "-q", "--show-depends", name)
@@ -129,7 +150,7 @@ def _unload(name: str, flags: set[str]) -> int:
         return 0
     if "H" in flags:
         for user in modules.users(module):
-            _unload(user, flags)
+            _remove(user, flags)
     if modules.use_count(module):
         raise ToolError(f"modprobe: FATAL: Module {module} is in use.")
     depends = modules.loaded()[module]["depends"]
@@ -138,7 +159,7 @@ def _unload(name: str, flags: set[str]) -> int:
         modules.remove(module)
         for other in depends:  # modprobe -r takes what nothing needs any more
             if other in modules.loaded() and not modules.use_count(other):
-                _unload(other, flags)
+                _remove(other, flags)
     return 0
 
 
