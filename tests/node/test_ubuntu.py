@@ -88,8 +88,13 @@ def on(ubuntu: Lab, node: Node, tmp_path: Path) -> UbuntuNode:
 
 
 def test_signed_modules_of_the_archive_are_taken_for_every_kernel(on: UbuntuNode) -> None:
-    on.run("apply", "branch=580, precompiled=True")
-    on.is_whole("580.178.04", signed=True)
+    # Open modules of the kernel's first upload, and those built again for DGX, have no objects and signatures beside them.
+    for version, upload in (("580.173.02", ""), ("580.178.04", "1000")):
+        on.run("apply", f"version='{version}', precompiled=True")
+        on.is_whole(version, signed=True)
+        built = {n: v for n, v in on.installed().items() if n.startswith("linux-")}
+        assert {full.partition("+")[2] for full in built.values()} == {upload}
+        assert {name.partition("-nvidia-")[0] for name in built} == {"linux-modules"}
     assert "changed=0" in on.run("apply", "branch=580, precompiled=True").out
     # The security pocket has a newer kernel; unattended-upgrades must leave the set alone.
     on.said("apt-get -q update; unattended-upgrade --debug")

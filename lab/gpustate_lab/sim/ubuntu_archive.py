@@ -24,9 +24,10 @@ from gpustate_lab.sim.ubuntu_packages import Driver, Release, UbuntuSet
 
 COMPONENTS = ("main", "restricted", "multiverse")
 _OLD_535 = Driver("535.309.01", 12020)
-_LAST_550 = Driver("550.163.01", 12040, modules="1")
-_LAST_590 = Driver("590.48.01", 13010, upload="4", modules="1")
-_OLD_580 = Driver("580.173.02", 13000, modules="1")
+_LAST_550 = Driver("550.163.01", 12040, modules="+1")
+_LAST_590 = Driver("590.48.01", 13010, upload="4", modules="+1")
+_OLD_580 = Driver("580.173.02", 13000, modules="")
+_NEW_580 = Driver("580.178.04", 13000, modules="+1000")
 #: Drivers of each pocket, by the end of its suite.
 DRIVERS: Mapping[str, tuple[Driver, ...]] = {
     "": (_OLD_535, _LAST_550),
@@ -36,7 +37,7 @@ DRIVERS: Mapping[str, tuple[Driver, ...]] = {
     ),
     "-updates": (
         *(_OLD_535, Driver("570.211.01", 12080), _OLD_580),
-        *(Driver("580.178.04", 13000), Driver("580.173.02", 13000, server=False)),
+        *(_NEW_580, Driver("580.173.02", 13000, server=False)),
         Driver("595.84", 13020),
     ),
 }

@@ -146,10 +146,41 @@ def report(package: str) -> dict[str, Any]:
 def test_signed_modules_depend_on_what_the_real_ones_do() -> None:
     row = report(f"linux-modules-nvidia-515-server-{KERNEL}")
     found = one_set("515.86.01-0ubuntu0.22.04.1", "515-server", "jammy")
-    _, modules = found._prebuilt_of("", KERNEL, {})
+    *_, modules = found._prebuilt_of("", KERNEL, {})
     mine = [one.replace(modules.version, row["version"]) for one in modules.depends]
     assert modules.name == row["package"]
     assert sorted(mine) == sorted(row["depends"])
+
+
+@pytest.mark.parametrize(
+    ("machine", "branch", "upload"),
+    [
+        ("noble-550-server-container", "550-server", "+1"),
+        ("noble-570-server-open-signed", "570-server", ""),
+        ("public-11", "580", ""),
+        ("public-13", "580", "+1000"),
+        ("public-28", "550", "+1"),
+        ("public-29", "580", "+1"),
+    ],
+)
+def test_signed_modules_of_one_kernel_are_the_packages_that_a_machine_has(
+    machine: str, branch: str, upload: str
+) -> None:
+    path = Path(__file__).parents[3] / f"data/driver-sets/deb/{machine}.txt"
+    rows = [line.split()[1:3] for line in path.read_text().splitlines() if " linux-" in line]
+    named = r"linux-(modules|objects|signatures)-nvidia-(.*-)?(\d+\.\d+\.\d+-\d+-[a-z]+)"
+    installed = {name: version for name, version in rows if re.fullmatch(named, name)}
+    (kernel,) = {match[3] for name in installed if (match := re.fullmatch(named, name))}
+    driver = Driver(f"{branch[:3]}.1", 13000, branch.endswith("-server"), modules=upload)
+    found = ubuntu_packages.archive_set(RELEASES["noble"], driver, cast(Builder, Nothing()))
+    kind = "-open" if any("-open-" in name for name in installed) else ""
+    *parts, modules = found._prebuilt_of(kind, kernel, {})
+    signatures = {need.split()[0] for need in modules.depends if "signatures" in need}
+    assert {*(part.name for part in parts), modules.name, *signatures} == set(installed)
+    assert {
+        version.endswith(upload) and ("+" in version) == bool(upload)
+        for version in installed.values()
+    } == {True}
 
 
 def test_signed_modules_for_kernels_of_clouds_have_the_kernels_name() -> None:
@@ -168,7 +199,7 @@ def test_packages_that_follow_a_kernel_stand_in_for_dkms() -> None:
     assert proprietary.name == row["package"]
     assert list(proprietary.relations["Provides"]) == row["provides"]
     folder = report("linux-modules-nvidia-595-open-generic")["folder"]
-    _, modules = found._prebuilt_of("-open", KERNEL, {"nvidia": Path("x")})
+    (modules,) = found._prebuilt_of("-open", KERNEL, {"nvidia": Path("x")})
     assert free.depends[0].startswith(modules.name)
     assert list(modules.files) == [f"usr/lib/modules/{KERNEL}/{folder}/nvidia.ko"]
 
