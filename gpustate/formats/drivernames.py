@@ -23,7 +23,7 @@ libxnvctrl0 nvidia-alternative nvidia-cuda-mps nvidia-detect nvidia-driver nvidi
 nvidia-driver-cuda nvidia-driver-full nvidia-driver-libs nvidia-egl-common nvidia-egl-icd nvidia-fabricmanager
 nvidia-fabricmanager-dev nvidia-imex nvidia-kernel-dkms nvidia-kernel-open-dkms nvidia-kernel-source
 nvidia-kernel-support nvidia-legacy-check nvidia-libopencl1 nvidia-modprobe nvidia-open
-nvidia-open-kernel-dkms nvidia-open-kernel-source nvidia-opencl-common nvidia-opencl-icd nvidia-persistenced
+nvidia-open-kernel-dkms nvidia-open-kernel-source nvidia-open-kernel-support nvidia-opencl-common nvidia-opencl-icd nvidia-persistenced
 nvidia-powerd nvidia-settings nvidia-smi nvidia-suspend-common nvidia-vdpau-driver nvidia-vulkan-common
 nvidia-vulkan-icd nvidia-xconfig nvlsm xserver-xorg-video-nvidia
 """

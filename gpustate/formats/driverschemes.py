@@ -162,7 +162,11 @@ SCHEMES = (
         ("nvidia-smi", "libcuda1", "libnvidia-ml1"),
         "nvidia-driver",
         "nvidia-driver",
-        ("nvidia-persistenced", "nvidia-modprobe", "libnvidia-ptxjitcompiler1", "nvidia-cuda-mps"),
+        (
+            *("nvidia-persistenced", "nvidia-modprobe", "libnvidia-ptxjitcompiler1"),
+            # Its alternatives load modules of the type; those of proprietary ones have precedence.
+            *("nvidia-cuda-mps", "nvidia{o}-kernel-support"),
+        ),
         tools_apart=True,
     ),
     Scheme(

@@ -1,105 +1,136 @@
-"""Debian's own archive, with the package lists and signatures that its mirrors have today: plan and simulated installation.
+"""Debian's own archive, with its real packages as its mirrors have them today, in README's policy.
 
-Nodes have no way out, so this machine's apt fetches the lists. Modules of these drivers cannot be built for the lab's kernels:
-nothing is installed.
+Real: control fields, maintainer scripts, alternatives, init scripts, units, ``dkms.conf`` and all other files of Debian's
+packages. Replaced: module sources, libraries and programs that need a GPU (:mod:`gpustate_lab.debian_archive`).
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commands import gpustate
-from labnodes import LabFactory, without_repositories
+import yaml
+from commands import Ran, gpustate
+from labnodes import LabFactory, etc_files, without_repositories
 
+from gpustate.errors import LabError
+from gpustate_lab import debian_archive
+from gpustate_lab.api import Lab
+from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
-KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-SUITES = {"debian12": "bookworm", "debian13": "trixie"}
-COMPONENTS = "main contrib non-free non-free-firmware"
-POLICY = """
+TOOLS = ("nvidia-persistenced", "nvidia-modprobe")
+PLAN_ONLY = """
 states:
   driver: {module_type: proprietary}
   persistenced: {}
 """
 
 
-@pytest.fixture(scope="module")
-def lists(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Today's lists of a release, read with apt."""
-    folder = tmp_path_factory.mktemp("apt")
-    for name in (
-        "etc/preferences.d",
-        "etc/sources.list.d",
-        "state/lists/partial",
-        "cache/archives/partial",
-    ):
-        (folder / name).mkdir(parents=True)
-    (folder / "etc/sources.list").write_text(sources(image))
-    (folder / "status").write_text("")
-    (folder / "apt.conf").write_text(
-        f'Dir::Etc "{folder}/etc"; Dir::State "{folder}/state"; Dir::Cache "{folder}/cache";\n'
-        f'Dir::State::status "{folder}/status"; APT::Sandbox::User "root";\n'
-        'APT::Architecture "amd64"; APT::Architectures { "amd64"; };\n'
-        'Acquire::Languages "none"; APT::Update::Error-Mode "any";\n'
-    )
-    done = subprocess.run(
-        ["apt-get", "update", "-q"],
-        env={**os.environ, "APT_CONFIG": str(folder / "apt.conf")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.skip(f"Debian's archive cannot be read from here: {done.stderr.strip()[-300:]}")
-    return folder / "state/lists"
+def archive_node(make: LabFactory, image: str) -> tuple[Lab, Node]:
+    """A node with Debian's archive in apt's sources; Debian's archive has no Fabric Manager."""
+    lab = make(LabSpec(nodes=1, images=(image,), gpus=("2xL40S",)))
+    (node,) = lab.nodes
+    try:
+        debian_archive.publish(image, node.root / "var/lib/dpkg/status")
+    except LabError as error:
+        if "apt-get -q update" not in str(error):
+            raise
+        pytest.skip(f"Debian's archive cannot be read from here: {error}")
+    data = yaml.safe_load(lab.inventory.read_text())
+    base: str = data["all"]["children"]["gpu"]["vars"]["gpustate_lab_repository"]
+    for path, text in debian_archive.sources(image, base).items():
+        (node.root / path.lstrip("/")).write_text(text)
+    node.run("apt-get -q update", timeout_s=120)
+    return lab, node
 
 
-def sources(image: str) -> str:
-    suite = SUITES[image]
-    return "".join(
-        f"deb [signed-by={KEYRING}] http://deb.debian.org/{path} {COMPONENTS}\n"
-        for path in (f"debian {suite}", f"debian-security {suite}-security")
-    )
+def from_archive(lab: Lab, folder: Path) -> Path:
+    """The lab's inventory with the driver of the distribution."""
+    data = yaml.safe_load(lab.inventory.read_text())
+    for group in data["all"]["children"].values():
+        if settings := group.get("vars", {}).get("gpustate"):
+            settings["driver-repository"] = {"origin": "distribution"}
+    path = folder / "archive.yml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def packages(node: Node) -> list[str]:
+    """Every package, held ones marked; headers of kernels stay, for other modules may need them."""
+    lines = node.run("dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n'").stdout
+    return [line for line in lines.splitlines() if " linux-headers-" not in line]
+
+
+def changes(row: dict[str, Any], state: str, field: str) -> Any:
+    (found,) = (one for one in row["states"] if one["state"] == state)
+    (change,) = (one for one in found["changes"] if one["field"] == field)
+    return change["after"]
 
 
 @pytest.mark.by_turns
-@pytest.mark.parametrize("image", list(SUITES), scope="module")
-def test_a_plan_takes_what_debians_archive_has(
-    lab_factory: LabFactory, image: str, lists: Path, tmp_path: Path
+@pytest.mark.parametrize("image", list(debian_archive.SUITES))
+def test_readmes_policy_with_debians_own_packages(
+    lab_factory: LabFactory, image: str, tmp_path: Path
 ) -> None:
-    # Debian's archive has no Fabric Manager.
-    lab = lab_factory(LabSpec(nodes=1, images=(image,), gpus=("1xL40S",)))
-    (node,) = lab.nodes
-    (node.root / "etc/apt/sources.list").write_text(sources(image))
-    for file in lists.iterdir():
-        if file.is_file():
-            shutil.copy(file, node.root / "var/lib/apt/lists" / file.name)
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
-    inventory = without_repositories(lab, tmp_path)
-    words = ("plan", policy, "-i", inventory, "-l", node.name, "-o", "json")
-    (row,) = gpustate(*words, code=0).document["nodes"]
-    states = {state["state"]: state for state in row["states"]}
-    (change,) = [one for one in states["driver"]["changes"] if one["field"] == "packages"]
-    packages: dict[str, str] = change["after"]
-    version = node.run(
-        "apt-cache show nvidia-smi | sed -n 's/^Version: //p' | head -n 1"
-    ).stdout.strip()
-    assert {n: v for n, v in packages.items() if n not in ("nvidia-persistenced", "nvidia-modprobe")} == dict.fromkeys(
-        ("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-cuda-mps", "nvidia-kernel-dkms", "nvidia-smi"),
-        version,
-    )  # fmt: skip
-    for name in ("nvidia-persistenced", "nvidia-modprobe"):
-        candidate = node.run(
-            f"apt-cache policy {name} | sed -n 's/ *Candidate: //p'"
-        ).stdout.strip()
-        assert packages[name] == candidate
-    wanted = " ".join(f"{name}={full}" for name, full in packages.items())
-    simulated = node.run(f"apt-get install -s --no-install-recommends {wanted}").stdout
-    assert f"Inst nvidia-persistenced ({packages['nvidia-persistenced']} " in simulated
-    assert "Remv" not in simulated
+    lab, node = archive_node(lab_factory, image)
+    archive, policy = from_archive(lab, tmp_path), tmp_path / "policy.yaml"
+    version = node.run("apt-cache show nvidia-smi | sed -n 's/^Version: //p' | head -n 1").stdout
+    version, branch = version.strip(), version[:3]
+    before = etc_files(node), packages(node)
+
+    policy.write_text(PLAN_ONLY)
+    plain = without_repositories(lab, tmp_path)
+    row = gpustate("plan", policy, "-i", plain, "-o", "json", code=0).node(node.name)
+    planned: dict[str, str] = changes(row, "driver", "packages")
+    libraries = ("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1")
+    programs = ("nvidia-cuda-mps", "nvidia-kernel-dkms", "nvidia-kernel-support", "nvidia-smi")
+    assert {n: v for n, v in planned.items() if n not in TOOLS} == dict.fromkeys(
+        (*libraries, *programs), version
+    )
+
+    def candidate(name: str) -> str:
+        command = f"apt-cache policy {name} | sed -n 's/ *Candidate: //p'"
+        return node.run(command).stdout.strip()
+
+    assert {name: planned[name] for name in TOOLS} == {name: candidate(name) for name in TOOLS}
+
+    def run(verb: str, driver: str, *words: str, inventory: Path = archive) -> Ran:
+        policy.write_text(f"preset: kubernetes-node\ndriver: {{{driver}}}\n")
+        return gpustate(verb, policy, "-i", inventory, *words, code=0, timeout=600)
+
+    def applied(driver: str, inventory: Path = archive) -> str:
+        """Apply twice, and return what is loaded: version and licence."""
+        run("apply", driver, "--yes", inventory=inventory)
+        again = run("apply", driver, "--yes", inventory=inventory)
+        assert again.summary["changed"] == "0", again.out
+        run("validate", driver, inventory=inventory)
+        assert node.run("dpkg --audit").stdout == ""
+        return node.run("head -n 1 /proc/driver/nvidia/version").stdout
+
+    upstream = version.partition("-")[0]
+    # Those of Debian 12 are older than its security updates, and the whole set is taken in their version.
+    opened = candidate("nvidia-open-kernel-dkms").partition("-")[0]
+    assert f"driver {opened} with open kernel modules" in run("plan", "module_type: open").out
+    assert f"will install driver {upstream} with" in run("plan", f"branch: {branch}").out
+    assert f" x86_64 Kernel Module  {upstream} " in applied(f"branch: {branch}")
+    of_archive = set(packages(node))
+    if opened == upstream:
+        kind = f"branch: {branch}, module_type: open"
+        assert f" Open Kernel Module for x86_64  {upstream} " in applied(kind)
+        assert (
+            "nvidia-current-open"
+            in node.run("modinfo -k $(uname -r) -n nvidia-current-open").stdout
+        )
+    assert " 580.178.04 " in applied("branch: 580", lab.inventory)
+    kind = f"branch: {branch}, module_type: proprietary"
+    assert f" x86_64 Kernel Module  {upstream} " in applied(kind)
+    assert of_archive <= set(packages(node))
+
+    run("remove", kind, "--yes")
+    node.run("DEBIAN_FRONTEND=noninteractive apt-get -q -y autoremove --purge", timeout_s=120)
+    # The path of a file in NVIDIA's simulated package; dpkg leaves it where Debian's link leads nowhere.
+    made_up = "./modprobe.d/nvidia-blacklists-nouveau.conf.dpkg-new"
+    files = [line for line in etc_files(node) if made_up not in line]
+    assert (files, packages(node)) == before

@@ -18,6 +18,7 @@ from gpustate_lab.sim.driver_packages import DriverSet, Naming
 from gpustate_lab.sim.native import Builder
 
 OPEN_DKMS = "nvidia-open-kernel-dkms"
+OPEN_SUPPORT = "nvidia-open-kernel-support"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +73,8 @@ def packages(suite: str, builder: Builder) -> list[Package]:
     for package in opened.packages():
         if package.name == OPEN_DKMS:
             # As in Debian it depends on its own source package, not on the libraries, which allows mixed versions.
-            found.append(replace(package, depends=("dkms", "nvidia-kernel-support")))
+            found.append(replace(package, depends=("dkms", OPEN_SUPPORT)))
+        if package.name == "nvidia-kernel-support":
+            support = replace(package, name=OPEN_SUPPORT, depends=("nvidia-modprobe",), files={})
+            found.append(support)
     return found
