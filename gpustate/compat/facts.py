@@ -20,6 +20,7 @@ from typing import Literal, cast
 
 from gpustate.compat.versions import Version, parse
 from gpustate.errors import UsageError
+from gpustate.formats import gpu_models
 from gpustate.formats.words import quote, suggest
 
 Value = Version | frozenset[str] | bool | int | None
@@ -31,14 +32,14 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     for name, models in {
         "kepler": "K40 K80",
         "maxwell": "M10 M40 M60 GTX980 GTX980TI",
-        "pascal": "P4 P40 P100 GTX1060 GTX1070 GTX1080 GTX1080TI TITANXP",
+        "pascal": "P4 P40 P100 P2000 P4000 P5000 P6000 GP100 GTX1050 GTX1050TI GTX1060 GTX1070 GTX1080 GTX1080TI TITANXP",
         "volta": "V100 TITANV",
         "turing": "T4 T400 T600 T1000 RTX4000 RTX5000 RTX6000 RTX8000 GTX1650 GTX1660 GTX1660TI "
         "RTX2060 RTX2070 RTX2080 RTX2080TI TITANRTX",
-        "ampere": "A2 A10 A10G A16 A30 A30X A40 A100 A100X A800 A4000 A4500 A5000 A5500 A6000 "
+        "ampere": "A2 A10 A10G A16 A30 A30X A40 A100 A100X A800 A2000 A4000 A4500 A5000 A5500 A6000 "
         "RTX3050 RTX3060 RTX3060TI RTX3070 RTX3070TI RTX3080 RTX3080TI RTX3090 "
         "RTX3090TI",
-        "ada": "L2 L4 L20 L40 L40S L40G RTX6000ADA RTX4060 RTX4060TI RTX4070 RTX4070TI "
+        "ada": "L2 L4 L20 L40 L40S L40G RTX2000ADA RTX4000ADA RTX4500ADA RTX5000ADA RTX6000ADA RTX4060 RTX4060TI RTX4070 RTX4070TI "
         "RTX4080 RTX4090 RTX4090D",
         "hopper": "H20 H100 H200 H800 GH200",
         "blackwell": "B200 B300 GB10 GB200 GB300 RTXPRO4500 RTXPRO5000 RTXPRO6000 RTXPRO6000D "
@@ -56,7 +57,7 @@ _DIVISIBLE = (
 _MIG = frozenset(_DIVISIBLE.split())
 _OTHER_NAMES = {
     **{"GRACEHOPPER": "GH200", "DGXSPARK": "GB10"},
-    **{"RTXA6000": "A6000", "RTX6000D": "RTXPRO6000D"},
+    **{"RTX6000D": "RTXPRO6000D"},
 }
 #: Feature gates of the DRA driver that concern ComputeDomains and are on by default: its pkg/featuregates.
 _DEFAULT_GATES = frozenset(("IMEXDaemonsWithDNSNames", "ComputeDomainCliques"))
@@ -272,12 +273,13 @@ def _word(fact: Fact, item: str) -> str:
 
 
 def _model(fact: Fact, item: str) -> str:
-    bare = re.sub(r"^[0-9]{1,3} *[xX*] *", "", item).upper()
-    bare = re.sub(r"[ _-]|NVIDIA|TESLA|QUADRO|GEFORCE", "", bare)
-    bare = bare if bare in _ARCHITECTURE else bare.removesuffix("SUPER")
+    bare = gpu_models.plain(re.sub(r"^[0-9]{1,3} *[xX*] *", "", item), _ARCHITECTURE)
     bare = _OTHER_NAMES.get(bare, bare)
     if bare not in _ARCHITECTURE:
-        fix = suggest(bare, _ARCHITECTURE, "set arch instead of gpu", 2, 0.5)
+        # Other letters are another architecture: P4000 is no A4000.
+        series = re.match(r"[A-Z]*", bare)
+        near = [name for name in _ARCHITECTURE if series and re.match(rf"{series[0]}[0-9]", name)]
+        fix = suggest(bare, near, "set arch instead of gpu", 2, 0.5)
         raise _wrong(fact, item, "a GPU model such as H100", fix)
     return bare
 

@@ -15,6 +15,11 @@ from gpustate.formats.numbers import whole
 from gpustate.ops.daemon_seen import PATIENCE_S, starting
 
 _COMPILER = re.compile(r"\b(gcc-\d+)\b")
+#: What the driver logs after it has logged why.
+_CONSEQUENCE = re.compile(
+    r"rm_init_adapter failed|RmInitAdapter failed|probe (of .*|routine) failed|None of the NVIDIA devices"
+    r"|No NVIDIA GPU found|Unregistered|may need to be reset\)|Cannot initialize GSP firmware"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +108,10 @@ class Clues:
         return self.units.get(f"{name}.service", Unit(name))
 
     def kernel_message(self, *words: str) -> str:
-        """The last line of dmesg with one of some words; empty if there is none."""
+        """The last line of dmesg with one of some words, if possible one with a reason; empty if there is none."""
         lines = [line for line in self.all("dmesg") if any(word in line for word in words)]
-        return lines[-1].strip() if lines else ""
+        telling = [line for line in lines if not _CONSEQUENCE.search(line)]
+        return (telling or lines)[-1].strip() if lines else ""
 
     @property
     def kernel_compiler(self) -> str:

@@ -9,6 +9,8 @@ Sources:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpustate.core.facts import PciGpu
 from gpustate.diagnosis import remedies as remedies
 from gpustate.diagnosis.chain_data import PASSTHROUGH
@@ -99,9 +101,8 @@ def _gsp(view: View) -> str:
 
 
 def _unsupported(view: View) -> str:
-    return view.clues.kernel_message(
-        "is not supported by the NVIDIA", "not supported by open nvidia.ko"
-    )
+    words = ("is not supported by the NVIDIA", "not supported by open nvidia.ko", "legacy drivers")
+    return view.clues.kernel_message(*words)
 
 
 def _not_enrolled(view: View) -> str:
@@ -269,6 +270,21 @@ def _open_run(view: View) -> str:
     return f"gpustate run {runs[-1]} on this node is unfinished: it is still running, or was interrupted"
 
 
+def _logged(*words: str) -> Callable[[View], str]:
+    """A check that failed, and why by the kernel's log."""
+
+    def detect(view: View) -> str:
+        message = view.clues.kernel_message(*words)
+        known = (
+            not message
+            or view.check is None
+            or (view.check.name == _DRIVER and view.observed.loaded)
+        )
+        return "" if known else f"{view.broken}; dmesg: {message}"
+
+    return detect
+
+
 def _unloaded(view: View) -> str:
     if not view.observed.on_disk or view.observed.loaded:
         return ""
@@ -306,6 +322,17 @@ _WITH_MODULE = (
     *("nvidia-driver", "nvidia-kernel-", "nvidia-open", "nvidia-dkms-", "cuda-drivers"),
     *("linux-modules-nvidia-", "kmod-nvidia"),
 )
+#: Lines of the kernel's log: cause, words, fix, threads, state.
+_REASONS = (
+    ("gsp-firmware-missing", ("gsp_ga10x.bin failed with", "gsp_tu10x.bin failed with", "gsp_log.bin failed with"),
+     remedies.by_apply("install the driver's firmware anew", "driver"), ("NVIDIA/open-gpu-kernel-modules#943",), "driver"),
+    ("gpu-needs-power-cycle", ("unexpected WPR2 already up",),
+     "drain the node and switch its power off and on (a warm reboot may not do): systemctl poweroff; replace the GPU if it happens again",
+     ("NVIDIA/open-gpu-kernel-modules#1230",), ""),
+    ("gpu-without-memory-window", ("is 0M @ 0x0", "region assigned to your NVIDIA device is invalid"),
+     "enable Above 4G Decoding in the firmware's settings; in a VM, enlarge its 64-bit MMIO window; then: systemctl reboot",
+     ("canonical/lxd#14381",), ""),
+)  # fmt: skip
 CAUSES = (
     Cause("gpus-held-for-virtual-machines", "pci", _held,
           "remove vfio-pci.ids from the kernel command line, then: systemctl reboot; or leave this node to its VMs, with --exclude"),
@@ -334,6 +361,8 @@ CAUSES = (
     Cause("gsp-off-with-open-modules", _DRIVER, _gsp,
           f"remove NVreg_EnableGpuFirmware=0, or install the proprietary modules: {remedies.APPLY} --set driver.module_type=proprietary",
           ("NVIDIA/open-gpu-kernel-modules#820",)),
+    *(Cause(name, link, _logged(*words), fix, threads, state)
+      for link in (_DRIVER, "libraries") for name, words, fix, threads, state in _REASONS),
     Cause("gpu-not-supported-by-branch", _DRIVER, _unsupported,
           "install a branch that supports this GPU; check one: gpustate matrix check --set driver=580 gpu=MODEL"),
     Cause("library-of-no-package-in-the-way", _DRIVER, lambda v: "" if _upgraded(v) else _beside(v), shadowing_libraries.REMEDY),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 #: Lower-case device ids by model.
 MODELS: Mapping[str, tuple[str, ...]] = {
@@ -97,6 +97,26 @@ _ITEM = re.compile(
 )
 
 
+#: What a product's name says beside its model: vendor, brand, form factor, memory.
+_ASIDE = re.compile(
+    r"NVIDIA|TESLA|QUADRO|GEFORCE|BLACKWELL|GENERATION|SERVER|WORKSTATION|EDITION|ACTIVE|MAX|Q|SFF|3E|"
+    r"NVL|PCIE|SXM[2-6]?|[0-9]+GB|HBM[0-9A-Z]*"
+)
+
+
+def plain(text: str, known: Collection[str]) -> str:
+    """The model in a name as NVML has it: ``A100`` for ``NVIDIA A100-SXM4-80GB``, ``RTX6000ADA``; it need not be known.
+
+    Args:
+        text: a product or model.
+        known: models; the suffix SUPER is dropped where none has it.
+    """
+    words = re.split(r"[ _-]+", text.strip().upper())
+    model = "".join(word for word in words if not _ASIDE.fullmatch(word))
+    model = re.sub(r"^RTX(?=A[0-9])|^(NVIDIA|TESLA|QUADRO|GEFORCE)", "", model)
+    return model if model in known else model.removesuffix("SUPER")
+
+
 def parse_count(text: str | int) -> dict[str, int]:
     """Read ``8``, ``8xH100`` or ``4xA100,4xL40S`` into counts by model; ``""`` is any model.
 
@@ -119,8 +139,7 @@ def parse_count(text: str | int) -> dict[str, int]:
         if match["any"]:
             counts[""] += int(match["any"])
             continue
-        model = re.sub(r"[ -]|NVIDIA|GEFORCE", "", match["model"].upper())
-        model = model if model in MODELS else model.removesuffix("SUPER")
+        model = plain(match["model"], MODELS)
         if model not in MODELS:
             near = ", ".join(difflib.get_close_matches(model, MODELS, 3, 0.4)) or "H100, A100, L40S"
             raise ValueError(

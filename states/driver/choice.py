@@ -158,21 +158,27 @@ def choose(
                 moves=moves,
             )
             return _as_locked(target, wanted.locked, observed, available)
+        drives = module_type(observed.gpus, driverset.branch_of(version), kind)[0] == kind
+        others = [
+            one for one in every if driverset.branch_of(one[1]) != driverset.branch_of(version)
+        ]
+        verb = "preferred" if drives and wanted.module_type == "auto" else "needed"
         problem = (
             problem
             or why
-            or f"driver {version} is available with {kind} modules only, but {fitting} modules "
-            f"are needed; set {_with_modules(fitting, every)}"
+            or f"driver {version} is available with {kind} modules only, but {fitting} modules are {verb}; "
+            f"set {_with_modules(fitting, others, kind if drives else '', wanted)}"
         )
     return None, problem or _nothing(wanted, observed, available)
 
 
-def _with_modules(kind: str | None, choices: list[_Choice]) -> str:
-    """What to set in a policy for modules of a kind."""
+def _with_modules(kind: str | None, choices: list[_Choice], offered: str, wanted: Wanted) -> str:
+    """What to set in a policy for modules of a kind, or of the kind that is offered."""
     version = next((one[1] for one in choices if one[2] == kind), None)
-    other = "" if kind == driverset.OPEN else "module_type: open"
     newest = f"branch: {driverset.branch_of(version)}" if version else ""
-    return " or ".join(filter(None, (newest, other))) or "another branch"
+    other = f"module_type: {offered}" if offered else ""
+    built = "precompiled: false" if wanted.precompiled else ""
+    return " or ".join(filter(None, (newest, other, built))) or "another branch"
 
 
 def _choices(

@@ -371,7 +371,16 @@ DRIVER = (
              both(file("usr/lib/modprobe.d/zz-mine.conf", "install nvidia-uvm /bin/false\n"), file(MINE, "# nothing\n"))),
     Scenario("uvm-blacklisted", (16,), both(file(MINE, "blacklist nvidia_uvm\n"), lambda w: w.majors.pop("nvidia-uvm")),
              ("nvidia-uvm is not loaded", f"/{MINE}:1"), file(MINE, "blacklist nvidia_uvm\n")),
-    Scenario("module-not-loaded", (16,), World.without_driver, ("but not loaded",)),
+    Scenario("module-not-loaded", (16,), both(World.without_driver, programs(dmesg="[  9.1] NVRM: GPU0 reason\n"
+             "[  9.2] NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2168)\n[  9.3] NVRM: rm_init_adapter failed, device minor number 0\n")),
+             ("but not loaded", "GPU0 reason")),
+    *(Scenario(cause, (), both(World.without_driver, programs(dmesg=f"{line}\n[  9.3] NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62)\n"
+               "[  9.4] nvidia: probe of 0000:1b:00.0 failed with error -1\n")), (line.partition("] ")[2],),
+               programs(dmesg="[  9.1] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64\n"))
+      for cause, line in (
+          ("gpu-needs-power-cycle", "[  9.1] NVRM: GPU6 _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP"),
+          ("gsp-firmware-missing", "[  9.1] nvidia 0000:1b:00.0: Direct firmware load for nvidia/580.65.06/gsp_ga10x.bin failed with error -2"),
+          ("gpu-without-memory-window", "[  9.1] NVRM: BAR1 is 0M @ 0x0 (PCI:0000:1b:00.0)"))),
     Scenario("module-missing", (16,), World.without_module, (f"no nvidia module for kernel {KERNEL}",)),
 )  # fmt: skip
 

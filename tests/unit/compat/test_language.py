@@ -76,9 +76,32 @@ def test_facts_have_aliases_and_forms_that_people_write() -> None:
     assert compat.facts({"toolkit": "none"})["toolkit"] is None
 
 
+#: Names of nvidia-smi, by the model of the matrix.
+PRODUCTS = {
+    "H100": ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL"),
+    "A100": ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "8xA100"),
+    "V100": ("Tesla V100-SXM2-32GB",),
+    "GH200": ("NVIDIA GH200 480GB",),
+    "RTX6000ADA": ("NVIDIA RTX 6000 Ada Generation",),
+    "A5000": ("NVIDIA RTX A5000", "RTXA5000"),
+    "P4000": ("Quadro P4000",),
+    "GTX1050TI": ("NVIDIA GeForce GTX 1050 Ti",),
+    "RTXPRO6000": ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",),
+}
+
+
+@pytest.mark.parametrize("model", PRODUCTS)
+def test_a_gpu_has_the_name_that_nvidia_smi_prints(model: str) -> None:
+    assert {str(compat.facts({"gpu": name})["gpu"]) for name in PRODUCTS[model]} == {
+        str(frozenset({model}))
+    }
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"gpu": "Quadro K2200"}, "did you mean K80 or K40"),
+        ({"gpu": "NVIDIA PG506-232"}, "set arch instead of gpu"),
         ({"divr": "1"}, "unknown fact 'divr'; did you mean driver"),
         ({"driver": "latest"}, "driver is 'latest', wanted a version such as 580.65.06"),
         ({"gpu": "H1000"}, "gpu is 'H1000', wanted a GPU model such as H100; did you mean H100"),

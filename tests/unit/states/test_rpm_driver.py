@@ -297,6 +297,21 @@ def test_built_modules_that_are_asked_for_and_lack_a_kernel_are_a_refusal_that_n
     assert "precompiled: false" in why
 
 
+def test_open_modules_are_a_preference_where_the_gpus_need_none() -> None:
+    def refusal(*gpus: PciGpu) -> str:
+        node = stocked("rocky", "9.6", EL9, *gpus)
+        number = EL9.rpartition(".")[0].rpartition(".")[0]
+        node.offer((f"kmod-nvidia-595.91.07-{number}",), "3:595.91.07-3.el9_5")
+        state = DriverInstalled(branch=595, precompiled=True)
+        return state.refuse(state.probe(node)) or ""
+
+    a100, b200 = (PciGpu("0000:00:00.0", one, "030200", None) for one in ("20b2", "2901"))
+    assert "open modules are preferred; set module_type: proprietary or precompiled: false" in (
+        refusal(a100)
+    )
+    assert "open modules are needed; set precompiled: false" in refusal(b200)
+
+
 def test_an_older_driver_is_not_chosen_for_its_built_modules() -> None:
     node = stocked("rocky", "9.6", EL9)
     node.offer(("kmod-nvidia-open-580.65.06-5.14.0-503.11.1",), "3:580.65.06-3.el9_5")
