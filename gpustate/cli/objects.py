@@ -20,13 +20,13 @@ from gpustate.formats.words import cut
 from gpustate.manifests.kinds import NODE, Key, key, title
 from gpustate.manifests.ownership import NFD_DEFINITION
 from gpustate.manifests.settings import ClusterObjects
-from gpustate.plan.objects import NO_GPUS, REFUSED, SKIPPED, pending, refused
+from gpustate.plan.objects import NO_GPUS, QUIET, REFUSED, SKIPPED, pending, refused
 from gpustate.plan.render import objects_page
 from gpustate.reconcile import placement
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
 from gpustate.reconcile.owners import OF_OPERATOR, find_operator
-from gpustate.reconcile.planning import Action, Change, Target, plan, staged
+from gpustate.reconcile.planning import Action, Change, Target, for_new_pods, plan, staged
 from gpustate.reconcile.saved import stale
 
 if TYPE_CHECKING:
@@ -289,12 +289,11 @@ class Clusters:
         """
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects, suppress(ClusterError, RefusedError):
-                target, listed = self._target(objects, kubeconfig, ())
-                changes = plan(objects, replace(target, prune=False), listed)
-                changes = self._as_saved(objects, kubeconfig, changes)
+                target, _ = self._target(objects, kubeconfig, ())
+                changes = self._as_saved(objects, kubeconfig, plan(objects, staged(target)))
                 if any(change.action is Action.REFUSED for change in changes):
                     continue
-                for change in staged(changes):
+                for change in for_new_pods(changes):
                     objects.apply(change.item, force=self.force)
                     self._staged[objects.server, key(change.item)] = change.differences
 
@@ -344,6 +343,8 @@ class Clusters:
                     done = Applied(failures=[str(error)], notes=["nothing is written"])
                 except RefusedError as error:
                     done = Applied(refusals=[str(error)])
+                if done.refusals and self._staged:
+                    done.notes.append(self._unwritten("the objects are refused"))
                 # After a failure the server may be away, and is not waited for again.
                 if not done.failures:
                     done.notes += operator_notes(objects, done.changes)
@@ -729,14 +730,14 @@ def counted(result: Made, document: dict[str, Any]) -> Made:
 def drifted(document: Mapping[str, Any]) -> str:
     """How many objects differ, of those that were compared; empty without any."""
     rows = [one for data in document.get("clusters", ()) for one in data["objects"]]
-    conflicts = sum(map(_is_compared, rows))
-    compared = conflicts + sum(one["action"] not in (SKIPPED, REFUSED) for one in rows)
+    conflicts = sum(map(_differs, rows))
+    compared = sum(one["action"] not in (SKIPPED, REFUSED) or _differs(one) for one in rows)
     return f"{changes(document) + conflicts} of {compared} objects" if compared else ""
 
 
-def _is_compared(row: Mapping[str, Any]) -> bool:
-    """Whether an object is refused, and still compared."""
-    return row["action"] == REFUSED and bool(row.get("changes"))
+def _differs(row: Mapping[str, Any]) -> bool:
+    """Whether an object differs that an apply would not write: refused, or with fields that others added."""
+    return row["action"] in (REFUSED, *QUIET) and bool(row.get("changes"))
 
 
 def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = False) -> list[int]:
@@ -749,11 +750,11 @@ def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = 
     """
     found: list[int] = []
     for data in document.get("clusters", ()):
-        if drift and data.get("unready"):
+        rows = data.get("objects", ())
+        compared = [one for one in rows if one["action"] == REFUSED and _differs(one)]
+        if drift and (data.get("unready") or any(map(_differs, rows))):
             found.append(EXIT_PENDING)
-        if drift and 0 < refused(data) == sum(map(_is_compared, data["objects"])):
-            found.append(EXIT_PENDING)
-        else:
+        if not drift or refused(data) != len(compared) or not compared:
             found += exit_codes({**data, "unready": ()} if drift else data)
     if (detailed or drift) and changes(document):
         found.append(EXIT_PENDING)

@@ -86,6 +86,12 @@ def find_values(item: Item, resolver: ReferenceResolver) -> ChartValues | None:
     release = next((release for name, _, release in _dependencies(resolver) if name == _NAME), "")
     own = resolver.chart
     if own is not None and own.text("name") == _NAME and not release:
+        if "node-feature-discovery" not in {name for name, _, _ in _dependencies(resolver)}:
+            raise PolicyError(
+                f"contains values of another chart named {_NAME}: its Chart.yaml has no dependency node-feature-discovery",
+                place=resolver.file,
+                fix="name the ClusterPolicy that it results in: helm template . > policy.yaml",
+            )
         release = history.release_of_chart(own.text("appVersion") or own.text("version"))
         if release and is_specific(item):
             return ChartValues(item, "the chart's own values", release)

@@ -6,12 +6,17 @@ together. Fields that the API server alone writes are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.manifests.ownership import FIELD_MANAGER
+
 Json = dict[str, Any]
 
+#: Where an added field changes what runs; defaults of the server are no elements with a key.
+_RUNNING = (("spec", "template", "spec"), ("data",))
 #: Of ``metadata``: written by the API server alone.
 _SERVER_FIELDS = (
     *("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"),
@@ -38,6 +43,65 @@ class Difference:
 def differences(before: Json, after: Json) -> list[Difference]:
     """Fields that differ between an object as it is and as it would be."""
     return list(_compare("", _stripped(before), _stripped(after)))
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A container, variable, volume or file that somebody else added to an object of ours.
+
+    Args:
+        manager: who.
+        pointer: its place as a JSON patch names it.
+        difference: what its removal changes.
+    """
+
+    manager: str
+    pointer: str
+    difference: Difference
+
+
+def additions(item: Json) -> list[Addition]:
+    """What others added to what an object of ours runs, by its ``managedFields``; the last of a list first."""
+    entries = [one for one in item["metadata"].get("managedFields") or () if "fieldsV1" in one]
+    own = [one["fieldsV1"] for one in entries if one["manager"] == FIELD_MANAGER]
+    result: list[Addition] = []
+    for entry in entries if own else ():
+        for path in _RUNNING:
+            fields, value = [entry["fieldsV1"], *own], item
+            for name in path:
+                fields = [one.get(f"f:{name}") or {} for one in fields]
+                value = value.get(name) or {}
+            if entry["manager"] != FIELD_MANAGER and not entry.get("subresource"):
+                for pointer, difference in _added(fields[0], fields[1:], value, path):
+                    result.append(Addition(entry["manager"], pointer, difference))
+    return sorted(result, key=lambda one: (len(one.pointer), one.pointer), reverse=True)
+
+
+def _added(
+    fields: Json, own: Sequence[Json], value: Any, path: tuple[str, ...], shown: str = ""
+) -> Iterator[tuple[str, Difference]]:
+    """Elements with a key, and files, that are among fields and not among one's own."""
+    shown = shown or ".".join(path)
+    for key, below in fields.items():
+        kind, _, name = key.partition(":")
+        if kind == "k" and isinstance(value, list):
+            keys = json.loads(name)
+            matches = [n for n, one in enumerate(value) if keys.items() <= one.items()]
+            step, label = (
+                str(matches[0]) if matches else "",
+                f"{shown}[{next(iter(keys.values()))}]",
+            )
+        elif kind == "f" and isinstance(value, Mapping):
+            step, label = name if name in value else "", _below(shown, name)
+        else:
+            continue
+        mine = [one[key] for one in own if key in one]
+        child = value[int(step)] if kind == "k" and step else value.get(step) if step else None
+        if child is not None and mine:
+            yield from _added(below, mine, child, (*path, step), label)
+        elif child is not None and (kind == "k" or path == ("data",)):
+            steps = (one.replace("~", "~0").replace("/", "~1") for one in (*path, step))
+            yield f"/{'/'.join(steps)}", Difference(label, child, None)
 
 
 def _stripped(item: Json) -> Json:

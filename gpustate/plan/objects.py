@@ -57,7 +57,8 @@ def lines(data: Json, *, whole: bool = False) -> Iterator[list[tuple[str, str]]]
     """
     yield [("cluster: ", "bold"), (title_of(data), "")]
     for names, one in alike(data):
-        if one["action"] == SKIPPED or (one["action"] in QUIET and not whole):
+        quiet = one["action"] in QUIET and not one.get("changes")
+        if one["action"] == SKIPPED or (quiet and not whole):
             continue
         sign, style = _SIGNS[one["action"]]
         yield [(f"  {sign} {names}", style), (f"  {one['action']}", "dim")]
@@ -107,7 +108,7 @@ def _skipped(data: Json) -> dict[str, list[str]]:
 
 
 def _same(data: Json) -> int:
-    return sum(one["action"] in QUIET for one in data["objects"])
+    return sum(one["action"] in QUIET and not one.get("changes") for one in data["objects"])
 
 
 def change_text(change: Json) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import ClusterError
+from gpustate.manifests.differences import additions
 from gpustate.manifests.kinds import BY_NAME, NODE, POD, Kind, key, order, title
 from gpustate.manifests.ownership import MissingKind, StaleObject
 from gpustate.reconcile import readiness
@@ -158,13 +159,16 @@ class Applier:
         return Change(bare, Action.RELEASE, reason=reason or change.reason)
 
     def _apply(self, item: Json) -> None:
-        """Apply an object; the API server serves a kind a moment after its definition was created."""
+        """Apply an object; the API server serves a kind a moment after its definition was created, and others write too."""
         end = self.clock() + self.timeout_s
         while True:
             try:
-                self.objects.apply(item, force=self.target.force)
+                live = self.objects.apply(item, force=self.target.force)
+                if self.target.force and (added := additions(live)):
+                    operations = [{"op": "remove", "path": one.pointer} for one in added]
+                    self.objects.patch(live, operations)
                 return
-            except MissingKind:
+            except (MissingKind, StaleObject):
                 if self.clock() > end or self.stop():
                     raise
             self.sleep(_POLL_S)

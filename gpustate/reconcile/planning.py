@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from gpustate.errors import ClusterError
-from gpustate.manifests.differences import Difference, differences
+from gpustate.manifests.differences import Difference, additions, differences
 from gpustate.manifests.kinds import (
     BY_NAME,
     COMPUTE_DOMAIN,
@@ -248,16 +248,21 @@ def prunes_after(target: Target, changes: Sequence[Change]) -> int | None:
     return max(deleted, default=None)
 
 
-def staged(changes: Iterable[Change]) -> Iterable[Change]:
-    """What pods of DaemonSets that are there already are made of, as they get it when they are created again."""
+def staged(target: Target) -> Target:
+    """The part of a target that pods of components are made of."""
+    kinds = ("ConfigMap", "DaemonSet")
+    items = [one for one in target.items if one["kind"] in kinds and not is_of_nfd(one)]
+    return replace(target, items=items, labels={}, prune=False)
+
+
+def for_new_pods(changes: Iterable[Change]) -> Iterable[Change]:
+    """Changes of what is there already that only pods get which are created again."""
     for one in changes:
         if one.action is not Action.UPDATE:
             continue
         if one.item["kind"] == "ConfigMap":
             yield one
-        elif one.item["kind"] == "DaemonSet" and any(
-            difference.field.startswith("spec.template") for difference in one.differences
-        ):
+        elif any(difference.field.startswith("spec.template") for difference in one.differences):
             spec = {**one.item["spec"], "updateStrategy": {"type": "OnDelete"}}
             yield replace(one, item={**one.item, "spec": spec})
 
@@ -266,7 +271,8 @@ def _read(objects: Objects, target: Target) -> _Found:
     """One list per kind."""
     found = _Found({}, {})
     names = {one["metadata"]["name"] for one in target.items if BY_NAME[one["kind"]].large}
-    for kind in KINDS:
+    kinds = {one["kind"] for one in target.items}
+    for kind in (one for one in KINDS if target.prune or one.name in kinds):
         wanted = names if kind.large else ()
         try:
             items = objects.list(kind, target.namespace, wanted)
@@ -367,6 +373,9 @@ def _deletion(objects: Objects, target: Target, wanted: Collection[Key], item: J
             return Change(item, Action.REFUSED, reason=users)
         if item["metadata"].get("deletionTimestamp"):
             return Change(item, Action.DELETE)
+        if (manager := gitops(item)) and not target.force:
+            words = f"{manager} applies it too, and would create it again: remove it there, or --force-conflicts"
+            return Change(item, Action.REFUSED, reason=words)
         objects.delete(item, dry_run=True)
         reason = kept_for(objects, target, item)
     except ClusterError as error:
@@ -450,6 +459,13 @@ def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Cha
         also = f"; {manager} applies this object" if (manager := gitops(live)) else ""
         reason = f"{conflict}{also}; take over with --force-conflicts"
         return Change(item, Action.REFUSED, found, reason)
+    if not found and (added := additions(live)):
+        by = ", ".join(dict.fromkeys(one.manager for one in added))
+        found = tuple(one.difference for one in added)
+        if force:
+            return Change(item, Action.UPDATE, found, f"added by {by}, and removed")
+        reason = f"added by {by}, and kept; --force-conflicts removes it"
+        return Change(item, Action.FOREIGN, found, reason)
     if not found:  # who owns its fields is no difference: as long as nobody changes them, all agree
         return Change(item, Action.UNCHANGED)
     managers = ", ".join(dict.fromkeys(_CONFLICT.findall(conflict))) or "others"

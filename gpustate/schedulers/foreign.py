@@ -8,7 +8,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gpustate.schedulers.mig_state import PENDING, REBOOTING, STATE, is_ours
@@ -71,7 +71,12 @@ def cordon(node: Json) -> tuple[str, str]:
 
 
 def holders(
-    node: Json, *, held: bool, own_manager: str, maintenances: Iterable[Json] = ()
+    node: Json,
+    *,
+    held: bool,
+    own_manager: str,
+    maintenances: Iterable[Json] = (),
+    operator: Callable[[], bool] = lambda: True,
 ) -> tuple[str, ...]:
     """Everyone else who holds a Node or works on it, in words; empty: nobody.
 
@@ -80,11 +85,12 @@ def holders(
         held: this tool's own record is on it.
         own_manager: this tool's field manager.
         maintenances: the cluster's NodeMaintenance objects.
+        operator: whether a GPU Operator may be at work.
     """
     found = [
         *_cordon(node, held=held, own_manager=own_manager),
         *_taints(node),
-        *_labels(node),
+        *_labels(node, operator),
         *_annotations(node),
     ]
     name = node["metadata"]["name"]
@@ -118,10 +124,13 @@ def _taints(node: Json) -> Iterator[str]:
             yield shown
 
 
-def _labels(node: Json) -> Iterator[str]:
+def _labels(node: Json, operator: Callable[[], bool]) -> Iterator[str]:
     labels = node["metadata"].get("labels") or {}
     state = labels.get(_UPGRADE_STATE, "")
-    if state not in ("", "upgrade-done"):
+    if state not in ("", "upgrade-done") and not operator():
+        remove = f"kubectl label node {node['metadata']['name']} {_UPGRADE_STATE}-"
+        yield f"{_UPGRADE_STATE}={state} is left over: the cluster has no ClusterPolicy; remove it: {remove}"
+    elif state not in ("", "upgrade-done"):
         words = _UPGRADES.get(state, "the GPU Operator upgrades its driver ({})")
         yield words.format(f"{_UPGRADE_STATE}={state}")
     if labels.get(STATE) in (PENDING, REBOOTING) and not is_ours(node):

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from gpustate import clock
@@ -81,7 +82,6 @@ _READING = (
     ("get", "coordination.k8s.io", "leases"),
     ("list", "maintenance.nvidia.com", "nodemaintenances"),
 )
-#: Labels by which the GPU Operator's tools let pods of NVIDIA's run on a Node.
 _CONFLICTS = 5
 _FAILED_S = 30.0
 #: Clocks that differ by more are wrong.
@@ -168,6 +168,14 @@ class Kubernetes:
                 self._lists = _Lists(nodes, cluster_pods.NodeIndex(nodes), maintenances)
             return self._lists
 
+    @cached_property
+    def _has_operator(self) -> bool:
+        """A GPU Operator may be at work: the cluster has a ClusterPolicy, or does not say."""
+        try:
+            return bool(self._api.get("apis/nvidia.com/v1/clusterpolicies")["items"])
+        except ClusterError as error:
+            return not isinstance(error, RefusedRequest) or error.status != 404
+
     @property
     def listed(self) -> list[Json]:
         """All Nodes, if they were listed already; else empty."""
@@ -208,6 +216,7 @@ class Kubernetes:
             held=hold is not None,
             own_manager=FIELD_MANAGER,
             maintenances=self._listed().maintenances,
+            operator=lambda: self._has_operator,
         )
         return Member(
             name,

@@ -126,7 +126,10 @@ class FakeObjects:
             node = live
             for step in path:
                 node = node[step]
-            node[name] = copy.deepcopy(one["value"])
+            if one["op"] == "remove":
+                del node[name], self.owners[key(item)][(*path, name)]
+            else:
+                node[name] = copy.deepcopy(one["value"])
         return self._shown(live)
 
     def _check(self, request: str) -> None:

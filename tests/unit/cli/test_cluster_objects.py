@@ -112,11 +112,12 @@ def document(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
         (document({"action": "unchanged"}), [], [], []),
         (document({"action": "update", "changes": [CHANGE]}), [], [2], [2]),
         (document({"action": "create"}), [], [2], [2]),
+        (document({"action": "not managed", "changes": [CHANGE]}), [], [], [2]),
         (document({"action": "refused", "changes": [CHANGE]}), [5], [5], [2]),
         (document({"action": "refused", "reason": "forbidden"}), [5], [5], [5]),
         (
             document({"action": "refused", "changes": [CHANGE]}, {"action": "refused"}),
-            *([5], [5], [5]),
+            *([5], [5], [2, 5]),
         ),
         (document(failures=["unreachable"]), [1], [1], [1]),
         (document({"action": "update"}, unready=["daemonset/x"]), [3], [3, 2], [2, 2]),
@@ -286,6 +287,7 @@ def test_a_node_that_gets_no_pod_is_noted_by_plan_and_drift(
     [
         (document({"action": "unchanged"}, {"action": "skipped"}), "0 of 1 objects"),
         (document({"action": "refused", "changes": [CHANGE]}), "1 of 1 objects"),
+        (document({"action": "not managed", "changes": [CHANGE]}), "1 of 1 objects"),
         (document({"action": "refused", "reason": "x"}, {"action": "create"}), "1 of 1 objects"),
         (document(failures=["unreachable"]), ""),
         ({}, ""),

@@ -28,6 +28,11 @@ sharing:
 """
 
 
+@pytest.mark.parametrize("text", ["", "# nothing\n"])
+def test_an_empty_file_has_no_fault(text: str) -> None:
+    assert faults(text, "c") == ([], [])
+
+
 def test_time_slicing_is_read() -> None:
     assert read(SLICED, "f").sharing == Sharing("time-slicing", (Shared("nvidia.com/gpu", 4),))
 

@@ -110,6 +110,16 @@ def test_a_chart_beside_says_the_alias_and_the_release(tmp_path: Path) -> None:
     assert (reading.release, states(reading)["driver"]["version"]) == ("v23.9.1", "550.90.07")
 
 
+def test_values_of_another_chart_of_that_name_are_no_policy(tmp_path: Path) -> None:
+    chart, file = tmp_path / "Chart.yaml", str(tmp_path / "values.yaml")
+    chart.write_text("name: gpu-operator\nversion: 0.1.0\nappVersion: 25.10.1\n")
+    with pytest.raises(PolicyError, match="of another chart named gpu-operator"):
+        read("clusterPolicy: {driver: {enabled: true}}\n", file)
+    dependency = "dependencies:\n- {name: node-feature-discovery, version: 0.18.2, repository: x}\n"
+    chart.write_text(f"{chart.read_text()}{dependency}")
+    assert read("driver: {enabled: true}\n", file).release == "v25.10.1"
+
+
 @pytest.mark.parametrize("name", ["AMD's", "none"])
 def test_a_wrapper_of_another_chart_is_no_policy(name: str) -> None:
     text = FLUX % ("gpu-operator-charts" if name == "AMD's" else "podinfo", "v1.3.0")

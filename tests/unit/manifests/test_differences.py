@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from gpustate.manifests.build import build
-from gpustate.manifests.differences import Difference, differences
+from gpustate.manifests.differences import Difference, additions, differences
 from gpustate.manifests.ownership import owned_fields
 from gpustate.manifests.settings import ClusterObjects
 
@@ -60,3 +60,33 @@ def test_owned_fields_are_those_that_were_applied() -> None:
         {"manager": "gpustate", "operation": "Apply", "fieldsV1": {"f:b": {}}},
     ]
     assert owned_fields(item, "gpustate") == {"f:b": {}}
+
+
+def test_a_variable_that_somebody_added_to_a_container_is_named() -> None:
+    item = plugin()
+    container = item["spec"]["template"]["spec"]["containers"][0]
+    names = [one["name"] for one in container["env"]]
+    container["env"].append({"name": "MIG_STRATEGY", "value": "mixed"})
+    container["terminationMessagePath"] = "/dev/termination-log"
+
+    def fields(env: list[str], **more: Any) -> dict[str, Any]:
+        variables = {f'k:{{"name":"{name}"}}': {".": {}, "f:name": {}} for name in env}
+        at = {'k:{"name":"nvidia-device-plugin"}': {".": {}, "f:env": variables, **more}}
+        template = {"f:metadata": {"f:annotations": {"f:restartedAt": {}}}}
+        return {"f:spec": {"f:template": {**template, "f:spec": {"f:containers": at}}}}
+
+    own = {"manager": "gpustate", "operation": "Apply", "fieldsV1": fields(names)}
+    path = {"f:terminationMessagePath": {}}
+    theirs = {"manager": "kubectl-edit", "operation": "Update"}
+    theirs["fieldsV1"] = fields(["MIG_STRATEGY"], **path)
+    item["metadata"]["managedFields"] = [own, theirs]
+    (addition,) = additions(item)
+    assert addition.manager == "kubectl-edit"
+    assert addition.pointer == f"/spec/template/spec/containers/0/env/{len(names)}"
+    field = "spec.template.spec.containers[nvidia-device-plugin].env[MIG_STRATEGY]"
+    value = {"name": "MIG_STRATEGY", "value": "mixed"}
+    assert addition.difference == Difference(field, value, None)
+    item["metadata"]["managedFields"] = [own, {**theirs, "subresource": "status"}]
+    assert additions(item) == []
+    item["metadata"]["managedFields"] = [theirs]
+    assert additions(item) == []

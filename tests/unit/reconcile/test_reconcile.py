@@ -19,7 +19,7 @@ from gpustate.manifests.settings import DraDriver
 from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
-from gpustate.reconcile.planning import Action, Change, Target, plan
+from gpustate.reconcile.planning import Action, Change, Target, for_new_pods, plan, staged
 
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
 SETTINGS = ClusterObjects(
@@ -655,3 +655,42 @@ def test_labels_of_programs_that_a_run_keeps_off_stay_paused(objects: FakeObject
     assert objects.items["Node", "gpu1"]["metadata"]["labels"][deploy] == paused
     assert not apply(objects, ABSENT).failures
     assert not objects.items["Node", "gpu1"]["metadata"]["labels"]
+
+
+CONFIGS = ("ConfigMap", "configs")
+
+
+def test_a_file_that_somebody_added_is_kept_and_removed_only_on_request(
+    objects: FakeObjects,
+) -> None:
+    objects.edit(CONFIGS, ("data", "b"), "version: v1")
+    (change,) = (one for one in plan(objects, target()) if one.differences)
+    assert change.action is Action.FOREIGN
+    assert [one.field for one in change.differences] == ["data.b"]
+    assert change.reason == "added by kubectl-edit, and kept; --force-conflicts removes it"
+    assert not apply(objects, target()).failures
+    assert "b" in objects.items[CONFIGS]["data"]
+    done = apply(objects, target(force=True))
+    assert not done.failures
+    assert list(objects.items[CONFIGS]["data"]) == ["a"]
+    assert set(actions(objects, target()).values()) == {Action.UNCHANGED}
+
+
+def test_an_object_that_argo_cd_applies_too_is_not_deleted(objects: FakeObjects) -> None:
+    tracked = ("metadata", "annotations", "argocd.argoproj.io/tracking-id")
+    objects.edit(PLUGIN, tracked, "gpu-stack:apps/DaemonSet:gpu-operator/x", "argocd-controller")
+    without = replace(SETTINGS, device_plugin=Component(enabled=False))
+    for wanted in (target(without), ABSENT):
+        refused = [one for one in plan(objects, wanted) if one.action is Action.REFUSED]
+        assert [one.item["metadata"]["name"] for one in refused] == [PLUGIN[1]]
+        assert "Argo CD application gpu-stack applies it too" in refused[0].reason
+    assert Action.REFUSED not in actions(objects, target(without, force=True)).values()
+
+
+def test_what_is_written_before_nodes_is_read_by_two_lists(objects: FakeObjects) -> None:
+    wanted = target(replace(SETTINGS, mig_strategy="mixed"))
+    changes = list(for_new_pods(plan(objects, staged(wanted))))
+    lists = [one for one in objects.requests if one.startswith("list")]
+    assert lists == ["list configmaps", "list daemonsets"]
+    assert {one.item["kind"] for one in changes} == {"DaemonSet"}
+    assert all(one.item["spec"]["updateStrategy"] == {"type": "OnDelete"} for one in changes)

@@ -45,9 +45,15 @@ def node(
 
 
 def holders(
-    one: Json, *, held: bool = False, maintenances: tuple[Json, ...] = ()
+    one: Json, *, held: bool = False, maintenances: tuple[Json, ...] = (), operator: bool = True
 ) -> tuple[str, ...]:
-    return foreign.holders(one, held=held, own_manager="gpustate", maintenances=maintenances)
+    return foreign.holders(
+        one,
+        held=held,
+        own_manager="gpustate",
+        maintenances=maintenances,
+        operator=lambda: operator,
+    )
 
 
 def test_a_node_in_service_is_held_by_nobody() -> None:
@@ -91,6 +97,12 @@ def test_every_sign_is_seen_and_named(held: bool, sign: tuple[str, Json, str]) -
     _, one, words = sign
     (found,) = holders(one, held=held)
     assert words in found
+
+
+def test_a_state_of_an_operator_that_is_gone_is_left_over() -> None:
+    (words,) = holders(node(labels={UPGRADE: "upgrade-required"}), operator=False)
+    assert words.endswith(f"remove it: kubectl label node n1 {UPGRADE}-")
+    assert holders(node(labels={UPGRADE: "upgrade-done"}), operator=False) == ()
 
 
 def test_a_maintenance_object_names_its_requestor() -> None:
