@@ -1,6 +1,6 @@
 """The manifest of a bundle: its packages, their sources, its targets. Pure.
 
-``manifest.json`` is JSON (``gpustate.bundle/2``, ``schema/bundle.json``), the same bytes for the same
+``manifest.json`` is JSON (``gpustate.bundle/3``, ``schema/bundle.json``), the same bytes for the same
 content. The hash of those bytes is the bundle's id. The manifest has the hash of every other file, so the
 id identifies the whole bundle. On a node the id is part of the path, so that bundles never mix.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpustate.errors import UsageError
 from gpustate.formats import schemas, strict_json
 from gpustate.formats.masking import mask_data
 
-FORMAT = "gpustate.bundle/2"
+FORMAT = "gpustate.bundle/3"
 NAME = "manifest.json"
 #: Repositories of a bundle are named after the states that use them; the rest is in this one.
 BASE = "base"
@@ -39,23 +39,6 @@ class File:
     size: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Source:
-    """The upstream repository of packages.
-
-    Args:
-        origin, suite, component: as in its Release file.
-        site: its URL.
-        signed_by: fingerprints of the keys whose signatures were verified.
-    """
-
-    origin: str
-    suite: str
-    component: str
-    site: str
-    signed_by: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One package.
@@ -63,14 +46,14 @@ class Entry:
     Args:
         name, version, architecture: as in the index.
         file: its file.
-        source: its upstream repository.
+        source: address, or id, of the repository that the node fetched it from.
     """
 
     name: str
     version: str
     architecture: str
     file: File
-    source: Source
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +121,9 @@ class Manifest:
     """The whole manifest.
 
     Args:
-        date: of the newest upstream index, in seconds; a bundle contains no build time.
         targets: by distribution and architecture.
     """
 
-    date: int
     targets: tuple[Target, ...]
 
     def target(self, distribution: str, machine: str) -> Target | None:
@@ -153,30 +134,15 @@ class Manifest:
 
 def to_text(manifest: Manifest) -> str:
     """Format a manifest: the same bytes for the same content."""
-    entries = [e for t in manifest.targets for r in t.repositories for e in r.entries]
-    sources = sorted({entry.source for entry in entries})
     data = {
         "format": FORMAT,
-        "date": manifest.date,
         "licence": LICENCE,
-        "sources": [
-            {
-                "origin": one.origin,
-                "suite": one.suite,
-                "component": one.component,
-                "site": one.site,
-                "signed_by": list(one.signed_by),
-            }
-            for one in sources
-        ],
-        "targets": [
-            _target_data(one, sources) for one in sorted(manifest.targets, key=lambda t: t.name)
-        ],
+        "targets": [_target_data(one) for one in sorted(manifest.targets, key=lambda t: t.name)],
     }
     return json.dumps(mask_data(data), indent=1, ensure_ascii=True) + "\n"
 
 
-def _target_data(target: Target, sources: list[Source]) -> dict[str, Any]:
+def _target_data(target: Target) -> dict[str, Any]:
     return {
         "distribution": target.distribution,
         "machine": target.machine,
@@ -191,7 +157,7 @@ def _target_data(target: Target, sources: list[Source]) -> dict[str, Any]:
                         "name": entry.name,
                         "version": entry.version,
                         "architecture": entry.architecture,
-                        "source": sources.index(entry.source),
+                        "source": entry.source,
                         **{
                             ("file" if k == "name" else k): v
                             for k, v in _file_data(entry.file).items()
@@ -227,13 +193,11 @@ def from_text(text: str, place: str) -> Manifest:
     def fail(path: str, message: str) -> UsageError:
         return UsageError(f"{path}: {message}", place=place, fix=_FIX)
 
-    sources = [Source(**{**one, "signed_by": tuple(one["signed_by"])}) for one in data["sources"]]
     targets: list[Target] = []
     for number, row in enumerate(data["targets"]):
         path = f"targets[{number}].repositories"
         repositories = tuple(
-            _repository(one, sources, f"{path}[{n}]", fail)
-            for n, one in enumerate(row["repositories"])
+            _repository(one, f"{path}[{n}]", fail) for n, one in enumerate(row["repositories"])
         )
         if len({one.name for one in repositories}) != len(repositories):
             raise fail(path, "has a duplicate")
@@ -244,24 +208,24 @@ def from_text(text: str, place: str) -> Manifest:
         targets.append(target)
     if len({target.name for target in targets}) != len(targets):
         raise fail("targets", "has a duplicate")
-    return Manifest(int(data["date"]), tuple(targets))
+    return Manifest(tuple(targets))
 
 
 def _repository(
-    row: Mapping[str, Any],
-    sources: Sequence[Source],
-    path: str,
-    fail: Callable[[str, str], UsageError],
+    row: Mapping[str, Any], path: str, fail: Callable[[str, str], UsageError]
 ) -> Repository:
-    entries: list[Entry] = []
-    for number, one in enumerate(row["packages"]):
-        if one["source"] >= len(sources):
-            raise fail(f"{path}.packages[{number}].source", f"unknown source {one['source']}")
-        file = File(one["file"], one["sha256"], int(one["size"]))
-        source = sources[int(one["source"])]
-        entries.append(Entry(one["name"], one["version"], one["architecture"], file, source))
+    entries = tuple(
+        Entry(
+            one["name"],
+            one["version"],
+            one["architecture"],
+            File(one["file"], one["sha256"], int(one["size"])),
+            one["source"],
+        )
+        for one in row["packages"]
+    )
     indexes = tuple(File(one["name"], one["sha256"], int(one["size"])) for one in row["indexes"])
-    repository = Repository(row["name"], tuple(entries), indexes)
+    repository = Repository(row["name"], entries, indexes)
     if len({file.name for file in repository.files}) != len(repository.files):
         raise fail(f"{path}.packages", "has a duplicate file")
     return repository

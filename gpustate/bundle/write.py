@@ -1,7 +1,6 @@
-"""Write a bundle: download its packages, build its indexes, write a folder or tar file.
+"""Write a bundle: the packages that nodes have fetched, with indexes, as a folder or tar file.
 
-The same packages give the same bytes: names are sorted, and the only time in it is that
-of the newest upstream index. It is written atomically.
+The same packages give the same bytes: names are sorted, and there is no time in it. It is written atomically.
 """
 
 from __future__ import annotations
@@ -9,17 +8,15 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import re
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import formatdate
 from pathlib import Path
 
-from gpustate.bundle import fetch, rpmrepository
-from gpustate.bundle.closure import package_of
+from gpustate.bundle.indexes import FetchedPackage, build_indexes
 from gpustate.bundle.manifest import (
+    BASE,
     NAME,
     Entry,
     File,
@@ -29,32 +26,49 @@ from gpustate.bundle.manifest import (
     bundle_id,
     to_text,
 )
-from gpustate.bundle.offers import Build
-from gpustate.bundle.rpmupstream import RpmBuild
-from gpustate.bundle.upstream import Stanza
-from gpustate.errors import RefusedError, UsageError
-from gpustate.solve.packages import Package
+from gpustate.errors import UsageError
 
-#: Content of a file: bytes, or a file in the cache.
+#: Content of a file: bytes, or a file.
 Content = bytes | Path
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the packages of a repository of the policy come from.
+
+    Args:
+        source: its address, or its id for dnf and zypper; empty for the distribution's archive.
+        names: of the packages that come from there and nowhere else, for apt.
+    """
+
+    source: str
+    names: frozenset[str] = frozenset()
+
+    def has(self, name: str, source: str) -> bool:
+        """Whether a package from a source is of this repository."""
+        return self.source in source if self.source else name in self.names
+
+    def takes(self, package: FetchedPackage) -> bool:
+        """Whether a package goes into this repository of the bundle."""
+        return package.identity[0] in self.names or self.has("", package.source)
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
-    """The packages of one target, before they are downloaded.
+    """The packages of one target.
 
     Args:
         distribution, machine, kernels, asked: as in :class:`~gpustate.bundle.manifest.Target`.
-        stanzas: by repository.
-        date: of the newest index.
+        packages: all of them.
+        origins: repositories of states, by name.
     """
 
     distribution: str
     machine: str
     kernels: tuple[str, ...]
     asked: Mapping[str, tuple[str, ...]]
-    stanzas: Mapping[str, Sequence[Build]]
-    date: int
+    packages: Sequence[FetchedPackage]
+    origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
 
 
 @dataclass(slots=True)
@@ -80,86 +94,31 @@ class PreparedBundle:
         return bundle_id(self.text)
 
 
-def prepare(
-    chosen: Sequence[Selection], cache: Path, say: fetch.Say = lambda _: None
-) -> PreparedBundle:
-    """Download all packages and build the indexes.
-
-    Raises:
-        ConnectionFailed, RefusedError, UsageError: a package is unavailable or not verified.
-    """
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"cannot create the folder ({error.strerror})", place=str(cache)
-        ) from error
+def prepare(chosen: Sequence[Selection]) -> PreparedBundle:
+    """Build the indexes and the manifest."""
     contents: dict[str, Content] = {}
-    targets = [_target(one, cache, say, contents) for one in chosen]
-    date = max((one.date for one in chosen), default=0)
-    targets.sort(key=lambda one: one.name)
-    bundle = PreparedBundle(Manifest(date, tuple(targets)), contents)
+    targets = sorted((_target(one, contents) for one in chosen), key=lambda one: one.name)
+    bundle = PreparedBundle(Manifest(tuple(targets)), contents)
     contents[NAME] = bundle.text.encode()
     return bundle
 
 
-def _target(one: Selection, cache: Path, say: fetch.Say, contents: dict[str, Content]) -> Target:
+def _target(one: Selection, contents: dict[str, Content]) -> Target:
     target = Target(one.distribution, one.machine, one.kernels, one.asked)
     repositories: list[Repository] = []
-    for name, builds in sorted(one.stanzas.items()):
+    by_name: dict[str, list[FetchedPackage]] = {}
+    for package in one.packages:
+        takers = (name for name, origin in one.origins.items() if origin.takes(package))
+        by_name.setdefault(next(takers, BASE), []).append(package)
+    for name, packages in sorted(by_name.items()):
         folder = f"{target.name}/{name}"
-        entries: list[Entry] = []
-        for build in builds:
-            package = _checked(build)
-            path = fetch.fetch_file(build.url, build.digest, package.size, cache, say)
-            source = build.verify(path)
-            file = File(build.file, _sha256(path, build.digest), package.size)
-            architecture = package.architecture or "all"
-            entries.append(Entry(package.name, package.version, architecture, file, source))
-            contents[f"{folder}/{file.name}"] = path
-        indexes = _indexes(builds, target.name, one.date)
+        entries = [Entry(*row.identity, row.file, row.source) for row in packages]
+        contents.update({f"{folder}/{row.file.name}": row.path for row in packages})
+        indexes = build_indexes(packages, target.name)
         contents.update({f"{folder}/{file}": data for file, data in indexes.items()})
         files = tuple(_file(file, data) for file, data in sorted(indexes.items()))
         repositories.append(Repository(name, tuple(sorted(entries, key=lambda e: e.file)), files))
     return Target(one.distribution, one.machine, one.kernels, one.asked, tuple(repositories))
-
-
-def _checked(build: Build) -> Package:
-    package = package_of(build)
-    if not build.digest or not package.size:
-        raise RefusedError(
-            f"{build.source.site}: its index has no SHA256 or size for {package.name}",
-            fix="use a repository that has them: a bundle takes verified packages only",
-        )
-    return package
-
-
-def _sha256(path: Path, digest: str) -> str:
-    if fetch.SUMS[len(digest)] == "sha256":
-        return digest
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _indexes(builds: Sequence[Build], label: str, date: int) -> dict[str, bytes]:
-    rpms = [build for build in builds if isinstance(build, RpmBuild)]
-    if rpms:
-        return rpmrepository.build_indexes(rpms, date)
-    rows = [_indexed(build) for build in builds if isinstance(build, Stanza)]
-    packages = "".join(sorted(rows)).encode()
-    release = (
-        "Origin: gpustate bundle\n"
-        f"Label: gpustate bundle {label}\n"
-        f"Date: {formatdate(date, usegmt=True)}\n"
-        "SHA256:\n"
-        f" {hashlib.sha256(packages).hexdigest()} {len(packages)} Packages\n"
-    )
-    return {"Release": release.encode(), "Packages": packages}
-
-
-def _indexed(stanza: Stanza) -> str:
-    text = re.sub(r"^Filename:.*\n?", "", stanza.text, flags=re.MULTILINE).rstrip("\n")
-    return f"{text}\nFilename: {stanza.file}\n\n"
 
 
 def _file(name: str, data: bytes) -> File:
@@ -188,7 +147,7 @@ def write(bundle: PreparedBundle, out: Path) -> None:
         raise UsageError(
             f"cannot write ({error.strerror or error})",
             place=str(out),
-            fix="free disk space, or set another path with --out; downloads are kept",
+            fix="free disk space, or set another path with --out",
         ) from error
 
 
@@ -216,7 +175,7 @@ def _tar(bundle: PreparedBundle, path: Path) -> None:
     with tarfile.open(path, "w:", format=tarfile.GNU_FORMAT) as tar:
         for name, data in _members(bundle):
             info = tarfile.TarInfo(name)
-            info.mtime, info.mode = bundle.manifest.date, 0o644
+            info.mode = 0o644
             if isinstance(data, bytes):
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
@@ -234,4 +193,3 @@ def _folder(bundle: PreparedBundle, path: Path) -> None:
             target.write_bytes(data)
         else:
             shutil.copyfile(data, target)
-        os.utime(target, (bundle.manifest.date, bundle.manifest.date))

@@ -16,8 +16,6 @@ from gpustate.formats.words import quote
 
 if TYPE_CHECKING:
     from gpustate.bundle.manifest import Manifest
-    from gpustate.core.policy import Policy
-    from gpustate.resolver.bundle_nodes import AnyCase
 
 #: Suffixes of other kinds of files.
 _ARCHIVES = frozenset({".zip", ".tgz", ".gz", ".xz", ".zst", ".bz2", ".7z", ".deb", ".rpm", ".iso"})
@@ -58,25 +56,6 @@ def group() -> None:
 @common.lock_options
 @click.option("--out", required=True, metavar="FILE", help="Output: FILE.tar or a directory.")
 @click.option(
-    "--for",
-    "kinds",
-    multiple=True,
-    metavar="debian12/x86_64",
-    help="Target distribution and architecture, instead of an inventory; repeatable.",
-)
-@click.option(
-    "--sources",
-    multiple=True,
-    metavar="FILE",
-    help="Repositories of the distribution, as in /etc/apt or /etc/yum.repos.d; instead of those of the nodes.",
-)
-@click.option(
-    "--installed",
-    multiple=True,
-    metavar="FILE",
-    help="Installed rpm packages of such nodes, with --for; see docs/bundle.md.",
-)
-@click.option(
     "--kernel",
     "kernels",
     multiple=True,
@@ -90,15 +69,15 @@ def group() -> None:
     metavar="NAME[=VERSION]",
     help="Include this package as well.",
 )
-@click.option("--gpu", "gpus", metavar="8xH100", help="GPUs of the nodes, with --for.")
-@click.option("--cache", metavar="DIR", help="Cache directory for downloads.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
-def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
+def make(policy: str, out: str, **options: Any) -> None:
     """Build an offline bundle: every package POLICY needs, with all dependencies.
 
-    Nodes of the inventory are queried for distribution, kernels and installed packages; nothing is written
-    there. This machine downloads the packages from the nodes' repositories. The same input gives the same bytes.
+    The first node of each distribution and architecture in the inventory fetches the packages with its own apt, dnf
+    or zypper; nothing is installed. It has to have the repositories of POLICY. All nodes are queried for kernels.
     """
+    import tempfile
+
     from gpustate.bundle import write
     from gpustate.resolver import bundle_nodes
 
@@ -106,22 +85,24 @@ def make(policy: str, out: str, kinds: tuple[str, ...], **options: Any) -> None:
     common.check_out(out)
     made = common.load_policy(policy, options)
     bundle_nodes.check_policy(made)
+    kernels = bundle_nodes.checked_kernels(options["kernels"])
     quiet = options["output"] == "json" or not sys.stderr.isatty()
 
     def say(text: str) -> None:
         if not quiet:
             click.echo(f"  {text}", err=True)
 
-    cases = _cases(policy, made, kinds, options)
-    cache = Path(options["cache"] or _cache())
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"cannot create the cache directory ({error.strerror})", place=str(cache)
-        ) from error
-    bundle = write.prepare(bundle_nodes.select(cases, cache, say), cache, say)
-    write.write(bundle, Path(out))
+    inventory = common.load_inventory(options)
+    made = common.locked(made, inventory, policy, options)
+    cases = bundle_nodes.cases_of_nodes(inventory, made, common.known_states(), options["forks"])
+    # Beside the bundle, where there must be room for it.
+    with tempfile.TemporaryDirectory(
+        prefix=".gpustate-bundle-", dir=Path(out).absolute().parent
+    ) as folder:
+        bundle = write.prepare(
+            bundle_nodes.select(cases, kernels, options["packages"], Path(folder), say)
+        )
+        write.write(bundle, Path(out))
     _print_result(out, bundle.id, bundle.manifest, bundle.text, options["output"])
 
 
@@ -135,52 +116,6 @@ def _check_name(out: str) -> None:
             place=f"--out {out}",
             fix=f"name it {path.with_name(bare)}.tar, or give the name of a directory",
         )
-
-
-def _cases(
-    source: str, policy: Policy, kinds: tuple[str, ...], options: dict[str, Any]
-) -> list[AnyCase]:
-    from dataclasses import replace
-
-    from gpustate.resolver import bundle_nodes
-
-    kernels = bundle_nodes.checked_kernels(options["kernels"])
-    files, gpus = options["sources"], options["gpus"] or ""
-    if kinds:
-        if "-i" in sys.argv or "--inventory" in sys.argv:
-            raise UsageError("--for and an inventory contradict each other", fix="give one of them")
-        if len({kind.partition("/")[0] for kind in kinds}) > 1:
-            raise UsageError(
-                "--for names several distributions, but --sources belong to one",
-                fix="build a bundle for each",
-            )
-        cases = [
-            bundle_nodes.case_of_name(kind, policy, files, gpus, options["installed"])
-            for kind in kinds
-        ]
-    else:
-        for name, given in (("gpu", gpus), ("installed", options["installed"])):
-            if given:
-                raise UsageError(
-                    f"--{name} needs --for; nodes of an inventory are queried",
-                    fix=f"omit --{name}, or give --for instead of an inventory",
-                )
-        inventory = common.load_inventory(options)
-        policy = common.locked(policy, inventory, source, options)
-        cases = bundle_nodes.cases_of_nodes(
-            inventory, policy, common.known_states(), options["forks"]
-        )
-        if files:
-            cases = [bundle_nodes.with_sources(case, files) for case in cases]
-    packages = tuple(options["packages"])
-    return [
-        replace(case, kernels=tuple({*case.kernels, *kernels}), packages=packages) for case in cases
-    ]
-
-
-def _cache() -> str:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(base, "gpustate", "bundle")
 
 
 def _print_result(path: str, identity: str, manifest: Manifest, text: str, output: str) -> None:

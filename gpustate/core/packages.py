@@ -83,6 +83,7 @@ class StatePackages:
         headers: packages with the headers of kernels.
         bare: kernel releases whose headers are not offered, with the name of the package.
         facts: facts of the compatibility matrix that follow from the packages, for later states.
+        pins: text of the preferences with which apt installs them.
     """
 
     packages: tuple[PackageRoot, ...] = ()
@@ -90,6 +91,7 @@ class StatePackages:
     headers: tuple[PackageRoot, ...] = ()
     bare: Mapping[str, str] = field(default_factory=dict[str, str])
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
+    pins: str = ""
 
 
 __all__ = ["Offer", "PackageRoot", "StatePackages", "Versions"]

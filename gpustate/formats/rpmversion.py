@@ -84,12 +84,5 @@ def compare(one: str, other: str) -> int:
     )
 
 
-def compare_in_relation(one: str, other: str) -> int:
-    """The same for relations: a release counts only where both name one."""
-    a, b = parse(one), parse(other)
-    found = (a.epoch > b.epoch) - (a.epoch < b.epoch) or compare_labels(a.version, b.version)
-    return found or (compare_labels(a.release, b.release) if a.release and b.release else 0)
-
-
 #: Sorts full versions, the oldest first.
 version_key = cmp_to_key(compare)

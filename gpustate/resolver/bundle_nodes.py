@@ -1,248 +1,257 @@
-"""Bundles and nodes: query nodes for the content of a bundle, use a bundle in a policy, check a node against it."""
+"""Bundles and nodes: fetch the packages of a bundle on nodes, use a bundle in a policy, check a node against it."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from gpustate import registry
-from gpustate.bundle import reading, write
+from gpustate.bundle import reading
 from gpustate.bundle.manifest import BASE, Manifest
-from gpustate.core.facts import NodeFacts, meant_for
+from gpustate.bundle.write import Origin, Selection
+from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import Inventory, InventoryNode
-from gpustate.core.node import Node
 from gpustate.core.policy import Policy, build, parameters, resolve
 from gpustate.core.state import AnyState
 from gpustate.engine import fleet
-from gpustate.errors import ConnectionFailed, PolicyError, ProbeError, RefusedError, UsageError
-from gpustate.files import TextFiles
-from gpustate.formats import aptsources
-from gpustate.formats.rpm import MANAGERS, is_rpm
+from gpustate.engine.probing import probe_states, query_node
+from gpustate.errors import (
+    ConnectionFailed,
+    GpustateError,
+    PolicyError,
+    ProbeError,
+    RefusedError,
+    UsageError,
+)
+from gpustate.formats.dpkg import Candidate
+from gpustate.formats.rpm import LOCKS, MANAGERS, is_rpm
+from gpustate.formats.rpmrepos import PRIORITIES
 from gpustate.formats.words import quote
+from gpustate.ops.rpm import word
 from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.plan.make import Observations
 from gpustate.probes.kernels import Kernels
-from gpustate.resolver import deb_bundles, rpm_bundle_nodes, rpm_bundles
-from gpustate.resolver.bundle_roots import required_packages
-from gpustate.resolver.deb_bundles import Case, key_here, keys_of
-from gpustate.resolver.rpm_bundles import RpmCase
-from gpustate.solve.packages import Repository, Universe, parse
+from gpustate.remote import download
+from gpustate.remote.session import Session
+from gpustate.resolver.bundle_roots import RequiredPackages, Root, required_packages
 from gpustate.states.bundle import BundleInPlace
-from gpustate.states.repository.base import SOURCE_PATTERNS, RepositoryState
+from gpustate.states.repository.base import RepositoryState
 
-#: A kind of node with any package manager.
-AnyCase = Case | RpmCase
-
-_FILES = TextFiles("file of sources", UsageError, 4)
-_RELEASE = re.compile(r"([a-z]+(?:-[a-z]+)?)([0-9]+)/([a-z0-9_]+)")
-#: Distributions with rpm packages that no state supports.
-_NOT_KNOWN = frozenset({"azl", "mariner"})
+T = TypeVar("T")
 _KERNEL = re.compile(r"[0-9][0-9A-Za-z.+~_-]*")
-#: sh: installed packages in the format of a package index.
-_INSTALLED = (
-    'awk \'BEGIN { RS = ""; FS = "\\n" } /\\nStatus: [a-z]+ ok installed\\n/ { for (i = 1; i <= NF; i++)'
-    ' if ($i ~ /^(Package|Version|Architecture|Provides): /) print $i; print "" }\' /var/lib/dpkg/status'
-)
-#: sh: key rings for Signed-By of source entries, and the default ones.
-_KEYS = (
-    "for f in /usr/share/keyrings/*.gpg /usr/share/keyrings/*.asc /usr/share/keyrings/*.pgp /etc/apt/keyrings/*"
-    " /etc/apt/trusted.gpg /etc/apt/trusted.gpg.d/*; do\n"
-    '  [ -f "$f" ] && [ "$(stat -Lc %s "$f")" -lt 300000 ] || continue\n'
-    '  printf \'%s \' "$f"; base64 -w 0 <"$f"; echo; done'
-)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One node, as far as it decides on the content of a bundle.
+
+    Args:
+        node: of the inventory.
+        facts: distribution, machine and GPUs.
+        states: of the policy, with its parameters.
+        kernels: releases that need headers.
+        ready: those that have headers.
+        origins: repositories of the policy's states, by name.
+    """
+
+    node: InventoryNode
+    facts: NodeFacts
+    states: Sequence[AnyState]
+    kernels: tuple[str, ...]
+    ready: frozenset[str]
+    origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
+
+    @property
+    def name(self) -> str:
+        """Name of its kind."""
+        return f"{self.facts.distribution}-{self.facts.machine}"
+
+    def versions(self, name: str, candidates: Sequence[Candidate]) -> tuple[str, ...]:
+        """Offered versions of a package: of the policy's repository that has it, else of all.
+
+        Args:
+            name: of the package.
+            candidates: what all repositories offer.
+        """
+        for origin in self.origins.values():
+            own = [c.version for c in candidates if origin.has(name, c.origin)]
+            if own:
+                return tuple(dict.fromkeys(own))
+        return tuple(dict.fromkeys(c.version for c in candidates))
 
 
 def cases_of_nodes(
     inventory: Inventory, policy: Policy, known: Collection[str], forks: int
-) -> list[AnyCase]:
+) -> list[Case]:
     """Query all nodes.
 
     Raises:
-        ConnectionFailed, ProbeError: a query failed; a bundle without that node would be incomplete.
+        ConnectionFailed, ProbeError, RefusedError: a bundle without that node would be incomplete.
     """
     states = {node.name: resolve(policy, node, known).states for node in inventory}
-    cases: list[AnyCase] = []
-    for node, case, error in fleet.question(
-        inventory.nodes, forks, lambda node: _case(node, states[node.name])
-    ):
-        if case is None:
-            kind = ConnectionFailed if isinstance(error, ConnectionFailed) else ProbeError
-            raise kind(f"{node.name}: {error}", fix="exclude it with --exclude, or use --for")
-        if case.facts.package_manager not in MANAGERS:
-            raise UsageError(
-                f"{node.name}: has neither apt, dnf nor zypper", fix="exclude it with --exclude"
-            )
-        cases.append(case)
-    return cases
-
-
-def _case(node: Node, states: Sequence[AnyState]) -> AnyCase:
-    facts = node.facts()
-    kernels = node.query(Kernels())
-    releases = tuple(sorted(k.release for k in kernels if k.bootable or k.running))
-    if is_rpm(facts.package_manager):
-        return rpm_bundle_nodes.case(node, states, facts, releases)
-    texts = node.read_texts(SOURCE_PATTERNS)
-    installed = node.shell(_INSTALLED).stdout
-    keys = keys_of(node.shell(_KEYS).stdout)
-    trusted = b"".join(_plain(key) for path, key in keys.items() if "/trusted.gpg" in path)
-    if trusted:
-        keys[""] = trusted
-    own = tuple(f"gpustate-{name}" for name in _repository_names())
-    sources = tuple(
-        source
-        for source in aptsources.parse_sources(texts)
-        if not os.path.basename(source.file).startswith(own)
-        and not source.uri.startswith((f"file:{BUNDLE_FOLDER}", "cdrom:"))
+    answers = fleet.each(
+        inventory.nodes, forks, lambda session: _case(session, states[session.node.name])
     )
+    return [_result(*row) for row in answers]
+
+
+def _result(node: InventoryNode, result: T | None, error: GpustateError | None) -> T:
+    if result is None:
+        kinds = (ConnectionFailed, RefusedError, UsageError)
+        kind = next((one for one in kinds if isinstance(error, one)), ProbeError)
+        why = error.message if error is not None else "no answer"
+        fix = error.fix if error is not None else None
+        raise kind(f"{node.name}: {why}", fix=fix or "exclude it with --exclude")
+    return result
+
+
+def _case(session: Session, states: Sequence[AnyState]) -> Case:
+    repositories = [one for one in states if isinstance(one, RepositoryState) and not one.absent]
+    repositories.sort(key=lambda state: (PRIORITIES.get(state.name, 50), state.name))
+    observations, facts, known = probe_states(
+        session.node, repositories, session.answer, (Kernels(),)
+    )
+    if facts.package_manager not in MANAGERS:
+        raise UsageError("has neither apt, dnf nor zypper")
+    origins: dict[str, Origin] = {}
+    for state in repositories:
+        if state.name in observations.errors:
+            raise ProbeError(f"{state.name}: {observations.errors[state.name]}")
+        observed: Any = observations.observed[state.name]
+        if state.refuse(observed) or state.plan(observed).changes:
+            raise RefusedError(
+                f"its {state.name} does not match the policy, and a bundle has what the node's repositories offer",
+                fix="apply the policy to it, or at least this state, or exclude it with --exclude",
+            )
+        if not observed.offered:
+            rpms = is_rpm(facts.package_manager)
+            source = f"gpustate-{state.name}" if rpms else (observed.where.uri or "").rstrip("/")
+            names = () if rpms else state.packages(facts.os_id)
+            origins[state.name] = Origin(source, frozenset(names))
+    kernels = [k for k in Kernels().parse(known[Kernels()]) if k.bootable or k.running]
     return Case(
+        session.node,
         facts,
         states,
-        sources,
-        keys,
-        releases,
-        (Universe(tuple(parse(installed, Repository("installed"), leaf=True))),),
+        tuple(sorted(k.release for k in kernels)),
+        frozenset(k.release for k in kernels if k.headers),
+        origins,
     )
-
-
-def _repository_names() -> list[str]:
-    """Names of all states that add a repository: their sources are taken from the policy, not from the node."""
-    return [name for name in registry.states() if issubclass(registry.get(name), RepositoryState)]
-
-
-def _plain(key: bytes) -> bytes:
-    from gpustate.formats import openpgp
-
-    try:
-        return openpgp.binary(key)
-    except ValueError:
-        return b""
-
-
-def case_of_name(
-    text: str, policy: Policy, sources: Sequence[str], gpus: str, installed: Sequence[str] = ()
-) -> AnyCase:
-    """A kind of node without queries: ``debian12/x86_64`` with source files.
-
-    Args:
-        text: distribution and machine.
-        policy: selects the packages.
-        sources: source files.
-        gpus: such as ``8xH100``; empty if unknown.
-        installed: files with the installed rpm packages of such nodes.
-
-    Raises:
-        UsageError: an invalid name, or a file cannot be read.
-    """
-    found = _RELEASE.fullmatch(text)
-    if found is None:
-        raise UsageError(
-            f"--for: {quote(text)} is not a distribution and machine", fix="write debian12/x86_64"
-        )
-    if not sources:
-        raise UsageError(
-            "--for needs the repositories of the distribution",
-            fix="pass them with --sources FILE, in the format of /etc/apt, /etc/yum.repos.d or /etc/zypp/repos.d",
-        )
-    if found[1] in _NOT_KNOWN:
-        raise UsageError(
-            f"--for: unsupported distribution {quote(text)}: no names of NVIDIA's packages",
-            fix="use a mirror of the repositories (origin: mirror) for such nodes",
-        )
-    rpm = rpm_bundle_nodes.family(found[1])
-    if installed and rpm is None:
-        raise UsageError(
-            "--installed is for distributions with dnf or zypper",
-            fix="remove it: the essential packages of Debian and Ubuntu are known",
-        )
-    try:
-        pci = meant_for(gpus)
-    except ValueError as error:
-        raise UsageError(f"--gpu: {error}") from None
-    if rpm is not None:
-        facts = NodeFacts(
-            os_id=rpm.os_id,
-            os_version=found[2],
-            machine=found[3],
-            package_manager=rpm.manager,
-            pci=pci,
-        )
-        states = resolve(policy, InventoryNode(text)).states
-        return rpm_bundle_nodes.named(facts, states, sources, installed)
-    os_id, digits, machine = found.groups()
-    entries, keys = _read_sources(sources)
-    version = f"{digits[:2]}.{digits[2:]}" if os_id == "ubuntu" and len(digits) == 4 else digits
-    main = (one.suite for one in entries if "main" in one.components)
-    codename = next((one for one in main if not re.search(r"-|/", one)), "")
-    facts = NodeFacts(
-        os_id=os_id,
-        os_version=version,
-        os_codename=codename,
-        machine=machine,
-        package_manager="apt",
-        pci=pci,
-    )
-    return Case(facts, resolve(policy, InventoryNode(text)).states, entries, keys)
-
-
-def _read_sources(
-    files: Sequence[str],
-) -> tuple[tuple[aptsources.Source, ...], dict[str, bytes]]:
-    """Entries of apt source files on this machine, and their keys."""
-    texts: dict[str, str] = {}
-    for file in files:
-        data = _FILES.text(file)
-        deb822 = re.search(r"^Types:", data, re.MULTILINE) is not None
-        texts[f"{file}{'' if file.endswith('.sources') or not deb822 else '.sources'}"] = data
-    entries = aptsources.parse_sources(texts)
-    if not entries:
-        raise UsageError(
-            "contains no repository", place=files[0], fix="use the format of /etc/apt/sources.list"
-        )
-    keys: dict[str, bytes] = {}
-    for entry in entries:
-        for word in entry.signed_by.replace(",", " ").split():
-            if word.startswith("/"):
-                keys[word] = key_here(
-                    word,
-                    of="",
-                    place=entry.file,
-                    fix="set Signed-By to a key ring on this machine, or to the key itself",
-                )
-    return entries, keys
-
-
-def with_sources(case: AnyCase, files: Sequence[str]) -> AnyCase:
-    """Replace the repositories of a kind of node by those of files.
-
-    Raises:
-        UsageError: a file cannot be read.
-    """
-    if isinstance(case, RpmCase):
-        rows, keys = rpm_bundle_nodes.read_sources(files, case.facts)
-        return replace(case, sources=rows, keys=keys)
-    entries, keys = _read_sources(files)
-    return replace(case, sources=entries, keys=keys)
 
 
 def select(
-    cases: Sequence[AnyCase], cache: Path, say: Callable[[str], None]
-) -> list[write.Selection]:
-    """Select the packages for all kinds of nodes.
+    cases: Sequence[Case],
+    kernels: Sequence[str],
+    packages: Sequence[str],
+    folder: Path,
+    say: Callable[[str], None],
+) -> list[Selection]:
+    """Let the first node of each kind fetch the packages for all of its kind.
+
+    Args:
+        cases: of all nodes.
+        kernels: further releases that need headers.
+        packages: further packages, as ``name`` or ``name=version``.
+        folder: where the files go.
+        say: takes the progress.
 
     Raises:
         GpustateError: a package is unavailable.
     """
-    apt, rpm = deb_bundles.Read(cache, say), rpm_bundles.RpmRead(cache, say)
-    debs = deb_bundles.merge_cases(one for one in cases if isinstance(one, Case))
-    rpms = rpm_bundles.merge_cases(one for one in cases if isinstance(one, RpmCase))
-    return [
-        *(deb_bundles.select(case, apt) for case in debs),
-        *(rpm_bundles.select(case, rpm) for case in rpms),
-    ]
+    kinds: dict[str, list[Case]] = {}
+    for case in cases:
+        kinds.setdefault(case.name, []).append(case)
+    selections: list[Selection] = []
+    for name, rows in sorted(kinds.items()):
+        (folder / name).mkdir()
+        work = partial(_selection, rows, kernels, packages, folder / name, say)
+        (answer,) = fleet.each([rows[0].node], 1, work)
+        selections.append(_result(*answer))
+    return selections
+
+
+def _selection(
+    rows: Sequence[Case],
+    kernels: Sequence[str],
+    packages: Sequence[str],
+    folder: Path,
+    say: Callable[[str], None],
+    session: Session,
+) -> Selection:
+    """What the first of some nodes of a kind fetches for all of them."""
+    case = rows[0]
+    releases = tuple(sorted({*kernels, *(kernel for row in rows for kernel in row.kernels)}))
+    lacking = {*kernels, *(kernel for row in rows for kernel in {*row.kernels} - row.ready)}
+    wants = _required(session, case, releases)
+    if wants.problem:
+        raise RefusedError(f"its repositories do not offer {wants.problem}")
+    bare = [package for kernel, package in wants.bare.items() if kernel in lacking]
+    if bare:
+        raise RefusedError(
+            f"its repositories do not offer {bare[0]}, the headers of a kernel",
+            fix="remove that kernel, or mirror a repository that has it",
+        )
+    manager = case.facts.package_manager
+    named = tuple((name, version) for name, _, version in (one.partition("=") for one in packages))
+    if manager == "dnf" and _offered(session, case, (LOCKS,))[LOCKS]:
+        # A node without it gets it from the bundle alone.
+        named = (*named, (LOCKS, ""))
+    asked: dict[str, tuple[Root, ...]] = {
+        **wants.by_state,
+        **({"--package": named} if named else {}),
+    }
+    roots = dict.fromkeys(root for some in asked.values() for root in some)
+    if not roots:
+        raise RefusedError("the policy needs no package on it")
+    say(f"{case.node.name} fetches the packages for {case.name}")
+    return Selection(
+        case.facts.distribution,
+        case.facts.machine,
+        releases,
+        {
+            state: tuple(f"{name}={version}" if version else name for name, version in some)
+            for state, some in asked.items()
+        },
+        download.fetch(
+            session, {_word(manager, *root): root[0] for root in roots}, wants.pins, folder, say
+        ),
+        case.origins,
+    )
+
+
+def _word(manager: str, name: str, version: str) -> str:
+    if manager == "apt":
+        return f"{name}={version}" if version else name
+    return word(manager, name, version)
+
+
+def _required(session: Session, case: Case, kernels: Sequence[str]) -> RequiredPackages:
+    """The packages of the states, from versions that are queried as states ask for them."""
+    known: dict[str, tuple[str, ...]] = {}
+    missing: dict[str, None] = {}
+
+    def versions(name: str) -> tuple[str, ...]:
+        if name not in known:
+            missing[name] = None
+        return known.get(name, ())
+
+    while True:
+        missing.clear()
+        wants = required_packages(case.states, case.facts, versions, kernels)
+        if not missing:
+            return wants
+        known |= _offered(session, case, tuple(missing))
+
+
+def _offered(session: Session, case: Case, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Versions of packages; of those that a repository of the policy has, no others."""
+    candidates = query_node(session.node, lambda node: node.candidates(*names), session.answer)
+    return {name: case.versions(name, candidates.get(name, ())) for name in names}
 
 
 def checked_kernels(kernels: Sequence[str]) -> tuple[str, ...]:

@@ -29,16 +29,13 @@ class RequiredPackages:
         by_state: names and versions; packages for kernels are under :data:`KERNELS`.
         problem: why a package is unavailable, with its name.
         bare: kernels without available headers, with the package that would have them.
+        pins: text of the preferences with which apt installs them.
     """
 
     by_state: Mapping[str, tuple[Root, ...]] = field(default_factory=dict[str, tuple[Root, ...]])
     problem: str = ""
     bare: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def roots(self) -> tuple[Root, ...]:
-        """All of them."""
-        return tuple(row for rows in self.by_state.values() for row in rows)
+    pins: str = ""
 
 
 def required_packages(
@@ -62,6 +59,7 @@ def required_packages(
     headers: dict[Root, None] = {}
     bare: dict[str, str] = {}
     chosen: dict[str, object] = {}
+    pins = ""
     for name in order(build(list(wanted.values()))):
         offer = Offer(facts, versions, tuple(kernels), dict(chosen))
         needed = wanted[name].required_packages(offer, (observed or {}).get(name))
@@ -71,5 +69,8 @@ def required_packages(
         headers |= dict.fromkeys(needed.headers)
         bare |= needed.bare
         chosen |= needed.facts
+        pins += needed.pins
     found[KERNELS] = tuple(headers)
-    return RequiredPackages({name: rows for name, rows in found.items() if rows}, bare=bare)
+    return RequiredPackages(
+        {name: rows for name, rows in found.items() if rows}, bare=bare, pins=pins
+    )

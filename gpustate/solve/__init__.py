@@ -1,6 +1,4 @@
-"""The resolver for driver sets: one matching set of packages from the repositories, or the smallest conflict. Pure.
+"""Lock files: the driver set that the state of each node chooses (:mod:`~gpustate.solve.request`), kept until an update. Pure.
 
-indexes (:mod:`~gpustate.solve.packages`) + driver request (:mod:`~gpustate.solve.request`)
-    ──▶ :func:`~gpustate.solve.solver.solve` ──▶ a set, or the smallest conflict
-    ──▶ the lock file (:mod:`~gpustate.solve.lock`)
+A chosen set is compared with the locked one (:mod:`~gpustate.solve.keeping`) and written (:mod:`~gpustate.solve.lock`).
 """

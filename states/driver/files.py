@@ -102,13 +102,13 @@ def pinned_modules(text: str | None) -> dict[str, str]:
     return found
 
 
-def settled_pin_text(version: str, observed: Observed, packages: Mapping[str, str]) -> str:
-    """The pins of a set of packages.
-
-    Where a kernel was removed together with its modules, their pins harm nobody: they stay until the
-    file changes for another reason, so that this is no drift.
-    """
-    empty = observed.relations.empty_builds(version)
+def pins_of(
+    version: str,
+    packages: Mapping[str, str],
+    empty: Mapping[str, str] | None = None,
+    gone: Mapping[str, str] | None = None,
+) -> str:
+    """The pins of a set of packages, all of whose modules are in it except those that are gone."""
     modules = {name: full for name, full in packages.items() if driverset.is_for_kernel(name)}
     releases = {
         driverset.release_of(full)
@@ -116,13 +116,23 @@ def settled_pin_text(version: str, observed: Observed, packages: Mapping[str, st
         if driverset.driver_version(full) == version
     }
     release = releases.pop() if len(releases) == 1 else None
-    text = pin_text(version, empty, modules, release)
+    return pin_text(version, empty, {**(gone or {}), **modules}, release)
+
+
+def settled_pin_text(version: str, observed: Observed, packages: Mapping[str, str]) -> str:
+    """The pins of a set of packages.
+
+    Where a kernel was removed together with its modules, their pins harm nobody: they stay until the
+    file changes for another reason, so that this is no drift.
+    """
+    empty = observed.relations.empty_builds(version)
+    text = pins_of(version, packages, empty)
     gone = {
         name: full
         for name, full in pinned_modules(observed.pin_text).items()
         if name not in packages and name not in observed.packages
     }
-    with_gone = pin_text(version, empty, {**gone, **modules}, release)
+    with_gone = pins_of(version, packages, empty, gone)
     return with_gone if with_gone == observed.pin_text else text
 
 

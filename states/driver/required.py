@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpustate.core.packages import Offer, PackageRoot, StatePackages
 from gpustate.formats import driverschemes, driverset, kernelnames
 from gpustate.formats.rpm import is_rpm
+from gpustate.states.driver import files
 from gpustate.states.driver.choice import Wanted, is_for_desktops
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
@@ -25,7 +26,8 @@ def required(state: DriverParameters, offer: Offer, observed: Observed | None) -
     if not state.precompiled and state.headers == "install":
         headers, bare = _headers(offer, kernels)
     packages = tuple(target.packages.items())
-    return StatePackages(packages, "", headers, bare, {"driver": target.version})
+    pins = files.pins_of(target.version, target.packages)
+    return StatePackages(packages, "", headers, bare, {"driver": target.version}, pins)
 
 
 def _kernels(state: DriverParameters, observed: Observed) -> tuple[str, ...]:

@@ -183,15 +183,6 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
     )
 
 
-def archive_sources(
-    facts: NodeFacts, where: Repository, sources: tuple[aptsources.Source, ...]
-) -> tuple[aptsources.Source, ...]:
-    """Every entry of the distribution's archive, with those that :func:`archive` adds."""
-    pockets = {facts.os_codename + tail for tail in _POCKETS}
-    mine = (s for s in sources if s.suite in pockets and s.host in where.hosts)
-    return (*(s for s in mine if not FOREIGN.search(s.uri)), *where.entries)
-
-
 def archive_beside(
     facts: NodeFacts, where: Repository, sources: tuple[aptsources.Source, ...]
 ) -> str:

@@ -32,6 +32,12 @@ policy = Policy(get("preflight")(), get("nouveau")(), get("driver-repository")()
     get("persistenced")(), get("fabric-manager")(), get("toolkit-repository")(), get("container-toolkit")(),
     get("dcgm")(), get("validator")(containers="none"))
 """
+REPOSITORIES = """
+from gpustate import Policy
+from gpustate.registry import get
+
+policy = Policy(get("driver-repository")(), get("toolkit-repository")())
+"""
 FOLDER = "/var/lib/gpustate-bundle"
 #: The package of the driver that has NVIDIA's tools.
 TOOLS = {"debian": "nvidia-smi", "ubuntu": "nvidia-utils-580"}
@@ -58,10 +64,21 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bundle(home: Lab, node: Node, policy: Path) -> Path:
-    """Made before the node is cut off; the repositories are read from this machine."""
+    """Fetched by the node itself before it is cut off, and before anything but the repositories is on it."""
     path = policy.with_name("b.tar")
-    gpustate("bundle", policy, "-i", home.inventory, "-l", node.name, "--out", path, code=0)
+    target = ("-i", home.inventory, "-l", node.name)
+    words = ("bundle", policy, *target, "--out", path)
+    refused = gpustate(*words, code=5)
+    assert f"{node.name}: its toolkit-repository does not match the policy" in refused.err
+    repositories = policy.with_name("repositories.py")
+    repositories.write_text(REPOSITORIES)
+    gpustate("apply", repositories, *target, "--yes", code=0)
+    before = node.run("dpkg-query -W; ls /var/cache/apt/archives /var/tmp").stdout
+    gpustate(*words, code=0)
     gpustate("bundle", "check", path, code=0)
+    assert node.run("dpkg-query -W; ls /var/cache/apt/archives /var/tmp").stdout == before
+    gpustate("remove", repositories, *target, "--yes", code=0)
+    node.run("rm /var/lib/gpustate/runs/*/out.*")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Rpm repositories for tests: metadata written by hand, packages built with rpmbuild, questions to libsolv and dnf.
+"""Rpm repositories for tests: metadata written by hand, packages built with rpmbuild.
 
 Everything is made here: NVIDIA's names and relations, no software of theirs.
 """
@@ -27,13 +27,6 @@ def needs(*programs: str) -> None:
             pytest.skip(
                 f"{program} is not installed (Debian packages rpm, dnf, createrepo-c, zstd)"
             )
-
-
-def needs_libsolv() -> None:
-    """Skip a test where Debian's python3-hawkey, which comes with dnf, is not installed."""
-    done = subprocess.run([SYSTEM_PYTHON, "-c", "import hawkey"], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("libsolv cannot be asked here (Debian package python3-hawkey)")
 
 
 @dataclass(frozen=True)
@@ -121,41 +114,6 @@ def primary(packages: Iterable[Rpm]) -> bytes:
         '<metadata xmlns="http://linux.duke.edu/metadata/common" '
         f'xmlns:rpm="http://linux.duke.edu/metadata/rpm" packages="1">{rows}</metadata>'
     ).encode()
-
-
-_SOLVE = """
-import hawkey, json, os, sys, tempfile
-REPOMD = '<?xml version="1.0"?><repomd xmlns="http://linux.duke.edu/metadata/repo"/>'
-with tempfile.TemporaryDirectory() as folder:
-    answers = []
-    for number, (primary, names) in enumerate(json.load(sys.stdin)):
-        files = [f"{folder}/{number}.{kind}" for kind in ("repomd", "primary")]
-        for path, text in zip(files, (REPOMD, primary)):
-            with open(path, "w") as file:
-                file.write(text)
-        repo = hawkey.Repo("x")
-        repo.repomd_fn, repo.primary_fn = files
-        sack = hawkey.Sack(cachedir=f"{folder}/cache{number}", arch="x86_64", make_cache_dir=True)
-        sack.load_repo(repo)
-        goal = hawkey.Goal(sack)
-        there = True
-        for name in names:
-            selector = hawkey.Selector(sack)
-            selector.set(name=name)
-            there = there and bool(selector.matches())
-            goal.install(select=selector)
-        answers.append(there and goal.run(ignore_weak_deps=True))
-print(json.dumps(answers))
-"""
-
-
-def installable(cases: Sequence[tuple[Sequence[Rpm], Sequence[str]]]) -> list[bool]:
-    """What libsolv, through hawkey, says of each: packages of these names can be installed together."""
-    given = json.dumps([(primary(packages).decode(), list(names)) for packages, names in cases])
-    done = subprocess.run(
-        [SYSTEM_PYTHON, "-c", _SOLVE], input=given, capture_output=True, text=True, check=True
-    )
-    return [bool(one) for one in json.loads(done.stdout)]
 
 
 def compared(pairs: Sequence[tuple[str, str]]) -> list[int]:

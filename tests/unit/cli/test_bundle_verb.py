@@ -29,32 +29,3 @@ def test_a_mistake_is_one_line_with_the_next_move(
     assert said in done.err
     assert done.err.count("\n") == 1
     assert not list(project.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--for", "debian12/x86_64", "--installed", "x"), "--installed is for distributions with"),
-        (
-            ("--for", "rocky9/x86_64"),
-            "--sources FILE, in the format of /etc/apt, /etc/yum.repos.d or",
-        ),
-        (
-            ("--for", "azl3/x86_64"),
-            "unsupported distribution 'azl3/x86_64': no names of NVIDIA's packages; use a",
-        ),
-        (("--for", "rocky9"), "--for: 'rocky9' is not a distribution and machine"),
-        (("--for", "rocky9/x86_64", "--installed", "none"), "none: "),
-        (("--installed", "x", "-i", "h1"), "--installed needs --for"),
-    ],
-)
-def test_what_is_installed_belongs_to_names_of_rpm_distributions(
-    gpustate: Cli, project: Path, words: tuple[str, ...], said: str
-) -> None:
-    sources = project / "x.repo"
-    sources.write_text("[x]\nbaseurl=file:///nowhere\n")
-    more = () if "'rocky9' is" in said or "--sources FILE" in said else ("--sources", str(sources))
-    done = gpustate("bundle", "driver", "--out", "x.tar", *words, *more)
-    assert done.status == 1
-    assert said in done.err
-    assert done.err.count("\n") == 1

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bundleworld import RpmSite
+from bundleworld import Site, rpm
+from rpmworld import Rpm
 
 from gpustate import NodeFacts, ops
 from gpustate.bundle import reading, write
 from gpustate.bundle.reading import Bundle
-from gpustate.core.policy import build
+from gpustate.bundle.write import Origin
+from gpustate.core.facts import NodeView
+from gpustate.core.policy import Policy, build
+from gpustate.formats import driverschemes
 from gpustate.ops.upload import BUNDLE_FOLDER
+from gpustate.plan.make import Observations
+from gpustate.resolver import bundle_nodes
 from gpustate.states.bundle import BundleInPlace
+from gpustate.states.driver import DriverInstalled
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode
 
@@ -29,14 +36,8 @@ def node(**facts: Any) -> FakeNode:
 
 @pytest.fixture
 def rpms(tmp_path: Path) -> Bundle:
-    site = RpmSite(tmp_path / "rpms")
-    target = site.made(name="sles15").manifest.targets[0]
-    made = site.made(name="rocky9")
-    files = {k.replace("rocky9", "sles15"): v for k, v in made.contents.items() if "/" in k}
-    manifest = replace(made.manifest, targets=(*made.manifest.targets, target))
-    both = write.PreparedBundle(manifest, {**made.contents, **files})
-    both.contents["manifest.json"] = both.text.encode()
-    write.write(both, tmp_path / "rpms.tar")
+    sites = [Site(tmp_path / name, name) for name in ("rocky9", "sles15")]
+    write.write(write.prepare([site.selection() for site in sites]), tmp_path / "rpms.tar")
     return reading.load(str(tmp_path / "rpms.tar"))
 
 
@@ -114,3 +115,32 @@ def test_a_repository_in_a_bundle_puts_no_key_into_rpms_database(
         (leaving,) = (n for n, text in enumerate(scripts) if f"rm -rf {BUNDLE_FOLDER}" in text)
         assert "/etc/yum.repos.d/gpustate-*.repo" in scripts[leaving]
         assert not any("makecache" in text for text in scripts[:leaving])
+
+
+DEVEL, KERNEL = "5.14.0-570.12.1.el9_6", "5.14.0-570.12.1.el9_6.x86_64"
+
+
+def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(tmp_path: Path) -> None:
+    names = [name for scheme in driverschemes.of("rocky") for name in scheme.compute]
+    names += ["kmod-nvidia-open-dkms", "nvidia-kmod-common", "nvidia-driver-cuda-libs"]
+    packages = [Rpm(name, "3:580.65.06-1.el9") for name in dict.fromkeys(names)]
+    fetched = [rpm(tmp_path / "rpms", one, "gpustate-driver-repository") for one in packages]
+    origins = {"driver-repository": Origin("gpustate-driver-repository")}
+    write.write(
+        write.prepare([write.Selection("rocky9", "x86_64", (), {}, fetched, origins)]),
+        tmp_path / "b.tar",
+    )
+    bundle = reading.load(str(tmp_path / "b.tar"))
+    facts = NodeFacts(**{**FACTS, **ROCKY})
+    states = [BundleInPlace(file=bundle.path), DriverInstalled(branch=580)]
+    view = NodeView("gpu1", (), {}, facts)
+    assert bundle_nodes.lacking(states, Observations(view)) is None
+    driver = SimpleNamespace(headers={KERNEL: False}, switches=False)
+    reason = bundle_nodes.lacking(states, Observations(view, observed={"driver": driver}))
+    assert str(reason) == (
+        f"kernel-devel-{DEVEL} is not in the bundle {bundle.path}; build one that has it: "
+        f"gpustate bundle POLICY -i INVENTORY --kernel {KERNEL} --out FILE"
+    )
+    onto = bundle_nodes.onto(Policy(DriverRepository()), bundle.path)
+    (repository,) = (s for s in onto.states if isinstance(s, DriverRepository))
+    assert (repository.signed, repository.key) == ("nothing", None)
