@@ -15,13 +15,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import yaml
 
 from gpustate.formats.yaml_events import Dumper
-from gpustate.manifests import rbac
+from gpustate.manifests import templates
 from gpustate.manifests.containers import host_path, mount, variable
 from gpustate.manifests.ownership import NFD, NFD_LEASE, PART_OF
 
@@ -33,15 +32,12 @@ _RESTRICTED, _PROFILE = ("master", "gc"), {"seccompProfile": {"type": "RuntimeDe
 #: The Helm release that NVIDIA's documentation installs.
 _RELEASE = "gpu-operator"
 _VERSION = "v0.19.0"
-_GROUP = "nfd.k8s-sigs.io"
-_TOPOLOGIES = ("topology.node.k8s.io", "noderesourcetopologies")
 _CONFIGS = "/etc/kubernetes/node-feature-discovery"
-_MODULES = {"gdrdrv": "gdrcopy", "nvidia_fs": "gds", "nvidia_peermem": "peermem"}
 
 
 @cache
 def _defaults() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(_text("nfd-values.json"))
+    found: Mapping[str, Any] = json.loads(templates.text("nfd-values.json"))
     return found
 
 
@@ -57,7 +53,7 @@ def objects(
         rules: include the rule of the Operator's chart, which labels Nodes by loaded modules.
     """
     if rules:
-        yield _module_rule()
+        yield from templates.objects("nfd-module-rules.yaml")
     whole = _set_values(merged(_defaults(), values or {}))
     chart = None if values is None else _Chart(whole, namespace, startup_taint)
     for item in () if chart is None else _objects(chart):
@@ -94,7 +90,7 @@ def _set_values(values: Mapping[str, Any]) -> Json:
 
 def _objects(chart: _Chart) -> Iterator[Json]:
     values = chart.values
-    yield from _definitions("nfd-crds.yaml")
+    yield from templates.objects("nfd-crds.yaml")
     if values["master"].get("enable"):
         yield from _master(chart)
     if values["worker"].get("enable"):
@@ -103,10 +99,8 @@ def _objects(chart: _Chart) -> Iterator[Json]:
         yield from _topology_updater(chart)
     if values["gc"].get("enable"):
         yield from _collector(chart)
-    for section, role in _ROLES.items():
-        yield from chart.network_policy(section, role)
-    if values.get("prometheus", {}).get("enable"):
-        yield _pod_monitor(chart)
+    yield from templates.objects("nfd-rights.yaml", chart=chart, values=values, lease=NFD_LEASE)
+    yield from templates.objects("nfd-policies.yaml", chart=chart, values=values, roles=_ROLES)
 
 
 _ROLES = {
@@ -155,26 +149,6 @@ class _Chart:
         default = f"{self.full_name}{suffix}" if given.get("create") else "default"
         return str(given.get("name") or default)
 
-    def accounts(self, section: str, suffix: str) -> Iterator[Json]:
-        given = self.values[section]["serviceAccount"]
-        if given.get("create"):
-            found = rbac.account(self.account(section, suffix), self.namespace)
-            found["metadata"] = self.meta(
-                found["metadata"]["name"], annotations=given.get("annotations")
-            )
-            yield found
-
-    def grants(
-        self, section: str, suffix: str, rules: Sequence[Json], *, cluster: bool
-    ) -> Iterator[Json]:
-        """A role with its binding, unless the values say that there is one."""
-        if not self.values[section]["rbac"].get("create"):
-            return
-        name = f"{self.full_name}{suffix}"
-        account = self.account(section, suffix)
-        for one in rbac.grant(name, self.namespace, rules, cluster=cluster, account=account):
-            yield {**one, "metadata": self.meta(name, whole_cluster=cluster)}
-
     def config(self, section: str, role: str) -> Json:
         """The ConfigMap with a program's configuration."""
         text = yaml.dump(
@@ -186,33 +160,6 @@ class _Chart:
             "metadata": self.meta(f"{self.full_name}-{role}-conf"),
             "data": {f"nfd-{role}.conf": text.removesuffix("...\n").rstrip("\n")},
         }
-
-    def network_policy(self, section: str, role: str) -> Iterator[Json]:
-        given = self.values[section].get("networkPolicy", {})
-        if given.get("enabled"):
-            yield {
-                "apiVersion": "networking.k8s.io/v1",
-                "kind": "NetworkPolicy",
-                "metadata": self.meta(f"{self.full_name}-{role}-network-policy", role),
-                "spec": {
-                    **_filled({key: given.get(key) for key in ("egress", "ingress")}),
-                    "podSelector": {"matchLabels": {**self.selector, "role": role}},
-                    "policyTypes": ["Egress", "Ingress"],
-                },
-            }
-
-    def disruption_budget(self, section: str) -> Iterator[Json]:
-        given = dict(self.values[section].get("podDisruptionBudget", {}))
-        if given.pop("enable", False):
-            yield {
-                "apiVersion": "policy/v1",
-                "kind": "PodDisruptionBudget",
-                "metadata": self.meta(f"{self.full_name}-{section}"),
-                "spec": {
-                    "selector": {"matchLabels": {**self.selector, "role": section}},
-                    **given,
-                },
-            }
 
     def workload(self, kind: str, section: str, program: _Program, **spec: Any) -> Json:
         """A Deployment or a DaemonSet."""
@@ -343,19 +290,7 @@ _NODE = {"NODE_NAME": "spec.nodeName"}
 
 def _master(chart: _Chart) -> Iterator[Json]:
     given = chart.values["master"]
-    features = "nodefeatures nodefeaturerules nodefeaturegroups"
-    rules = (
-        rbac.rule("", "namespaces", "watch list"),
-        rbac.rule("", "nodes nodes/status", "get patch update list"),
-        rbac.rule(_GROUP, features, "get list watch"),
-        rbac.rule(_GROUP, "nodefeaturegroups/status", "patch update"),
-        rbac.rule("coordination.k8s.io", "leases", "create"),
-        {**rbac.rule("coordination.k8s.io", "leases", "get update"), "resourceNames": [NFD_LEASE]},
-    )
-    yield from chart.accounts("master", "")
-    yield from chart.grants("master", "", rules, cluster=True)
     yield chart.config("master", "master")
-    yield from chart.disruption_budget("master")
     replicas = int(given.get("replicaCount", 1))
     joined = {name: ",".join(given.get(name) or ()) for name in ("extraLabelNs", "denyLabelNs")}
     args = [
@@ -376,15 +311,6 @@ def _master(chart: _Chart) -> Iterator[Json]:
 def _worker(chart: _Chart) -> Iterator[Json]:
     given = chart.values["worker"]
     owners = given.get("ownerRefs") or ()
-    rules = (
-        rbac.rule(_GROUP, "nodefeatures", "create get update delete"),
-        rbac.rule("", "pods", "get"),
-    )
-    yield from chart.accounts("worker", "-worker")
-    yield from chart.grants("worker", "-worker", rules, cluster=False)
-    if "node" in owners:
-        nodes = (rbac.rule("", "nodes", "get"),)
-        yield from chart.grants("worker", "-worker", nodes, cluster=True)
     yield chart.config("worker", "worker")
     paths = {
         "host-boot": ("/boot", "/host-boot"),
@@ -410,19 +336,9 @@ def _worker(chart: _Chart) -> Iterator[Json]:
 
 def _topology_updater(chart: _Chart) -> Iterator[Json]:
     given = chart.values["topologyUpdater"]
-    rules = (
-        rbac.rule("", "nodes", "get list"),
-        rbac.rule("", "namespaces", "get"),
-        rbac.rule("", "nodes/configz", "get"),
-        rbac.rule("", "pods", "get list watch"),
-        rbac.rule(*_TOPOLOGIES, "create get update"),
-        rbac.rule("apiextensions.k8s.io", "customresourcedefinitions", "get list watch"),
-    )
     suffix = "-topology-updater"
     if given.get("createCRDs"):
-        yield from _definitions("nfd-topology-crds.yaml")
-    yield from chart.accounts("topologyUpdater", suffix)
-    yield from chart.grants("topologyUpdater", suffix, rules, cluster=True)
+        yield from templates.objects("nfd-topology-crds.yaml")
     yield chart.config("topologyUpdater", "topology-updater")
     config, state = given.get("kubeletConfigPath"), given.get("kubeletStateDir")
     below = "/host-var/lib/kubelet-podresources/kubelet.sock"
@@ -460,14 +376,6 @@ def _topology_updater(chart: _Chart) -> Iterator[Json]:
 def _collector(chart: _Chart) -> Iterator[Json]:
     """It removes what belongs to Nodes that are gone."""
     given = chart.values["gc"]
-    rules = (
-        rbac.rule("", "nodes", "list watch"),
-        rbac.rule(*_TOPOLOGIES, "delete list"),
-        rbac.rule(_GROUP, "nodefeatures", "delete list"),
-    )
-    yield from chart.accounts("gc", "-gc")
-    yield from chart.grants("gc", "-gc", rules, cluster=True)
-    yield from chart.disruption_budget("gc")
     program = _Program(
         role="gc",
         account="-gc",
@@ -482,57 +390,6 @@ def _collector(chart: _Chart) -> Iterator[Json]:
         },
     )
     yield chart.workload("Deployment", "gc", program, replicas=given.get("replicaCount") or 1)
-
-
-def _pod_monitor(chart: _Chart) -> Json:
-    given = chart.values["prometheus"]
-    endpoint = {"honorLabels": True, "path": "/metrics", "port": "http", "scheme": "http"}
-    meta = chart.meta(chart.full_name)
-    return {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PodMonitor",
-        "metadata": {**meta, "labels": {**meta["labels"], **(given.get("labels") or {})}},
-        "spec": {
-            "podMetricsEndpoints": [
-                {**endpoint, **_filled({"interval": given.get("scrapeInterval")})}
-            ],
-            "namespaceSelector": {"matchNames": [chart.namespace]},
-            "selector": {
-                "matchExpressions": [
-                    {"key": key, "operator": "In", "values": [value]}
-                    for key, value in sorted(chart.selector.items())
-                ]
-            },
-        },
-    }
-
-
-def _module_rule() -> Json:
-    return {
-        "apiVersion": f"{_GROUP}/v1alpha1",
-        "kind": "NodeFeatureRule",
-        "metadata": {"name": "nvidia-kernel-modules"},
-        "spec": {
-            "rules": [
-                {
-                    "name": f"kernel-module-{module}",
-                    "labels": {f"nvidia.com/{label}.capable": "true"},
-                    "matchFeatures": [
-                        {
-                            "feature": "kernel.loadedmodule",
-                            "matchExpressions": {module: {"op": "Exists"}},
-                        }
-                    ],
-                }
-                for module, label in _MODULES.items()
-            ]
-        },
-    }
-
-
-def _definitions(name: str) -> Iterator[Json]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    yield from (one for one in yaml.load_all(_text(name), Loader=loader) if one)
 
 
 def _gates(values: Mapping[str, Any]) -> list[str]:
@@ -560,7 +417,3 @@ def _filled(fields: Mapping[str, Any]) -> Json:
 def _digest(config: Any) -> str:
     """Changes with the configuration, so that pods with another one replace those that run."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-
-
-def _text(name: str) -> str:
-    return (resources.files("gpustate.manifests") / "data" / name).read_text("utf-8")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpustate.manifests import rbac
+from gpustate.manifests import templates
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.containers import (
     DRIVER_ROOT,
@@ -31,153 +31,21 @@ from gpustate.manifests.settings import ClusterObjects, Container, DraDriver
 NODE_LABEL = "nvidia.com/gpu.deploy.dra-driver"
 PLUGIN, CONTROLLER = "nvidia-dra-driver-kubelet-plugin", DRA_LEASE
 _ACCOUNT = "nvidia-dra-driver-kubeletplugin"
-_DAEMON_ACCOUNT = "compute-domain-daemon-service-account"
-_POLICY = "resourceslices-policy-nvidia-dra-driver"
-_DOMAINS = "resource.nvidia.com"
-_READ, _CHANGE = "get list watch", "get list watch create update patch delete"
-GPU, _DOMAIN = "gpu.nvidia.com", "compute-domain.nvidia.com"
-_PLUGIN_RULES = (
-    rbac.rule("resource.k8s.io", "resourceclaims", _READ),
-    rbac.rule("resource.k8s.io", "resourceslices", "get list watch create update delete"),
-    rbac.rule("", "nodes", "get list watch update patch"),
-    rbac.rule("", "pods", _READ),
-)
-_CONTROLLER_RULES = (
-    rbac.rule(_DOMAINS, "computedomains", "get list watch update"),
-    rbac.rule(_DOMAINS, "computedomains/status", "update"),
-    rbac.rule("resource.k8s.io", "resourceclaimtemplates", "get list watch create update delete"),
-    rbac.rule("coordination.k8s.io", "leases", "get create update"),
-    rbac.rule("", "nodes", "get list watch update"),
-    rbac.rule("", "pods", _READ),
-)
-_CONTROLLER_ROLE = (
-    rbac.rule("apps", "daemonsets", _CHANGE),
-    rbac.rule(_DOMAINS, "computedomaincliques", "get list watch update"),
-)
-_DAEMON_RULES = (
-    rbac.rule(_DOMAINS, "computedomains computedomains/status", "get list watch update patch"),
-    rbac.rule(_DOMAINS, "computedomaincliques", "get list watch create update patch"),
-    rbac.rule("", "pods", "get list watch patch"),
-)
+GPU = "gpu.nvidia.com"
 
 
 def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     driver = settings.dra_driver
-    yield from _device_classes(domains=driver.compute_domains)
-    yield from _plugin_account(settings)
-    yield from _admission(settings.namespace)
+    yield from templates.objects(
+        "dra-driver.yaml",
+        namespace=settings.namespace,
+        controller=CONTROLLER,
+        domains=driver.compute_domains,
+        mps=bool(driver.feature_gates.get("MPSSupport")),
+    )
     yield _plugin(settings, image)
     if driver.compute_domains:
-        yield rbac.account(CONTROLLER, settings.namespace)
-        yield from rbac.grant(CONTROLLER, settings.namespace, _CONTROLLER_RULES, cluster=True)
-        yield from rbac.grant(CONTROLLER, settings.namespace, _CONTROLLER_ROLE, cluster=False)
-        yield rbac.account(_DAEMON_ACCOUNT, settings.namespace)
-        yield from rbac.grant(
-            "compute-domain-daemon",
-            settings.namespace,
-            _DAEMON_RULES,
-            cluster=True,
-            account=_DAEMON_ACCOUNT,
-        )
         yield _controller(settings, image)
-
-
-def _device_classes(*, domains: bool) -> Iterator[Json]:
-    yield _device_class(GPU, GPU, "gpu")
-    yield _device_class("mig.nvidia.com", GPU, "mig")
-    yield _device_class("vfio.gpu.nvidia.com", GPU, "vfio")
-    if domains:
-        yield _device_class("compute-domain-daemon.nvidia.com", _DOMAIN, "daemon")
-        yield _device_class(
-            "compute-domain-default-channel.nvidia.com",
-            _DOMAIN,
-            "channel",
-            f" && device.attributes['{_DOMAIN}'].id == 0",
-        )
-
-
-def _device_class(name: str, driver: str, kind: str, more: str = "") -> Json:
-    expression = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{kind}'"
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression + more}}]},
-    }
-
-
-def _plugin_account(settings: ClusterObjects) -> Iterator[Json]:
-    driver, namespace = settings.dra_driver, settings.namespace
-    yield rbac.account(_ACCOUNT, namespace)
-    domains = (rbac.rule(_DOMAINS, "computedomains", _READ),) if driver.compute_domains else ()
-    yield from rbac.grant(_ACCOUNT, namespace, (*domains, *_PLUGIN_RULES), cluster=True)
-    if driver.compute_domains:
-        cliques = (rbac.rule(_DOMAINS, "computedomaincliques", "get"),)
-        yield from rbac.grant(_ACCOUNT, namespace, cliques, cluster=False)
-    if driver.feature_gates.get("MPSSupport"):
-        rules = (rbac.rule("apps", "deployments", _CHANGE),)
-        name = f"{_ACCOUNT}-mps"
-        yield from rbac.grant(name, namespace, rules, cluster=False, account=_ACCOUNT)
-
-
-def _admission(namespace: str) -> Iterator[Json]:
-    """The plugin of a node may write only slices of this node."""
-    meta = {"name": _POLICY}
-    version = "admissionregistration.k8s.io/v1"
-    item = '(request.operation == "DELETE" ? oldObject : object).spec'
-    variables = {
-        "userNode": "request.userInfo.extra[?'authentication.kubernetes.io/node-name'][0].orValue('')",
-        "objectNode": f"{item}.?nodeName.orValue('')",
-        "selector": f"{item}.?nodeSelector.orValue(null)",
-        "allNodes": f"{item}.?allNodes.orValue(false)",
-    }
-    yield {
-        "apiVersion": version,
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": dict(meta),
-        "spec": {
-            "failurePolicy": "Fail",
-            # With all defaults: the server judges conflicts of this field as a whole.
-            "matchConstraints": {
-                "matchPolicy": "Equivalent",
-                "namespaceSelector": {},
-                "objectSelector": {},
-                "resourceRules": [
-                    {
-                        "apiGroups": ["resource.k8s.io"],
-                        "apiVersions": ["v1", "v1beta1", "v1beta2"],
-                        "operations": ["CREATE", "UPDATE", "DELETE"],
-                        "resources": ["resourceslices"],
-                        "scope": "*",
-                    }
-                ],
-            },
-            "matchConditions": [
-                {
-                    "name": "isRestrictedUser",
-                    "expression": f'request.userInfo.username == "system:serviceaccount:{namespace}:{_ACCOUNT}"',
-                }
-            ],
-            "variables": [{"name": name, "expression": text} for name, text in variables.items()],
-            "validations": [
-                {
-                    "expression": "variables.userNode != ''",
-                    "message": "the token of this service account names no Node: its pod has to run on one",
-                },
-                {
-                    "expression": "variables.userNode == variables.objectNode || variables.allNodes == true "
-                    "|| variables.selector != null",
-                    "messageExpression": '"this service account may only write slices of Node \'" + variables.userNode + "\'"',
-                },
-            ],
-        },
-    }
-    yield {
-        "apiVersion": version,
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": dict(meta),
-        "spec": {"policyName": _POLICY, "validationActions": ["Deny"]},
-    }
 
 
 def _plugin(settings: ClusterObjects, image: str) -> Json:
