@@ -434,6 +434,12 @@ class _Reader:
         spec = checker.known(spec)
         check_companions(self.store, spec, kind)
         notes = checker.notes
+        if kind == "helm" and "driver.branch" in checker.unknown:
+            raise PolicyError(
+                "driver.branch is a key of gpustate's own policies, and without preset or states the file is read as Helm values",
+                place=self.file,
+                fix='add a preset (kubernetes-node, slurm-node, plain-node), or write the branch as driver.version: "580"',
+            )
         if kind == "helm" and checker.unknown and not self.wrapped:
             notes.append(
                 f"{file}: read as Helm values of the GPU Operator; a policy of gpustate's own begins with "

@@ -6,6 +6,7 @@ others is in it, and a custom resource definition only if others have no objects
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ Json = dict[str, Any]
 
 _POLL_S = 1.0
 _TRIES = 5
+#: After so many polls what keeps pods from being ready is named; an image that cannot be pulled stays so.
+_TELLING = 15
 _WORKLOADS = ("Deployment", "DaemonSet")
 _EVENTS = Kind("Event", "v1", "events", namespaced=True)
 
@@ -247,7 +250,7 @@ class Applier:
         began = self.clock()
         end = began + self.timeout_s
         announced = ""
-        while True:
+        for polls in itertools.count(1):
             found = {
                 key(one): one
                 for kind in kinds
@@ -274,6 +277,10 @@ class Applier:
             if words != announced:
                 self.say(f"waiting for {words}")
                 announced = words
+            if polls == _TELLING:
+                pods = self.objects.list(POD, self.target.namespace)
+                for line in (one for name in left for one in readiness.problems(pods, found[name])):
+                    self.say(line)
             self.sleep(_POLL_S)
         pods = self.objects.list(POD, self.target.namespace)
         try:

@@ -38,10 +38,14 @@ def waiting(item: Json) -> str:
 
 
 def problems(pods: Iterable[Json], item: Json) -> list[str]:
-    """Why pods of a DaemonSet or a Deployment are not ready, one line for each."""
+    """Why pods of a DaemonSet or a Deployment are not ready, one line for those that are alike."""
+    places: dict[str, list[str]] = {}
+    for pod in _not_ready(pods, item):
+        place = f"{pod['metadata']['name']} on {_node(pod) or 'no node'}"
+        places.setdefault(problem(pod), []).append(place)
     return sorted(
-        f"{pod['metadata']['name']} on {_node(pod) or 'no node'}: {problem(pod)}"
-        for pod in _not_ready(pods, item)
+        f"{min(alike)}{f' and {len(alike) - 1} more' * (len(alike) > 1)}: {words}"
+        for words, alike in places.items()
     )
 
 

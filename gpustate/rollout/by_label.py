@@ -155,11 +155,18 @@ def _not_offered(
     settings: ClusterObjects | None, states: Mapping[str, AnyState], pci: Iterable[PciGpu]
 ) -> RefusedError | None:
     """Why the device plugin does not start with the MIG layout of a node; ``None``: it does."""
-    if settings is None or "mig" not in states or _strategy(settings, states) != "single":
+    strategy = "" if settings is None or "mig" not in states else _strategy(settings, states)
+    if strategy not in ("single", "mixed"):
         return None
     layouts = _layouts(states["mig"], pci)
     profiles = dict.fromkeys(profile for layout in layouts for profile in layout or ("no MIG",))
-    if len(profiles) > 1:
+    if "no device" in profiles:
+        return RefusedError(
+            f"MIG layout {parameters(states['mig'])['config']}: GPUs in MIG mode get no device, and with the MIG strategy "
+            f"{strategy} the device plugin does not start then",
+            fix="select a layout with devices, such as all-1g.10gb, or set mig.strategy to none in the policy",
+        )
+    if strategy == "single" and len(profiles) > 1:
         return RefusedError(
             f"MIG layout {parameters(states['mig'])['config']}: with the MIG strategy single the device plugin needs one "
             f"profile on all GPUs of a node, and the layout has {', '.join(profiles)}",

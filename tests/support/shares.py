@@ -40,6 +40,7 @@ BY_TURNS = frozenset(
         "test_cluster_dra.py",
         "test_cluster_drain.py",
         "test_cluster_objects.py",
+        "test_cluster_pairs.py",
         "test_cluster_versions.py",
         "test_container_link.py",
         "test_crio.py",

@@ -83,9 +83,9 @@ def read(path: Path) -> dict[str, Any]:
 def test_an_apply_prints_the_warnings_of_its_policy(
     site: Path, project: Path, gpustate: Cli
 ) -> None:
-    (project / "values.yaml").write_text("driver: {branch: 580}\n")
+    (project / "values.yaml").write_text("driver: {brand: x}\n")
     done = gpustate("apply", "values.yaml", "-i", "hosts", "-l", "far1", "--yes")
-    assert "gpustate: values.yaml:1: warning: unknown key 'driver.branch'" in done.err
+    assert "gpustate: values.yaml:1: warning: unknown key 'driver.brand'" in done.err
     assert "defaults of the chart" not in done.err
     removed = gpustate("remove", "values.yaml", "-i", "hosts", "-l", "far1", "--yes")
     assert "warning" not in removed.err

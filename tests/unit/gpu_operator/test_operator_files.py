@@ -304,9 +304,14 @@ def test_what_the_chart_fills_in_is_told_and_its_versions_are_not_taken() -> Non
     assert "are not used: driver.version 595.91.07" in note
 
 
+def test_a_branch_without_a_preset_is_not_read_as_values_of_the_chart() -> None:
+    with pytest.raises(PolicyError, match=r"driver\.branch is a key of gpustate's own policies"):
+        gpu_operator.read("driver: {branch: 580}\n", "p.yaml")
+
+
 def test_values_with_an_unknown_key_are_said_to_be_values() -> None:
     ours = "a policy of gpustate's own begins with 'format: gpustate.policy/1'"
-    notes = gpu_operator.read("driver: {branch: 580}\n", "p.yaml").notes
+    notes = gpu_operator.read("driver: {brand: x}\n", "p.yaml").notes
     assert f"p.yaml: read as Helm values of the GPU Operator; {ours}" in notes
     assert not any(ours in note for note in gpu_operator.read("driver: {}\n", "p.yaml").notes)
 

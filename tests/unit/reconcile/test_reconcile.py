@@ -531,6 +531,15 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
     assert list(exit_codes(cluster_data("s", "n", done.changes, done))) == [EXIT_VALIDATION]
     applier = Applier(objects, target(), 300, stop=lambda: True, clock=iter((7.0, 9.0)).__next__)
     assert "1 of 2 pods are available after 2 s; p on" in applier._wait_for_pods()[1]
+    objects.items["Pod", "q"] = {**pod, "metadata": {**pod["metadata"], "name": "q"}}
+    told: list[str] = []
+    ticks = iter(map(float, range(100)))
+    waiting_for = replace(applier, say=told.append, stop=lambda: False, timeout_s=20)
+    lines = replace(waiting_for, sleep=lambda _: None, clock=ticks.__next__)._wait_for_pods()
+    words = "p on gpu1 and 1 more: nvidia-device-plugin: ErrImagePull: not found"
+    assert lines[1].endswith(f" after 20 s; {words}")
+    assert told.count(words) == 1
+    del objects.items["Pod", "q"]
     for nodes, waits in (("gpu1", True), ("gpu2", False), ("gpu1 gpu2", True)):
         some = replace(applier, nodes=frozenset(nodes.split()), clock=itertools.count().__next__)
         lines = [line for line in some._wait_for_pods() if PLUGIN[1] in line]
