@@ -13,16 +13,20 @@ unexport PYTHONDONTWRITEBYTECODE
 #: What is installed beside the lab: the Debian packages of the tests.
 NEEDS := --tests
 
-.PHONY: demo demo-kubernetes test proof bench quick lint docs setup system clean
+.PHONY: demo demo-kubernetes early test proof bench quick lint docs setup system clean
 
 # They need the product and the lab, not what the tests need.
 demo demo-kubernetes: NEEDS :=
 
-demo: system $(VENV)/.lab
+demo: early $(VENV)/.lab
 	@$(BIN)/python docs/examples/demo.py $(POLICY)
 
-demo-kubernetes: system $(VENV)/.lab
+demo-kubernetes: early $(VENV)/.lab
 	@$(BIN)/python docs/examples/demo_kubernetes.py $(POLICY)
+
+# While pip installs; gpustate lab up waits for what is not ready by then.
+early: system
+	@[ "$$(id -u)" != 0 ] || PYTHONPATH=lab:. $(PYTHON) -m gpustate_lab.early &
 
 # Three processes on two cores, for a test on a node waits half its time.
 test: setup

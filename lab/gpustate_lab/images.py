@@ -18,12 +18,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpustate.errors import LabError
-from gpustate_lab import paths, programs, simulation
+from gpustate_lab import paths, programs
 from gpustate_lab.command import end_running, progress, run, tail
 from gpustate_lab.host import mounted_layers
+
+if TYPE_CHECKING:
+    from gpustate_lab import simulation
 
 SCRIPTS = Path(__file__).with_name("scripts")
 BUILD_TIMEOUT_S = 1200.0
@@ -227,6 +230,8 @@ def prepare(
     Raises:
         LabError: an image does not exist or cannot be built, or the images have different Slurm versions.
     """
+    from gpustate_lab import simulation  # needs libraries, roots of Debian do not
+
     names = sorted(set(images))
     suites = sorted({recipe_of(image).slurm_suite for image in names})
     if slurm and len(suites) > 1:
@@ -259,8 +264,10 @@ def prepare(
 def _stack(
     image: str, packages: Future[simulation.Repository], say: Say, *, slurm: bool
 ) -> tuple[Path, ...]:
+    from gpustate_lab import simulation
+
     recipe = recipe_of(image)
-    stack: tuple[Path, ...] = (_base(recipe, say),)
+    stack: tuple[Path, ...] = (provide_base(recipe, say),)
     if recipe.scripts:
         script = recipe.script_text
         bound, content = None, ""
@@ -281,13 +288,18 @@ def _stack(
 
 def _slurm_head(recipe: Recipe, say: Say) -> tuple[Path, ...]:
     """Return the layers of Slurm's head: Debian with slurmctld, without simulated GPUs."""
-    stack = (_base(recipe, say),)
+    stack = (provide_base(recipe, say),)
     script = recipe.slurm_script("slurmctld.sh")
     name = f"{recipe.base}-{'slurm26' if recipe.unstable_slurm else 'slurmctld'}"
     return (_layer(name, stack, script, None, "", say), *stack)
 
 
-def _base(recipe: Recipe, say: Say) -> Path:
+def provide_base(recipe: Recipe, say: Say) -> Path:
+    """Return the root of an image's Debian release; build it if it is missing.
+
+    Raises:
+        LabError: it cannot be built.
+    """
     script = SCRIPTS / "base.sh"
     arguments = [recipe.suite, str(_downloads(recipe.base)), *PACKAGES]
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -99,7 +101,7 @@ def test_a_lab_builds_what_it_needs_and_everything_at_the_same_time(
     monkeypatch.setattr(simulation, "build_toolkits", toolkits)
     monkeypatch.setattr(simulation, "install_script", lambda *inputs: "")
     monkeypatch.setattr(simulation, "digest", lambda *inputs: "")
-    monkeypatch.setattr(images, "_base", root)
+    monkeypatch.setattr(images, "provide_base", root)
     monkeypatch.setattr(images, "_layer", layer)
     cluster = functools.partial(build_together, "programs of the cluster")
     prepared = images.prepare(LabSpec().images, print, cluster=cluster)
@@ -127,7 +129,7 @@ def test_a_build_that_fails_ends_the_others(cache: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(simulation, "build_repository", lambda *inputs: None)
     monkeypatch.setattr(simulation, "build_toolkits", fail)
-    monkeypatch.setattr(images, "_base", root)
+    monkeypatch.setattr(images, "provide_base", root)
     began = time.monotonic()
     with pytest.raises(LabError, match="no compiler"):
         images.prepare(["debian12"], print)
@@ -179,3 +181,9 @@ def test_no_script_names_a_mirror() -> None:
         *(script for recipe in images.IMAGES.values() for script in recipe.scripts),
     }
     assert [name for name, text in texts.items() if "http://" in text or "https://" in text] == []
+
+
+def test_what_is_built_beside_pip_needs_no_library() -> None:
+    top = Path(__file__).parents[3]
+    load = f"import sys; sys.path[:0] = [{str(top)!r}, {str(top / 'lab')!r}]; import gpustate_lab.early"
+    subprocess.run([sys.executable, "-I", "-S", "-c", load], check=True)
