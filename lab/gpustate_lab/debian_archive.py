@@ -188,10 +188,10 @@ def _replace_sources(package: Package, folder: Path) -> None:
             shutil.rmtree(path)
         elif path.name != "dkms.conf":
             path.unlink()
-    for path, entry in package.files.items():
-        if not path.endswith("/dkms.conf"):
+    for name, entry in package.files.items():
+        if not name.endswith("/dkms.conf"):
             assert isinstance(entry, str)
-            (sources / Path(path).name).write_text(entry)
+            (sources / Path(name).name).write_text(entry)
 
 
 def _publish_suite(release: Path, archives: Path, root: Path, key: SigningKey) -> None:

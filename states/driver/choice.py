@@ -159,7 +159,7 @@ def choose(
             )
             return _as_locked(target, wanted.locked, observed, available)
         drives = module_type(observed.gpus, driverset.branch_of(version), kind)[0] == kind
-        others = [
+        other_branches = [
             one for one in every if driverset.branch_of(one[1]) != driverset.branch_of(version)
         ]
         verb = "preferred" if drives and wanted.module_type == "auto" else "needed"
@@ -167,7 +167,7 @@ def choose(
             problem
             or why
             or f"driver {version} is available with {kind} modules only, but {fitting} modules are {verb}; "
-            f"set {_with_modules(fitting, others, kind if drives else '', wanted)}"
+            f"set {_with_modules(fitting, other_branches, kind if drives else '', wanted)}"
         )
     return None, problem or _nothing(wanted, observed, available)
 
