@@ -233,23 +233,9 @@ def _probe(port: int, *, failures: int, every_s: int) -> Json:
 def _controller(settings: ClusterObjects, image: str) -> Json:
     """The controller of compute domains."""
     driver = settings.dra_driver
-    variables = {
-        "HTTP_ENDPOINT": ":8080",
-        "METRICS_PATH": "/metrics",
-        "PPROF_PATH": "",
-        "LOG_VERBOSITY": "4",
-        "LOG_VERBOSITY_CD_DAEMON": "4",
-        "IMAGE_NAME": image,
-        "NVIDIA_VISIBLE_DEVICES": "void",
-        "LEADER_ELECTION_ENABLED": "false",
-        "LEADER_ELECTION_LEASE_LOCK_NAME": CONTROLLER,
-        "LEADER_ELECTION_LEASE_LOCK_NAMESPACE": settings.namespace,
-        "LEADER_ELECTION_LEASE_DURATION": "15s",
-        "LEADER_ELECTION_RENEW_DEADLINE": "10s",
-        "LEADER_ELECTION_RETRY_PERIOD": "2s",
-        **_gates(driver),
-        **driver.controller.env,
-    }
+    values = {"image": image, "controller": CONTROLLER, "namespace": settings.namespace}
+    (pod,) = templates.objects("dra-controller.yaml", **values)
+    variables = {**pod["env"], **_gates(driver), **driver.controller.env}
     fields = {"POD_NAME": "metadata.name", "NAMESPACE": "metadata.namespace"}
     container: Json = {
         "name": "compute-domain",
@@ -268,8 +254,8 @@ def _controller(settings: ClusterObjects, image: str) -> Json:
     }
     spec = pod_spec(settings, driver, account=CONTROLLER, nodes={}, api=True, gpus=False)
     del spec["nodeSelector"]
-    spec["tolerations"] = [*_CONTROL_PLANE_TOLERATIONS, *spec["tolerations"]]
-    spec["affinity"] = _CONTROL_PLANE_FIRST
+    spec["tolerations"] = [*pod["tolerations"], *spec["tolerations"]]
+    spec["affinity"] = pod["affinity"]
     spec["containers"] = [container]
     return {
         "apiVersion": "apps/v1",
@@ -285,27 +271,6 @@ def _controller(settings: ClusterObjects, image: str) -> Json:
             "template": {"metadata": labelled(settings, labels), "spec": spec},
         },
     }
-
-
-_CONTROL_PLANE_TOLERATIONS: tuple[Json, ...] = (
-    {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"},
-    {"key": "node-role.kubernetes.io/master", "operator": "Exists", "effect": "NoSchedule"},
-    {"key": "CriticalAddonsOnly", "operator": "Exists"},
-)
-_CONTROL_PLANE_FIRST: Json = {
-    "nodeAffinity": {
-        "preferredDuringSchedulingIgnoredDuringExecution": [
-            {
-                "weight": 100,
-                "preference": {
-                    "matchExpressions": [
-                        {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
-                    ]
-                },
-            }
-        ]
-    }
-}
 
 
 def _gates(driver: DraDriver) -> dict[str, str]:

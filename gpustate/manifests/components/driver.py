@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from gpustate import shell
 from gpustate.errors import PolicyError
-from gpustate.manifests import rbac, systems
+from gpustate.manifests import rbac, systems, templates
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.containers import (
     config_map,
@@ -44,21 +44,11 @@ NODE_LABEL = "nvidia.com/gpu.deploy.driver"
 OWNER_LABEL = "nvidia.com/gpu-operator.driver.owner"
 _NAME, _ACCOUNT, _COMPONENT = "nvidia-driver-daemonset", "nvidia-driver", "nvidia-driver"
 _PROBE_MAP, _PROBE_KEY = "nvidia-driver-startup-probe", "startup-probe.sh"
-_PROBE = {
-    "initialDelaySeconds": 60,
-    "failureThreshold": 120,
-    "successThreshold": 1,
-    "periodSeconds": 10,
-    "timeoutSeconds": 60,
-}
-_BUILDS = {**_PROBE, "initialDelaySeconds": 10, "timeoutSeconds": 10}
+_BUILT = {"initialDelaySeconds": 10, "timeoutSeconds": 10}
 #: Of precompiled drivers in an NVIDIADriver, which build nothing.
 _PRECOMPILED_S = 5
 _ARCHITECTURE = re.compile(r"(x86_64|aarch64)(_64k)?")
 _DIGEST = "DRIVER_CONFIG_DIGEST"
-_STOP = (
-    "rm -f /run/nvidia/validations/.driver-ctr-ready /run/nvidia/validations/.driver-daemons-status"
-)
 _WAIT = (
     "until [ -d /run/nvidia/driver/usr/src ] && lsmod | grep nvidia; do echo waiting for the driver; sleep 10; done; "
     "exec {} install"
@@ -206,9 +196,10 @@ def _daemon_set(settings: ClusterObjects, pool: _Pool, image: str) -> Json:
     tagged = with_system(image, pool.system, driver.precompiled)
     manager = image_of(settings, driver.manager, "driver.manager")
     files, volumes = _files(pool)
-    beside = [*_beside(settings, pool, tagged, files)]
+    pod = _pod(driver)
+    beside = [*_beside(settings, pool, tagged, files, pod)]
     digest = _digest(driver, (tagged, manager, *(one["image"] for one in beside)), pool, settings)
-    probe = dict(_PROBE)
+    probe = pod["probe"]
     if driver.owner and driver.precompiled:
         probe["initialDelaySeconds"] = _PRECOMPILED_S
     program = Program(
@@ -225,24 +216,24 @@ def _daemon_set(settings: ClusterObjects, pool: _Pool, image: str) -> Json:
             _DIGEST: digest,
         },
         fields={"NODE_NAME": "spec.nodeName", "NODE_IP": "status.hostIP"},
-        mounts=[*_mounts(), *files],
-        volumes=[*_volumes(driver), *volumes],
+        mounts=[*pod["mounts"], *files],
+        volumes=[*pod["volumes"], *volumes],
         more={
             "startupProbe": {
                 "exec": {"command": ["sh", f"/usr/local/bin/{_PROBE_KEY}"]},
                 **probe,
                 **driver.startup_probe,
             },
-            "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", _STOP]}}},
+            "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", pod["stop"]]}}},
             **env_from(driver),
         },
         annotations={"kubectl.kubernetes.io/default-container": "nvidia-driver-ctr"},
         security=PRIVILEGED,
         marks=_marks(pool),
-        first=[_manager(settings, driver, manager, digest)],
+        first=[_manager(driver, manager, {**pod["manager"], _DIGEST: digest})],
         beside=beside,
         updates="OnDelete",
-        spec={"affinity": _alone(driver)},
+        spec={"affinity": pod["affinity"]},
         host_pid=True,
         api=True,
         gpus=False,
@@ -351,25 +342,17 @@ def manager_container(
     }
 
 
-def _manager(settings: ClusterObjects, driver: DriverContainer, image: str, digest: str) -> Json:
-    env = {
-        "ENABLE_GPU_POD_EVICTION": "true",
-        "ENABLE_AUTO_DRAIN": "false",
-        "DRAIN_USE_FORCE": "false",
-        "DRAIN_POD_SELECTOR_LABEL": "",
-        "DRAIN_TIMEOUT_SECONDS": "0s",
-        "DRAIN_DELETE_EMPTYDIR_DATA": "false",
-        _DIGEST: digest,
-        **_rdma(driver),
-    }
-    found = manager_container(driver.manager, image, env, driver.resources)
+def _manager(driver: DriverContainer, image: str, env: Mapping[str, str]) -> Json:
+    found = manager_container(driver.manager, image, {**env, **_rdma(driver)}, driver.resources)
     found["volumeMounts"].append(
         mount("run-mellanox-drivers", "/run/mellanox/drivers", mountPropagation="HostToContainer")
     )
     return found
 
 
-def _beside(settings: ClusterObjects, pool: _Pool, image: str, files: list[Json]) -> Iterator[Json]:
+def _beside(
+    settings: ClusterObjects, pool: _Pool, image: str, files: list[Json], pod: Json
+) -> Iterator[Json]:
     """Containers with further kernel modules.
 
     Raises:
@@ -378,37 +361,15 @@ def _beside(settings: ClusterObjects, pool: _Pool, image: str, files: list[Json]
     driver = pool.driver
     log = [mount("var-log", "/var/log"), mount("dev-log", "/dev/log", readOnly=True)]
     if driver.rdma:
-        probe = {"exec": {"command": ["sh", "-c", "nvidia-driver probe_nvidia_peermem"]}}
         host = {"USE_HOST_MOFED": "true"} if driver.host_mofed else {}
         env = {"NVIDIA_VISIBLE_DEVICES": "void", **host} if driver.owner else host
         shared = files if driver.owner else _of(driver.module_config, "/drivers")
         yield {
-            "name": "nvidia-peermem-ctr",
+            **pod["peermem"],
             "image": image,
             "imagePullPolicy": driver.image_pull_policy,
-            "command": ["nvidia-driver"],
-            "args": ["reload_nvidia_peermem"],
             **_env(env),
-            "securityContext": PRIVILEGED,
-            "startupProbe": {**probe, **_BUILDS},
-            "livenessProbe": {
-                **probe,
-                "initialDelaySeconds": 30,
-                "failureThreshold": 1,
-                "successThreshold": 1,
-                "periodSeconds": 30,
-                "timeoutSeconds": 10,
-            },
-            "volumeMounts": [
-                mount("run-nvidia", "/run/nvidia", mountPropagation="Bidirectional"),
-                *log,
-                mount(
-                    "run-mellanox-drivers",
-                    "/run/mellanox/drivers",
-                    mountPropagation="HostToContainer",
-                ),
-                *shared,
-            ],
+            "volumeMounts": [*pod["peermem"]["volumeMounts"], *shared],
         }
     for name, component, section, program, module in (
         ("nvidia-fs-ctr", driver.gds, "gds", "nvidia-gds-driver", "nvidia_fs"),
@@ -439,7 +400,8 @@ def _beside(settings: ClusterObjects, pool: _Pool, image: str, files: list[Json]
             "securityContext": PRIVILEGED,
             "startupProbe": {
                 "exec": {"command": ["sh", "-c", f"lsmod | grep {module}"]},
-                **_BUILDS,
+                **pod["probe"],
+                **_BUILT,
             },
             "volumeMounts": [
                 mount("run-nvidia", "/run/nvidia", mountPropagation="HostToContainer"),
@@ -537,57 +499,11 @@ def _files(pool: _Pool) -> tuple[list[Json], list[Json]]:
     return mounts, volumes
 
 
-def _mounts() -> list[Json]:
-    into = "HostToContainer"
-    return [
-        mount("run-nvidia", "/run/nvidia", mountPropagation="Bidirectional"),
-        mount("run-nvidia-fabricmanager", "/run/nvidia-fabricmanager"),
-        mount("run-nvidia-topologyd", "/run/nvidia-topologyd"),
-        mount("var-log", "/var/log"),
-        mount("dev-log", "/dev/log"),
-        mount("host-os-release", "/host-etc/os-release", readOnly=True),
-        mount("mlnx-ofed-usr-src", "/run/mellanox/drivers/usr/src", mountPropagation=into),
-        mount("run-mellanox-drivers", "/run/mellanox/drivers", mountPropagation=into),
-        mount("host-sys-devices-system", "/sys/devices/system"),
-        mount("firmware-search-path", "/sys/module/firmware_class/parameters/path"),
-        mount("nv-firmware", "/lib/firmware"),
-        mount("driver-startup-probe-script", f"/usr/local/bin/{_PROBE_KEY}", subPath=_PROBE_KEY),
-    ]
-
-
-def _volumes(driver: DriverContainer) -> list[Json]:
-    create = "DirectoryOrCreate"
-    sources = "/usr/src" if driver.rdma and driver.host_mofed else "/run/mellanox/drivers/usr/src"
-    return [
-        host_path("run-nvidia", "/run/nvidia", create),
-        host_path("var-log", "/var/log"),
-        host_path("dev-log", "/dev/log"),
-        host_path("host-os-release", "/etc/os-release"),
-        host_path("run-nvidia-fabricmanager", "/run/nvidia-fabricmanager", create),
-        host_path("run-nvidia-topologyd", "/run/nvidia-topologyd", create),
-        host_path("mlnx-ofed-usr-src", sources, create),
-        host_path("run-mellanox-drivers", "/run/mellanox/drivers", create),
-        host_path("host-root", "/"),
-        host_path("host-sys", "/sys", "Directory"),
-        host_path("firmware-search-path", "/sys/module/firmware_class/parameters/path"),
-        host_path("host-sys-devices-system", "/sys/devices/system", "Directory"),
-        host_path("nv-firmware", "/run/nvidia/driver/lib/firmware", create),
-        {
-            "name": "driver-startup-probe-script",
-            "configMap": {"name": _PROBE_MAP, "defaultMode": 0o755},
-        },
-    ]
-
-
-def _alone(driver: DriverContainer) -> Json:
-    """Two drivers never run on one node."""
-    values = [_COMPONENT, *(["nvidia-vgpu-manager"] if driver.owner else [])]
-    chosen: Json = {"key": "app.kubernetes.io/component", "operator": "In", "values": values}
-    term = {
-        "labelSelector": {"matchExpressions": [chosen]},
-        "topologyKey": "kubernetes.io/hostname",
-    }
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+def _pod(driver: DriverContainer) -> Json:
+    """What does not depend on the other settings."""
+    host_mofed = driver.rdma and driver.host_mofed
+    (pod,) = templates.objects("driver-pod.yaml", owner=bool(driver.owner), host_mofed=host_mofed)
+    return pod
 
 
 def _digest(
