@@ -364,13 +364,14 @@ def _beside(
         host = {"USE_HOST_MOFED": "true"} if driver.host_mofed else {}
         env = {"NVIDIA_VISIBLE_DEVICES": "void", **host} if driver.owner else host
         shared = files if driver.owner else _of(driver.module_config, "/drivers")
-        yield {
+        container = {
             **pod["peermem"],
             "image": image,
             "imagePullPolicy": driver.image_pull_policy,
             **_env(env),
             "volumeMounts": [*pod["peermem"]["volumeMounts"], *shared],
         }
+        yield {key: value for key, value in container.items() if value}
     for name, component, section, program, module in (
         ("nvidia-fs-ctr", driver.gds, "gds", "nvidia-gds-driver", "nvidia_fs"),
         ("nvidia-gdrcopy-ctr", driver.gdrcopy, "gdrcopy", "nvidia-gdrcopy-driver", "gdrdrv"),
