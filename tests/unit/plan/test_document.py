@@ -84,7 +84,6 @@ def test_the_schemas_are_schemas_and_every_object_in_them_is_closed_or_says_why(
     # What a state takes and what it observes is its own; both are checked when the plan is applied.
     # The lock file has a schema of its own, and the settings of objects are those of a policy.
     assert sorted(open_objects) == [
-        "/$defs/estimate",
         "/$defs/node/properties/observed/additionalProperties",
         "/$defs/overrides/additionalProperties/additionalProperties",
         "/$defs/policy/properties/cluster",
@@ -311,13 +310,6 @@ def test_a_fleet_follows_from_the_nodes() -> None:
         {"disruption": "restart", "nodes": 2, "possible": 0, "changes": 2}
     ]
     assert [row["names"] for row in fleet["groups"]] == [["gpu[1-2]"], ["gpu3"]]
-    assert document.read_plan(json.loads(json.dumps(made)), place="p.json") == made
-
-
-def test_an_estimate_of_an_earlier_release_is_read_and_ignored() -> None:
-    made = document.plan_document(POLICY, "p", [ready("gpu1")], run="r", created=CREATED)
-    made["fleet"]["estimate"] = {"low_s": 1}
-    made["fleet"]["groups"][0]["estimate"] = {"low_s": 1}
     assert document.read_plan(json.loads(json.dumps(made)), place="p.json") == made
 
 
