@@ -152,6 +152,9 @@ class ImexRunning(State[Observed]):
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         return asking.matrix_facts("imex", planned) | {"imex_runs": planned.value("enabled")}
 
+    def pinned(self, observed: Observed) -> Mapping[str, object]:
+        return fabric_config.pinned(self.config, observed.config)
+
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         names = (fabric.IMEX, f"{fabric.IMEX}-{{branch}}")
         return offer.at_driver(offer.chosen.get("driver"), *names)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cmp_to_key
+from itertools import zip_longest
 
 from gpustate.formats.numbers import whole
 
@@ -22,6 +23,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 #: A copy for another architecture has that in its name: ``libcuda1:i386``.
 _COPY = re.compile(_NAME.pattern + "(:[a-z0-9-]+)?")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~-]*")
+_HEADS_AND_NUMBERS = re.compile("([^0-9]*)([0-9]*)")
 
 
 def is_name(text: str) -> bool:
@@ -106,35 +108,21 @@ def _order(char: str) -> int:
     return ord(char) if char.isalpha() else ord(char) + 256
 
 
+def _parts(text: str) -> list[tuple[list[int], int, str]]:
+    """Heads and numbers in turn; numbers as such, but of any length."""
+    rows = ((head, digits.lstrip("0")) for head, digits in _HEADS_AND_NUMBERS.findall(text))
+    return [([*map(_order, head), 0], len(number), number) for head, number in rows]
+
+
 def _compare_part(left: str, right: str) -> int:
-    while left or right:
-        a = re.match(r"[^0-9]*", left)
-        b = re.match(r"[^0-9]*", right)
-        head_l, head_r = a.group() if a else "", b.group() if b else ""
-        for i in range(max(len(head_l), len(head_r))):
-            x = _order(head_l[i]) if i < len(head_l) else 0
-            y = _order(head_r[i]) if i < len(head_r) else 0
-            if x != y:
-                return -1 if x < y else 1
-        left, right = left[len(head_l) :], right[len(head_r) :]
-        a, b = re.match(r"[0-9]*", left), re.match(r"[0-9]*", right)
-        num_l, num_r = a.group() if a else "", b.group() if b else ""
-        # As numbers, but of any length.
-        bare_l, bare_r = num_l.lstrip("0"), num_r.lstrip("0")
-        if bare_l != bare_r:
-            return -1 if (len(bare_l), bare_l) < (len(bare_r), bare_r) else 1
-        left, right = left[len(num_l) :], right[len(num_r) :]
-    return 0
+    rows = zip_longest(_parts(left), _parts(right), fillvalue=([0], 0, ""))
+    return next(((a > b) - (a < b) for a, b in rows if a != b), 0)
 
 
 def _split(version: str) -> tuple[int, str, str]:
-    epoch, colon, rest = version.partition(":")
-    if not colon:
-        epoch, rest = "0", version
+    epoch, _, rest = version.partition(":") if ":" in version else ("0", "", version)
     upstream, _, revision = rest.rpartition("-")
-    if not upstream:
-        upstream, revision = rest, ""
-    return whole(epoch) or 0, upstream, revision
+    return whole(epoch) or 0, upstream or rest, revision if upstream else ""
 
 
 def compare_versions(left: str, right: str) -> int:

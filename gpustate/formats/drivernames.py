@@ -27,6 +27,10 @@ nvidia-open-kernel-dkms nvidia-open-kernel-source nvidia-open-kernel-support nvi
 nvidia-powerd nvidia-settings nvidia-smi nvidia-suspend-common nvidia-vdpau-driver nvidia-vulkan-common
 nvidia-vulkan-icd nvidia-xconfig nvlsm xserver-xorg-video-nvidia
 """
+#: With -BRANCH, too.
+_DEBIAN_SUFFIXED = (
+    "cuda-drivers nvidia-open nvidia-fabricmanager nvidia-imex libnvidia-nscq libnvsdm"
+)
 # {s}: nothing, -BRANCH or -BRANCH-server.
 _UBUNTU = """
 cuda-drivers{s} cuda-drivers-fabricmanager{s} libnvidia-cfg1{s} libnvidia-common{s} libnvidia-compute{s}
@@ -62,15 +66,7 @@ def pin_names(os_id: str) -> tuple[str, ...]:
         suffixes = ["", *(f"-{b}{kind}" for b in KNOWN_BRANCHES for kind in ("", "-server"))]
         names = [name.replace("{s}", suffix) for suffix in suffixes for name in _UBUNTU.split()]
         return (*names, *_UBUNTU_PLAIN.split())
-    suffixed = (
-        "cuda-drivers",
-        "nvidia-open",
-        "nvidia-fabricmanager",
-        "nvidia-imex",
-        "libnvidia-nscq",
-        "libnvsdm",
-    )
     return (
         *_DEBIAN.split(),
-        *(f"{name}-{branch}" for name in suffixed for branch in KNOWN_BRANCHES),
+        *(f"{name}-{branch}" for name in _DEBIAN_SUFFIXED.split() for branch in KNOWN_BRANCHES),
     )

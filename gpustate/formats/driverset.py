@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from gpustate.formats import driverschemes
 from gpustate.formats.dpkg import upstream_version, version_key
@@ -199,14 +200,11 @@ def names_to_query(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
     """Every package name of every scheme of a distribution, in the branches of interest."""
     names: dict[str, None] = {}
     for scheme in driverschemes.of(os_id):
-        for branch in branches if scheme.by_branch else (0,):
-            for module_type in (OPEN, PROPRIETARY):
-                for full in (False, True):
-                    for prebuilt in (False, True):
-                        names |= dict.fromkeys(
-                            scheme.required(branch, module_type, full=full, prebuilt=prebuilt)
-                        )
-                names |= dict.fromkeys(scheme.extra(branch, module_type, display=True))
+        numbers = branches if scheme.by_branch else (0,)
+        for branch, kind, full in product(numbers, (OPEN, PROPRIETARY), (False, True)):
+            for prebuilt in (False, True):
+                found = scheme.required(branch, kind, full=full, prebuilt=prebuilt)
+                names |= dict.fromkeys((*found, *scheme.extra(branch, kind, display=True)))
     return tuple(names)
 
 
@@ -303,35 +301,37 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
         for n, v in installed.items()
         if is_member(n, v) and not any_version_fits(n)
     }
-    modules = sorted(name for name in installed if BUILT_MODULES.match(name))
-    for scheme in driverschemes.of(os_id):
-        for branch in filter(scheme.has, sorted(branches)):
-            for module_type in (OPEN, PROPRIETARY):
-                for full in (False, True):
-                    names = scheme.required(branch, module_type, full=full, prebuilt=False)
-                    found = versions_of(names, single)
-                    if found and _is_of_source(scheme, names[0], installed[names[0]]):
-                        return scheme, found.pop(), module_type
-    signed = [name for name in installed if name.startswith("linux-modules-nvidia-")]
-    for scheme in driverschemes.of(os_id) if signed else ():
-        for branch in filter(scheme.has, sorted(branches)):
-            for module_type in (OPEN, PROPRIETARY):
-                stem = _signed_stem(scheme, branch, module_type)
-                if stem is None or not any(stem.search(name) for name in signed):
-                    continue
-                compute = scheme.required(branch, module_type, full=False, prebuilt=True)
-                whole = scheme.required(branch, module_type, full=True, prebuilt=False)[-1:]
-                for names in (compute, whole):
-                    found = versions_of(names, single)
-                    if found:
-                        return scheme, found.pop(), module_type
-    for scheme in driverschemes.of(os_id) if modules else ():
-        # With prebuilt modules no package builds them.
-        module_type = OPEN if "-open" in modules[0] else PROPRIETARY
-        for branch in filter(scheme.has, sorted(branches)):
-            found = versions_of((*scheme.compute, modules[0]), single)
-            if found and branch_of(max(found)) == branch:
+    sets = [
+        (scheme, branch, module_type)
+        for scheme in driverschemes.of(os_id)
+        for branch in filter(scheme.has, sorted(branches))
+        for module_type in (OPEN, PROPRIETARY)
+    ]
+    for scheme, branch, module_type in sets:
+        for full in (False, True):
+            names = scheme.required(branch, module_type, full=full, prebuilt=False)
+            found = versions_of(names, single)
+            if found and _is_of_source(scheme, names[0], installed[names[0]]):
                 return scheme, found.pop(), module_type
+    signed = [name for name in installed if name.startswith("linux-modules-nvidia-")]
+    for scheme, branch, module_type in sets if signed else ():
+        stem = _signed_stem(scheme, branch, module_type)
+        if stem is None or not any(map(stem.search, signed)):
+            continue
+        compute = scheme.required(branch, module_type, full=False, prebuilt=True)
+        whole = scheme.required(branch, module_type, full=True, prebuilt=False)[-1:]
+        if found := versions_of(compute, single) or versions_of(whole, single):
+            return scheme, found.pop(), module_type
+    # With prebuilt modules no package builds them.
+    modules = min(filter(BUILT_MODULES.match, installed), default="")
+    for scheme, branch, module_type in sets if modules else ():
+        found = versions_of((*scheme.compute, modules), single)
+        if (
+            found
+            and branch_of(max(found)) == branch
+            and ("-open" in modules) == (module_type == OPEN)
+        ):
+            return scheme, found.pop(), module_type
     return None
 
 

@@ -119,3 +119,9 @@ def read(text: str | None, keys: Iterable[str]) -> dict[str, str | None]:
         if equals and key in values:
             values[key].add(value.rstrip("\r"))
     return {key: next(iter(found)) if len(found) == 1 else None for key, found in values.items()}
+
+
+def pinned(settings: Iterable[str], observed: Mapping[str, str | None]) -> dict[str, object]:
+    """The parameter ``config`` that restores what some keys were observed to have; none without such a value."""
+    values = {key: value for key in settings if (value := observed.get(key))}
+    return {"config": values} if values else {}

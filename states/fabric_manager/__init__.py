@@ -133,6 +133,9 @@ class FabricManagerRunning(State[Observed]):
             | ({"nvlsm": "none"} if lacks_nvlsm else {})
         )
 
+    def pinned(self, observed: Observed) -> Mapping[str, object]:
+        return fabric_config.pinned(self.config, observed.config)
+
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         names = ("nvidia-fabricmanager-{branch}", "nvidia-fabric-manager", "nvidia-fabricmanager")
         return offer.at_driver(offer.chosen.get("driver"), *names)

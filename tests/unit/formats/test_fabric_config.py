@@ -50,3 +50,10 @@ def test_what_the_daemon_would_ignore_is_refused(key: str, value: str | int, sai
 )
 def test_a_key_is_what_all_its_lines_say(text: str | None, value: str | None) -> None:
     assert fabric_config.read(text, ("FABRIC_MODE",)) == {"FABRIC_MODE": value}
+
+
+def test_a_rollback_restores_the_keys_that_a_run_sets_and_that_had_a_value() -> None:
+    observed = {"LOG_LEVEL": "2", "FABRIC_MODE": None, "SERVER_PORT": "", "NODES": "/x"}
+    settings = ("LOG_LEVEL", "FABRIC_MODE", "SERVER_PORT")
+    assert fabric_config.pinned(settings, observed) == {"config": {"LOG_LEVEL": "2"}}
+    assert fabric_config.pinned(("FABRIC_MODE",), observed) == {}
