@@ -47,7 +47,7 @@ def differences(before: Json, after: Json) -> list[Difference]:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A container, variable, volume or file that somebody else added to an object of ours.
+    """A container, variable, volume or file that another writer added to an object of gpustate.
 
     Args:
         manager: who.
