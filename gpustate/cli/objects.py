@@ -17,8 +17,8 @@ from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
-from gpustate.manifests.kinds import NODE, Key, key, title
-from gpustate.manifests.ownership import NFD_DEFINITION
+from gpustate.manifests.kinds import BY_NAME, NODE, Key, key, title
+from gpustate.manifests.ownership import NFD_DEFINITION, is_owned
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import NO_GPUS, QUIET, REFUSED, SKIPPED, pending, refused
 from gpustate.plan.render import objects_page
@@ -48,6 +48,7 @@ _FEATURE_DEFINITION = f"customresourcedefinition/{NFD_DEFINITION}"
 _FEATURE_WORKER = "-node-feature-discovery-worker"
 #: Offers the GPUs where there is no device plugin.
 _DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
+_PLUGIN_IMAGE = "/k8s-device-plugin:"
 _OFFERING = ("daemonset/nvidia-device-plugin-daemonset", _DRA_PLUGIN)
 
 
@@ -250,7 +251,10 @@ class Clusters:
                 except RefusedError as error:
                     done.refusals.append(str(error))
                 done.notes += operator_notes(objects, done.changes)
-                done.notes += feature_notes(objects, done.changes)
+                done.notes += [
+                    *feature_notes(objects, done.changes),
+                    *other_plugin_notes(objects, done.changes),
+                ]
                 done.notes += self._deletion_notes(done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
@@ -348,7 +352,10 @@ class Clusters:
                 # After a failure the server may be away, and is not waited for again.
                 if not done.failures:
                     done.notes += operator_notes(objects, done.changes)
-                    done.notes += feature_notes(objects, done.changes)
+                    done.notes += [
+                        *feature_notes(objects, done.changes),
+                        *other_plugin_notes(objects, done.changes),
+                    ]
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -553,6 +560,25 @@ def feature_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
     return [
         f"{_FEATURE_DISCOVERY} cannot run: the cluster has no NodeFeatures; "
         "add --install-nfd, install node feature discovery, or set gfd.enabled to false"
+    ]
+
+
+def other_plugin_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
+    """Device plugins of others beside the policy's: the kubelet uses the one that registers last."""
+    kept = [one.item for one in changes if one.action is not Action.DELETE]
+    own = {(title(one), one["metadata"].get("namespace")) for one in kept}
+    try:
+        offers = any(name == _OFFERING[0] for name, _ in own)
+        others = objects.list(BY_NAME["DaemonSet"], "*") if offers else []
+    except ClusterError:  # without the right
+        return []
+    return [
+        f"{title(one)} in namespace {one['metadata']['namespace']} is a device plugin too, and the kubelet uses the one "
+        "that registers last: delete it, or set devicePlugin.enabled to false"
+        for one in others
+        if not is_owned(one) and (title(one), one["metadata"]["namespace"]) not in own
+        for containers in [one["spec"]["template"]["spec"]["containers"]]
+        if any(_PLUGIN_IMAGE in container["image"] for container in containers)
     ]
 
 

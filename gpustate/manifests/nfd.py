@@ -103,12 +103,7 @@ def _objects(chart: _Chart) -> Iterator[Json]:
     yield from templates.objects("nfd-policies.yaml", chart=chart, values=values, roles=_ROLES)
 
 
-_ROLES = {
-    "master": "master",
-    "worker": "worker",
-    "topologyUpdater": "topology-updater",
-    "gc": "gc",
-}
+_ROLES = {"master": "master", "worker": "worker", "topologyUpdater": "topology-updater", "gc": "gc"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,23 +307,15 @@ def _worker(chart: _Chart) -> Iterator[Json]:
     given = chart.values["worker"]
     owners = given.get("ownerRefs") or ()
     yield chart.config("worker", "worker")
-    paths = {
-        "host-boot": ("/boot", "/host-boot"),
-        "host-os-release": ("/etc/os-release", "/host-etc/os-release"),
-        "host-sys": ("/sys", "/host-sys"),
-        "host-usr-lib": ("/usr/lib", "/host-usr/lib"),
-        "host-lib": ("/lib", "/host-lib"),
-        "host-proc-swaps": ("/proc/swaps", "/host-proc/swaps"),
-        **({"host-usr-src": ("/usr/src", "/host-usr/src")} if given.get("mountUsrSrc") else {}),
-        "features-d": (f"{_CONFIGS}/features.d/", f"{_CONFIGS}/features.d/"),
-    }
+    sources, folder = bool(given.get("mountUsrSrc")), f"{_CONFIGS}/features.d/"
+    (pod,) = templates.objects("nfd-worker.yaml", sources=sources, folder=folder)
     program = _Program(
         role="worker",
         account="-worker",
         args=[*_gates(chart.values), f"-owner-refs={','.join(owners)}", f"-port={_port(given)}"],
         fields={**_NODE, "POD_NAME": "metadata.name", "POD_UID": "metadata.uid"},
-        mounts=[mount(name, path, readOnly=True) for name, (_, path) in paths.items()],
-        volumes=[host_path(name, path) for name, (path, _) in paths.items()],
+        mounts=pod["mounts"],
+        volumes=pod["volumes"],
     )
     strategy = given.get("updateStrategy")
     yield chart.workload("DaemonSet", "worker", program, updateStrategy=strategy)

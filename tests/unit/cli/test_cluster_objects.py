@@ -224,6 +224,31 @@ def test_missing_node_feature_discovery_is_noted(
     assert [one for one in found.get("notes", []) if "NodeFeatures" in one] == expected * noted
 
 
+@pytest.mark.parametrize("image", ["nvcr.io/nvidia/k8s-device-plugin:v0.20.0", "example.com/app:1"])
+def test_another_device_plugin_of_the_cluster_is_noted(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(fleet, "run", probed)
+    cluster = Objects()
+    meta = {"name": "nvidia-device-plugin-daemonset", "namespace": "kube-system"}
+    pod = {"spec": {"containers": [{"name": "c", "image": image}]}}
+    item = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta}
+    cluster.objects["daemonsets"]["other"] = {**item, "spec": {"template": pod}}
+    gate = Gate(cluster.answer)
+    gate.open()
+    words = ["cp.yaml", "-i", "n1,", "--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    try:
+        done = CliRunner().invoke(cli, ["plan", *words, "--cluster-objects", "-o", "json"])
+    finally:
+        gate.close()
+    notes = [one for one in json.loads(done.stdout)["clusters"][0]["notes"] if "kube-system" in one]
+    assert len(notes) == ("device-plugin" in image)
+    assert all(
+        "registers last: delete it, or set devicePlugin.enabled to false" in n for n in notes
+    )
+
+
 def test_drift_of_objects_alone_is_in_the_last_lines(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
