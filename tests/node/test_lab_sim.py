@@ -16,7 +16,7 @@ SET = (
     *("nvidia-open", "nvidia-driver", "nvidia-driver-cuda", "nvidia-kernel-open-dkms"),
     *("nvidia-kernel-support", "firmware-nvidia-gsp", "libcuda1", "libnvidia-ml1"),
     *("libnvidia-ptxjitcompiler1", "nvidia-smi", "nvidia-persistenced", "nvidia-modprobe"),
-    "nvidia-fabricmanager",
+    *("nvidia-fabricmanager", "libnvidia-gpucomp", "libnvidia-nvvm4", "libnvidia-nvvm704"),
 )
 #: A root for a container: a shell, what nvidia-smi needs of the C library, and nothing of NVIDIA.
 MAKE_ROOTFS = r"""
@@ -40,7 +40,8 @@ def add_sources(lab: Lab, node: Node) -> None:
     key = "/usr/share/keyrings/gpustate-lab.asc"
     (node.root / key[1:]).write_text(lab.repository_key.read_text())
     for name, path in (
-        ("cuda", f"cuda/repos/{suite}/x86_64"),
+        # NVIDIA's own folder for Debian 13 begins with a newer branch.
+        ("mirror", f"mirror/{suite}"),
         ("toolkit", "libnvidia-container/stable/deb/amd64"),
     ):
         line = f"deb [signed-by={key}] {lab.repository_url}/{path}/ /\n"
