@@ -129,10 +129,10 @@ def test_every_exit_code_is_listed_in_its_order(pages: dict[str, str]) -> None:
 
 
 def test_every_schema_has_a_page_with_its_keys(pages: dict[str, str]) -> None:
-    for title in ("plan", "result", "policy", "lock"):
+    for title, version in (("plan", 1), ("result", 1), ("policy", 1), ("lock", 2)):
         text = pages[f"reference/json/{title}.md"]
-        assert text.startswith(f"# gpustate.{title}/1\n")
-        assert f'`"gpustate.{title}/1"`' in text
+        assert text.startswith(f"# gpustate.{title}/{version}\n")
+        assert f'`"gpustate.{title}/{version}"`' in text
     index = pages["reference/json/index.md"]
     assert "`gpustate.facts/1`" in index
 
