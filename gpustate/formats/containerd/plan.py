@@ -116,6 +116,12 @@ def plan_edit(
             )
     elif not any(marked != bare for marked, bare in _pairs(ground)):
         notes.append(f"{handler.name} has a foreign definition with the same effect")
+    if files.drop_in_path in files.imported and ground.texts[files.drop_in_path] is not None:
+        # A foreign file has replaced our drop-in, and may be loaded by our import alone.
+        root_text = new[files.root_path] or _root_text(ground)
+        imports = parse(root_text, files.root_path).get("imports", ())
+        if not is_imported(imports, files.root_path, files.drop_in_path):
+            new[files.root_path] = add_import(root_text, import_pattern(files.drop_in_path))
     _prove_way_back(ground, new, handler)
     changed = {p: t for p, t in new.items() if t != files.texts()[p]}
     what = ", ".join(render_key(s.path) for s in need.settings)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.errors import ProbeError, RefusedError
+from gpustate.formats import toml_scan
 from gpustate.formats.containerd import (
     DROP_IN_PATH,
     ROOT_PATH,
@@ -195,6 +196,32 @@ def test_an_import_that_was_there_before_us_stays() -> None:
     assert set(edit.files) == {DROP_IN_PATH}
     removal = plan_removal(after(files, edit), Handler(), originals={ROOT_PATH: text})
     assert removal.files == {DROP_IN_PATH: None}
+
+
+@pytest.mark.parametrize(
+    "binary", ["/usr/local/nvidia/toolkit/nvidia-container-runtime", Handler().binary]
+)
+def test_a_foreign_file_in_place_of_our_drop_in_stays_imported(binary: str) -> None:
+    version = "2.1.9"
+    files, dump = files_of("kubeadm", version), dump_of(version)
+    planned = plan_edit(files, Handler(), containerd_version=version, dump_text=dump)
+    ours = after(files, planned)
+    table = 'plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia'
+    foreign = (
+        f'version = 3\n[{table}]\n  runtime_type = "io.containerd.runc.v2"\n'
+        f'[{table}.options]\n  BinaryName = "{binary}"\n  SystemdCgroup = true\n'
+    )
+    replaced = Files(ours.root_text, {DROP_IN_PATH: foreign}, drop_in_text=foreign)
+    edit = plan_edit(replaced, Handler(), containerd_version=version, dump_text=dump)
+    then = after(replaced, edit)
+    assert is_imported(
+        toml_scan.parse(then.root_text or "", ROOT_PATH)["imports"], ROOT_PATH, DROP_IN_PATH
+    )
+    assert Handler().binary in (then.imported[DROP_IN_PATH] or "")
+    assert plan_edit(then, Handler(), containerd_version=version, dump_text=dump).files == {}
+    removal = plan_removal(then, Handler(), containerd_version=version)
+    assert removal.files[ROOT_PATH] == files.root_text
+    assert removal.files.get(DROP_IN_PATH, foreign) == foreign
 
 
 def test_an_import_added_to_our_line_later_stays() -> None:
