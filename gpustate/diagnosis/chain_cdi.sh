@@ -1,11 +1,11 @@
 # shellcheck shell=sh
 # Prints cdi_kept=1 where a service writes a specification at boot; cdi=FILE, its device= names, and missing= for each
-# path in it that is not there. Expects cdi_specs.sh.
+# path in it that is not there, or is an empty file. Expects cdi_specs.sh.
 for f in /etc/systemd/system/*.wants/nvidia-cdi-refresh.* /etc/systemd/system/*.wants/gpustate-cdi-refresh.service; do
   [ ! -L "$f" ] || echo cdi_kept=1
 done
 cdi_specs | while read -r f; do
   printf 'cdi=%s\n' "$f"
   cdi_lines "$f" | sed -n 's/^[- ]*"\{0,1\}name"\{0,1\}: *"\{0,1\}\([^", ]*\)"\{0,1\},\{0,1\}$/device=\1/p'
-  cdi_paths "$f" | while read -r p; do [ -e "$p" ] || printf 'missing=%s\n' "$p"; done
+  cdi_lost "$f" | sed 's/^/missing=/'
 done

@@ -23,7 +23,7 @@ cdi_specs | while read -r f; do
   cdi_lines "$f" | tr -d '",' | awk -v f="$f" '{ sub(/^[ \t-]*/, ""); sub(/: */, ": ") }
     /^path:/ { p = $2; a = "" } /^major:/ { a = $2 } /^minor:/ { if (a != "" && p ~ /\/dev\//) print "cdi_number=" f "|" p "|" a "|" $2; a = "" }'
 done
-m=$(cdi_specs | while read -r f; do cdi_paths "$f"; done | sort -u | while read -r p; do [ -e "$p" ] || echo "$p"; done)
+m=$(cdi_specs | while read -r f; do cdi_lost "$f"; done | sort -u)
 [ -z "$m" ] || owners $m | sed 's/^/owned=/'
 f=/etc/nvidia-container-runtime/config.toml
 if [ -f "$f" ]; then

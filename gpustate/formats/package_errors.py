@@ -31,6 +31,10 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "wait until that process ends, or stop it, then apply again",
     ),
     (
+        r"error: /usr/src/\S+ is not as package \S+ brought it",
+        "reinstall that package at its version (apt-get install --reinstall, dnf reinstall), then apply again",
+    ),
+    (
         r"DKMS build error",
         "choose a driver version that supports this kernel, or fix its headers and compiler",
     ),

@@ -10,6 +10,7 @@ built() { # module kernel
   grep -qE "/$(printf %s "$1" | sed 's/[-_]/[-_]/g')\.ko(\.[a-z0-9]+)?:" "/lib/modules/$2/modules.dep"
 }
 complain() { # make.log of a source and version
+  changed_sources "$1-$2"
   l=/var/lib/dkms/$1/$2/build/make.log; [ -f "$l" ] || return 0
   c=$(grep -m 1 -E '@CAUSE@' "$l") || return 0
   echo "DKMS build error for kernel $3: ${c##*/build/} (whole log: $l)"

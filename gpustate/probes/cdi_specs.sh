@@ -12,3 +12,6 @@ cdi_specs() {
 cdi_paths() { # file: the paths of this node that it names
   cdi_lines "$1" | sed -n 's/^[- ]*"\{0,1\}\(hostPath\|path\)"\{0,1\}: *"\{0,1\}\([^",]*\)"\{0,1\},\{0,1\}$/\2/p' | sort -u
 }
+cdi_lost() { # file: those of them that are not there, or are empty files
+  cdi_paths "$1" | while read -r p; do [ -s "$p" ] || { [ -e "$p" ] && [ ! -f "$p" ]; } || echo "$p"; done
+}

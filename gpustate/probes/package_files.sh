@@ -9,8 +9,9 @@ checked() {
     p=${m##*/}; p=${p%.md5sums}; pf_lost=
     while read -r s f; do
       f=/$f; pf_only=; case $f in @FILES@) ;; @THERE@) pf_only=1 ;; *) continue ;; esac
-      case $f in /usr/src/*) [ -n "$pf_lost" ] || [ -e "$f" ] || as_wanted "$f" || { pf_lost=1; echo "$p: $f is missing"; }; continue ;; esac
-      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is not a file'; elif [ -z "$pf_only" ]; then
+      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -s "$f" ] && [ "$s" != d41d8cd98f00b204e9800998ecf8427e ]; then h='is empty'; fi
+      case $f in /usr/src/*) [ -z "$h" ] || [ -n "$pf_lost" ] || as_wanted "$f" || { pf_lost=1; echo "$p: $f $h"; }; continue ;; esac
+      if [ -n "$h" ]; then [ "$h" != 'is empty' ] || [ -f "$f" ] || h='is not a file'; elif [ ! -f "$f" ]; then h='is not a file'; elif [ -z "$pf_only" ]; then
         # shellcheck disable=SC2046 # split into words on purpose
         set -- $(md5sum <"$f"); [ "$1" = "$s" ] || h='is not as the package brought it'
         # shellcheck disable=SC2046 # split into words on purpose
@@ -26,7 +27,7 @@ checked() {
   # shellcheck disable=SC2043 # @NAMES@ are several words
   command -v rpm >/dev/null && for p in $(rpm -qa --qf '%{NAME}\n' @NAMES@ 2>/dev/null | sort -u); do
     rpm -V --nodeps --noscripts --nomtime --nouser --nogroup "$p" | while read -r h f g; do
-      f=${g:-$f}; case $f in @FILES@) ;; @THERE@) [ "$h" = missing ] || continue ;; *) continue ;; esac
+      f=${g:-$f}; case $f in @FILES@) ;; @THERE@) [ "$h" = missing ] || [ ! -s "$f" ] || continue ;; *) continue ;; esac
       case $h in missing) h='is missing' ;; *) h='is not as the package brought it' ;; esac
       echo "$p: $f $h"
     done

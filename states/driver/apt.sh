@@ -14,7 +14,9 @@ relations_of() { apt-cache show "$@" 2>/dev/null | awk '/^Package: /{p=$2} /^Ver
 policy_of() { po_d=; [ -e "$PIN" ] && [ "${APT_CONFIG-}" != "${T-}/conf" ] && po_d=$(mktemp -d) || { apt-cache policy "$@"; return; }
   for f in "${PIN%/*}"/*; do [ "$f" = "$PIN" ] || ln -s "$f" "$po_d/"; done
   po_s=0; apt-cache -o Dir::Etc::preferencesparts="$po_d" policy "$@" || po_s=$?; rm -rf "$po_d"; return $po_s; }
-members() { m=$(dpkg-query -W -f "$FORMAT" 2>/dev/null) && printf '%s\n' "$m" | { grep -E "^dpkg\||$MEMBERS" || :; }; }
+members() { m=$(dpkg-query -W -f "$FORMAT" 2>/dev/null) && printf '%s\n' "$m" | { grep -E "^dpkg\||$MEMBERS" || :; }
+  # Without a pattern dpkg leaves out packages that are held and not installed.
+  dpkg-query -W -f "$FORMAT" '*nvidia*' 'libcuda*' 'cuda-drivers*' 2>/dev/null | grep -v container | grep '||hn' || :; }
 m=$(kept driver-rows "$APT_KEY" members); u=$(kept driver-unmet "$APT_KEY" unmet)
 s=; for i in "$SYS"/firmware/efi/efivars/SecureBoot-*; do [ -e "$i" ] && s=$(od -An -t u1 -j 4 -N 1 "$i" | tr -d " "); done
 case $m in *linux-modules-nvidia-*) s=1;; esac

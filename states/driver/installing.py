@@ -88,7 +88,9 @@ class Installation:
     def _apt(self, rest: frozenset[str]) -> Iterator[Step]:
         if self.installs:
             also = tuple(name for name, _ in self.headers)
-            yield scripts.fetch(self.wanted.packages, self.remove, also, self.written)
+            yield scripts.fetch(
+                self.wanted.packages, self.remove, also, self.written, self.observed.absent_holds
+            )
         if self.headers:
             yield ops.AptInstall(self.headers, roll_back=self.written)
         yield from files.write(self.wanted, rest)

@@ -93,6 +93,7 @@ class Observed:
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
     switches: bool = False  # Fabric Manager is for this node, or for those an image is for
     services: tuple[str, ...] = ()  # units that unloading the modules stops
+    absent_holds: tuple[str, ...] = ()  # held packages that are not installed
     left_stopped: tuple[
         str, ...
     ] = ()  # units that a removal stopped; " (not enabled)" after one that stays so
@@ -113,6 +114,7 @@ class Apt:
     streams: tuple[str, ...] = ()
     twice: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    absent_holds: tuple[str, ...] = ()  # held, and not installed
     relations: driverset.Relations = driverset.NO_RELATIONS
     can_hold: bool = True
 
@@ -190,6 +192,9 @@ class AptQuery(Query[Apt]):
             dpkg.parse_query(listed),
             aptsources.parse_policy(offers),
             missing=tuple(f"{n} {v}" for n, v in pairs if v and driverset.is_member(n, v)),
+            absent_holds=tuple(
+                row.partition("|")[0] for row in listed.splitlines() if "||hn" in row
+            ),
             relations=driverset.parse_relations(relations),
         )
 

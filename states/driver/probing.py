@@ -98,6 +98,7 @@ def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observe
         # With 0 they are the administrator's.
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         missing=apt.missing,
+        absent_holds=apt.absent_holds,
         can_hold=apt.can_hold,
         bare_kernels=tuple(k.release for k in kernels if k.bootable and k.lacks_video),
         relations=apt.relations,

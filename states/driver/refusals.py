@@ -243,6 +243,8 @@ def overridden(
         hold: gpustate holds the set itself, so that holds on a node with its files are its own.
         full: display packages are part of the set.
     """
+    if observed.absent_holds and any(observed.packages.get(n) != v for n, v in packages.items()):
+        yield f"holds on packages that are not installed end: {', '.join(observed.absent_holds)}"
     own = any((observed.pin_text, observed.autoload_text, observed.options_text))
     if not own or not (hold or set(observed.held) >= observed.packages.keys()):
         ends = [name for name in observed.held if name not in packages]

@@ -61,6 +61,7 @@ def fetch(
     remove: tuple[str, ...],
     also: tuple[str, ...],
     roll_back: tuple[str, ...],
+    absent_holds: tuple[str, ...] = (),
 ) -> Step:
     """Have everything on the node before anything changes; stop if foreign packages would be removed.
 
@@ -69,9 +70,12 @@ def fetch(
         remove: packages that leave in the same transaction.
         also: packages that are installed ahead of it.
         roll_back: files that are put back as they were before this run when it cannot be had.
+        absent_holds: packages whose holds end; again held when it cannot be had.
     """
+    held = shlex.join(absent_holds)
     return ops.Run(
-        f"back() {{ roll_back {shlex.join(roll_back)}; exit 1; }}\n"
+        f"back() {{ {f'apt-mark hold {held}; ' if held else ''}roll_back {shlex.join(roll_back)}; exit 1; }}\n"
+        + (f"apt_wait; apt-mark unhold {held}\n" if held else "")
         # What an interrupted run left half-configured may be just what this replaces.
         + f"{_WHOLE}set -- {apt_words(install, remove)}\n{SPARES}"
         + shell.load("fetch", _HERE, ALSO=" ".join(also)),

@@ -154,6 +154,22 @@ BREAKS = (
         "/run/nvidia is a regular file",
         sh("rm /run/nvidia"),
     ),
+    Break(
+        "module-files-gone",
+        "driver",
+        sh(
+            'for f in /usr/src/nvidia*-[0-9]*/Makefile; do : >"$f"; done; k=$(uname -r); '
+            "m=$(dkms status | sed -n 's/^\\(nvidia[^,]*\\),.*/\\1/p' | head -n 1); "
+            'dkms uninstall "$m" -k "$k"; rm -rf "/var/lib/dkms/$m/$k"'
+        ),
+        "has no nvidia module",
+    ),
+    Break(
+        "driver-files-missing",
+        "driver",
+        sh("for f in /usr/lib/firmware/nvidia/580*/gsp_ga10x.bin; do : >$f; done"),
+        "gsp_ga10x.bin",
+    ),
     Break("cdi-missing", "cdi", sh(f"rm {SPEC}"), "no CDI specification"),
     Break(
         "cdi-names-missing-files",

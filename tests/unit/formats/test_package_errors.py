@@ -55,6 +55,12 @@ from gpustate.formats import package_errors
             "a pin, a hold or a missing package",
         ),
         (
+            "error: /usr/src/nvidia-580.1/Makefile is not as package nvidia-kernel-open-dkms brought it\n"
+            "DKMS build error for kernel 6.1.0: nv.c:1: error: x (whole log: /y)\n",
+            "error: /usr/src/nvidia-580.1/Makefile is not as package nvidia-kernel-open-dkms brought it",
+            "reinstall that package",
+        ),
+        (
             "DKMS build error for kernel 6.1.0: nv.c:1: error: x (whole log: /y)\n"
             "E: Sub-process /usr/bin/dpkg returned an error code (1)\n",
             "DKMS build error for kernel 6.1.0: nv.c:1: error: x (whole log: /y)",

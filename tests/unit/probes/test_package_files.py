@@ -152,6 +152,10 @@ def test_of_sources_one_that_is_missing_is_told_and_what_somebody_changed_is_the
     other = PackageFiles("o-files", ("y",), ("/usr/bin/y",))
     (root.top / "usr/src/x-580.1/dkms.conf").write_text("MAKE=mine")
     assert root.look(other, mine) == ()
+    makefile = root.top / "usr/src/x-580.1/Makefile"
+    makefile.write_text("")
+    assert root.look(other, mine) == ("x-source: /usr/src/x-580.1/Makefile is empty",)
+    makefile.write_text("mine")
     (root.top / "usr/src/x-580.1/deep/nv.c").unlink()
     rows = ("x-source: /usr/src/x-580.1/deep/nv.c is missing",)
     assert root.look(other, mine) == rows
@@ -167,6 +171,8 @@ def test_of_some_files_only_that_they_are_there_is_looked_at(root: Root) -> None
     )
     (root.top / f"{FOLDER}/other.so.2").write_text("of another kind")
     assert root.look(mine) == ()
+    (root.top / f"{FOLDER}/other.so.2").write_text("")
+    assert root.look(mine) == (f"libx1:amd64: /{FOLDER}/other.so.2 is empty",)
     (root.top / f"{FOLDER}/other.so.2").unlink()
     assert root.look(mine) == (f"libx1:amd64: /{FOLDER}/other.so.2 is missing",)
     assert mine.watches("libx1", f"/{FOLDER}/other.so.3")

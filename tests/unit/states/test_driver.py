@@ -394,6 +394,23 @@ def test_hold_false_leaves_the_marks_as_they_are() -> None:
     assert not node.held
 
 
+def test_holds_on_packages_that_are_not_installed_are_named_and_end() -> None:
+    rows = "libcuda1|amd64|580.178.04-1|ii \nnvidia-smi|||hn \nlibnvidia-ml1|||hn \n"
+    apt = AptQuery(()).parse(Answer(0, f"{rows}=missing\n=offers\n=relations\n".encode()))
+    assert (apt.absent_holds, list(apt.packages)) == (("nvidia-smi", "libnvidia-ml1"), ["libcuda1"])
+    node = World(gpu())
+    state = DriverInstalled(branch=580)
+    observed = replace(state.probe(node), absent_holds=apt.absent_holds)
+    plan = state.plan(observed)
+    assert "holds on packages that are not installed end: nvidia-smi, libnvidia-ml1" in plan.notes
+    fetch = next(s for s in state.apply(observed, plan) if s.label.startswith("download the"))
+    assert "apt-mark unhold nvidia-smi libnvidia-ml1\n" in fetch.script()
+    assert "back() { apt-mark hold nvidia-smi libnvidia-ml1; " in fetch.script()
+    node.reach(state)
+    observed = replace(state.probe(node), absent_holds=apt.absent_holds)
+    assert not [note for note in state.plan(observed).notes if "not installed end" in note]
+
+
 @pytest.mark.parametrize("hold", [True, False])
 def test_foreign_holds_that_are_overridden_are_in_the_plan(hold: bool) -> None:
     node = World(gpu())
