@@ -379,7 +379,9 @@ class Tree(Node):
     # --- the parts of the tree ---------------------------------------------------------------------
 
     def put(self, path: str, text: str) -> None:
-        """Write a file below the tree."""
+        """Write a file below the tree; programs and firmware are never empty."""
+        if path.startswith(("usr/bin/", "lib/firmware/")):
+            text = text or "#"
         file = self.top / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -484,7 +486,7 @@ class Tree(Node):
         for path, (major, minor) in world.devices.items():
             kind = "character special file" if major else "regular file"
             lines += f"node={path}|{kind}|{major:x}|{minor:x}\n"
-            self.put(path[1:], "")
+            self.put(path[1:], "device")
             (self.top / path[1:]).chmod(0o666)
         self.put("answers/devices", lines)
 
