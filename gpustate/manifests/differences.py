@@ -96,7 +96,9 @@ def _added(
         else:
             continue
         mine = [one[key] for one in own if key in one]
-        child = value[int(step)] if kind == "k" and step else value.get(step) if step else None
+        child: Any = None
+        if step:
+            child = value[int(step)] if isinstance(value, list) else value.get(step)
         if child is not None and mine:
             yield from _added(below, mine, child, (*path, step), label)
         elif child is not None and (kind == "k" or path == ("data",)):

@@ -388,7 +388,7 @@ def _fleet_fits(data: Mapping[str, Any]) -> bool:
     if "fleet" not in data:
         return True
     groups = group(data["nodes"])
-    return (
+    return bool(
         data["fleet"]["nodes"] == counts(groups)
         and data["fleet"]["disruption"] == totals(groups)
         and data["fleet"]["groups"] == groups_data(groups)

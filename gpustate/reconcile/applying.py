@@ -6,7 +6,6 @@ others is in it, and a custom resource definition only if others have no objects
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -250,7 +249,9 @@ class Applier:
         began = self.clock()
         end = began + self.timeout_s
         announced = ""
-        for polls in itertools.count(1):
+        polls = 0
+        while True:
+            polls += 1
             found = {
                 key(one): one
                 for kind in kinds

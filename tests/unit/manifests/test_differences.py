@@ -77,7 +77,7 @@ def test_a_variable_that_somebody_added_to_a_container_is_named() -> None:
 
     own = {"manager": "gpustate", "operation": "Apply", "fieldsV1": fields(names)}
     path = {"f:terminationMessagePath": {}}
-    theirs = {"manager": "kubectl-edit", "operation": "Update"}
+    theirs: dict[str, Any] = {"manager": "kubectl-edit", "operation": "Update"}
     theirs["fieldsV1"] = fields(["MIG_STRATEGY"], **path)
     item["metadata"]["managedFields"] = [own, theirs]
     (addition,) = additions(item)

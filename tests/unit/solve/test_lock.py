@@ -49,7 +49,7 @@ def case(
         for v in offered
     )
     offers = {name: tuple(f"{v}-1" for v in offered) for name in NAMES}
-    packages = {} if problem else dict.fromkeys(NAMES, f"{version}-1")
+    packages: dict[str, str] = {} if problem else dict.fromkeys(NAMES, f"{version}-1")
     return Case(
         wanted,
         platform,
