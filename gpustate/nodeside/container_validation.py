@@ -392,7 +392,7 @@ def in_pods(
         status.socket,
         test.parts,
         systemd=driver == "systemd",
-        kubelet=kubelet_runs() or status is observed.bundled,
+        kubelet=observed.kubelet or status is observed.bundled,
         pause=pause_image(observed) if status is not observed.crio else "",
     )
     # CRI-O gets no image by another name, so that a node without its pause image has no pod.
@@ -416,11 +416,6 @@ def in_pods(
                 without = f"{way} (without a pod: {error})"
                 results.append(bundle(without, binary, container, test, pod.systemd))
     return results
-
-
-def kubelet_runs() -> bool:
-    """A kubelet runs, which removes pods of others."""
-    return any(_text(Path(name)) == "kubelet\n" for name in glob.glob("/proc/[0-9]*/comm"))
 
 
 def pause_image(observed: ChainObservation) -> str:

@@ -27,20 +27,20 @@ from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.nodeside import container_hooks
 from gpustate.nodeside.container_validation import CONTAINERD_SOCKET, CRIO_SOCKET
 from gpustate.nodeside.pod_image import MARK
-from gpustate.probes.cri_status import BUNDLED
+from gpustate.probes import cri_status
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.remote.session import Session
 
 #: Sockets of the runtimes of kubelets. A kubelet of a distribution uses the distribution's own containerd.
-_SOCKETS = (*BUNDLED, CONTAINERD_SOCKET, CRIO_SOCKET)
+_SOCKETS = (*cri_status.BUNDLED, CONTAINERD_SOCKET, CRIO_SOCKET)
 _IMAGE_TIMEOUT_S = 120.0
 
 _MACHINE = f"""
 printf 'boot_id=%s\\n' "$(cat /proc/sys/kernel/random/boot_id)"
 printf 'machine_id=%s\\n' "$(cat /etc/machine-id)"
 printf 'system_uuid=%s\\n' "$(cat /sys/class/dmi/id/product_uuid)"
-for d in $(grep -lx kubelet /proc/[0-9]*/comm); do [ "$(stat -c %u $d)" != 0 ] || echo kubelet=1; done
+{cri_status.KUBELET}
 for s in {" ".join(_SOCKETS)}; do [ -S $s ] && grep -q "${{s#/var}}\\$" /proc/net/unix && echo "socket $s=1"; done
 :
 """
@@ -178,7 +178,7 @@ def read_machine(text: str) -> pods.Machine:
         boot_id=values.get("boot_id", "").strip(),
         machine_id=values.get("machine_id", "").strip(),
         system_uuid=values.get("system_uuid", "").strip(),
-        kubelet="kubelet" in values,
+        kubelet="kubelet_endpoint" in values,
         sockets=tuple(one for one in _SOCKETS if f"socket {one}" in values),
     )
 

@@ -1,4 +1,4 @@
-"""What is read of a kubelet that runs: its runtime's socket and its cgroup driver."""
+"""A kubelet that runs: whose process it is, its runtime's socket and its cgroup driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,52 @@ from pathlib import Path
 
 import pytest
 
+from gpustate.diagnosis import chain_probe
+from gpustate.diagnosis.chain_data import ContainerResult, Wanted
+from gpustate.formats.nvml_report import NvmlFacts
+from gpustate.nodeside import container_validation, cri_pod
 from gpustate.probes import cri_status
+from gpustate.validation import pods
+
+
+def printed(script: str, root: Path, owner: int) -> list[str]:
+    """Rows of a script whose processes are in ``root/proc``, where ``owner`` stands for root."""
+    script = script.replace("/proc/[", f"{root}/proc/[").replace('" = 0 ]', f'" = {owner} ]')
+    done = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.replace(str(root), "@").splitlines()
+
+
+@pytest.mark.parametrize("owner", [os.getuid(), os.getuid() + 1])
+def test_validations_of_containers_and_of_pods_take_roots_process_alone_for_a_kubelet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int
+) -> None:
+    process = tmp_path / "proc/7"
+    process.mkdir(parents=True)
+    (process / "comm").write_text("kubelet\n")
+    (process / "cmdline").write_bytes(b"kubelet\0")
+    is_kubelet = owner == os.getuid()
+    text = "\n".join(printed(pods._MACHINE, tmp_path, owner))
+    assert pods.read_machine(text).kubelet == is_kubelet
+    seen: list[bool] = []
+
+    def in_pod(pod: cri_pod.Pod, *rest: object) -> ContainerResult:
+        seen.append(pod.kubelet)
+        return ContainerResult("containerd")
+
+    monkeypatch.setattr(container_validation, "in_pod", in_pod)
+    monkeypatch.setattr(container_validation.Test, "parts", (b"", b""))
+    rows = "\n".join(printed(cri_status.KUBELET, tmp_path, owner))
+    observed = chain_probe.parse(rows, NvmlFacts())
+    container_validation.in_pods(
+        "containerd",
+        cri_status.CriStatus("/run/x.sock", "ok"),
+        {"nvidia": "/usr/bin/nvidia-container-runtime"},
+        "runc",
+        observed,
+        Wanted(),
+        container_validation.Test((), 10.0, b"", ("true",)),
+    )
+    assert seen == [is_kubelet]
 
 
 @pytest.mark.parametrize(
@@ -35,10 +80,7 @@ def test_the_files_and_the_command_line_of_a_kubelet_are_read(
     )
     (tmp_path / "d").mkdir()
     (tmp_path / "d/10.conf").write_text("cgroupDriver: cgroupfs\n")
-    script = cri_status.KUBELET.replace("/proc/", f"{tmp_path}/proc/")
-    script = script.replace('" = 0 ]', f'" = {os.getuid()} ]')
-    done = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=True)
-    rows = done.stdout.replace(str(tmp_path), "@").splitlines()
+    rows = printed(cri_status.KUBELET, tmp_path, os.getuid())
     assert "kubelet=1" in rows
     assert f"kubelet_endpoint={endpoint}" in rows
     assert [row for row in rows if row.startswith("kubelet_cgroup")] == [

@@ -21,7 +21,7 @@ from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.nodeside.pod_image import MARK
 from gpustate.validation import pods
 
-MACHINE = "boot_id=boot-gpu1\nmachine_id=machine-gpu1\nsystem_uuid=\nkubelet=1\nsocket /run/containerd/containerd.sock=1\n"
+MACHINE = "boot_id=boot-gpu1\nmachine_id=machine-gpu1\nsystem_uuid=\nkubelet_endpoint=\nsocket /run/containerd/containerd.sock=1\n"
 IMAGE = "127.0.0.1:4711/gpustate-validate-pod:1"
 IMPORTED = f"...\n{MARK}{json.dumps({'image': IMAGE, 'command': ['/usr/bin/python3', 'x.py']})}\n"
 
@@ -109,14 +109,14 @@ def test_a_node_that_offers_other_gpus_than_nvml_lists_fails(
 
 
 def test_a_node_without_a_kubelet_needs_no_pod(shell: Answers) -> None:
-    text = MACHINE.replace("kubelet=1\n", "")
+    text = MACHINE.replace("kubelet_endpoint=\n", "")
     shell["boot_id"] = Answer(0, text.replace("gpu1", "gpu9").encode())
     check = run(FakeApi())
     assert (check.outcome, check.evidence) == ("not applicable", "no kubelet runs on this node")
 
 
 def test_a_node_of_the_cluster_whose_kubelet_is_stopped_is_broken(shell: Answers) -> None:
-    shell["boot_id"] = Answer(0, MACHINE.replace("kubelet=1\n", "").encode())
+    shell["boot_id"] = Answer(0, MACHINE.replace("kubelet_endpoint=\n", "").encode())
     check = run(FakeApi())
     assert check.failed
     assert (
@@ -156,7 +156,7 @@ def test_the_image_goes_to_the_runtime_of_the_kubelet(shell: Answers) -> None:
 @pytest.mark.parametrize(
     ("word", "answer", "words"),
     [
-        ("boot_id", Answer(0, b"boot_id=x\nkubelet=1\n"), "no Node of the cluster is this machine"),
+        ("boot_id", Answer(0, b"boot_id=x\nkubelet_endpoint=\n"), "no Node of the cluster is this machine"),
         (" import ", Answer(0, f'{MARK}{{"error": "no space left"}}\n'.encode()), "cannot get the test image: no space left"),
         (" import ", Answer(1, b"/x/pod_image.py is missing\n"), "import: /x/pod_image.py is missing"),
         (" import ", Answer(0, b"Killed\n"), "the node printed Killed"),
