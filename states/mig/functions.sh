@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# Defines the functions of MIG's steps, and waits until the boot's own run of UNIT has ended. Reads D, the state's folder.
+# Defines the functions of MIG's steps, and waits until the boot's own run of UNIT has ended. Reads D, the state's folder. @SPEC@ is the path
+# of the CDI specification, and @GENERATE@ sh that writes it.
 smi() { timeout -k 5 120 nvidia-smi "$@" 2>&1 </dev/null; }
 why() { printf '%s' "$1" | tail -n 1; }
 start_again() {
@@ -23,19 +24,16 @@ $l"; a="$a $u"; }; done
 }
 refresh_cdi() {
   smi -L >/dev/null || :
-  [ -e /var/run/cdi/nvidia.yaml ] || return 0
+  [ -e @SPEC@ ] || return 0
   for u in nvidia-cdi-refresh.service gpustate-cdi-refresh.service; do
     systemctl is-enabled -q "$u" 2>/dev/null || continue
     systemctl reset-failed "$u" 2>/dev/null || :
     systemctl restart "$u" && return 0
   done
-  t=$(mktemp -d /run/gpustate-cdi.XXXXXXXX)
-  if nvidia-ctk cdi generate --output="$t/nvidia.yaml" && [ -s "$t/nvidia.yaml" ]; then
-    # Runtimes notice a file that is renamed within the folder, not one that is moved into it.
-    cp "$t/nvidia.yaml" /var/run/cdi/.gpustate-cdi; chmod 0644 /var/run/cdi/.gpustate-cdi
-    mv -fT /var/run/cdi/.gpustate-cdi /var/run/cdi/nvidia.yaml
-  else echo "the CDI specification could not be written again"; fi
-  rm -rf "$t"
+  (
+    unset WHY
+@GENERATE@
+  ) || echo "the CDI specification could not be written again"
 }
 # What is there now under a number: "profile start", "name".
 instance() { smi mig -i "$1" -lgi | sed -n "s/^| *[0-9][0-9]* *MIG *[^ ]* *\([0-9][0-9]*\) *$2 *\([0-9][0-9]*\):[0-9][0-9]* *|\$/\1 \2/p"; }

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from gpustate import Step, ops, shell
 from gpustate.formats import gpu_services
+from gpustate.formats.cdi import SPEC_PATH
 from gpustate.mig.names import device_name
 from gpustate.mig.plan import GpuPlan
 from gpustate.mig.saved import bus_id
@@ -57,8 +58,10 @@ WantedBy=multi-user.target
 """
 
 
-FUNCTIONS = shell.load("stopped_with", "gpustate.probes") + shell.load(
-    "functions", "gpustate.states.mig", UNIT=UNIT, VALIDATION=gpu_services.VALIDATION
+FUNCTIONS = shell.load("stopped_with", "gpustate.probes") + shell.fill(
+    shell.load("functions", "gpustate.states.mig", UNIT=UNIT, VALIDATION=gpu_services.VALIDATION),
+    SPEC=SPEC_PATH,
+    GENERATE=shell.load("generate_cdi", SPEC=SPEC_PATH),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from gpustate.ops import Reboot
 from gpustate.plan.document import change_data
 from gpustate.plan.overview import change_line
 from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
-from gpustate.states.mig import MigLayoutApplied
+from gpustate.states.mig import MigLayoutApplied, scripts
 from gpustate.states.mig.probing import FILES
 from gpustate.testing import FakeNode, check_contract
 
@@ -450,3 +452,36 @@ def test_a_layout_that_waits_for_the_driver_says_whether_it_differs_now() -> Non
     same = state.worst_case(state.probe(whole), NodeFacts())
     assert same is not None
     assert "reload has deleted the layout" in same[1]
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_specification_that_no_service_writes_is_written_as_the_state_cdi_writes_it(
+    tmp_path: Path, status: int
+) -> None:
+    folder = tmp_path / "cdi"
+    folder.mkdir()
+    (folder / "nvidia.yaml").write_text("old")
+    log = tmp_path / "log"
+    (tmp_path / "nvidia-ctk").write_text(
+        f'#!/bin/sh\necho "$2" >>{log}\n[ $1 = cdi ] || exit 0\n'
+        f'echo broken >&2; [ {status} = 0 ] || exit {status}\necho new >"${{3#--output=}}"\n'
+    )
+    (tmp_path / "systemctl").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    for name in ("nvidia-ctk", "systemctl", "nvidia-smi"):
+        (tmp_path / name).chmod(0o755)
+    script = scripts.FUNCTIONS.replace("/var/run/cdi", str(folder))
+    script = script.replace("/run/gpustate-cdi", f"{tmp_path}/t")
+    done = subprocess.run(
+        ["sh", "-ec", f"folder() {{ :; }}; {script}\ntrap 'echo ended' EXIT; refresh_cdi"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    assert log.read_text().split() == ["create-device-nodes", "generate"]
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "ended"), done.stderr
+    assert os.listdir(folder) == ["nvidia.yaml"]
+    assert (folder / "nvidia.yaml").read_text() == ("old" if status else "new\n")
+    assert (
+        ("could not be written again" in done.stdout) == ("broken" in done.stderr) == bool(status)
+    )

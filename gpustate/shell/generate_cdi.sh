@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# Writes the specification SPEC. A .yaml in the folder itself would be read by runtimes before it is complete, and twice.
+# Writes the CDI specification SPEC; if that fails, the shell ends.
+# A .yaml in the folder itself would be read by runtimes before it is complete, and twice.
 # containerd 1.7 to 2.2 and CRI-O notice a file only that is renamed within the folder, not one that is moved into it.
 nvidia-smi -L >/dev/null 2>&1 || :
 nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules >/dev/null 2>&1 || :
@@ -16,4 +17,3 @@ nvidia-ctk cdi generate --output="$t/nvidia.yaml" 2>"$t/errors" || {
 cp "$t/nvidia.yaml" "$n"
 chmod 0644 "$n"
 mv -fT "$n" "$SPEC"
-effect generated
