@@ -74,7 +74,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "convert": (
         "convert",
         "convert",
-        "Convert a policy to YAML or Python.",
+        "Convert a policy to YAML, Python or ClusterPolicy.",
     ),
     "render": ("render", "render", "Print the Kubernetes objects of a policy as YAML, for GitOps."),
     "adopt": (

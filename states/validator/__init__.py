@@ -27,7 +27,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
@@ -51,7 +51,7 @@ STATUS_FOLDER = "/run/nvidia/validations"
 HOLDS = "holds"
 NONE = "none"
 
-#: The programs of the node: package and file.
+#: The programs of the node: package and file. They keep these paths there.
 PROGRAM = (
     ("gpustate.nodeside", "validate.py"),
     ("gpustate.nodeside", "container_hooks.py"),
@@ -90,6 +90,10 @@ PROGRAM = (
 )
 
 _HERE = "gpustate.states.validator"
+_WRAPPER_HEAD = """#!/bin/sh
+# Written by gpustate (state validator); changes are undone by the next apply.
+# Validates every GPU of this node: see validate.py below this folder.
+"""
 _UNIT = """# Written by gpustate (state validator); changes are undone by the next apply.
 [Unit]
 Description=Validate every NVIDIA GPU
@@ -111,11 +115,6 @@ WantedBy=multi-user.target
 
 _PROBE = shell.load("probe", _HERE, LINK=UNIT_LINK, STATUS=STATUS_FOLDER)
 _FORGET = shell.load("forget", _HERE, STATUS=STATUS_FOLDER)
-_WRAPPER = (
-    "#!/bin/sh\n# Written by gpustate (state validator); changes are undone by the next apply.\n"
-    + shell.load("validate", _HERE)
-    + "# files\n"
-)
 
 
 @cache
@@ -250,7 +249,7 @@ class NodeValidated(State[Observed]):
         there = {value for name, value in pairs if name == "status"}
         return Observed(
             proof=_verdict(kept, key),
-            program=one.get("program", ""),
+            program=_digest(value for name, value in pairs if name == "program"),
             unit=unit,
             enabled="enabled" in one,
             status_missing=tuple(name for name in kept.status_files if name not in there)
@@ -287,10 +286,11 @@ class NodeValidated(State[Observed]):
                 status_missing=(),
                 left=(),
             )
+        files = self._files(observed)
         return replace(
             observed,
             proof=observed.proof if observed.image else HOLDS,
-            program=hashlib.sha256(self._program(observed).encode()).hexdigest()[:16],
+            program=_program_digest(files, f"{observed.state_folder}/validator/"),
             unit=self._unit(observed),
             enabled=True,
             status_missing=() if self.status_files else observed.status_missing,
@@ -322,9 +322,10 @@ class NodeValidated(State[Observed]):
         if self.absent:
             yield from self._remove(observed, plan)
             return
+        files = self._files(observed)
         if "program" in plan.fields:
-            path = f"{observed.state_folder}/validator/validate"
-            yield ops.PutText(path, self._program(observed), mode=0o755)
+            for path, text in files.items():
+                yield ops.PutText(path, text, mode=0o755 if path.endswith("/validate") else 0o644)
         if "unit" in plan.fields:
             yield ops.PutText(UNIT_PATH, self._unit(observed), mode=0o644)
         if "enabled" in plan.fields:
@@ -354,10 +355,12 @@ class NodeValidated(State[Observed]):
         if "unit" in plan.fields:
             yield ops.RemoveOwn(UNIT_PATH)
         if plan.fields & {"left", "program", "proof", "status_missing"}:
-            yield ops.Run(_FORGET, "remove the validation result and program")
+            files = shlex.join(self._files(observed))
+            yield ops.Run(f"set -- {files}\n{_FORGET}", "remove the validation result and program")
 
-    def _program(self, observed: Observed) -> str:
-        """The validation program: one script, with all its files and its configuration behind it."""
+    def _files(self, observed: Observed) -> dict[str, str]:
+        """Path and text of the validation program, with its wrapper and configuration."""
+        folder = f"{observed.state_folder}/validator"
         config = {
             "wanted": {
                 "cuda": self.cuda,
@@ -374,10 +377,13 @@ class NodeValidated(State[Observed]):
             "pynvml": PYNVML.path.replace("$SHIPPED", f"{observed.state_folder}/lib"),
             "libraries": LIBRARY_FOLDERS,
         }
-        files = {"config.json": json.dumps(config, indent=1) + "\n"}
+        files = {
+            f"{folder}/validate": _WRAPPER_HEAD + shell.load("validate", _HERE, FOLDER=folder),
+            f"{folder}/config.json": json.dumps(config, indent=1) + "\n",
+        }
         for package, file in PROGRAM:
-            files[f"{package.replace('.', '/')}/{file}"] = _program_text(package, file)
-        return f"{_WRAPPER}{json.dumps(files, indent=0)}\n"
+            files[f"{folder}/{package.replace('.', '/')}/{file}"] = _program_text(package, file)
+        return files
 
     def _unit(self, observed: Observed) -> str:
         return shell.fill(
@@ -408,3 +414,18 @@ def _verdict(kept: ValidationRecord | None, key: chain.Key) -> str:
     return (
         "failed" if broken is None else f"failed: {broken.name}: {broken.evidence}; {broken.remedy}"
     )
+
+
+def _program_digest(files: dict[str, str], folder: str) -> str:
+    """Of what ``sha256sum validate config.json gpustate/*/*.*`` prints for these."""
+    names = [path.removeprefix(folder) for path in files]
+    order = ["validate", "config.json", *sorted(name for name in names if "/" in name)]
+    return _digest(
+        f"{hashlib.sha256(files[folder + name].encode()).hexdigest()}  {name}" for name in order
+    )
+
+
+def _digest(sums: Iterable[str]) -> str:
+    """Of what ``sha256sum`` prints; empty where it printed nothing."""
+    lines = "".join(f"{line}\n" for line in sums)
+    return hashlib.sha256(lines.encode()).hexdigest()[:16] if lines else ""

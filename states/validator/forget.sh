@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Removes the program, the validation record, and status files. Reads G; STATUS, their folder.
+# Removes the program, whose files are the arguments, the validation record, and status files. Reads G; STATUS, their folder.
 # A validation that was killed may have left a container.
 [ ! -f "$G/validator/validate" ] || sh "$G/validator/validate" --clean >/dev/null 2>&1 || :
 # Only what still is what we wrote: name, inode and time are compared.
@@ -9,7 +9,7 @@ if [ -f "$G/status-files" ]; then
     if [ "$(stat -c '%i %Y' "$f" 2>/dev/null)" = "$i $t" ]; then rm -f "$f"; fi
   done <"$G/status-files"
 fi
-forget_original "$G/validator/validate"
+for f do forget_original "$f"; done
 rm -rf "$G/validator" "$G/validate.lock" "$G/proof.json" "$G/status-files"
 rmdir "$STATUS" /run/nvidia 2>/dev/null || :
 effect removed

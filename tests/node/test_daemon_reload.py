@@ -34,13 +34,8 @@ CLI = "/usr/bin/nvidia-container-cli"
 TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
 #: Reloads systemd while the test container waits, and prints whether its cgroup still has the GPU then.
 RELOAD = """
-import json, os, re, subprocess, sys, tempfile
-folder = tempfile.mkdtemp()
-program = open("/var/lib/gpustate/validator/validate").read().partition("\\n# files\\n")[2]
-for name, text in json.loads(program).items():
-    os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-    open(os.path.join(folder, name), "w").write(text)
-sys.path.insert(0, folder)
+import re, subprocess, sys
+sys.path.insert(0, "/var/lib/gpustate/validator")
 from gpustate.nodeside import container_scope, validate
 
 observe = container_scope.observe
@@ -54,7 +49,7 @@ def reload(pid, run, **more):
     return observe(pid, run, **more)
 
 container_scope.observe = reload
-sys.argv = ["validate", "--config", os.path.join(folder, "config.json")]
+sys.argv = ["validate", "--config", "/var/lib/gpustate/validator/config.json"]
 validate.main()
 """
 
