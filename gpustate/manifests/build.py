@@ -11,7 +11,9 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +30,8 @@ Json = dict[str, Any]
 #: Handlers that the toolkit's container registers beside its own, with CDI.
 _OF_TOOLKIT = ("nvidia-cdi", "nvidia-legacy")
 _WORKLOADS = ("Deployment", "DaemonSet")
+#: Annotation of pods, as in Helm charts.
+_CHECKSUM = "checksum/config"
 #: Of a pod.
 _OF_HOST, _CONTAINERS = ("hostIPC", "hostNetwork", "hostPID"), {"containers", "initContainers"}
 _POD_SECURITY = "pod-security.kubernetes.io/"
@@ -46,7 +50,29 @@ def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
         PolicyError: a component has no image.
     """
     whole = replace(settings, images={**settings.images, **images})
-    return sorted((_owned(_stored(one)) for one in _objects(whole)), key=order)
+    items = sorted((_owned(_stored(one)) for one in _objects(whole)), key=order)
+    _add_checksums(items)
+    return items
+
+
+def _add_checksums(items: Sequence[Json]) -> None:
+    """Let a change of a ConfigMap replace the pods that have it as a volume, for programs read it at their start.
+
+    Pods that are replaced only when they are deleted, such as those of drivers, get it then.
+    """
+    data = {
+        item["metadata"]["name"]: item.get("data") for item in items if item["kind"] == "ConfigMap"
+    }
+    for item in items:
+        strategy = item.get("spec", {}).get("updateStrategy", {})
+        if item["kind"] not in _WORKLOADS or strategy.get("type") == "OnDelete":
+            continue
+        template = item["spec"]["template"]
+        volumes = template["spec"].get("volumes", ())
+        names = {one["configMap"]["name"] for one in volumes if "configMap" in one}
+        if used := {name: data[name] for name in names if name in data}:
+            digest = hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()
+            template["metadata"].setdefault("annotations", {})[_CHECKSUM] = digest
 
 
 def with_images(settings: ClusterObjects, images: Mapping[str, str]) -> ClusterObjects:

@@ -10,7 +10,6 @@ Sources:
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,9 +159,6 @@ class _Chart:
         """A Deployment or a DaemonSet."""
         given = self.values[section]
         name = f"{self.full_name}-{program.role}"
-        annotations = given.get("annotations") or {}
-        if program.configured:
-            annotations = {"checksum/config": _digest(given.get("config")), **annotations}
         key = "deploymentAnnotations" if kind == "Deployment" else "daemonsetAnnotations"
         selector = {**self.selector, "role": program.role}
         labels = {**self.selector, **(given.get("labels") or {}), "role": program.role}
@@ -174,7 +170,10 @@ class _Chart:
                 **_filled({"revisionHistoryLimit": given.get("revisionHistoryLimit"), **spec}),
                 "selector": {"matchLabels": selector},
                 "template": {
-                    "metadata": {"labels": labels, **_filled({"annotations": annotations})},
+                    "metadata": {
+                        "labels": labels,
+                        **_filled({"annotations": dict(given.get("annotations") or {})}),
+                    },
                     "spec": self._pod(section, program),
                 },
             },
@@ -399,8 +398,3 @@ def _port(given: Mapping[str, Any]) -> int:
 def _filled(fields: Mapping[str, Any]) -> Json:
     """Fields with a value."""
     return {name: value for name, value in fields.items() if value}
-
-
-def _digest(config: Any) -> str:
-    """Changes with the configuration, so that pods with another one replace those that run."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()

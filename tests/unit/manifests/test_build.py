@@ -215,6 +215,38 @@ def test_a_config_map_that_was_not_found_is_mounted_but_not_managed(tmp_path: Pa
     assert {"name": "available-configs", "configMap": {"name": "theirs"}} in plugin["volumes"]
 
 
+@pytest.mark.parametrize(
+    ("section", "names"),
+    [
+        (
+            "devicePlugin: {{config: {{create: true, name: c, data: {{a: 'version: v1 # {0}'}}}}}}",
+            {"nvidia-device-plugin-daemonset", "gpu-feature-discovery"},
+        ),
+        (
+            "dcgmExporter: {{config: {{create: true, name: c, data: 'DCGM_FI_DEV_GPU_TEMP, gauge, {0}.'}}}}",
+            {"nvidia-dcgm-exporter"},
+        ),
+        (
+            "nfd: {{enabled: true}}\nnode-feature-discovery: {{worker: {{config: {{core: {{sleepInterval: {0}s}}}}}}}}",
+            {"gpu-operator-node-feature-discovery-worker"},
+        ),
+    ],
+)
+def test_a_changed_config_map_replaces_the_pods_that_mount_it(
+    section: str, names: set[str], tmp_path: Path
+) -> None:
+    def templates(number: int) -> dict[str, Any]:
+        file = tmp_path / "values.yaml"
+        file.write_text(section.format(number) + "\n")
+        found = build(load(file), images())
+        workloads = (one for one in found if one["kind"] in ("DaemonSet", "Deployment"))
+        return {one["metadata"]["name"]: one["spec"]["template"] for one in workloads}
+
+    before, again, after = templates(1), templates(1), templates(2)
+    assert before == again
+    assert {name for name in before if before[name] != after[name]} == names
+
+
 def test_a_pull_secret_that_is_named_twice_is_one(settings: Any) -> None:
     found = build(settings("  devicePlugin: {imagePullSecrets: [a, b, a]}\n"), images())
     spec = daemon_set(found, "nvidia-device-plugin-daemonset")
