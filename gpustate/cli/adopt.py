@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common, show
+from gpustate.cli import common, notes, show
 from gpustate.cli.objects import connected
 from gpustate.cli.render import namespace_option, pinned, settings_of
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
@@ -60,6 +60,7 @@ def adopt(policy: str, **options: Any) -> None:
     from gpustate.manifests.build import build
 
     loaded = common.load_policy(policy, options)
+    notes.report_warnings(loaded)
     settings = settings_of(loaded, policy, options)
     items = build(pinned(loaded, settings, options), {})
     namespace = settings.namespace

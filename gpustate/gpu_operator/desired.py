@@ -84,6 +84,7 @@ class Source:
         release: of the Operator that the document is for.
         notes: settings that no state carries out, filled while reading.
         noted: paths that have a note of their own already.
+        unused: why settings are not used, by path and line.
         choice: which components run as containers.
         in_objects: paths that only objects of the cluster carry out in this file.
         for_nodes: parameters for single nodes by state, with their places; filled while reading.
@@ -99,6 +100,7 @@ class Source:
     release: str = field(default_factory=history.newest)
     notes: list[str] = field(default_factory=list[str])
     noted: set[str] = field(default_factory=set[str])
+    unused: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     in_objects: set[str] = field(default_factory=set[str])
     for_nodes: list[ForNode] = field(default_factory=list["ForNode"])
     choice: Choice = field(default_factory=Choice)
@@ -145,6 +147,7 @@ class Source:
         ]
         unused = [s for s in honoured if s.item.value not in ("", False)]
         if unused:
+            self.unused |= {(s.path, s.item.line): why for s in unused}
             level = "warning: " if warn else ""
             text = f"{level}not used: {_listed(unused, 20)}: {why}"
             self.notes.append(f"{_first(self, unused)}: {text}")

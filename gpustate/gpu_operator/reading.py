@@ -13,7 +13,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpustate.core.drain import DrainPolicy
@@ -97,6 +97,7 @@ class Reading:
         drain: how workloads leave; ``None``: the file does not set it.
         release: of the Operator that it was read for, as tagged.
         objects: settings of the cluster's objects; ``None`` if the file has none.
+        unused: why settings are not used, by path and line.
     """
 
     kind: str
@@ -109,6 +110,7 @@ class Reading:
     drain: DrainPolicy | None = None
     release: str = ""
     objects: ClusterObjects | None = None
+    unused: Mapping[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
 
 
 def read(text: str, file: str, *, strict: Strict = never_strict, release: str = "") -> Reading:
@@ -501,6 +503,7 @@ class _Reader:
             rollout=rollout,
             drain=drain,
             objects=settings,
+            unused=source.unused,
         )
 
 

@@ -166,8 +166,10 @@ def desired_runtime(source: Source) -> Iterator[DesiredState]:
             f"{source.place(section)}: toolkit.enabled is false: toolkit, runtime and CDI are "
             "managed elsewhere and not changed"
         )
-        unused = ("toolkit.", "cdi.", "operator.runtimeClass")
-        source.note_unused("toolkit.enabled is false", *unused, but=("toolkit.enabled",))
+        by_pods = ("cdi.enabled", "operator.runtimeClass")
+        source.in_objects.update(by_pods)
+        but = ("toolkit.enabled", *by_pods)
+        source.note_unused("toolkit.enabled is false", "toolkit.", "cdi.", but=but)
         return
     toolkit = DesiredState("container-toolkit")
     version = spec.get("toolkit", "version")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpustate.errors import PolicyError
@@ -83,12 +83,18 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
     findings.extend(_together(contexts, CompanionStore(file, tuple(companions))))
     others = found[0].others if found else OtherFiles(file)
     findings = [_placed(one, others) for one in findings]
+    unused: Mapping[tuple[str, int], str] = {}
     if not any(one.level == "error" for one in findings):
         # A missing object has a finding already; the cluster may well have it.
         lacking = {(one.file, one.line) for one in findings if one.rule == "not-found"}
-        refused = _refused(text, file, against)
-        findings.extend(one for one in refused if (one.file, one.line) not in lacking)
-    uses = (_use_placed(use, file, others) for context in contexts for use in _uses(context))
+        try:
+            unused = read(text, file, release=against).unused
+        except PolicyError as error:
+            refused = _of_error("refused", error, file, Item(None, 1))
+            findings.extend([refused] if (refused.file, refused.line) not in lacking else ())
+    uses = (
+        _use_placed(use, file, others) for context in contexts for use in _uses(context, unused)
+    )
     return Report(file, against, tuple(sorted(findings, key=_order)), tuple(uses))
 
 
@@ -240,11 +246,14 @@ def _asks(setting: Setting, record: Record) -> bool:
     return value not in (None, "", False, [], {}) and value != record.default
 
 
-def _uses(context: Context) -> Iterator[Use]:
+def _uses(context: Context, unused: Mapping[tuple[str, int], str]) -> Iterator[Use]:
     unread = variables.unsupported_variables(context)
     for setting in context.settings:
         record = records(context.kind)[setting.path]
         support, detail = unread.get(id(setting.item), _support(setting, context.release))
+        why = unused.get((setting.path, setting.item.line))
+        if why and support is Support.HONOURED:
+            support, detail = Support.LATER, why
         yield Use(setting.path, setting.item.line, support, detail, record.since, context.title)
 
 
@@ -289,14 +298,6 @@ _SANDBOX = (
     *("sandboxWorkloads", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
     *("sandboxDevicePlugin", "kataSandboxDevicePlugin", "ccManager"),
 )
-
-
-def _refused(text: str, file: str, release: str) -> Iterator[Finding]:
-    """The error at which the reader stops."""
-    try:
-        read(text, file, release=release)
-    except PolicyError as error:
-        yield _of_error("refused", error, file, Item(None, 1))
 
 
 def _of_error(rule: str, error: PolicyError, file: str, item: Item) -> Finding:

@@ -38,6 +38,20 @@ def test_leaves_are_listed_with_their_class(gpustate: Cli, files: Path) -> None:
     assert "good.yaml: 1 field: 1 honoured" in done.out
 
 
+def test_leaves_that_another_key_switches_off_are_not_honoured(gpustate: Cli, files: Path) -> None:
+    (files / "off.yaml").write_text(
+        "toolkit: {enabled: false, version: v1.18.1}\n"
+        "cdi: {enabled: true}\n"
+        "dcgmExporter:\n  enabled: true\n  serviceMonitor: {enabled: true}\n"
+    )
+    done = gpustate("lint", "--leaves", "--no-notes", "off.yaml")
+    assert "off.yaml:1: toolkit.version: not carried out: toolkit.enabled is false" in done.out
+    assert "off.yaml:2: cdi.enabled: honoured" in done.out
+    why = "dcgmExporter.enabled is true in the file, so it is a service of the nodes"
+    assert f"off.yaml:5: dcgmExporter.serviceMonitor.enabled: not carried out: {why}" in done.out
+    assert "off.yaml: 5 fields: 3 honoured, 2 not carried out" in done.out
+
+
 def test_json_and_sarif_are_documents(gpustate: Cli, files: Path) -> None:
     data = json.loads(gpustate("lint", "-o", "json", "--strict", "bad.yaml").out)
     assert (data["format"], data["failed"], data["strict"]) == ("gpustate.lint/1", True, True)

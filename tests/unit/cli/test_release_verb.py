@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -26,6 +27,19 @@ def test_the_namespace_is_the_operators(
     monkeypatch.setattr(adopt, "plan_release", plan_release)
     done = gpustate("release", "--kubeconfig", "k", "--dry-run", *words)
     assert (done.status, done.err) == (1, f"gpustate: asked {namespace}\n")
+
+
+def test_adopt_names_settings_that_are_not_used(
+    project: Path, gpustate: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "p.yaml").write_text(
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: p}\nspec:\n"
+        "  dcgmExporter: {enabled: true, serviceMonitor: {enabled: true}}\n"
+    )
+    monkeypatch.setattr(adopt, "connected", lambda _: nullcontext(SimpleNamespace(server="s")))
+    monkeypatch.setattr(adopt, "plan_adoption", lambda *_, **__: None)
+    done = gpustate("adopt", "p.yaml", "--kubeconfig", "k", "--dry-run")
+    assert "as pods with --set dcgmExporter.enabled=null" in done.err, done
 
 
 def test_an_empty_namespace_is_an_error(gpustate: Cli) -> None:
