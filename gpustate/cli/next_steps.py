@@ -17,6 +17,8 @@ _BY_STATES = re.compile(
 )
 #: A command that sets a parameter of a state.
 _SETTING = re.compile(r"POLICY( -l NODE --set ([a-z-]+)\.)")
+#: The node in commands of kubectl and scontrol.
+_NODE = re.compile(r"(?<=node |Name=|name=)NODE\b")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Target:
             text = _SETTING.sub(r"\2\1", text)
         where = f" -i {shlex.quote(self.inventory)} -l {shlex.quote(node)}"
         policy = shlex.quote(self.policy) if self.policy else "POLICY"
-        return text.replace("POLICY -l NODE", f"{policy} -l NODE").replace(" -l NODE", where)
+        text = text.replace("POLICY -l NODE", f"{policy} -l NODE").replace(" -l NODE", where)
+        return _NODE.sub(shlex.quote(node), text)
 
     @property
     def _editable(self) -> bool:

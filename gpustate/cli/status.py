@@ -36,7 +36,7 @@ _AT_WORK = ("queued", "held", "drained", "changing", "validating")
 def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> None:
     """Show running rollouts, and nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.
 
-    Reads the schedulers that the inventory names, from any machine, and the rollouts of this machine; nodes are not
+    Reads the schedulers that the inventory names, from any machine, and its rollouts on this machine; nodes are not
     contacted. If the inventory names no scheduler, the locks of its nodes are read.
     """
     from gpustate.cli.notes import print_notes
@@ -58,7 +58,8 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     access = Accesses(inventory, kubeconfig or "", read=True, read_only=True)
     try:
         found = statuses(inventory.nodes, access)
-        rollouts = each_once([*running_in(access), *running_here()])
+        here = running_here(str(options["inventory"] or ""))
+        rollouts = each_once([*running_in(access), *here])
         foreign = access.foreign_clusters() if listed else ()
     finally:
         access.close()

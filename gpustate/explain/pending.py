@@ -280,7 +280,7 @@ def _by_words(found: Snapshot, spec: Json, said: str, free: list[str]) -> Iterat
     lacks = sorted(set(re.findall(r"Insufficient ([^\s,.]+(?:\.[^\s,.]+)*)", said)))
     lacks = [one for one in lacks if not one.startswith(_VENDOR)]
     if lacks and free:
-        remedy = "request less, or free it: kubectl describe node NODE"
+        remedy = f"request less, or free it: kubectl describe node {free[0]}"
         evidence = f"insufficient {', '.join(lacks)}, and nothing else keeps the pod off"
         yield Cause("other-resource-short", tuple(on), evidence, remedy)
     elif "persistentvolumeclaim" in said.lower() or "persistent volume" in said.lower():

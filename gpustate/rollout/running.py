@@ -56,9 +56,14 @@ class Running:
     here: bool = False
 
 
-def running_here() -> list[Running]:
-    """Runs of this person on this machine."""
-    return [_local(record) for record in records.started() if _alive(record)]
+def running_here(inventory: str = "") -> list[Running]:
+    """Runs of this person on this machine; with the source of an ``inventory`` only those of it."""
+    source = records.inventory_of(inventory)
+    return [
+        _local(record)
+        for record in records.started()
+        if _alive(record) and source in ("", record["options"].get("inventory"))
+    ]
 
 
 def running_in(access: Accesses) -> list[Running]:

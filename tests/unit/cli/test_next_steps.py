@@ -138,3 +138,20 @@ def test_a_run_that_was_killed_is_resumed_and_one_at_work_is_not(site: Path) -> 
 
     alive = {**record, "pid": os.getppid(), "born": fleet.born(os.getppid())}
     assert next_steps.interrupted(alive, "gpu1") == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kubectl describe node {}",
+        "kubectl label node {} --overwrite LABEL=true",
+        "kubectl get pods -A -o wide --field-selector spec.nodeName={}",
+        "scontrol update nodename={} state=resume",
+    ],
+)
+def test_commands_of_schedulers_name_the_node(command: str) -> None:
+    target = next_steps.Target("hosts.yml")
+    assert target.complete(f"next: {command.format('NODE')}", "gpu7") == (
+        f"next: {command.format('gpu7')}"
+    )
+    assert target.complete("GPU0 NODE SYS", "gpu7") == "GPU0 NODE SYS"

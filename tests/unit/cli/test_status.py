@@ -349,9 +349,9 @@ def test_a_run_is_paused_resumed_and_aborted_from_another_machine(inventory: Pat
     assert read_control(cluster.lease.control, "r1") is not None
 
 
-def begin(name: str, pid: int) -> None:
+def begin(name: str, pid: int, **options: object) -> None:
     records.begin(
-        name, "apply", "p.yaml", {}, person="ann", born=fleet.born(pid), created="2026-11-24"
+        name, "apply", "p.yaml", options, person="ann", born=fleet.born(pid), created="2026-11-24"
     )
     path = records.path_of(name)
     path.write_text(json.dumps({**json.loads(path.read_text()), "pid": pid}))
@@ -360,8 +360,8 @@ def begin(name: str, pid: int) -> None:
 class Rollout:
     """A run of this machine that looks for requests all the time, with or without a Lease."""
 
-    def __init__(self, *clusters: FakeCluster) -> None:
-        begin("r1", os.getppid())
+    def __init__(self, *clusters: FakeCluster, **options: object) -> None:
+        begin("r1", os.getppid(), **options)
         inventory = Inventory("test", (InventoryNode("gpu1"), InventoryNode("gpu2")))
         rollout = Strategy(("1",)).rollout(inventory, 1, 0.0)
         self.waves = Waves(rollout, "r1", "ann@ops1", boards=(RecordBoard("r1"),))
@@ -398,7 +398,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_without_a_scheduler_is_found_by_its_record(inventory: Path, quick: None) -> None:
-    with Rollout() as rollout:
+    with Rollout(inventory=str(inventory)) as rollout:
         assert "run r1 of ann: no further node is started\n" in verb("pause")
         rollout.paused(True)
         again = verb("pause")
@@ -411,6 +411,13 @@ def test_a_run_without_a_scheduler_is_found_by_its_record(inventory: Path, quick
         )
         assert "continues; it was paused by" in verb("resume")
         rollout.paused(False)
+
+
+def test_runs_of_other_inventories_are_not_shown(inventory: Path, tmp_path: Path) -> None:
+    begin("r1", os.getppid(), inventory=str(inventory))
+    begin("r2", os.getppid(), inventory=str(tmp_path / "other.yml"))
+    (row,) = json.loads(run("-i", inventory, "-o", "json"))["rollouts"]
+    assert row["run"] == "r1"
 
 
 def test_a_pause_is_the_same_on_every_machine(inventory: Path, tmp_path: Path, quick: None) -> None:

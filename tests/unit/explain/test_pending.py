@@ -192,6 +192,7 @@ def test_where_a_node_fits_the_scheduler_is_asked(message: str, cause: str) -> N
     )
     found = judged(one, node())
     assert causes(found) == [cause]
+    assert "NODE" not in found.causes[0].remedy
 
 
 @pytest.mark.parametrize(
