@@ -232,6 +232,8 @@ def _log(gpu: Gpu, log: tuple[Xid, ...], *, ran: bool = False) -> Iterator[Findi
             since = "the driver requests no recovery any more" if itself else "a kernel ran since"
             evidence += f"; {since}"
             remedy = "replace the GPU if it happens again"
+        elif kind == xids.RESET and recovery is None:  # nothing tells that this was done
+            remedy += f"; then: {remedies.VALIDATE}"
         yield _finding(
             gpu,
             "sxid" if one.of_switch else "xid",

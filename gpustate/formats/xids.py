@@ -1,17 +1,19 @@
 """NVIDIA's Xid errors, NVIDIA's recommended action for each, and their lines in the kernel log.
 
 Surprising: an Xid is an event, not a state. A reset or a reload of the module fixes a GPU but the line stays. So
-only lines since the module was loaded count, and the GPU itself is queried as well.
+only lines since the module was loaded count, and since the last reset that is logged; the GPU itself is queried as well.
+The driver logs no reset; NVSentinel does for those that it makes.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 
 Sources:
-    of each row; ``catalog`` and ``extra`` are in :data:`SOURCES`.
+    of each row; ``catalog`` and ``extra`` are in :data:`SOURCES`; NVIDIA/NVSentinel, gpu-reset/gpu_reset.sh ("GPU reset executed").
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 SOURCES = {
@@ -258,10 +260,10 @@ class Xid:
         )
 
 
-#: Prints lines of the kernel log since boot: of the journal where that has them, else of dmesg.
+#: Prints lines of the kernel log since boot, and root's of resets: of the journal where that has them, else of dmesg.
 SCRIPT = r"""
-k() { timeout -k 2 10 journalctl -k -b -q --no-pager -o short-monotonic "$@" 2>/dev/null; }
-x='NVRM: Xid|: SXid|NVRM: loading NVIDIA UNIX'
+k() { timeout -k 2 10 journalctl -b -q --no-pager -o short-monotonic "$@" _TRANSPORT=kernel + _UID=0 SYSLOG_IDENTIFIER=nvsentinel-gpu-reset 2>/dev/null; }
+x='NVRM: Xid|: SXid|NVRM: loading NVIDIA UNIX|GPU reset executed: '
 if command -v journalctl >/dev/null && [ -n "$(k -n 1)" ]; then k | grep -E "$x"
 else timeout -k 2 10 dmesg 2>/dev/null | grep -E "$x"; fi | tail -n 2000 | while IFS= read -r l; do printf 'xid=%s\n' "$l"; done
 """
@@ -271,17 +273,29 @@ _LINE = re.compile(
 )
 _SEVERITY = re.compile(r"\b(Fatal|Nonfatal|Non-fatal)\b")
 _LOADED = "NVRM: loading NVIDIA UNIX"
+_RESET = re.compile(r": GPU reset executed: (GPU-[0-9a-f-]{36})(?!, success: false)")
 
 
-def parse(lines: list[str]) -> tuple[Xid, ...]:
-    """Parse lines of the kernel log, oldest first; lines before the last load of the module are ignored.
+def parse(lines: list[str], addresses: Mapping[str, str]) -> tuple[Xid, ...]:
+    """Parse lines of the log, oldest first, without those before the last load of the module or the GPU's last reset.
 
-    Of NVSwitches only fatal errors count: others are common at start (NVIDIA/nvtrust#124).
+    Of NVSwitches only fatal errors count: others are common at start (NVIDIA/nvtrust#124). A fabric is reset as a whole.
+
+    Args:
+        lines: of :data:`SCRIPT`.
+        addresses: PCI address of each GPU, without the function, by UUID.
     """
     found: dict[tuple[str, int, str], Xid] = {}
     for line in lines:
         if _LOADED in line:
             found = {}
+        if reset := _RESET.search(line):
+            pci = addresses.get(reset[1])
+            found = {
+                place: xid
+                for place, xid in found.items()
+                if xid.pci != pci or xid.action == "RESET_FABRIC"
+            }
         match = _LINE.match(line)
         if match is None:
             continue

@@ -127,6 +127,9 @@ def test_a_kernel_that_ran_since_clears_an_xid_where_the_driver_reports_no_recov
     (bad,) = health.judge(nvml, (xid,))
     (fixed,) = health.judge(nvml, (xid,), {silent.uuid})
     assert (bad.level, fixed.level) == ("failed", "warning")
+    assert bad.remedy.endswith("; then: gpustate validate POLICY -l NODE"), (
+        "only that shows the reset"
+    )
     # What the driver itself requests has the last word.
     asked = replace(silent, health=replace(GOOD, recovery_action=1))
     levels = {

@@ -79,13 +79,30 @@ def test_the_alert_rules_ask_for_a_reset_where_the_catalog_does() -> None:
     ],
 )
 def test_a_line_of_the_log_is_read(line: str, found: Xid | None) -> None:
-    assert xids.parse([line]) == (() if found is None else (found,))
+    assert xids.parse([line], {}) == (() if found is None else (found,))
 
 
 def test_lines_are_counted_and_those_before_the_module_was_loaded_are_history() -> None:
     one = "[ {}] NVRM: Xid (PCI:0000:1b:00): 95, x"
     lines = [one.format(5), LOADED, one.format(20), one.format(21)]
-    assert xids.parse(lines) == (Xid("0000:1b:00", 95, 2, 21.0, "x"),)
+    assert xids.parse(lines, {}) == (Xid("0000:1b:00", 95, 2, 21.0, "x"),)
+
+
+def test_lines_before_the_last_reset_of_their_gpu_are_history() -> None:
+    uuid = "GPU-455d8f70-2051-db6c-0430-ffc457bff834"
+    reset = f"[   30.5] gpu1 nvsentinel-gpu-reset[7]: GPU reset executed: {uuid}"
+    xid = "[ {}] gpu1 kernel: NVRM: Xid (PCI:{}:00): {}, x"
+    switch = "[   21] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30"
+    lines = [xid.format(20, "0000:1b", 119), xid.format(21, "0000:1c", 119), switch]
+    lines += [xid.format(22, "0000:1b", 145) + " Fatal XC1"]
+    addresses = {uuid: "0000:1b:00"}
+    left = [("0000:05:00", 20034), ("0000:1b:00", 145), ("0000:1c:00", 119)]
+    for line in (reset, f"{reset}, success: true"):
+        log = xids.parse([*lines, line], addresses)
+        assert [(one.pci, one.number) for one in log] == left
+    assert len(xids.parse([*lines, f"{reset}, success: false"], addresses)) == 4
+    (*_, last) = xids.parse([*lines[:1], reset, xid.format(40, "0000:1b", 119)], addresses)
+    assert (last.count, last.last_s) == (1, 40.0)
 
 
 def test_severity_of_nvlink_and_nvswitch_lines_is_read() -> None:
@@ -100,7 +117,7 @@ def test_severity_of_nvlink_and_nvswitch_lines_is_read() -> None:
         *(switch.format(20034, "Fatal,"), switch.format(20034, "Severity 1 Engine instance 30")),
         switch.format(12028, "Non-fatal,"),
     ]
-    found = [(one.pci, one.number, one.severity, one.action) for one in xids.parse(lines)]
+    found = [(one.pci, one.number, one.severity, one.action) for one in xids.parse(lines, {})]
     workflow = "WORKFLOW_NVLINK5_ERR"
     assert found == [
         ("0000:07:00", 20034, "Fatal", "RESET_FABRIC"),
@@ -108,4 +125,7 @@ def test_severity_of_nvlink_and_nvswitch_lines_is_read() -> None:
         ("0000:43:00", 145, "Nonfatal", workflow),
         ("0000:43:00", 149, "Nonfatal", workflow),
     ]
-    assert xids.parse(lines)[1].name == "Xid 145 NVLINK_RLW_ERROR (RLW_RXPIPE Fatal XC1 i0 Link 13)"
+    assert (
+        xids.parse(lines, {})[1].name
+        == "Xid 145 NVLINK_RLW_ERROR (RLW_RXPIPE Fatal XC1 i0 Link 13)"
+    )
