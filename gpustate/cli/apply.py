@@ -158,7 +158,9 @@ def apply_policy(
     asked = not options["yes"]
     if asked and not sys.stdin.isatty():
         raise UsageError("stdin is not a terminal", fix="review with --dry-run, then pass --yes")
-    if not asked and check is None and verb != "rollback":
+    # The objects go before nodes change, so nodes that are refused have to be known.
+    planned_first = verb == "rollback" or (ensure == "absent" and options["cluster_objects"])
+    if not asked and check is None and not planned_first:
         execute(source, options, verb=verb, ensure=ensure)
         return
     planned, document = make_plan(
@@ -315,9 +317,10 @@ def execute(
     def run(**shared: Any) -> api.ApplyResult:
         applied: list[dict[str, Any]] = []
         if clusters is not None and absent:  # pods leave before what they use
-            seen = target.nodes if isinstance(target, api.PlanResult) else ()
-            clusters.check_nodes(seen or _facts_of(inventory, options["forks"]))
-            applied = clusters.apply((), shared["stop"])
+            seen = [*target.nodes] if isinstance(target, api.PlanResult) else []
+            seen = seen or _facts_of(inventory, options["forks"])
+            clusters.check_nodes(seen)
+            applied = clusters.apply(seen, shared["stop"])
         elif clusters is not None:
             clusters.stage()
         result = api.apply(

@@ -49,6 +49,8 @@ _FEATURE_WORKER = "-node-feature-discovery-worker"
 #: Offers the GPUs where there is no device plugin.
 _DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
 _PLUGIN_IMAGE = "/k8s-device-plugin:"
+#: Of nodes that a run does not change.
+_LEFT_ALONE = (NodeStatus.REFUSED, NodeStatus.LOCKED)
 _OFFERING = ("daemonset/nvidia-device-plugin-daemonset", _DRA_PLUGIN)
 
 
@@ -246,6 +248,7 @@ class Clusters:
                     done.notes += [
                         "no object changes: no node of the cluster can be changed"
                     ] * idle
+                    done.notes += _kept_notes(target)
                 except ClusterError as error:
                     done.failures.append(str(error))
                 except RefusedError as error:
@@ -318,7 +321,8 @@ class Clusters:
                 try:
                     target, listed = self._target(objects, kubeconfig, nodes)
                     here = self._nodes_of(kubeconfig, nodes)
-                    if here and all(node.status is not NodeStatus.OK for node in here):
+                    failed = all(node.status is not NodeStatus.OK for node in here)
+                    if here and failed and not self.absent:
                         words = self._unwritten("no node of the cluster succeeded")
                         done = Applied(notes=[words])
                         self._admit(done, kubeconfig, nodes, stop, "no node succeeded")
@@ -342,6 +346,7 @@ class Clusters:
                     done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     absent = placement.absences(done.changes, listed or (), target.labels)
                     self._admit(done, kubeconfig, nodes, stop, absent=absent)
+                    done.notes += _kept_notes(target)
                     done.unready += placement.lines(absent)
                 except ClusterError as error:
                     done = Applied(failures=[str(error)], notes=["nothing is written"])
@@ -477,7 +482,8 @@ class Clusters:
         labels: dict[str, dict[str, str]] = {}
         settings = self.settings
         here = self._nodes_of(kubeconfig, nodes)
-        if here or (settings.needs_systems and not self.absent):
+        kept: set[str] = set()
+        if here or (self.absent and self.saved) or (settings.needs_systems and not self.absent):
             listed = objects.list(NODE, "") if listed is None else listed
             check_cluster(listed, here, objects.server)
         if listed is not None and not self.absent:
@@ -492,8 +498,22 @@ class Clusters:
                 one["object"] for one in self._saved_of(objects.server, kubeconfig)["objects"]
             }
             labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
+            if self.absent and all(name.startswith("node/") for name in planned):
+                names = (title(one) for one in listed or ())
+                kept = {name.removeprefix("node/") for name in names if name not in planned}
+        elif self.absent:
+            refused = [node for node in here if node.would_refuse or node.status in _LEFT_ALONE]
+            kept = {one.name for one in members(listed or (), refused)}
         items = [] if self.absent else build(settings, {})
-        return Target(items, self.namespace, labels, self.absent, self.force), listed
+        target = Target(items, self.namespace, labels, self.absent, self.force)
+        return replace(target, kept_nodes=frozenset(kept)), listed
+
+
+def _kept_notes(target: Target) -> list[str]:
+    """Why a removal keeps all objects."""
+    names = cut(", ".join(sorted(target.kept_nodes)), 100)
+    what = "the objects stay, and pods on other Nodes go: the removal is refused on"
+    return [f"{what} {names}; run it again once they can be changed"] if names else []
 
 
 def marks(kubeconfig: Kubeconfig, results: Sequence[NodeResult] | None) -> list[str]:

@@ -129,6 +129,7 @@ class Target:
         absent: remove everything of gpustate.
         force: take over fields of other managers, and objects that are not gpustate's.
         prune: delete objects of gpustate that are not among the items.
+        kept_nodes: Nodes that a removal leaves as they are; all objects stay for them, and other Nodes lose their labels.
     """
 
     items: Sequence[Json]
@@ -137,6 +138,7 @@ class Target:
     absent: bool = False
     force: bool = False
     prune: bool = True
+    kept_nodes: frozenset[str] = frozenset()
 
     @property
     def defined(self) -> set[str]:
@@ -200,6 +202,8 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
     Raises:
         ClusterError: a request failed that no object can be judged without.
     """
+    if target.kept_nodes:
+        return list(_label(objects, target, objects.list(NODE, "") if nodes is None else nodes))
     found = _read(objects, target)
     found.foreign_nfd = _has_foreign_nfd(objects, target, found)
     wanted = {key(item) for item in target.items}
@@ -510,7 +514,7 @@ def _label(objects: Objects, target: Target, nodes: Iterable[Json]) -> Iterable[
     for node in nodes:
         mine = applied_labels(node)
         wanted = {} if target.absent else target.labels.get(node["metadata"]["name"])
-        if wanted is None or not (wanted or mine):
+        if wanted is None or not (wanted or mine) or node["metadata"]["name"] in target.kept_nodes:
             continue
         labels = node["metadata"].get("labels") or {}
         kept = {

@@ -354,11 +354,17 @@ def test_a_plan_of_objects_and_drains_lists_nodes_once(
 def test_a_removal_from_the_cluster_of_other_nodes_changes_nothing(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = {"boot_id": "b", "machine_id": "m", "system_uuid": "u", "agents": ["kubelet"]}
-    rows = [{"name": "n1", "facts": facts}]
+    facts: dict[str, object] = {
+        **{"boot_id": "b", "machine_id": "m", "system_uuid": "u"},
+        "agents": ["kubelet"],
+    }
     monkeypatch.chdir(project)
-    monkeypatch.setattr(fleet, "run", lambda *args, **more: pytest.fail("nodes are changed"))
-    monkeypatch.setattr(common, "query_nodes", lambda *args: (rows, []))
+
+    def planned(request: fleet.Request, *_: object) -> fleet.FleetResult:
+        assert not request.apply, "nodes are changed"
+        return fleet.FleetResult("r", [NodeResult("n1", facts=facts)])
+
+    monkeypatch.setattr(fleet, "run", planned)
     methods: list[str] = []
 
     class Recorded(Objects):

@@ -282,6 +282,51 @@ def test_the_cluster_of_a_node_is_not_refused(cluster: Cluster, facts: dict[str,
 
 
 @pytest.mark.parametrize(
+    "state", [{"would_refuse": True}, {"status": NodeStatus.LOCKED}], ids=["refused", "locked"]
+)
+def test_a_removal_keeps_the_objects_while_a_node_is_not_changed(
+    cluster: Cluster, state: dict[str, Any]
+) -> None:
+    info = {"bootID": "b2", "machineID": "m2", "systemUUID": "u2"}
+    cluster.add(NODE)
+    cluster.add({**NODE, "metadata": {"name": "n2", "labels": {}}, "status": {"nodeInfo": info}})
+    variables = NODES.nodes[0].vars
+    hosts = Inventory("hosts", (*NODES.nodes, InventoryNode("gpu2", vars=variables)))
+    options = {"cluster_objects": True}
+
+    def made(*, absent: bool) -> objects.Clusters:
+        clusters_ = objects.clusters(POLICY, "p.yaml", hosts, options, absent=absent)
+        assert clusters_ is not None
+        return clusters_
+
+    gpu = {"address": "0000:1b:00.0", "device_id": "2330", "class_id": "030200", "driver": "nvidia"}
+    nodes = [
+        NodeResult("gpu1", facts={**SAME, "pci": [gpu]}),
+        NodeResult("gpu2", facts={**KUBELET, "pci": [gpu]}, **state),
+    ]
+    made(absent=False).apply([replace(node, status=NodeStatus.OK) for node in nodes])
+    assert cluster.items["Node", "n2"]["metadata"]["labels"]
+    removal = made(absent=True)
+    (planned,) = removal.plan(nodes)
+    assert [one["object"] for one in planned["objects"]] == ["node/n1"]
+    assert "the removal is refused on n2; run it again" in planned["notes"][-1]
+
+    document = documents.plan_document(
+        POLICY, "p.yaml", nodes, run="r", created="2026-11-25T00:00:00Z", context=CONTEXT
+    )
+    document = removal.document(document, nodes)
+    later = objects.clusters_of_plan(document, lambda name: POLICY, "p", hosts, {}, resumed=False)
+    assert later is not None
+    facts = [NodeResult(node.name, facts=node.facts) for node in nodes]
+    for kept, seen in ((removal, nodes), (later, facts)):
+        (done,) = kept.apply(seen)
+        assert "the removal is refused on n2" in done["notes"][-1]
+        assert PLUGIN in cluster.items
+        assert not cluster.items["Node", "n1"]["metadata"]["labels"]
+        assert cluster.items["Node", "n2"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
     "status", [NodeStatus.ROLLED_BACK, NodeStatus.FAILED, NodeStatus.UNREACHABLE]
 )
 def test_no_object_is_written_when_no_node_succeeded(cluster: Cluster, status: NodeStatus) -> None:

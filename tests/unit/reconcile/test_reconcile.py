@@ -474,6 +474,20 @@ def test_nodes_are_labelled_and_values_of_others_are_kept(objects: FakeObjects) 
     assert objects.items["Node", "gpu2"]["metadata"]["labels"] == {deploy: "false"}
 
 
+def test_a_removal_keeps_every_object_for_nodes_that_stay(objects: FakeObjects) -> None:
+    for name in ("gpu1", "gpu2"):
+        objects.add(node(name))
+    wanted = target(labels=dict.fromkeys(("gpu1", "gpu2"), node_labels(SETTINGS)))
+    assert not apply(objects, wanted).failures
+    before = set(objects.items)
+    removal = replace(ABSENT, kept_nodes=frozenset({"gpu2"}))
+    assert set(actions(objects, removal)) == {"Node/gpu1"}
+    assert not apply(objects, removal).failures
+    assert set(objects.items) == before
+    assert not objects.items["Node", "gpu1"]["metadata"]["labels"]
+    assert objects.items["Node", "gpu2"]["metadata"]["labels"] == node_labels(SETTINGS)
+
+
 def test_a_failed_request_ends_the_apply_and_is_reported(objects: FakeObjects) -> None:
     objects.denied.add(f"apply {PLUGIN[0]} {PLUGIN[1]}")
     done = apply(objects, target(replace(SETTINGS, mig_strategy="single")))
