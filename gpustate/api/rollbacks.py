@@ -289,11 +289,12 @@ def _request(
             )
         way = ways.get(observations.view.name)
         changed = before.changed_since(way, observations) if way is not None else ()
-        if not changed:
+        if way is None or not changed:
             return None
         return RefusedError(
             f"changed by something else since the run: {', '.join(changed)}",
-            fix="restore the file's content of the run, for example by applying its policy, and run again",
+            fix="restore the file's content of the run, for example by applying its policy; "
+            f"then: gpustate rollback {way.run}",
         )
 
     return fleet.Request(

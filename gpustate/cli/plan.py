@@ -21,6 +21,19 @@ if TYPE_CHECKING:
     from gpustate import api
 
 
+def _version_or_branch(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Refuse ``latest`` and its like, which keep what is installed."""
+    value = common.not_empty(context, parameter, value)
+    if value is not None and value.startswith("latest"):
+        raise UsageError(
+            f"--driver {value} keeps the installed driver",
+            fix="name a version (580.65.06) or a branch (580)",
+        )
+    return value
+
+
 def driver_option(*, required: bool = False) -> Callable[[common.F], common.F]:
     """``--driver``."""
     more = "" if required else " The plan is that of `gpustate upgrade`."
@@ -28,7 +41,7 @@ def driver_option(*, required: bool = False) -> Callable[[common.F], common.F]:
         "--driver",
         required=required,
         metavar="VERSION",
-        callback=common.not_empty,
+        callback=_version_or_branch,
         help=f"Driver version (580.65.06), or a branch (580): the newest version of it that is offered.{more}",
     )
     return common.options(option, heading="Policy")

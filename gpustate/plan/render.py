@@ -82,6 +82,7 @@ def _on_one_line(text: str) -> str:
 
 def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whole: bool) -> None:
     width = max((len(str(state["state"])) for state in states), default=0)
+    not_run: dict[str, list[str]] = {}
     for state in states:
         outcome = str(state["outcome"])
         sign, style = _SIGNS.get(outcome, ("?", ""))
@@ -91,6 +92,9 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
         cost, text = state_words(state)
         if text == "would change":
             text = ""
+        if outcome == "not run" and not state.get("changes"):
+            not_run.setdefault(text, []).append(str(state["state"]))
+            continue
         name = f"{state['state']!s:<{width}}"
         page.add(
             "  ",
@@ -119,6 +123,10 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
         for title in ("command", "inspect"):
             if state.get(title):
                 page.add("         ", (f"{title + ':':<9}{state[title]}", ""))
+    for text, names in not_run.items():
+        name = ", ".join(names)
+        pad = " " * (width - len(name) + 9 if len(names) == 1 else 0)
+        page.add("  ", _SIGNS["not run"], " ", (name, "bold"), "  ", (pad + text, "dim"))
 
 
 def names_line(names: Sequence[str]) -> str:

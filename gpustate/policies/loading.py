@@ -103,6 +103,9 @@ def load(
         from gpustate.policies import operator  # large tables, only if needed
 
         policy = operator.read(text, source, strict=strict, changes=changes, release=release)
+        if not any(line.strip() and line.lstrip()[0] != "#" for line in text.splitlines()):
+            note = f"{source} is empty: the defaults of the GPU Operator's chart apply"
+            policy.notes = (note, *policy.notes)
     return _complete(policy, FilePath(source).stem)
 
 

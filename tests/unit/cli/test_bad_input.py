@@ -224,6 +224,11 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "good.py", *ON, "--exclude", ""), "--exclude is empty", ()),
     (("upgrade", "good.py", *ON, "--yes", "--driver", ""), "--driver is empty", ()),
     (
+        ("upgrade", "good.py", *ON, "--driver", "latest"),
+        "--driver latest keeps",
+        ("a branch (580)",),
+    ),
+    (
         ("apply", "good.py", *ON, "--yes", "--max-disruption", "some"),
         "apply: Invalid value for '--max-disruption': 'some' is not a disruption level",
         (),

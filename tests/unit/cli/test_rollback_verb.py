@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def test_a_file_that_something_else_has_changed_is_refused_by_name(
     refused = gpustate("rollback", "-i", "hosts", "--yes")
     assert refused.status == 5
     assert f"changed by something else since the run: {tmp_path / 'file'}" in refused.out
+    assert re.search(r"applying its policy; then: gpustate rollback \d{8}-\d{6}-\w{6}", refused.out)
     assert (tmp_path / "file").read_text() == "theirs"
 
 

@@ -168,15 +168,25 @@ def test_a_page_tells_all_that_can_become_of_a_state() -> None:
           ~ nouveau     reboot
                  loaded: - nouveau
           ? driver      <=drain  decided after nouveau and r are applied
-          - cdi                  not run: because driver failed
           x containerd           failed: it broke
                  | E: one
                  | E: two
           - fabric               not applicable: only where nvswitch
+          - cdi                  not run: because driver failed
           note: look up
     """)
     assert "preflight" not in page(node)
     assert "fabric" not in page(node)
+
+
+def test_states_that_one_failure_stopped_are_one_line() -> None:
+    stopped = [
+        StateResult(name, Outcome.NOT_RUN, reason="because driver refused")
+        for name in ("cdi", "validator")
+    ]
+    states = [StateResult("driver", Outcome.REFUSED, reason="there is none"), *stopped]
+    lines = page(NodeResult("gpu1", NodeStatus.REFUSED, "", states)).splitlines()
+    assert "  - cdi, validator  not run: because driver refused" in lines
 
 
 def test_what_became_of_a_rollback_is_said_beside_the_reason_of_the_state() -> None:

@@ -36,6 +36,14 @@ def test_a_python_file_is_a_policy_named_after_it(tmp_path: Path) -> None:
     assert (policy.name, [s.name for s in policy.states]) == ("site", ["nouveau"])
 
 
+@pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n"])
+def test_an_empty_file_is_said_to_be_the_chart_s_defaults(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path, text, "site.yaml")
+    assert policies.load(file).notes[0] == (
+        f"{file} is empty: the defaults of the GPU Operator's chart apply"
+    )
+
+
 def test_a_policy_s_own_name_wins(tmp_path: Path) -> None:
     text = GOOD.replace('"))', '"), reboot_timeout_s=60), name="blue"').replace(
         '"gpu"), r', '"gpu"), r'
