@@ -197,7 +197,7 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
     return _ok("libraries", found)
 
 
-def reported_fabric(observed: ChainObservation) -> Check | None:
+def _reported_fabric(observed: ChainObservation) -> Check | None:
     """State of the NVLink fabric by what the GPUs report; ``None`` if they report none."""
     reporting = [gpu for gpu in observed.nvml.gpus if gpu.fabric_state not in NO_FABRIC]
     wrong: dict[str, list[str]] = {}
@@ -216,36 +216,27 @@ def reported_fabric(observed: ChainObservation) -> Check | None:
 
 
 def has_switches(observed: ChainObservation) -> bool:
-    """The node itself uses NVSwitches: they are not passed to a VM."""
+    """The node itself uses NVSwitches: they are not passed to a VM, and NVLink is not disabled."""
     switches = (one for one in observed.pci if one.class_id.startswith("0680"))
-    return any(one.driver not in PASSTHROUGH for one in switches)
+    return not observed.nvlink_off and any(one.driver not in PASSTHROUGH for one in switches)
 
 
-def managed_fabric(switches: bool, manager: bool | None, observed: ChainObservation) -> Check:
-    """The fabric of GPUs that do not report it, as A100: with NVSwitches, no CUDA program starts without Fabric Manager.
-
-    Args:
-        switches: the node uses NVSwitches.
-        manager: Fabric Manager runs; ``None`` if that is unknown.
-        observed: what the GPUs are.
-    """
+def _fabric(observed: ChainObservation, wanted: Wanted) -> Check:
+    if check := _reported_fabric(observed):
+        return check
+    # GPUs that do not report it, as A100: with NVSwitches, no CUDA program starts without Fabric Manager.
     gpus = observed.nvml.gpus
     in_parts = bool(gpus) and all(gpu.mig_current for gpu in gpus)  # these use no NVLink
-    if not switches or manager is None or (not manager and in_parts):
+    elsewhere = in_parts or observed.driver_root  # in the container of the driver
+    if not has_switches(observed) or (not observed.manager and elsewhere):
         return Check("fabric", NOT_APPLICABLE, "the GPUs report no NVLink fabric")
-    if manager:
+    if observed.manager:
         found = (
             "the node has NVSwitches, and Fabric Manager runs; the GPUs do not report the fabric"
         )
         return _ok("fabric", found)
     found = "the node has NVSwitches, and Fabric Manager does not run"
     return Check("fabric", FAILED, found, remedies.cuda(802))
-
-
-def _fabric(observed: ChainObservation, wanted: Wanted) -> Check:
-    return reported_fabric(observed) or managed_fabric(
-        has_switches(observed), observed.manager, observed
-    )
 
 
 def _in_container(name: str, observed: ChainObservation) -> Check:

@@ -241,6 +241,7 @@ class ChainObservation:
     containers: tuple[ContainerResult, ...] | None = None  # None: none was started
     runtime_digest: str = ""  # of the files that configure the container side
     manager: bool = False  # Fabric Manager runs, by the file with its process id
+    nvlink_off: bool = False  # by a parameter of the loaded driver
     files_digest: str = ""  # of size, times and inode of the driver's libraries and modules
     log: tuple[Xid, ...] = ()  # Xids of the kernel log since the module was loaded
     quarantine: Quarantine = field(default_factory=Quarantine)

@@ -20,6 +20,7 @@ for d in "$PROC"/driver/nvidia/gpus/*; do
   done <"$d/information"
   printf 'gpu=%s|%s|%s\n' "${d##*/}" "$m" "$u"
 done
+! grep -qs '^NvLinkDisable: 1$' "$PROC/driver/nvidia/params" || echo nvlink_off=1
 f=/run/nvidia/validations/driver-ready
 if grep -qs IS_HOST_DRIVER=false "$f" || [ -e "${f%/*}/.driver-ctr-ready" ]; then
   m=$(sed -n 's/^NVIDIA_DRIVER_ROOT=//p' "$f"); printf 'driver_root=%s\n' "${m:-/run/nvidia/driver}"

@@ -256,6 +256,7 @@ def parse(
         runtime_digest=lines.one("runtime_digest"),
         files_digest=_files_digest(lines.pairs),
         manager=lines.one("manager") == "1",
+        nvlink_off=lines.one("nvlink_off") == "1",
         log=xids.parse(
             lines.values("xid"), {gpu.uuid: gpu.pci.rpartition(".")[0] for gpu in nvml.gpus}
         ),

@@ -34,7 +34,7 @@ def _blacklisted(view: View, module: str) -> str:
 
 def _blocks(module: str, loaded: Callable[[View], bool]) -> Callable[[View], str]:
     def detect(view: View) -> str:
-        place = "" if view.clues.has("operator_driver") else _blocked(view, module)
+        place = "" if view.observed.driver_root else _blocked(view, module)
         if not place or not (view.observed.on_disk or view.observed.loaded):
             return ""
         now = (
@@ -114,7 +114,7 @@ def warnings(view: View) -> Iterator[str]:
             "them, remove that line; then: modprobe nvidia-modeset"
         )
     # Without an entry in modules-load.d the modules are meant to be loaded by name.
-    at_boot = view.observed.loaded and _named(view) and not view.clues.has("operator_driver")
+    at_boot = view.observed.loaded and _named(view) and not view.observed.driver_root
     left_out = _left_out(view) if at_boot else {}
     for module, where in left_out.items():
         yield (

@@ -29,7 +29,6 @@ for f in /run/nvidia /run/nvidia/validations; do
 done
 grep -qs '"status_files": true' "$G/validator/config.json" && echo results_wanted=1
 for f in /run/nvidia/validations/*-ready; do [ -e "$f" ] && printf 'status_file=%s\n' "${f##*/}"; done
-[ -e /run/nvidia/validations/.driver-ctr-ready ] && echo operator_driver=1
 for f in /etc/kubernetes/node-feature-discovery/features.d/*; do
   [ -f "$f" ] && sed -n 's/^nvidia\.com\/\(gpu\.count\|mig\.strategy\)=/label=\1|/p' "$f"
 done

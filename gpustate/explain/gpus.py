@@ -100,33 +100,6 @@ def lost_devices(view: View) -> str:
 # --- fabric --------------------------------------------------------------------------------------
 
 
-def check_fabric(view: View) -> chain.Check:
-    """State of the NVLink fabric, from the GPUs or, if they do not report it, from Fabric Manager."""
-    check = chain.reported_fabric(view.observed)
-    if check is not None:
-        return check
-    manager = _manager_runs(view) if _switches(view) else None
-    known = None if view.clues.has("operator_driver") else manager
-    return chain.managed_fabric(_switches(view), known, view.observed)
-
-
-def _manager_runs(view: View) -> bool | None:
-    """Fabric Manager runs, whoever started it; ``None`` if that is unknown."""
-    if any("nv-fabricmanager" in row for row in view.clues.all("process")):
-        return True
-    if not view.clues.units:
-        return None
-    unit = view.clues.unit(_FM)
-    coming = unit.active == "activating" and not unit.failed and not unit.hangs
-    return None if coming else unit.active in ("active", "reloading") and not unit.failed
-
-
-def _switches(view: View) -> bool:
-    """The node itself uses NVSwitches, and NVLink is not disabled."""
-    off = dict(view.clues.fields("params", 2)).get("NvLinkDisable", "").strip() == "1"
-    return not off and chain.has_switches(view.observed)
-
-
 def _nvlink5(view: View) -> bool:
     return bool(view.clues.all("sw_mng"))
 
@@ -143,7 +116,7 @@ def _journal(unit: Unit) -> str:
 
 def needs_manager(view: View) -> bool:
     """The node has NVSwitches that need its own Fabric Manager."""
-    if not (_switches(view) or _nvlink5(view)) or view.clues.has("operator_driver"):
+    if not (chain.has_switches(view.observed) or _nvlink5(view)) or view.observed.driver_root:
         return False
     states = {gpu.fabric_state for gpu in view.observed.nvml.gpus} - set(chain.NO_FABRIC)
     cuda_works = bool(view.observed.cuda) and all(one.ok for one in view.observed.cuda or ())

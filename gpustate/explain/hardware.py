@@ -294,7 +294,7 @@ def _unloaded(view: View) -> str:
 
 def _not_whole(view: View) -> str:
     path = view.clues.one("not_whole")
-    if not path or not view.observed.loaded or view.clues.has("operator_driver"):
+    if not path or not view.observed.loaded or view.observed.driver_root:
         return ""
     return (
         f"{path} is missing or not a module: nvidia is loaded now, but the next boot cannot load it"
@@ -303,7 +303,7 @@ def _not_whole(view: View) -> str:
 
 def _no_module(view: View) -> str:
     # A driver without packages is foreign; its modules may be in a container or elsewhere.
-    if not view.clues.has("no_module") or view.clues.has("operator_driver"):
+    if not view.clues.has("no_module") or view.observed.driver_root:
         return ""
     if not view.observed.loaded or view.observed.on_disk:
         return ""

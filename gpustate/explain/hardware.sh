@@ -12,7 +12,7 @@ done
 for d in "$SYS"/class/infiniband/*; do [ -e "$d" ] && printf 'rdma=%s\n' "${d##*/}"; done
 set --; for f in /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-uvm; do [ -d "$f" ] || [ ! -e "$f" ] || set -- "$@" "$f"; done
 [ $# = 0 ] || stat -L -c 'device_mode=%n|%a|%u:%g' "$@"
-grep -sE '^(DeviceFileMode|DeviceFileUID|DeviceFileGID|ModifyDeviceFiles|NvLinkDisable): ' "$PROC/driver/nvidia/params" | sed 's/^\([A-Za-z]*\): */params=\1|/'
+grep -sE '^(DeviceFileMode|DeviceFileUID|DeviceFileGID|ModifyDeviceFiles): ' "$PROC/driver/nvidia/params" | sed 's/^\([A-Za-z]*\): */params=\1|/'
 for n in ib_umad mlx5_ib ib_core nvidia_peermem nvidia_uvm; do
   [ -d "$SYS/module/$n" ] || grep -qs "^$n " "$PROC/modules" || continue
   printf 'module=%s\n' $n

@@ -73,4 +73,4 @@ if [ -d /run/systemd/system ]; then
     printf 'exposed=%s|%s\n' "$s" "$(try systemctl show -p ActiveEnterTimestampMonotonic --value "$s")"
   done
 fi
-have ps && try ps -eo pid=,args= | grep -E '(nvidia-cuda-mps-control|nv-hostengine|dcgm-exporter|nv-fabricmanager)( |$)' | grep -v grep | sed 's/^ */process=/'
+have ps && try ps -eo pid=,args= | grep -E '(nvidia-cuda-mps-control|nv-hostengine|dcgm-exporter)( |$)' | grep -v grep | sed 's/^ */process=/'

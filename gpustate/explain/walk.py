@@ -104,11 +104,7 @@ def query(node: Node) -> View:
 
 def links(view: View) -> list[chain.Check]:
     """All checks in order, without causes."""
-    checks = tuple(
-        gpus.check_fabric(view) if one.name == "fabric" else one
-        for one in chain.judge(view.observed)
-    )
-    found = [_live(view, check) for check in chain.with_notes(checks, view.observed)]
+    found = [_live(view, check) for check in chain.evaluate(view.observed)]
     return [*found, *(judge(view) for judge in _OWN.values())]
 
 

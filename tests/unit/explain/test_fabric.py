@@ -8,6 +8,7 @@ import pytest
 from brokennodes import Change, both, file, masked, without
 from nodetrees import ADDRESSES, Tree, World
 
+from gpustate.diagnosis import chain
 from gpustate.explain import walk
 
 FABRIC = "nvidia-fabricmanager"
@@ -16,6 +17,10 @@ PID = "run/nvidia-fabricmanager/nv-fabricmanager.pid"
 
 def stopped(world: World) -> None:
     world.unit(FABRIC, "inactive/dead/enabled")
+
+
+def runs(world: World) -> None:
+    world.files |= {PID: "70\n", "proc/70/comm": "nv-fabricmanage\n"}
 
 
 def no_switches(world: World) -> None:
@@ -31,7 +36,11 @@ def found(change: Change, folder: Path) -> walk.Diagnosis:
     world = World()
     world.a100()
     change(world)
-    return walk.diagnose(Tree(world, folder).view())
+    view = Tree(world, folder).view()
+    diagnosis = walk.diagnose(view)
+    validated = chain.first_broken(chain.evaluate(view.observed))
+    assert (validated and validated.name) == (diagnosis.broken and diagnosis.broken.name)
+    return diagnosis
 
 
 @pytest.mark.parametrize(
@@ -54,13 +63,12 @@ def test_a100_boards_need_a_fabric_manager_whatever_proof_is_kept(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda w: None,
+        runs,
         both(without(FABRIC), no_switches),
         both(stopped, passed_through),
         both(stopped, file("run/nvidia/validations/.driver-ctr-ready")),
         both(stopped, file("proc/driver/nvidia/params", "NvLinkDisable: 1\n")),
-        both(stopped, lambda w: w.programs.__setitem__("ps", " 70 /usr/bin/nv-fabricmanager -c x\n")),
-        lambda w: w.unit(FABRIC, "activating/start/enabled"),
+        both(stopped, runs),
     ],
 )  # fmt: skip
 def test_a_board_that_does_without_one_is_not_accused(change: Change, tmp_path: Path) -> None:
@@ -71,7 +79,7 @@ def test_a_board_that_does_without_one_is_not_accused(change: Change, tmp_path: 
 def test_a_proof_does_not_outlive_the_fabric_manager_it_was_made_with(tmp_path: Path) -> None:
     world = World()
     world.a100()
-    world.files |= {PID: "70\n", "proc/70/comm": "nv-fabricmanager\n"}
+    runs(world)
     tree = Tree(world, tmp_path / "node")
     assert tree.view().observed.cuda
     (tree.top / PID).unlink()
