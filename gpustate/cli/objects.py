@@ -243,6 +243,7 @@ class Clusters:
                     known = (listed or {}).get(kubeconfig)
                     target, known = self._target(objects, kubeconfig, nodes, known)
                     done.changes = [] if idle else plan(objects, target, known)
+                    self._check_rollback(done.changes)
                     absent = placement.absences(done.changes, known or (), target.labels)
                     (done.unready if drift else done.notes).extend(placement.lines(absent))
                     done.notes += [
@@ -293,6 +294,9 @@ class Clusters:
 
         A program that is restarted in its node's turn then fits what the node becomes. Other pods stay as they are
         until :meth:`apply`. A cluster whose objects cannot be changed is left to it.
+
+        Raises:
+            UsageError: as of :meth:`_check_rollback`.
         """
         for kubeconfig in self._distinct():
             with connected(kubeconfig) as objects, suppress(ClusterError, RefusedError):
@@ -300,9 +304,24 @@ class Clusters:
                 changes = self._as_saved(objects, kubeconfig, plan(objects, staged(target)))
                 if any(change.action is Action.REFUSED for change in changes):
                     continue
+                self._check_rollback(changes)
                 for change in for_new_pods(changes):
                     objects.apply(change.item, force=self.force)
                     self._staged[objects.server, key(change.item)] = change.differences
+
+    def _check_rollback(self, changes: Sequence[Change]) -> None:
+        """Refuse to roll nodes back to what the device plugin does not start with: only nodes go back, not its template.
+
+        Raises:
+            UsageError: they would have MIG devices of several profiles under the strategy ``single``.
+        """
+        values = [(one.before, one.after) for change in changes for one in change.differences]
+        if self.options.get("rollback_on_failure") and ("mixed", "single") in values:
+            raise UsageError(
+                "--rollback-on-failure: a node that is rolled back may have MIG devices of several profiles, with which the "
+                "device plugin does not start under the strategy single",
+                fix="omit --rollback-on-failure while mig.strategy changes from mixed to single",
+            )
 
     def apply(
         self,

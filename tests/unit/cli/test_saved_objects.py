@@ -16,7 +16,7 @@ from gpustate.cli import objects
 from gpustate.core.change import Change
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.errors import PolicyError, RefusedError
+from gpustate.errors import PolicyError, RefusedError, UsageError
 from gpustate.formats import masking
 from gpustate.manifests import ClusterObjects, Component
 from gpustate.manifests.kinds import Kind
@@ -423,6 +423,29 @@ def test_restarted_pods_have_the_new_template_while_nodes_change(cluster: Cluste
         if "changes" in one
     }
     assert actions(found(mixed).plan([])) == {"unchanged"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("mixed", "single"), ("single", "mixed"), ("none", "single")]
+)
+def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
+    before: str, after: str, cluster: Cluster
+) -> None:
+    def policy(strategy: str) -> Policy:
+        return POLICY.with_cluster(
+            replace(POLICY.cluster or ClusterObjects(), mig_strategy=strategy)
+        )
+
+    found(policy(before)).apply([])
+    made = replace(found(policy(after)), options={"rollback_on_failure": True})
+    cluster.requests.clear()
+    for step in (lambda: made.plan([]), made.stage):
+        if (before, after) == ("mixed", "single"):
+            with pytest.raises(UsageError, match="omit --rollback-on-failure while"):
+                step()
+            assert not cluster.writes
+        else:
+            step()
 
 
 def test_no_object_is_created_before_the_nodes_change(cluster: Cluster) -> None:
