@@ -22,7 +22,8 @@ for f in /etc/kubernetes/kubelet.conf /var/lib/rancher/k3s/agent/kubelet.kubecon
   break
 done
 have scontrol && try scontrol show node "${n%%.*}" -o | sed 's/^/slurm=/'
-[ -f /etc/slurm/gres.conf ] && grep -Eq '^[^#]*Name=gpu' /etc/slurm/gres.conf && echo slurm_gres=1
+f=/etc/slurm/gres.conf
+[ -f "$f" ] && sed -n "/^[^#]*NodeName=/{/NodeName=${n%%.*}\>/!d;}; s/^[^#]*\<Name=gpu\>[^#]*\<Type=\([^ #]*\).*/gres_type=\1/p" "$f" | sort -u
 for f in /run/nvidia /run/nvidia/validations; do
   if [ -e "$f" ]; then [ -d "$f" ] || printf 'no_folder=%s|a %s\n' "$f" "$(stat -c %F "$f")"
   elif [ -L "$f" ]; then printf 'no_folder=%s|a link to %s, which does not exist\n' "$f" "$(readlink "$f")"; fi

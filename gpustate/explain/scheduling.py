@@ -394,11 +394,24 @@ def _slurm_gres(view: View) -> str:
     return f"Slurm state {_slurm(view, 'State')}: {reason}" if "gres/gpu" in reason else ""
 
 
+def _slurm_types(view: View) -> str:
+    """Types of which slurmd finds no GPU; it ignores these GPUs."""
+    gres, types = _slurm(view, "Gres"), sorted(view.clues.all("gres_type"))
+    configured = set(re.findall(r"gpu:([^:,()]+):\d", gres))
+    if not (configured and types) or configured & set(types):
+        return ""
+    return f"slurm.conf has Gres={gres}, gres.conf has Type={', '.join(types)}"
+
+
 def _slurm_away(view: View) -> str:
     state = _slurm(view, "State")
     if not any(word in state for word in ("DRAIN", "DOWN", "FAIL", "INVAL", "NOT_RESPONDING")):
         return ""
     return f"Slurm state {state}: {_slurm(view, 'Reason') or 'no reason given'}"
+
+
+def _slurm_autodetect(view: View) -> str:
+    return found if "gpu/nvml" in (found := _slurmd(view)) else ""
 
 
 def _slurmd(view: View) -> str:
@@ -494,8 +507,15 @@ CAUSES = (
          "NVIDIA/gpu-feature-discovery#75"),
     _own("cordoned", _SCHEDULER, _cordoned, "find out who cordoned it and why; if it can be used again: kubectl uncordon NODE",
          "NVIDIA/gpu-operator#304", "NVIDIA/gpu-operator#2820"),
-    _own("slurm-misses-gpus", _SCHEDULER, _slurm_gres, f"{remedies.by_apply('rewrite gres.conf', 'slurm-gres')}; then: scontrol update nodename=NODE state=resume"),
+    # What Slurm has against a node is old while its slurmd is down.
+    _own("slurm-without-nvml", _SCHEDULER, _slurm_autodetect,
+         "this Slurm has no plugin for NVML: remove AutoDetect=nvml from gres.conf, or install the plugin; then: systemctl restart slurmd",
+         "SlinkyProject/containers#14"),
     _own("slurmd-down", _SCHEDULER, _slurmd, "fix what the message names; then: systemctl start slurmd"),
+    _own("slurm-type-differs", _SCHEDULER, _slurm_types,
+         "write the type of gres.conf into the node's Gres= in slurm.conf, on all nodes; then: scontrol reconfigure; scontrol update nodename=NODE state=resume",
+         "SlinkyProject/slurm-operator#57"),
+    _own("slurm-misses-gpus", _SCHEDULER, _slurm_gres, f"{remedies.by_apply('rewrite gres.conf', 'slurm-gres')}; then: scontrol update nodename=NODE state=resume"),
     _own("slurm-drained", _SCHEDULER, _slurm_away, "fix what the reason names; then: scontrol update nodename=NODE state=resume"),
     _own("two-dcgm-host-engines", "metrics", _host_engines, "stop all but one: systemctl disable --now nvidia-dcgm; an exporter with an embedded engine needs no other",
          "NVIDIA/dcgm-exporter#330", "NVIDIA/dcgm-exporter#148"),

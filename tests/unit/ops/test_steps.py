@@ -71,11 +71,21 @@ def test_the_own_log_of_a_daemon_tells_more_than_systemd(tmp_path: Path) -> None
 def test_a_warning_tells_more_than_what_is_said_for_information() -> None:
     skipped = 'level=info msg="skip loading plugin" error="no btrfs"'
     warning = 'level=warning msg="failed to load plugin io.containerd.grpc.v1.cri"'
+    nvml = "gpu/nvml"
     gone = "x.service: Main process exited, code=exited, status=1/FAILURE"
     for lines, told in (
         ((warning, skipped, gone), warning),
         (('{"level":"info","msg":"error"}', "error: gave up", skipped), "error: gave up"),
         ((skipped, gone), skipped),
+        (
+            (
+                f"error: cannot find gpu plugin for {nvml}",
+                f"error: cannot create gpu context for {nvml}",
+                "error: slurmd initialization failed",
+                gone,
+            ),
+            f"error: cannot find gpu plugin for {nvml}",
+        ),
         ((skipped, "Started x.service", gone), gone),
         (("Starting x.service...", warning, skipped, "Started x.service"), warning),
         (("Starting x", "error: an older one", "Started x", "Started x", gone), gone),
