@@ -43,6 +43,7 @@ Json = dict[str, Any]
 Made = TypeVar("Made", bound="Result")
 
 _ROLLOUT_S = 300
+_OWN_OPTIONS = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
 _FEATURE_DISCOVERY = "daemonset/gpu-feature-discovery"
 _FEATURE_DEFINITION = f"customresourcedefinition/{NFD_DEFINITION}"
 _FEATURE_WORKER = "-node-feature-discovery-worker"
@@ -254,12 +255,7 @@ class Clusters:
                     done.failures.append(str(error))
                 except RefusedError as error:
                     done.refusals.append(str(error))
-                done.notes += operator_notes(objects, done.changes)
-                done.notes += [
-                    *feature_notes(objects, done.changes),
-                    *other_plugin_notes(objects, done.changes),
-                ]
-                done.notes += self._deletion_notes(done.changes)
+                done.notes += [*_notes(objects, done.changes), *self._deletion_notes(done.changes)]
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -375,11 +371,7 @@ class Clusters:
                     done.notes.append(self._unwritten("the objects are refused"))
                 # After a failure the server may be away, and is not waited for again.
                 if not done.failures:
-                    done.notes += operator_notes(objects, done.changes)
-                    done.notes += [
-                        *feature_notes(objects, done.changes),
-                        *other_plugin_notes(objects, done.changes),
-                    ]
+                    done.notes += _notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
@@ -567,6 +559,12 @@ def remove_records(
             click.echo(f"gpustate: {line}", err=True)
 
 
+def _notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
+    """What others have in the cluster, or lack, that concerns these objects."""
+    looks = (operator_notes, feature_notes, other_plugin_notes)
+    return [note for look in looks for note in look(objects, changes)]
+
+
 def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
     """What was found, of which version, and what to do, if objects belong to a GPU Operator."""
     count = sum(change.reason.startswith(OF_OPERATOR) for change in changes)
@@ -629,8 +627,7 @@ def clusters(
     Raises:
         UsageError: the policy has no objects, no node has a kubeconfig, or a removal leaves out nodes of a cluster.
     """
-    own = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
-    given = [name for name in own if options.get(name)]
+    given = [name for name in _OWN_OPTIONS if options.get(name)]
     if not options.get("cluster_objects"):
         if given:
             word = f"--{given[0].replace('_', '-')}"
@@ -686,7 +683,7 @@ def check_saved(source: str, options: Mapping[str, Any]) -> None:
     Raises:
         UsageError: one is given.
     """
-    own = ("cluster_objects", "namespace", "install_nfd", "force_conflicts", "startup_taint")
+    own = ("cluster_objects", *_OWN_OPTIONS)
     for word in (f"--{name.replace('_', '-')}" for name in own if options.get(name)):
         raise UsageError(
             f"{source} is a saved plan, and {word} is only for new plans", fix=f"omit {word}"

@@ -184,7 +184,7 @@ def read_then(path: str, until: str, release: str) -> bool:
 
 
 #: Sections that affect only nodes for virtual machines.
-_SANDBOX = (
+SANDBOX = (
     *("sandboxWorkloads", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
     *("sandboxDevicePlugin", "kataSandboxDevicePlugin", "ccManager"),
 )
@@ -224,8 +224,8 @@ def notes_on(source: Source) -> Iterator[str]:
     yield from _note(source, asking, f"specific to {source.release}, not carried out")
     sandbox = source.spec.get("sandboxWorkloads", "enabled")
     if sandbox is None or not sandbox.value:
-        off = [s for s in left if s.path.partition(".")[0] in _SANDBOX]
-        left = [s for s in left if s.path.partition(".")[0] not in _SANDBOX]
+        off = [s for s in left if s.path.partition(".")[0] in SANDBOX]
+        left = [s for s in left if s.path.partition(".")[0] not in SANDBOX]
         yield from _note(source, off, "no effect, sandboxWorkloads.enabled is not true")
     later = [s for s in left if s.field.support is Support.LATER]
     asking = [s for s in later if s.has_effect and not _switched_off(source, s)]

@@ -321,6 +321,9 @@ def closing(view: Overview) -> list[tuple[str, str]]:
     document = view.document
     rollout = document.get("rollout") or {}
     rows = [("waves", rollout["text"])] if rollout else []
+    if len(rollout.get("waves", ())) > 1 and any("pod" in _in_use(one) for one in view.groups):
+        text = "those that leave may start on nodes of later waves, and leave these again"
+        rows.append(("pods", text))
     clusters = document.get("clusters", ())
     lost = f"; {objects.NO_GPUS}" if objects.takes_gpus(clusters) else ""
     if number := sum(map(objects.pending, clusters)):

@@ -12,7 +12,7 @@ from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Checker, Problem, Setting
 from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import CompanionStore
-from gpustate.gpu_operator.desired import READ_THEN
+from gpustate.gpu_operator.desired import READ_THEN, SANDBOX
 from gpustate.gpu_operator.documents import Item, plain
 from gpustate.gpu_operator.lint import between, contradictions, idle, settings, variables
 from gpustate.gpu_operator.lint.context import Context
@@ -281,7 +281,7 @@ def _later(context: Context) -> Iterator[Finding]:
     for setting in context.settings:
         section = setting.path.partition(".")[0]
         off = f"{section}.enabled" in records(context.kind) and not context.on(section)
-        sandbox = section in _SANDBOX and not context.on("sandboxWorkloads")
+        sandbox = section in SANDBOX and not context.on("sandboxWorkloads")
         dra = (
             section == "draDriver"
             and context.kind == "helm"
@@ -292,12 +292,6 @@ def _later(context: Context) -> Iterator[Finding]:
         if setting.has_effect and not setting.path.endswith("env[].value"):
             what = f"{setting.path} is not carried out by gpustate: {setting.field.detail}"
             yield _of_setting("not-carried-out", setting, context, what)
-
-
-_SANDBOX = (
-    *("sandboxWorkloads", "vgpuManager", "vgpuDeviceManager", "vfioManager"),
-    *("sandboxDevicePlugin", "kataSandboxDevicePlugin", "ccManager"),
-)
 
 
 def _of_error(rule: str, error: PolicyError, file: str, item: Item) -> Finding:

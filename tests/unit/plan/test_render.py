@@ -10,9 +10,10 @@ import pytest
 from gpustate import Disruption, Plan, Policy
 from gpustate.core.change import Change
 from gpustate.core.inventory import Inventory, InventoryNode
-from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.outcome import RESTARTED, NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.inventory import select
 from gpustate.plan import document, html, markdown, markdown_result, render
+from gpustate.plan.overview import closing, overview
 from gpustate.reporting import runs
 
 
@@ -263,6 +264,26 @@ def test_the_question_repeats_nodes_cost_and_waves() -> None:
     )
     alone = result(NodeResult("gpu1", states=[pending("driver", Change("n", 1, 2))]))
     assert query(alone, "apply", forks=1) == "Apply to gpu1, without disruption?"
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "waves", "noted"),
+    [
+        ("ml/train-0", "evicted", [1, 1], True),
+        ("ml/train-0", "evicted", [2], False),
+        ("ml/train-0", RESTARTED, [1, 1], False),
+        ("job 7 of ann", "waited for", [1, 1], False),
+    ],
+)
+def test_pods_that_may_leave_twice_are_noted(
+    name: str, how: str, waves: list[int], noted: bool
+) -> None:
+    nodes = [
+        NodeResult(f"gpu{n}", states=[pending("driver", CONF)], workloads=((name, how),))
+        for n in range(2)
+    ]
+    made = {**result(*nodes), "rollout": {"text": "", "waves": waves}}
+    assert ("pods" in dict(closing(overview(made)))) is noted
 
 
 @pytest.mark.parametrize(
