@@ -355,17 +355,9 @@ class Key:
         return "" if self.wanted == now.wanted else "the validator's parameters have changed since"
 
 
-def key(
-    boot_id: str,
-    loaded: str,
-    nvml: NvmlFacts,
-    runtime_digest: str,
-    wanted: Wanted,
-    quarantine: Quarantine | None = None,
-    files_digest: str = "",
-    manager: bool = False,
-) -> Key:
+def key(observed: ChainObservation, wanted: Wanted) -> Key:
     """The key of a validation made now."""
+    nvml = observed.nvml
     names = {gpu.index: gpu.uuid for gpu in nvml.gpus}
     unwell = {
         f"{names.get(one.gpu if one.gpu is not None else -1, '')} {one.what}"
@@ -380,18 +372,16 @@ def key(
         if gpu.mig_current is not None
     ]
     return Key(
-        boot_id=boot_id,
-        driver=loaded,
+        boot_id=observed.boot_id,
+        driver=observed.loaded,
         gpus=tuple(sorted(gpu.uuid for gpu in answering)),
         mig=tuple(sorted(one.strip() for one in mig)),
-        runtime=runtime_digest,
+        runtime=observed.runtime_digest,
         wanted=wanted.text,
-        quarantined=tuple(sorted(one.uuid or one.pci for one in quarantine.active))
-        if quarantine is not None
-        else (),
+        quarantined=tuple(sorted(one.uuid or one.pci for one in observed.quarantine.active)),
         unwell=tuple(sorted(unwell)),
-        files=files_digest,
-        manager=manager,
+        files=observed.files_digest,
+        manager=observed.manager,
     )
 
 

@@ -85,14 +85,6 @@ def quarantine_of(text: str) -> quarantine.Quarantine:
     return quarantine.read(fields.get("quarantine", ""), int(now) if now.isdigit() else 0)
 
 
-def key_fields(text: str) -> dict[str, str]:
-    """Read ``KEY_SCRIPT``: boot_id, version (the whole line), runtime_digest, files_digest, manager."""
-    rows = pairs(text)
-    fields = dict(rows)
-    found = {name: fields.get(name, "") for name in ("boot_id", "version", "runtime_digest")}
-    return {**found, "files_digest": _files_digest(rows), "manager": fields.get("manager", "")}
-
-
 def known_gpus(record: str) -> tuple[tuple[str, str], ...]:
     """UUID and PCI address of the GPUs that a validation record knows; empty if it names none."""
     try:

@@ -66,21 +66,12 @@ def with_record(observed: chain.ChainObservation, record: str) -> chain.ChainObs
         observed: with the output of ``KEY_SCRIPT``.
         record: text of proof.json.
     """
-    kept, nvml = read_record(record), observed.nvml
+    kept = read_record(record)
     observed = replace(observed, known=chain_probe.known_gpus(record), recorded=())
     if kept is None:
         return observed
     observed = replace(observed, wanted=chain.Wanted.parse(kept.made_for.wanted))
-    now = chain.key(
-        observed.boot_id,
-        observed.loaded,
-        nvml,
-        observed.runtime_digest,
-        observed.wanted,
-        observed.quarantine,
-        observed.files_digest,
-        observed.manager,
-    )
+    now = chain.key(observed, observed.wanted)
     valid = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
     if not valid:
         return observed

@@ -209,19 +209,8 @@ class Validator:
 
     def key_now(self) -> chain.Key:
         """The key of a validation made now."""
-        text = self.sh(chain_probe.KEY_SCRIPT)
-        fields = chain_probe.key_fields(text)
-        loaded = chain_probe.loaded_version(fields["version"])
-        return chain.key(
-            fields["boot_id"],
-            loaded,
-            self.nvml(),
-            fields["runtime_digest"],
-            self.wanted,
-            chain_probe.quarantine_of(text),
-            fields["files_digest"],
-            fields["manager"] == "1",
-        )
+        observed = chain_probe.parse(self.sh(chain_probe.KEY_SCRIPT), self.nvml())
+        return chain.key(observed, self.wanted)
 
     def is_valid(self) -> bool:
         """The record of a successful validation is still valid, and its status files exist."""
@@ -241,16 +230,7 @@ class Validator:
         results = observed.cuda or ()
         written = self.status.finish(checks, busy=any(one.users for one in results))
         # NVML may have loaded the module just now, so the key is taken afterwards.
-        key = chain.key(
-            observed.boot_id,
-            observed.loaded,
-            observed.nvml,
-            observed.runtime_digest,
-            self.wanted,
-            observed.quarantine,
-            observed.files_digest,
-            observed.manager,
-        )
+        key = chain.key(observed, self.wanted)
         record = {
             "format": FORMAT,
             "ok": chain.first_broken(checks) is None,

@@ -232,19 +232,8 @@ class NodeValidated(State[Observed]):
         unit = node.own_text(UNIT_PATH)
         pairs = chain_probe.pairs(answer.stdout)
         one = dict(reversed(pairs))
-        fields = chain_probe.key_fields(answer.stdout)
-        loaded = chain_probe.loaded_version(fields["version"])
-        held = chain_probe.quarantine_of(answer.stdout)
-        key = chain.key(
-            fields["boot_id"],
-            loaded,
-            nvml,
-            fields["runtime_digest"],
-            self.wanted,
-            held,
-            fields["files_digest"],
-            fields["manager"] == "1",
-        )
+        chain_observed = chain_probe.parse(answer.stdout, nvml)
+        key = chain.key(chain_observed, self.wanted)
         kept = read_record(one.get("proof", ""))
         there = {value for name, value in pairs if name == "status"}
         return Observed(
@@ -261,7 +250,7 @@ class NodeValidated(State[Observed]):
             made_at=kept.made_at if kept else 0,
             proc=_folder(one.get("proc", "/proc")),
             sys=_folder(one.get("sys", "/sys")),
-            quarantine=held,
+            quarantine=chain_observed.quarantine,
             state_folder=_folder(one.get("state", "/var/lib/gpustate")),
             image=not facts.systemd,
         )

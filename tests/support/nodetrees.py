@@ -638,17 +638,8 @@ class Tree(Node):
         return [asdict(one)]
 
     def _proof(self, results: tuple[chain.CudaResult, ...]) -> None:
-        fields = chain_probe.key_fields(self.run(chain_probe.KEY_SCRIPT).text)
-        wanted = self.world.wanted or chain.Wanted()
-        key = chain.key(
-            fields["boot_id"],
-            self.world.loaded,
-            self.world.nvml,
-            fields["runtime_digest"],
-            wanted,
-            files_digest=fields["files_digest"],
-            manager=fields["manager"] == "1",
-        )
+        observed = chain_probe.parse(self.run(chain_probe.KEY_SCRIPT).text, self.world.nvml)
+        key = chain.key(observed, self.world.wanted or chain.Wanted())
         proof = {
             "format": "gpustate.proof/1",
             "ok": all(one.ok for one in results),

@@ -390,15 +390,12 @@ def test_a_gpu_in_quarantine_is_one_part_of_the_evidence_even_if_no_gpu_answers(
 
 
 def test_a_proof_falls_when_a_quarantine_begins_or_ends_and_when_a_gpu_turns_bad() -> None:
-    def key(observed: chain.ChainObservation) -> chain.Key:
-        return chain.key("boot", "580", observed.nvml, "", observed.wanted, observed.quarantine)
-
-    plain, held = key(GOOD), key(out_of_use(GOOD, 1))
+    plain, held = chain.key(GOOD, GOOD.wanted), chain.key(out_of_use(GOOD, 1), GOOD.wanted)
     assert plain.moved(held) == "GPU-b is in quarantine"
     assert held.moved(plain) == "the quarantine of GPU-b has ended"
     bad = replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], remap_failed=True)))
     assert (
-        plain.moved(key(replace(GOOD, nvml=bad)))
+        plain.moved(chain.key(replace(GOOD, nvml=bad), GOOD.wanted))
         == "the health of GPUs has changed: GPU-b row-remap"
     )
 

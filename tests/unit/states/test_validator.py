@@ -53,7 +53,10 @@ class Node(FakeNode):
 
     def key(self) -> chain.Key:
         version = VERSION if self.version else ""
-        return chain.key(self.boot_id, version, self.nvml, self.digest, self.state.wanted)
+        observed = chain.ChainObservation(
+            boot_id=self.boot_id, loaded=version, nvml=self.nvml, runtime_digest=self.digest
+        )
+        return chain.key(observed, self.state.wanted)
 
     def prove(self) -> None:
         self.proofs += 1
