@@ -58,6 +58,7 @@ class Observed:
     lines: tuple[str, ...] = ()  # for gres.conf
     node_line: str = ""  # for slurm.conf
     host: str = ""
+    other_gres: str = ""  # of slurm.conf, with none of these types of GPUs
     gpus: bool = False  # here and now
     slurmd: bool = False  # it is installed
     active: bool = False
@@ -122,12 +123,16 @@ class SlurmGresConfigured(State[Observed]):
         facts = node.facts()
         gres, node_text = node.read_text(self.gres_path), node.own_text(self.node_path)
         drop_in = node.own_text(self.drop_in_path)
+        config = node.read_text(f"{self.folder}/slurm.conf") or ""
         otherwise, kept = node.otherwise(self.gres_path), original_path(self.gres_path)
         known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
         result = slurm_gpus.desired_gres(
             node, name=self.node_name, shards=self.shards, features=self.features
         )
+        configured, right = (slurm.gres_of(one, result.host) for one in (config, result.node_line))
+        types = slurm.gpu_types(configured)
+        differ = types and not types & slurm.gpu_types(right)
         return Observed(
             gres_text=gres,
             node_text=node_text,
@@ -136,6 +141,7 @@ class SlurmGresConfigured(State[Observed]):
             lines=result.lines,
             node_line=result.node_line,
             host=result.host,
+            other_gres=configured if differ and right else "",
             gpus=result.gpus,
             slurmd=result.slurmd,
             active=unit is not None and unit.active,
@@ -189,6 +195,12 @@ class SlurmGresConfigured(State[Observed]):
             notes = ("slurmd is not installed here: there is nothing to configure",)
         if observed.gres_text != wanted.gres_text and observed.lines and not self.absent:
             notes = (f"slurm.conf of the cluster needs: {observed.node_line}",)
+        elif observed.other_gres and not self.absent:
+            right = slurm.gres_of(observed.node_line, observed.host)
+            notes = (
+                f"slurm.conf has Gres={observed.other_gres}, and Slurm ignores GPUs of another type: write Gres={right} on "
+                "all nodes, then: scontrol reconfigure",
+            )
         return diff(
             observed,
             wanted,

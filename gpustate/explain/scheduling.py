@@ -24,7 +24,7 @@ from gpustate.errors import GpustateError
 from gpustate.explain import services
 from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
-from gpustate.formats import deviceplugin
+from gpustate.formats import deviceplugin, slurm
 from gpustate.formats.labels import gfd
 from gpustate.manifests.ownership import DEPLOY
 from gpustate.probes import listeners
@@ -397,7 +397,7 @@ def _slurm_gres(view: View) -> str:
 def _slurm_types(view: View) -> str:
     """Types of which slurmd finds no GPU; it ignores these GPUs."""
     gres, types = _slurm(view, "Gres"), sorted(view.clues.all("gres_type"))
-    configured = set(re.findall(r"gpu:([^:,()]+):\d", gres))
+    configured = slurm.gpu_types(gres)
     if not (configured and types) or configured & set(types):
         return ""
     return f"slurm.conf has Gres={gres}, gres.conf has Type={', '.join(types)}"

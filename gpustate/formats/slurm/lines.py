@@ -103,6 +103,17 @@ def gres_value(gpus: Iterable[SlurmGpu], *, shards: int = 0) -> str:
     return ",".join(parts)
 
 
+def gres_of(text: str, node: str) -> str:
+    """``Gres=`` of a node in the text of ``slurm.conf``; empty: it has no line with one."""
+    line = re.search(rf"(?im)^\s*NodeName={re.escape(node)}\s[^#\n]*?\bGres=(\S+)", text)
+    return line[1] if line else ""
+
+
+def gpu_types(gres: str) -> set[str]:
+    """The types of GPUs in a value of ``Gres=``: ``h100`` of ``gpu:h100:8``."""
+    return set(re.findall(r"gpu:([^:,()]+):\d", gres))
+
+
 def features(nvml: NvmlFacts) -> tuple[str, ...]:
     """Features for ``--constraint`` of jobs; of all GPUs if they differ."""
     found: list[str] = ["gpu"] if nvml.gpus else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+import pytest
 from goingback import rolled_back
 
 from gpustate import Disruption, NodeFacts, PciGpu
@@ -60,6 +61,28 @@ def test_gpus_are_described_in_pci_order_with_cores_and_links() -> None:
     assert "slurm.conf of the cluster needs" in first.notes[0]
     assert fake.done[-1].label == "restart slurmd.service"
     assert not last
+
+
+@pytest.mark.parametrize(
+    ("config", "noted"),
+    [
+        ("NodeName=n1 CPUs=8 Gres=gpu:h100:2,shard:4 # Gres=gpu:a100:2\n", True),
+        ("NodeName=n1 CPUs=8 Gres=gpu:a100:2,nvme:1\n", False),
+        ("NodeName=n1 CPUs=8 Gres=gpu:2\n", False),
+        ("#NodeName=n1 Gres=gpu:h100:2\nNodeName=n2 Gres=gpu:h100:2\n", False),
+    ],
+)
+def test_another_type_in_slurm_conf_is_noted_also_without_a_change(
+    config: str, noted: bool
+) -> None:
+    fake = node()
+    fake.files["/etc/slurm/slurm.conf"] = config
+    *_, last = converge(SlurmGresConfigured(), fake)
+    assert not last
+    assert bool(last.notes) is noted
+    if noted:
+        assert last.notes[0].startswith("slurm.conf has Gres=gpu:h100:2,shard:4, and Slurm ignores")
+        assert "write Gres=gpu:a100:2 on all nodes" in last.notes[0]
 
 
 def test_lines_of_others_stay_and_removal_gives_the_file_back() -> None:
