@@ -197,8 +197,13 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
     return _ok("libraries", found)
 
 
-def _reported_fabric(observed: ChainObservation) -> Check | None:
-    """State of the NVLink fabric by what the GPUs report; ``None`` if they report none."""
+def has_switches(observed: ChainObservation) -> bool:
+    """The node itself uses NVSwitches: they are not passed to a VM, and NVLink is not disabled."""
+    switches = (one for one in observed.pci if one.class_id.startswith("0680"))
+    return not observed.nvlink_off and any(one.driver not in PASSTHROUGH for one in switches)
+
+
+def _fabric(observed: ChainObservation, wanted: Wanted) -> Check:
     reporting = [gpu for gpu in observed.nvml.gpus if gpu.fabric_state not in NO_FABRIC]
     wrong: dict[str, list[str]] = {}
     for gpu in reporting:
@@ -210,20 +215,9 @@ def _reported_fabric(observed: ChainObservation) -> Check | None:
         found = "; ".join(f"{some(gpus)}: {text}" for text, gpus in wrong.items())
         evidence = f"the NVLink fabric is not up: {found}"
         return Check("fabric", FAILED, evidence, remedies.cuda(802))
-    manager = "; Fabric Manager runs" if observed.manager else ""
-    complete = f"complete on {_count(len(reporting), 'GPU')}{manager}"
-    return _ok("fabric", complete) if reporting else None
-
-
-def has_switches(observed: ChainObservation) -> bool:
-    """The node itself uses NVSwitches: they are not passed to a VM, and NVLink is not disabled."""
-    switches = (one for one in observed.pci if one.class_id.startswith("0680"))
-    return not observed.nvlink_off and any(one.driver not in PASSTHROUGH for one in switches)
-
-
-def _fabric(observed: ChainObservation, wanted: Wanted) -> Check:
-    if check := _reported_fabric(observed):
-        return check
+    if reporting:
+        manager = "; Fabric Manager runs" if observed.manager else ""
+        return _ok("fabric", f"complete on {_count(len(reporting), 'GPU')}{manager}")
     # GPUs that do not report it, as A100: with NVSwitches, no CUDA program starts without Fabric Manager.
     gpus = observed.nvml.gpus
     in_parts = bool(gpus) and all(gpu.mig_current for gpu in gpus)  # these use no NVLink

@@ -78,13 +78,6 @@ def pairs(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def quarantine_of(text: str) -> quarantine.Quarantine:
-    """Parse the quarantined GPUs in the output of ``KEY_SCRIPT``."""
-    fields = dict(reversed(pairs(text)))
-    now = fields.get("now", "")
-    return quarantine.read(fields.get("quarantine", ""), int(now) if now.isdigit() else 0)
-
-
 def known_gpus(record: str) -> tuple[tuple[str, str], ...]:
     """UUID and PCI address of the GPUs that a validation record knows; empty if it names none."""
     try:
@@ -252,5 +245,5 @@ def parse(
         log=xids.parse(
             lines.values("xid"), {gpu.uuid: gpu.pci.rpartition(".")[0] for gpu in nvml.gpus}
         ),
-        quarantine=quarantine_of(text),
+        quarantine=quarantine.read(lines.one("quarantine"), max(0, _number(lines.one("now")))),
     )

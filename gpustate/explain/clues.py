@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpustate.formats import dkms, systemd
+from gpustate.formats import dkms, dpkg, systemd
 from gpustate.formats.numbers import whole
 from gpustate.ops.daemon_seen import PATIENCE_S, starting
 
@@ -216,7 +216,7 @@ def parse(text: str) -> Clues:
     for row in rows.get("installed", []):
         parts = row.split("|")
         if len(parts) == 3 and parts[2][1:2] == "i":
-            packages[parts[0]] = upstream(parts[1])
+            packages[parts[0]] = dpkg.upstream_version(parts[1])
     return Clues(
         rows={key: tuple(values) for key, values in rows.items()},
         units=units,
@@ -224,12 +224,6 @@ def parse(text: str) -> Clues:
         node=_object(rows.get("kube_node", [""])[0]),
         registered=_registered(rows.get("registered", [""])[0]),
     )
-
-
-def upstream(version: str) -> str:
-    """A version without Debian's epoch and revision."""
-    version = version.partition(":")[2] or version
-    return version.rpartition("-")[0] or version
 
 
 def _unit(shown: dict[str, str]) -> Unit:

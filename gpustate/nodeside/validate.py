@@ -175,10 +175,8 @@ class Validator:
         nvml = self.nvml()
         results: list[dict[str, Any]] | None = None
         if self.wanted.cuda and nvml.error is None:
-            held = chain_probe.quarantine_of(self.sh(chain_probe.KEY_SCRIPT))
-            results = self.cuda(
-                chain.cuda_devices(chain.ChainObservation(nvml=nvml, quarantine=held))
-            )
+            before = chain_probe.parse(self.sh(chain_probe.KEY_SCRIPT), nvml)
+            results = self.cuda(chain.cuda_devices(before))
         observed = chain_probe.parse(
             self.sh(chain_probe.KEY_SCRIPT + chain_probe.CHAIN_SCRIPT), nvml
         )
