@@ -14,6 +14,7 @@ Sources:
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,10 @@ def begin() -> None:
     # O_PATH works without a driver, and is visible in /proc/PID/fd.
     handles.extend(os.open(node(gpu), os.O_PATH) for gpu in gpus)
     PID_FILE.parent.mkdir(parents=True, exist_ok=True)
-    (PID_FILE.parent / "socket").touch()
+    path = PID_FILE.parent / "socket"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:  # nobody connects to it
+        server.bind(str(path))
     if "--no-persistence-mode" not in sys.argv:
         set_mode("1")
 
