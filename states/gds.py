@@ -146,16 +146,16 @@ class GpuDirectStorageEnabled(State[Observed]):
         version = self._wanted(observed)
         if version is None:
             return observed
-        live = observed.driver is not None and not observed.image
+        brought = replace(observed, version=version, autoload_text=AUTOLOAD_TEXT)
+        if observed.driver is None or observed.image:
+            return brought
         upstream = dpkg.upstream_version(version)
         return replace(
-            observed,
-            version=version,
-            autoload_text=AUTOLOAD_TEXT,
-            loaded=live,
-            built=upstream if live else observed.built,
+            brought,
+            loaded=True,
+            built=upstream,
             stale=False,
-            says=".".join(upstream.split(".")[:2]) if live else None,
+            says=".".join(upstream.split(".")[:2]),
         )
 
     def refuse(self, observed: Observed) -> str | None:

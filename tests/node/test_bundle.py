@@ -39,8 +39,8 @@ from gpustate.registry import get
 policy = Policy(get("driver-repository")(), get("toolkit-repository")())
 """
 FOLDER = "/var/lib/gpustate-bundle"
-#: The package of the driver that has NVIDIA's tools.
-TOOLS = {"debian": "nvidia-smi", "ubuntu": "nvidia-utils-580"}
+#: The package of the driver that has NVIDIA's tools; beside NVSwitches Ubuntu has a set for servers.
+TOOLS = {"debian": "nvidia-smi", "ubuntu": "nvidia-utils-580-server"}
 
 
 @pytest.fixture

@@ -438,3 +438,17 @@ def test_an_old_nvidia_fs_goes_with_the_proprietary_driver() -> None:
 )
 def test_they_keep_the_contract_of_every_state(state: Any, node: FakeNode) -> None:
     check_contract(state, node)
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_without_a_driver_only_the_package_and_the_file_are_wanted(image: bool) -> None:
+    """What the module says and how it was built cannot change then: a plan of it would have no steps."""
+    seen = gds.Observed(
+        version="2.20.5-1",
+        autoload_text=gds.AUTOLOAD_TEXT,
+        built="2.17.5",
+        stale=True,
+        says="2.17",
+        image=image,
+    )
+    assert GpuDirectStorageEnabled().plan(seen).fields == set()
