@@ -322,10 +322,24 @@ def request(binary: str = "") -> str:
 
 
 _MOUNTS = "/var/run/nvidia-container-devices/"
-_MOUNT = f"{_MOUNTS}all"
+_ALL_GPUS = ("all",)
 _CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-_VISIBLE = "NVIDIA_VISIBLE_DEVICES=all"
 _ANNOTATION = f"cdi.k8s.io/{NAME}"
+
+
+def _visible(names: Sequence[str]) -> str:
+    """The variable that requests GPUs of NVIDIA's runtime."""
+    return f"NVIDIA_VISIBLE_DEVICES={','.join(names)}"
+
+
+def _environment(how: str, names: Sequence[str] = _ALL_GPUS) -> list[str]:
+    """The variables of a container that requests GPUs."""
+    return [_CAPABILITIES, *([_visible(names)] if how == "envvar" else [])]
+
+
+def _mounts(how: str, names: Sequence[str] = _ALL_GPUS) -> list[str]:
+    """The mount points by which a container requests GPUs."""
+    return [f"{_MOUNTS}{name}" for name in names] if how == "mounts" else []
 
 
 def with_hook(error: str, binary: str, how: str) -> str:
@@ -340,9 +354,9 @@ def with_hook(error: str, binary: str, how: str) -> str:
         return error
     hooks = container_hooks.injected(
         binary or container_hooks.NVIDIA_RUNTIME,
-        [_CAPABILITIES, *([_VISIBLE] if how == "envvar" else [])],
+        _environment(how),
         {_ANNOTATION: ALL} if how in ("annotation", "device") else {},
-        [_MOUNT] if how == "mounts" else [],
+        _mounts(how),
         attempt,
     )
     return container_hooks.named(error, hooks)
@@ -493,11 +507,11 @@ def docker_way(info: dict[str, Any], names: Sequence[str]) -> tuple[str, list[st
             options = ["--runtime", name]
             how = request()
             if how == "mounts":
-                options += [f"--volume=/dev/null:{_MOUNTS}{one}" for one in names]
+                options += [f"--volume=/dev/null:{path}" for path in _mounts(how, names)]
             elif how == "annotation":
-                options += ["--env", f"NVIDIA_VISIBLE_DEVICES={ALL}"]
+                options += ["--env", _visible((ALL,))]
             else:
-                options += ["--env", f"NVIDIA_VISIBLE_DEVICES={','.join(names)}"]
+                options += ["--env", _visible(names)]
             return f"runtime {name}", options
     if any(
         str(one.get("ID", "")).startswith("nvidia.com/gpu")
@@ -559,20 +573,15 @@ def clean_loaded(program: str) -> None:
 
 
 def requesting(
-    container: cri_pod.Container, how: str, names: Sequence[str] = ("all",)
+    container: cri_pod.Container, how: str, names: Sequence[str] = _ALL_GPUS
 ) -> cri_pod.Container:
     """A container that requests GPUs, every one by default, as :func:`request` has it, or as ``device``."""
     if how == "device":
         return replace(container, devices=(ALL,))
     if how == "annotation":
         return replace(container, annotations={_ANNOTATION: ALL})
-    words = [
-        _CAPABILITIES,
-        *([f"NVIDIA_VISIBLE_DEVICES={','.join(names)}"] if how == "envvar" else []),
-    ]
-    env = dict(word.split("=", 1) for word in words)
-    mounts = tuple(f"{_MOUNTS}{name}" for name in names) if how == "mounts" else ()
-    return replace(container, env=env, mounts=mounts)
+    env = dict(word.split("=", 1) for word in _environment(how, names))
+    return replace(container, env=env, mounts=tuple(_mounts(how, names)))
 
 
 def crio(observed: ChainObservation, wanted: Wanted, test: Test) -> list[ContainerResult]:
