@@ -23,14 +23,7 @@ _q = shlex.quote
 #: Defines ``unlinked FOLDER KERNEL``: by this link DKMS takes a module for installed, although its build is gone.
 UNLINKED = 'unlinked() { for dl in "$1/kernel-$2-"*; do [ ! -L "$dl" ] || [ -e "$dl" ] || rm -f "$dl"; done; }\n'
 
-#: Defines ``changed_sources NAME-VERSION``: a build that fails on them is the fault of neither kernel nor compiler.
-_CHANGED = r"""changed_sources() {
-  p=$(dpkg-query -S "/usr/src/$1/dkms.conf" 2>/dev/null | sed 's/:.*//;q'); c=
-  if [ -n "$p" ]; then c=$(dpkg -V "$p" 2>/dev/null) || :; elif command -v rpm >/dev/null && p=$(rpm -qf "/usr/src/$1/dkms.conf"); then c=$(rpm -V --nodeps --nomtime "$p") || :; fi
-  c=$(printf '%s\n' "$c" | sed -n 's,^[^ ]* .*\(/usr/src/.*\),\1,p;' | head -n 1)
-  [ -z "$c" ] || echo "error: $c is not as package $p brought it"
-}
-"""
+_CHANGED = shell.load("kmod_changed_sources", "gpustate.ops")
 #: The first word the compiler said, where the journal and a person look for it.
 COMPLAIN = _CHANGED + shell.fill(shell.load("kmod_complain", "gpustate.ops"), CAUSE=dkms.CAUSE_ERE)
 #: The same of every build that a package's script started, should the packages not come.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -158,27 +158,33 @@ def choose(
                 moves=moves,
             )
             return _as_locked(target, wanted.locked, observed, available)
-        drives = module_type(observed.gpus, driverset.branch_of(version), kind)[0] == kind
-        other_branches = [
-            one for one in every if driverset.branch_of(one[1]) != driverset.branch_of(version)
-        ]
-        verb = "preferred" if drives and wanted.module_type == "auto" else "needed"
-        problem = (
-            problem
-            or why
-            or f"driver {version} is available with {kind} modules only, but {fitting} modules are {verb}; "
-            f"set {_with_modules(fitting, other_branches, kind if drives else '', wanted)}"
-        )
+        problem = problem or why or _other_modules(fitting, version, kind, every, wanted, observed)
     return None, problem or _nothing(wanted, observed, available)
 
 
-def _with_modules(kind: str | None, choices: list[_Choice], offered: str, wanted: Wanted) -> str:
-    """What to set in a policy for modules of a kind, or of the kind that is offered."""
-    version = next((one[1] for one in choices if one[2] == kind), None)
-    newest = f"branch: {driverset.branch_of(version)}" if version else ""
-    other = f"module_type: {offered}" if offered else ""
-    built = "precompiled: false" if wanted.precompiled else ""
-    return " or ".join(filter(None, (newest, other, built))) or "another branch"
+def _other_modules(
+    fitting: str | None,
+    version: str,
+    kind: str,
+    choices: Iterable[_Choice],
+    wanted: Wanted,
+    observed: Observed,
+) -> str:
+    """That a driver has modules of another kind than the fitting one, and what to set in a policy."""
+    branch = driverset.branch_of(version)
+    drives = module_type(observed.gpus, branch, kind)[0] == kind
+    verb = "preferred" if drives and wanted.module_type == "auto" else "needed"
+    branches_of_kind = (driverset.branch_of(row[1]) for row in choices if row[2] == fitting)
+    newest = next((number for number in branches_of_kind if number != branch), None)
+    moves = (
+        f"branch: {newest}" if newest is not None else "",
+        f"module_type: {kind}" if drives else "",
+        "precompiled: false" if wanted.precompiled else "",
+    )
+    return (
+        f"driver {version} is available with {kind} modules only, but {fitting} modules are {verb}; "
+        f"set {' or '.join(filter(None, moves)) or 'another branch'}"
+    )
 
 
 def _choices(
