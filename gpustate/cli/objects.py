@@ -18,7 +18,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
 from gpustate.manifests.kinds import BY_NAME, NODE, Key, key, title
-from gpustate.manifests.ownership import NFD_DEFINITION, is_owned
+from gpustate.manifests.ownership import DEVICE_PLUGIN, NFD_DEFINITION, is_owned
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import NO_GPUS, QUIET, REFUSED, SKIPPED, pending, refused
 from gpustate.plan.render import objects_page
@@ -52,7 +52,7 @@ _DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
 _PLUGIN_IMAGE = "/k8s-device-plugin:"
 #: Of nodes that a run does not change.
 _LEFT_ALONE = (NodeStatus.REFUSED, NodeStatus.LOCKED)
-_OFFERING = ("daemonset/nvidia-device-plugin-daemonset", _DRA_PLUGIN)
+_OFFERING = (f"daemonset/{DEVICE_PLUGIN}", _DRA_PLUGIN)
 
 
 #: Options of verbs that remove objects of clusters.

@@ -26,9 +26,8 @@ from gpustate.explain.causes import Cause, View, numbers, some
 from gpustate.explain.clues import Unit
 from gpustate.formats import deviceplugin, slurm
 from gpustate.formats.labels import gfd
-from gpustate.manifests.ownership import DEPLOY
 from gpustate.probes import listeners
-from gpustate.reconcile.placement import device_plugin_obstacle
+from gpustate.reconcile.placement import PLUGIN_LABEL, device_plugin_obstacle
 
 _GPU = "nvidia.com/gpu"
 _CONFIG = "/etc/nvidia-device-plugin/config.yaml"
@@ -45,7 +44,7 @@ def wants_plugin(view: View) -> bool:
         clues.all("plugin_pod")
         or [name for name in clues.registered or {} if name.startswith("nvidia.com/")]
         or [name for name in clues.resources() if clues.quantity("capacity", name)]
-        or clues.labels().get(f"{DEPLOY}device-plugin", "false") != "false"
+        or clues.labels().get(PLUGIN_LABEL, "false") != "false"
     )
 
 
@@ -135,7 +134,7 @@ def _expected(view: View) -> bool:
 def _kept_off(view: View) -> str:
     if not _expected(view) or _sockets(view) or view.clues.all("plugin_pod"):
         return ""
-    if view.clues.node is None or f"{DEPLOY}device-plugin" not in view.clues.labels():
+    if view.clues.node is None or PLUGIN_LABEL not in view.clues.labels():
         return ""
     reason, fix = device_plugin_obstacle(view.clues.node)
     return f"no pod of the device plugin is here: {reason}; {fix}" if reason else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from gpustate.manifests.ownership import FIELD_MANAGER
@@ -64,16 +65,17 @@ def additions(item: Json) -> list[Addition]:
     """What others added to what an object of ours runs, by its ``managedFields``; the last of a list first."""
     entries = [one for one in item["metadata"].get("managedFields") or () if "fieldsV1" in one]
     own = [one["fieldsV1"] for one in entries if one["manager"] == FIELD_MANAGER]
+    others = (
+        one for one in entries if one["manager"] != FIELD_MANAGER and not one.get("subresource")
+    )
     result: list[Addition] = []
-    for entry in entries if own else ():
-        for path in _RUNNING:
-            fields, value = [entry["fieldsV1"], *own], item
-            for name in path:
-                fields = [one.get(f"f:{name}") or {} for one in fields]
-                value = value.get(name) or {}
-            if entry["manager"] != FIELD_MANAGER and not entry.get("subresource"):
-                for pointer, difference in _added(fields[0], fields[1:], value, path):
-                    result.append(Addition(entry["manager"], pointer, difference))
+    for entry, path in product(others if own else (), _RUNNING):
+        fields, value = [entry["fieldsV1"], *own], item
+        for name in path:
+            fields = [one.get(f"f:{name}") or {} for one in fields]
+            value = value.get(name) or {}
+        for pointer, difference in _added(fields[0], fields[1:], value, path):
+            result.append(Addition(entry["manager"], pointer, difference))
     return sorted(result, key=lambda one: (len(one.pointer), one.pointer), reverse=True)
 
 

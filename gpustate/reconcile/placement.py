@@ -26,10 +26,12 @@ Json = dict[str, Any]
 _OF_CLUSTER = "node.kubernetes.io/"
 #: Sets the labels of Nodes.
 RELABEL = "gpustate apply POLICY -i INVENTORY --cluster-objects"
+#: The label of Nodes that turns the device plugin on.
+PLUGIN_LABEL = f"{DEPLOY}device-plugin"
 #: The pod of gpustate's device plugin, where its DaemonSet cannot be read.
 _PLUGIN: Json = {
     "spec": {
-        "nodeSelector": {f"{DEPLOY}device-plugin": "true"},
+        "nodeSelector": {PLUGIN_LABEL: "true"},
         "tolerations": [
             {"key": key, "operator": "Exists"} for key in ("nvidia.com/gpu", STARTUP_TAINT)
         ],

@@ -24,10 +24,11 @@ from gpustate.manifests.containers import (
     validations,
     validations_mount,
 )
+from gpustate.manifests.ownership import DEVICE_PLUGIN
 from gpustate.manifests.pods import Program, daemon_set, mig_variables
 from gpustate.manifests.settings import ClusterObjects
 
-NAME = "nvidia-device-plugin-daemonset"
+NAME = DEVICE_PLUGIN
 NODE_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 _ACCOUNT = "nvidia-device-plugin"
 #: Set by GPU feature discovery.
