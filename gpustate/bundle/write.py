@@ -1,6 +1,6 @@
 """Write a bundle: the packages that nodes have fetched, with indexes, as a folder or tar file.
 
-The same packages give the same bytes: names are sorted, and there is no time in it. It is written atomically.
+The result is reproducible: names are sorted, and there is no timestamp. It is written atomically.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpustate.bundle.indexes import FetchedPackage, build_indexes
@@ -118,7 +118,7 @@ def _target(one: Selection, contents: dict[str, Content]) -> Target:
         contents.update({f"{folder}/{file}": data for file, data in indexes.items()})
         files = tuple(_file(file, data) for file, data in sorted(indexes.items()))
         repositories.append(Repository(name, tuple(sorted(entries, key=lambda e: e.file)), files))
-    return Target(one.distribution, one.machine, one.kernels, one.asked, tuple(repositories))
+    return replace(target, repositories=tuple(repositories))
 
 
 def _file(name: str, data: bytes) -> File:

@@ -325,7 +325,7 @@ _WITH_MODULE = (
 #: Lines of the kernel's log: cause, words, fix, threads, state.
 _REASONS = (
     ("gsp-firmware-missing", ("gsp_ga10x.bin failed with", "gsp_tu10x.bin failed with", "gsp_log.bin failed with"),
-     remedies.by_apply("install the driver's firmware anew", "driver"), ("NVIDIA/open-gpu-kernel-modules#943",), "driver"),
+     remedies.by_apply("reinstall the driver's firmware", "driver"), ("NVIDIA/open-gpu-kernel-modules#943",), "driver"),
     ("gpu-needs-power-cycle", ("unexpected WPR2 already up",),
      "drain the node and switch its power off and on (a warm reboot may not do): systemctl poweroff; replace the GPU if it happens again",
      ("NVIDIA/open-gpu-kernel-modules#1230",), ""),

@@ -195,7 +195,7 @@ def _replace_sources(package: Package, folder: Path) -> None:
 
 
 def _publish_suite(release: Path, archives: Path, root: Path, key: SigningKey) -> None:
-    """Publish one suite: its indexes with the changed packages, and its Release file signed anew."""
+    """Publish one suite: its indexes with the changed packages, and its re-signed Release file."""
     stem = release.name.removesuffix("InRelease")
     archive, suite = re.fullmatch(r"deb\.debian\.org_(.+)_dists_(.+)_", stem).groups()  # type: ignore[union-attr]
     suite_folder = root / archive / "dists" / suite
