@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tarfile
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 #: Folder of the test programs in the image.
@@ -87,34 +87,35 @@ def modules(programs: Path) -> dict[str, bytes]:
 
 
 def libraries(interpreter: str, extensions: Iterable[str]) -> dict[str, str]:
-    """Libraries that the loader maps, itself included: path in the image to file on this node.
+    """Libraries that the loader maps, itself included: path in the image (:func:`merged`) to file on this node.
 
     Raises:
         ImageError: the interpreter is static, or the loader's output cannot be parsed.
     """
     preload = ":".join((*extensions, *C_LIBRARY))
     text = _run([interpreter], LD_TRACE_LOADED_OBJECTS="1", LD_PRELOAD=preload)
-    found: dict[str, str] = {}
+    mapped: dict[str, str] = {}
     for line in text.splitlines():
         match = _LOADED.match(line)
         if match is None or match[2] in extensions:
             continue
         name = match[1] or match[2]
         name = name if name.startswith("/") else f"{os.path.dirname(match[2])}/{name}"
-        found[name] = match[2]
-    if not any("/ld" in name for name in found):
+        mapped[merged(name)] = os.path.realpath(match[2])
+    if not any("/ld" in name for name in mapped):
         raise ImageError(f"the dynamic loader lists no libraries for {interpreter}")
-    return found
+    return mapped
 
 
-def _merged(path: str) -> str:
+def merged(path: str) -> str:
     """A path without a link of the top folder: /lib/x is /usr/lib/x where /lib is a link."""
     top, slash, rest = path[1:].partition("/")
     return f"{os.path.realpath('/' + top)}{slash}{rest}" if slash else path
 
 
-def _layer(files: dict[str, str | bytes], links: dict[str, str]) -> bytes:
+def _layer(files: Mapping[str, str | bytes], links: Mapping[str, str]) -> bytes:
     """A tar of files (path in the image to path here, or content) and links, with every folder before its content."""
+    links = {name: os.readlink(name) for name in _TOP_LINKS if os.path.islink(name)} | dict(links)
     buffer = io.BytesIO()
     folders: set[str] = {"."}
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -157,31 +158,44 @@ def make(reference: str) -> tuple[bytes, list[str]]:
     files: dict[str, str | bytes] = {}
     extensions = []
     for name, code in modules(programs).items():
-        files[_merged(f"{name}c" if code else name)] = code or name
+        files[merged(f"{name}c" if code else name)] = code or name
         if name.endswith(".so"):
             extensions.append(name)
-    loaded = libraries(interpreter, extensions)
-    files |= {_merged(name): os.path.realpath(place) for name, place in loaded.items()}
+    files |= libraries(interpreter, extensions)
     files[interpreter] = interpreter
     for name in PROGRAMS:
         files[f"{FOLDER}/{name}"] = str(programs / name)
-    links = {name: os.readlink(name) for name in _TOP_LINKS if os.path.islink(name)}
+    command = [interpreter, "-I", "-S", "-B", f"{FOLDER}/container_inside.py"]
+    pause = [*command[:-1], "-c", "import signal; signal.pause()"]
+    return archive(reference, files, {}, pause), command
+
+
+def archive(
+    reference: str,
+    files: Mapping[str, str | bytes],
+    links: Mapping[str, str],
+    command: Sequence[str],
+) -> bytes:
+    """An image of some files: path in the image to path here, or content.
+
+    Args:
+        reference: the image's name and tag.
+        links: path in the image to target, beside the top folders that are links here.
+        command: what a container runs by itself.
+
+    Raises:
+        ImageError: a file cannot be read.
+    """
     try:
         layer = _layer(files, links)
     except OSError as error:
         raise ImageError(str(error)) from None
-    command = [interpreter, "-I", "-S", "-B", f"{FOLDER}/container_inside.py"]
-    pause = [*command[:-1], "-c", "import signal; signal.pause()"]
-    return _archive(reference, layer, pause), command
-
-
-def _archive(reference: str, layer: bytes, pause: list[str]) -> bytes:
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
     digest = hashlib.sha256(layer).hexdigest()
     config = {
         "architecture": machine,
         "os": "linux",
-        "config": {"Env": ["PATH=/usr/bin:/bin"], "Cmd": pause},
+        "config": {"Env": ["PATH=/usr/bin:/bin"], "Cmd": list(command)},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
         # A runtime removes all names of an image id: no other image, not even of the same files, has this one's.
         "history": [{"created_by": f"gpustate {uuid.uuid4()}"}],

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import migparted
+import nodeimage
 import pytest
 from commands import Ran, gpustate
-from gpupods import MARK, VALIDATOR, delete, gpu_deployment, gpu_pod, import_image, printed, working
+from gpupods import MARK, delete, gpu_deployment, gpu_pod, import_image, printed, working
 from labkubernetes import create, get, kubectl, logs, wait_for, wait_phase
 
 from gpustate_lab import programs
 from gpustate_lab.api import Lab
+from gpustate_lab.kubernetes.containers import BUSYBOX
 from gpustate_lab.kubernetes.machine import PLUGIN_UNIT
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
@@ -72,17 +74,6 @@ _HOOK = """#!/bin/sh
 [ "$1" != disable-device-node-modification ] || exec /usr/lib/gpustate-lab/showhardware.py /var/tmp/nvidia-cdi-hook.real "$@"
 exec /var/tmp/nvidia-cdi-hook.real "$@"
 """
-_MAKE = """
-import os, sys
-sys.path.insert(0, sys.argv[2])
-from gpustate.nodeside import container_image as image
-files = {f"/usr/bin/{os.path.basename(path)}": path for path in sys.argv[3:]}
-loaded = image.libraries(sys.argv[3], [])
-files |= {image._merged(name): os.path.realpath(path) for name, path in loaded.items()}
-links = {name: os.readlink(name) for name in image._TOP_LINKS if os.path.islink(name)}
-with open("/run/gpustate-test-image.tar", "wb") as file:
-    file.write(image._archive(sys.argv[1], image._layer(files, links)))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +106,10 @@ def import_driver(node: Node) -> None:
         (folder / name).write_text(wrapper)
         (folder / name).chmod(0o755)
     image = f"{REPOSITORY}/{NAME}:{VERSION}"
-    names = ("gpu-kubelet-plugin.real", *built)
-    paths = (*(f"/var/tmp/{name}" for name in names), "/usr/lib/gpustate-lab/busybox")
-    node.run(["python3", "-ISB", "-c", _MAKE, image, VALIDATOR, *paths])
-    node.run(
-        "ctr -n k8s.io images import /run/gpustate-test-image.tar; rm /run/gpustate-test-image.tar"
-    )
+    files = {f"/usr/bin/{name}": f"/var/tmp/{name}" for name in ("gpu-kubelet-plugin.real", *built)}
+    shell = {"/usr/bin/busybox": f"/{BUSYBOX}"}
+    plugin = files["/usr/bin/gpu-kubelet-plugin.real"]
+    nodeimage.import_image(node, image, files | shell, links={}, programs=[plugin])
     node.run(["systemctl", "disable", "--now", PLUGIN_UNIT])
 
 
