@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpustate.diagnosis import container_checks
+from gpustate.diagnosis import container_checks, remedies
 from gpustate.diagnosis.chain import FAILED, NOT_APPLICABLE, OK, Check
 from gpustate.diagnosis.container_checks import Kind
 from gpustate.formats.numbers import whole
@@ -72,8 +72,7 @@ KINDS = (
     Kind("offer", "the Node does not offer what NVML lists",
          "restart the device plugin's pod, which detects GPUs only at its start: kubectl delete pod -n NAMESPACE POD; its log names GPUs that it holds for unhealthy"),
     Kind("mig-strategy", "the Node offers GPUs in MIG mode as whole GPUs, which no container can use",
-         "set mig.strategy of the ClusterPolicy to single or mixed, and apply it with --cluster-objects; if it is set, restart the device "
-         "plugin's pod: kubectl delete pod -n NAMESPACE POD; to use whole GPUs, select the MIG layout all-disabled"),
+         remedies.MIG_STRATEGY),
     Kind("image", "the kubelet's runtime cannot get the test image",
          "crictl images; journalctl -u containerd, or -u crio"),
     Kind("unschedulable", "the pod is not scheduled", "fix the scheduler's reason; taints and requests: kubectl describe node NAME"),

@@ -102,6 +102,11 @@ HANDLER_BINARY = by_apply(
 )
 REFRESH_CDI = "systemctl restart nvidia-cdi-refresh"
 CDI = by_apply("generate the CDI specification", "cdi") + f"; or: {REFRESH_CDI}"
+MIG_STRATEGY = (
+    "set the device plugin's MIG strategy to single or mixed (mig.strategy of a ClusterPolicy or mig_strategy of cluster: in a "
+    "policy, applied with --cluster-objects; else MIG_STRATEGY in its DaemonSet); if it is set, restart its pod: "
+    "kubectl delete pod -n NAMESPACE POD; to use whole GPUs, select the MIG layout all-disabled"
+)
 CDI_STALE = (
     by_apply("regenerate the CDI specification", "cdi")
     + "; or, for the file that is named: nvidia-ctk cdi generate --output=FILE"

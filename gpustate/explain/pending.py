@@ -21,12 +21,13 @@ from typing import Any
 from gpustate.cluster import pods
 from gpustate.cluster.scheduling import show_taint, unmet_selector, untolerated
 from gpustate.cluster.snapshots import Snapshot
-from gpustate.diagnosis import container_checks
+from gpustate.diagnosis import container_checks, remedies
 from gpustate.manifests.settings import STARTUP_TAINT
 from gpustate.reconcile import readiness
 from gpustate.reconcile.placement import RELABEL, device_plugin_obstacle
 from gpustate.reconcile.verdicts import TRUE
 from gpustate.schedulers import foreign
+from gpustate.schedulers.mig_state import CONFIG
 
 Json = dict[str, Any]
 
@@ -566,9 +567,9 @@ def _not_started(found: Snapshot, pod: Json) -> Iterator[Cause]:
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     ]
-    causes = [one for container in containers for one in _container(found, name, container)]
+    causes = [one for container in containers for one in _container(found, node, container)]
     if not causes:
-        causes = list(_event(found, wanted or "", pods.last_warning(own), name))
+        causes = list(_event(found, wanted or "", pods.last_warning(own), node))
     yield from causes
     if not causes:
         yield Cause(
@@ -579,7 +580,21 @@ def _not_started(found: Snapshot, pod: Json) -> Iterator[Cause]:
         )
 
 
-def _container(found: Snapshot, node: str, container: Json) -> Iterator[Cause]:
+def _runtime(kind: container_checks.Kind, node: Json) -> str:
+    """The next move for a runtime's error; a GPU in MIG mode has no CDI device, however often they are generated."""
+    labels = node["metadata"].get("labels") or {}
+    layout, strategy = labels.get(CONFIG, ""), labels.get("nvidia.com/mig.strategy", "none")
+    incapable = labels.get("nvidia.com/mig.capable") == "false"
+    if kind.name != "cdi-unresolved" or incapable or strategy != "none":
+        return kind.remedy
+    if layout and layout != "all-disabled":
+        return remedies.MIG_STRATEGY
+    check = f"gpustate explain {node['metadata']['name']} -i INVENTORY"
+    return f"check whether the device plugin offers GPUs in MIG mode as whole ones: {check}; if not, {kind.remedy}"
+
+
+def _container(found: Snapshot, on: Json, container: Json) -> Iterator[Cause]:
+    node = on["metadata"]["name"]
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
@@ -594,7 +609,7 @@ def _container(found: Snapshot, node: str, container: Json) -> Iterator[Cause]:
             f"container-{kind.name}",
             (node,),
             container_checks.short(f"{container['name']}: {kind.summary}: {message}"),
-            kind.remedy,
+            _runtime(kind, on),
         )
     elif reason == "CrashLoopBackOff":
         yield Cause(
@@ -602,8 +617,9 @@ def _container(found: Snapshot, node: str, container: Json) -> Iterator[Cause]:
         )
 
 
-def _event(found: Snapshot, wanted: str, words: str, node: str) -> Iterator[Cause]:
+def _event(found: Snapshot, wanted: str, words: str, on: Json) -> Iterator[Cause]:
     """A cause by the newest warning of the kubelet."""
+    node = on["metadata"]["name"]
     if not words:
         return
     handler = _NO_HANDLER.search(words)
@@ -619,7 +635,8 @@ def _event(found: Snapshot, wanted: str, words: str, node: str) -> Iterator[Caus
         yield _no_class(found, wanted, (node,), container_checks.short(words))
     elif words.startswith("FailedCreatePodSandBox"):
         kind = container_checks.classify(words)
-        yield Cause(f"sandbox-{kind.name}", (node,), container_checks.short(words), kind.remedy)
+        remedy = _runtime(kind, on)
+        yield Cause(f"sandbox-{kind.name}", (node,), container_checks.short(words), remedy)
     elif words.startswith("FailedMount"):
         yield Cause(
             "volume", (node,), container_checks.short(words), "create what the message names"

@@ -190,6 +190,16 @@ def _missing(view: View) -> list[str]:
     return sorted(whole_gpus - _physical(ids))
 
 
+def _divided(view: View) -> str:
+    """GPUs in MIG mode that the device plugin offers as whole ones."""
+    whole = _physical((view.clues.registered or {}).get(_GPU, ()))
+    gpus = [gpu for gpu in view.observed.nvml.gpus if gpu.mig_current and gpu.uuid in whole]
+    if not gpus:
+        return ""
+    names = some([f"GPU {gpu.index}" for gpu in gpus])
+    return f"in MIG mode, and offered as whole GPUs by the device plugin: {names}; a pod that gets one does not start"
+
+
 def _withdrawn(view: View) -> str:
     """The device plugin withdrew GPUs for an Xid, as it should."""
     missing = set(_missing(view))
@@ -472,6 +482,7 @@ CAUSES = (
          "NVIDIA/k8s-device-plugin#1433", "NVIDIA/k8s-device-plugin#364", state="device-plugin-config"),
     _own("sharing-not-applied", _PLUGIN, _sharing, "restart the plugin's pod, which reads its file only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/gpu-operator#1144"),
+    _own("mig-offered-whole", _PLUGIN, _divided, remedies.MIG_STRATEGY),
     _own("device-plugin-withdrew-gpus", _PLUGIN, _withdrawn,
          "follow the Xid's action: gpustate health -l NODE; restart the plugin's pod only when the GPU is well again, for the plugin offers all GPUs after a restart",
          "NVIDIA/k8s-device-plugin#111"),

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpustate import registry
-from gpustate.core.facts import PciGpu
+from gpustate.core.facts import AGENTS, PciGpu
 from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy, build, parameters, resolve
@@ -54,6 +54,11 @@ _WHOLE = (
     "the device plugin's MIG strategy is none: it offers GPUs in MIG mode as whole GPUs, and pods that get one do not "
     "start; set mig.strategy to single or mixed in the policy (mig_strategy of its cluster objects), and apply it with "
     "--cluster-objects"
+)
+_MAYBE_WHOLE = (
+    "pods get its devices only if the device plugin's MIG strategy is single or mixed; with its default, none, it offers "
+    "GPUs in MIG mode as whole GPUs, and pods that get one do not start; set MIG_STRATEGY in its DaemonSet (the Helm "
+    "chart's migStrategy)"
 )
 #: The node's own part is not over: the next run tells.
 _OPEN = (NodeStatus.LOCKED, NodeStatus.INTERRUPTED, NodeStatus.UNREACHABLE)
@@ -113,8 +118,7 @@ class ByLabel:
         """Add the notes of a node to its result."""
         if node.name in self.notes:
             node.notes.append(self.notes[node.name])
-        if self.policy.cluster is not None:
-            node.notes += _offered_whole(self.policy, self.policy.cluster, self.inventory, node)
+        node.notes += _offered_whole(self.policy, self.inventory, node)
 
     def ended(self, node: NodeResult) -> None:
         """Record on the Node how the change of its MIG layout ended."""
@@ -135,20 +139,35 @@ class ByLabel:
             node.notes.append(f"the label of the MIG layout's state was not written: {error}")
 
 
-def _offered_whole(
-    policy: Policy, settings: ClusterObjects, inventory: Inventory, result: NodeResult
-) -> Iterator[str]:
-    """Warn that a node gets MIG devices that the device plugin of its cluster offers as whole GPUs."""
+def _offered_whole(policy: Policy, inventory: Inventory, result: NodeResult) -> Iterator[str]:
+    """Warn of MIG devices that the device plugin offers as whole GPUs, or may offer so where its strategy is unknown."""
     row = next((one for one in result.states if one.state == "mig"), None)
     if row is None or row.outcome not in (*_DONE, Outcome.PENDING):
         return
     node = next(one for one in inventory.nodes if one.name == result.name)
     states = {state.name: state for state in resolve(policy, node, registry.names()).states}
-    if _strategy(settings, states) != "none":
-        return
     facts: dict[str, Any] = dict(result.facts)
-    if any(_layouts(states["mig"], [PciGpu(**one) for one in facts.get("pci") or ()])):
-        yield f"MIG layout {parameters(states['mig'])['config']}: {_WHOLE}"
+    if policy.cluster is not None:
+        warning = _WHOLE if _strategy(policy.cluster, states) == "none" else ""
+    else:
+        kubelet = "Kubernetes" in {AGENTS[name] for name in facts.get("agents") or ()}
+        foreign = kubelet and row.outcome is not Outcome.UNCHANGED
+        warning = _MAYBE_WHOLE if foreign and not _divides(states) else ""
+    gpus = [PciGpu(**one) for one in facts.get("pci") or ()]
+    if warning and any(_layouts(states["mig"], gpus)):
+        yield f"MIG layout {parameters(states['mig'])['config']}: {warning}"
+
+
+def _divides(states: Mapping[str, AnyState]) -> bool:
+    """Whether the node's own states set a MIG strategy that offers MIG devices."""
+    labels, plugin = (
+        parameters(states[name]) if name in states else {}
+        for name in ("gpu-labels", _STATES[PLUGIN])
+    )
+    configs = plugin.get("configs") or {}
+    config = configs.get(plugin.get("selected") or plugin.get("default")) or plugin.get("config")
+    flags = (config or {}).get("flags") or {}
+    return bool({labels.get("mig_strategy"), flags.get("migStrategy")} & {"single", "mixed"})
 
 
 def _not_offered(

@@ -911,6 +911,8 @@ CLUSTER = (
     Scenario("sharing-in-the-wrong-place", (34,), file(PLUGIN_FILE, WRONG), ("renameByDefault", "2 of nvidia.com/gpu"),
              both(shared, file(PLUGIN_FILE, RIGHT))),
     Scenario("sharing-not-applied", (34,), file(PLUGIN_FILE, RIGHT), ("shares each GPU 2 times",), file(PLUGIN_FILE, "version: v1\n")),
+    Scenario("mig-offered-whole", (), both(mixed(V), lambda w: setattr(w, "registered", {"nvidia.com/gpu": list(UUIDS)})),
+             ("offered as whole GPUs by the device plugin: GPU 1",), mixed(V)),
     Scenario("device-plugin-withdrew-gpus", (31,), both(lambda w: setattr(w, "registered", {"nvidia.com/gpu": [UUIDS[0]]}),
              programs(dmesg=f"[ 99.1] NVRM: Xid (PCI:{ADDRESSES[1]}): 74, pid=0, NVLink: fatal error detected on link 1\n")),
              ("withdrew", "Xid 74"), shared),

@@ -10,6 +10,7 @@ import pytest
 from gpustate.cli.explain import ranges
 from gpustate.cluster.scheduling import unmet_selector, untolerated
 from gpustate.cluster.snapshots import Snapshot
+from gpustate.diagnosis import remedies
 from gpustate.explain.pending import Explanation, explain
 from gpustate.manifests.settings import STARTUP_TAINT
 
@@ -306,6 +307,30 @@ def test_a_scheduled_pod_does_not_start(
     assert causes(found) == [cause]
     assert words in found.causes[0].evidence
     assert found.causes[0].nodes == ("gpu1",)
+
+
+@pytest.mark.parametrize(
+    ("labels", "first"),
+    [
+        ({}, "check whether the device plugin offers GPUs in MIG mode as whole ones: gpustate explain gpu1"),
+        ({"mig.config": "all-disabled"}, "check whether the device plugin"),
+        ({"mig.capable": "false"}, remedies.CDI),
+        ({"mig.config": "all-1g.10gb", "mig.strategy": "mixed"}, remedies.CDI),
+        ({"mig.config": "all-1g.10gb"}, remedies.MIG_STRATEGY),
+        ({"mig.config": "all-1g.10gb", "mig.strategy": "none"}, remedies.MIG_STRATEGY),
+    ],
+)  # fmt: skip
+def test_no_cdi_specification_is_advised_for_a_gpu_in_mig_mode(
+    labels: dict[str, str], first: str
+) -> None:
+    on = node(labels={f"nvidia.com/{key}": value for key, value in labels.items()})
+    words = "unresolvable CDI devices nvidia.com/gpu=GPU-1"
+    sandbox = event("FailedCreatePodSandBox", words)
+    for found in (
+        judged(waiting("RunContainerError", words), on),
+        judged(started(), on, events=(sandbox,)),
+    ):
+        assert found.causes[0].remedy.startswith(first)
 
 
 def test_the_runtime_class_of_a_scheduled_pod_is_missing() -> None:

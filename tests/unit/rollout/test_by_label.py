@@ -12,6 +12,7 @@ from gpustate.core.facts import NodeFacts, NodeView, PciGpu
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import resolve
+from gpustate.core.state import AnyState
 from gpustate.errors import ClusterError
 from gpustate.manifests.settings import ClusterObjects, Component, PluginConfig
 from gpustate.plan.make import Observations
@@ -19,6 +20,7 @@ from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label, of_every_label
 from gpustate.schedulers.mig_state import CONFIG
 from gpustate.states.device_plugin import DevicePluginConfigured
+from gpustate.states.labels import GpuLabelsWritten
 from gpustate.states.mig import MigLayoutApplied
 from gpustate.states.nouveau import NouveauBlacklisted
 
@@ -250,6 +252,46 @@ def test_a_layout_that_the_device_plugin_does_not_offer_is_warned_of(
         result = NodeResult(name, states=[StateResult("mig", outcome)], facts=facts)
         found.describe(result)
         assert result.notes == []
+
+
+@pytest.mark.parametrize(
+    ("own", "warned"),
+    [
+        ((), True),
+        ((GpuLabelsWritten(),), True),
+        ((GpuLabelsWritten(mig_strategy="mixed"),), False),
+        ((DevicePluginConfigured(config={"version": "v1"}),), True),
+        ((DevicePluginConfigured(config={"version": "v1", "flags": {"migStrategy": "single"}}),), False),
+        (
+            (
+                DevicePluginConfigured(
+                    configs={"a": {"version": "v1"}, "b": {"version": "v1", "flags": {"migStrategy": "mixed"}}},
+                    default="b",
+                ),
+            ),
+            False,
+        ),
+    ],
+)  # fmt: skip
+def test_a_policy_without_cluster_objects_names_the_strategy_that_a_layout_needs(
+    own: tuple[AnyState, ...], warned: bool
+) -> None:
+    found = made(Policy(layouts(), *own), FakeAccess(FakeCluster(), a={CONFIG: "halves"}, b={}))
+    gpu = PciGpu("0000:1b:00.0", "2330", "030200", "nvidia")
+
+    def notes(name: str, outcome: Outcome, *agents: str) -> list[str]:
+        facts = plain(NodeFacts(pci=(gpu,), agents=agents))
+        result = NodeResult(name, states=[StateResult("mig", outcome)], facts=facts)
+        found.describe(result)
+        return result.notes
+
+    for outcome in (Outcome.PENDING, Outcome.CHANGED):
+        assert len(notes("a", outcome, "kubelet")) == warned
+    for words in notes("a", Outcome.PENDING, "kubelet"):
+        assert words.startswith("MIG layout halves: pods get its devices only if")
+    assert notes("a", Outcome.UNCHANGED, "kubelet") == []
+    assert notes("a", Outcome.PENDING) == notes("a", Outcome.PENDING, "slurmd") == []
+    assert notes("b", Outcome.PENDING, "kubelet") == []
 
 
 @pytest.mark.parametrize(
