@@ -53,7 +53,7 @@ scheduler_options = common.options(
     click.option(
         "--drain-force/--no-drain-force",
         default=None,
-        help="Also evict pods without a controller, which are not recreated [default: the policy's, else no].",
+        help="Also delete pods without a controller, which nothing creates again [default: the policy's, else no].",
     ),
     click.option(
         "--pod-selector",

@@ -12,6 +12,8 @@ from gpustate.formats.masking import mask, mask_data
 
 #: What becomes of services and pods that a change stops and starts again, beside the workloads that leave.
 RESTARTED = "is restarted"
+#: What becomes of a pod that nothing creates again.
+DELETED = "deleted for good"
 
 
 class Outcome(Enum):

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpustate.core.change import Disruption
 from gpustate.core.file_queries import apart
-from gpustate.core.outcome import RESTARTED
+from gpustate.core.outcome import DELETED, RESTARTED
 from gpustate.formats.dpkg import version_key
 from gpustate.formats.words import cut
 from gpustate.plan import objects
@@ -310,10 +310,12 @@ def _in_use(one: Group) -> str:
         space, slash, _ = name.partition("/")
         kind = f"pods of {space}" if slash else "jobs" if name.startswith("job ") else "programs"
         kinds[kind] = kinds.get(kind, 0) + 1
-    return ", ".join(
+    text = ", ".join(
         f"{count} {kind.replace('s', '', 1) if count == 1 else kind}"
         for kind, count in kinds.items()
     )
+    lost = sum(DELETED in how for _, _, how in one.disturbed)
+    return f"{text}; {lost} {DELETED}" if lost else text
 
 
 def closing(view: Overview) -> list[tuple[str, str]]:

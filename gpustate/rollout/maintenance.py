@@ -17,7 +17,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import AGENTS, NodeFacts
 from gpustate.core.inventory import InventoryNode
-from gpustate.core.outcome import RESTARTED
+from gpustate.core.outcome import DELETED, RESTARTED
 from gpustate.engine.maintenance import STAYS_OUT, Preview, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError, UnreleasedError
 from gpustate.formats.masking import mask
@@ -527,11 +527,13 @@ def _waiting_time(policy: DrainPolicy) -> str:
 
 
 def _how_it_leaves(workload: Workload, policy: DrainPolicy) -> str:
+    leaves = f"is {DELETED}: no controller creates it again" if workload.lost else "is evicted"
     if not workload.waited:
-        return "is evicted"
+        return leaves
     limit = workload.then or (policy.wait_timeout_s and _waiting_time(policy))
-    stuck = f"; otherwise it cannot leave: {workload.problem}" if limit and workload.problem else ""
-    return f"is waited for, {limit or _waiting_time(policy)}{stuck}"
+    late = f"it cannot leave: {workload.problem}" if workload.problem else f"it {leaves}"
+    late = f"; otherwise {late}" if limit and (workload.problem or workload.lost) else ""
+    return f"is waited for, {limit or _waiting_time(policy)}{late}"
 
 
 def _brief(text: str) -> str:

@@ -142,6 +142,7 @@ class Workload:
         problem: why it cannot leave by itself; empty where it can.
         waited: it is waited for before anything is evicted.
         then: what is done with it after how long, if it is waited for; empty: by the policy.
+        lost: nothing creates it again once it has left.
     """
 
     name: str
@@ -149,6 +150,7 @@ class Workload:
     problem: str = ""
     waited: bool = False
     then: str = ""
+    lost: bool = False
 
 
 def rules_of(policy: DrainPolicy, scope: Scope) -> EvictionRules:

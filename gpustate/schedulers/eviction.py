@@ -140,6 +140,15 @@ def _claims_gpu(pod: Json, claims: Mapping[str, Json]) -> bool:
     return False
 
 
+def is_lost(pod: Json, cluster: Cluster) -> bool:
+    """Nothing creates it again once it has left: it has no controller, or its DaemonSet is gone."""
+    owner = controller(pod)
+    if owner is None or owner["kind"] != "DaemonSet":
+        return owner is None and not finished(pod)
+    daemon_set = f"{pod['metadata'].get('namespace', '')}/{owner['name']}"
+    return daemon_set not in cluster.daemon_sets and not finished(pod)
+
+
 def is_waited_for(pod: Json, policy: DrainPolicy) -> bool:
     """Whether it runs or starts and is to complete before anything is evicted."""
     wanted = selectors.parse(policy.wait_selector)
@@ -209,8 +218,7 @@ def _judge(pod: Json, rules: EvictionRules, cluster: Cluster) -> tuple[str, str]
     owner = controller(pod)
     ended = finished(pod)
     if owner is not None and owner["kind"] == "DaemonSet" and not ended:
-        there = f"{pod['metadata'].get('namespace', '')}/{owner['name']}" in cluster.daemon_sets
-        if there:
+        if not is_lost(pod, cluster):
             return "stay", f"managed by DaemonSet {owner['name']}"
         if not rules.force:
             return (

@@ -364,6 +364,7 @@ class Kubernetes:
                 eviction.uses_gpu(pod, cluster.claims),
                 words,
                 waited=eviction.is_waited_for(pod, policy),
+                lost=eviction.is_lost(pod, cluster),
             )
             for name, (pod, words) in sorted(rows.items())
         ]
@@ -644,7 +645,7 @@ class Kubernetes:
             while pods := self._leaving(
                 member, scope, policy, cluster, stop, after_gpu_pods=after_gpu_pods
             ):
-                going.run(pods)
+                going.run(pods, [pod for pod in pods if eviction.is_lost(pod, cluster)])
 
         try:
             evict(scope)
@@ -740,16 +741,25 @@ class _Eviction:
     def __post_init__(self) -> None:
         self.began = self.clock()
 
-    def run(self, pods: Sequence[Json]) -> None:
-        """Evict all, then again those whose budget said no, until all are gone."""
+    def run(self, pods: Sequence[Json], lost: Sequence[Json]) -> None:
+        """Evict all, then again those whose budget said no, until all are gone.
+
+        Args:
+            pods: that leave.
+            lost: those of them that nothing creates again.
+        """
         waiting = {str(pod["metadata"]["uid"]): pod for pod in pods}
         evicted: set[str] = set()
         next_try: dict[str, float] = {}
         blocked: dict[str, str] = {}
         failed: dict[str, str] = {}
         reported_at = self.clock()
-        if waiting:
-            self.say(f"evicting {_some(map(eviction.name, waiting.values()))}")
+        if evicted_pods := [pod for pod in pods if pod not in lost]:
+            self.say(f"evicting {_some(map(eviction.name, evicted_pods))}")
+        if lost:
+            self.say(
+                f"deleting {_some(map(eviction.name, lost))} for good: no controller creates it again"
+            )
         while waiting:
             _check(self.stop)
             for uid, pod in waiting.items():

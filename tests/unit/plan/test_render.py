@@ -66,7 +66,11 @@ def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_p
         condition="the MIG mode changes",
     )
     version = Change("library", "570.1", "580.2", Disruption.DRAIN, label="driver version")
-    pods = (("a/train-0", "is evicted"), ("a/train-1", "is waited for, 60 s at most"))
+    pods = (
+        ("a/train-0", "is evicted"),
+        ("a/train-1", "is waited for, 60 s at most"),
+        ("a/x", "is deleted for good"),
+    )
     nodes = [
         NodeResult("gpu1", states=[pending("nouveau", unload)]),
         NodeResult("gpu2", states=[pending("driver", version), mig], workloads=pods, notes=["old"]),
@@ -93,8 +97,8 @@ def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_p
           possibly  reset (GPU workloads must leave, a GPU is reset): mig, only if the MIG mode changes
           reboots   none
           note      old
-          in use    2 pods of a
-            gpu2      a/train-0 (is evicted), a/train-1 (is waited for, 60 s at most)
+          in use    3 pods of a; 1 deleted for good
+            gpu2      a/train-0 (is evicted), a/train-1 (is waited for, 60 s at most), a/x (is deleted for good)
         failure   a node whose change fails stays out of service; a failed package step is undone, other changes only with --rollback-on-failure
         way back  gpustate rollback RUN -i hosts (RUN as the run prints it; --dry-run shows what it costs; restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)
 

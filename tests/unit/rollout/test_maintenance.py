@@ -609,7 +609,11 @@ def test_a_release_that_leaves_the_node_out_of_service_says_why() -> None:
 
 def test_a_plan_names_what_leaves_and_what_cannot() -> None:
     scheduler = FakeScheduler(
-        found=(Workload("a/train", True), Workload("a/alone", True, "no controller"))
+        found=(
+            Workload("a/train", True),
+            Workload("a/bare", True, lost=True),
+            Workload("a/alone", True, "no controller"),
+        )
     )
     preview = maintenance(Kubernetes=scheduler).preview(subject())
     assert preview == Preview(
@@ -618,7 +622,11 @@ def test_a_plan_names_what_leaves_and_what_cannot() -> None:
             "apply would refuse: Kubernetes at test: n1 cannot be drained: a/alone: no controller",
         ),
         refused=True,
-        workloads=(("a/train", "is evicted"), RESTARTED),
+        workloads=(
+            ("a/train", "is evicted"),
+            ("a/bare", "is deleted for good: no controller creates it again"),
+            RESTARTED,
+        ),
     )
     foreign = FakeScheduler(current=Member("n1", True, False, foreign=("cordoned by bob",)))
     preview = maintenance(Kubernetes=foreign).preview(subject())
@@ -635,6 +643,7 @@ def test_a_plan_says_what_is_waited_for_and_how_long(limit_s: float, words: str)
     scheduler = FakeScheduler()
     scheduler.found = (
         Workload("a/job", gpu=True, problem="a budget", waited=True),
+        Workload("a/bare", gpu=True, waited=True, lost=True),
         Workload("a/train", gpu=True),
     )
     policy = DrainPolicy("app=job", limit_s)
@@ -643,8 +652,12 @@ def test_a_plan_says_what_is_waited_for_and_how_long(limit_s: float, words: str)
     )
     preview = plan.preview(subject())
     stuck = "; otherwise it cannot leave: a budget" if limit_s else ""
+    deleted = (
+        "; otherwise it is deleted for good: no controller creates it again" if limit_s else ""
+    )
     assert preview.workloads == (
         ("a/job", f"is waited for, {words}{stuck}"),
+        ("a/bare", f"is waited for, {words}{deleted}"),
         ("a/train", "is evicted"),
         RESTARTED,
     )

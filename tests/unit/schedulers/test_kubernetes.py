@@ -634,11 +634,19 @@ def test_the_node_is_drained_where_its_gpu_pods_cannot_leave_by_their_own_rules(
 ) -> None:
     api.pods_ = [pod("alone", kind="", gpus=1), pod("web"), pod("keep")]
     node = EvictionRules(force=True, pod_selector="app!=keep")
+    listing = scheduler(api)
+    member = listing.member(facts(), "gpu1")
+    workloads = listing.workloads(member, Scope.ALL, DrainPolicy(node=node))
+    assert [one.name for one in workloads if one.lost] == ["a/alone"]
     with pytest.raises(NotDrainedError, match="a/alone: no controller"):
         drain(api, Scope.GPU, DrainPolicy(node=node))
     assert api.writes == []
     told = drain(api, Scope.GPU, DrainPolicy(node=node, node_after_gpu_pods=True))
     assert told[0].endswith("pass --drain-force to delete it; draining the whole node")
+    assert told[1:] == [
+        "evicting a/web",
+        "deleting a/alone for good: no controller creates it again",
+    ]
     assert sorted(api.writes) == ["evict alone", "evict web"]
 
 
