@@ -17,7 +17,7 @@ _FORMATS = click.Choice(["text", "json", "sarif"])
     metavar="VERSION",
     help="Check against this Operator release (v24.9.0) [default: the release the files name, else the newest].",
 )
-@click.option("--strict", is_flag=True, help="Exit 5 if there is an error or a warning.")
+@click.option("--strict", is_flag=True, help="Exit 5 also for a warning, not only for an error.")
 @click.option(
     "--leaves",
     is_flag=True,
@@ -38,14 +38,14 @@ def lint(
     """Check GPU Operator files: ClusterPolicy, NVIDIADriver, GPUCluster, Helm values; '-' is standard input.
 
     Reports unknown keys with a suggestion, deprecated ones, keys that the Operator ignores,
-    contradictory settings, and the same in ConfigMaps beside the file. No node is contacted. Without
-    --strict the exit code is 0 whatever is found.
+    contradictory settings, and the same in ConfigMaps beside the file. No node is contacted. The exit
+    code is 5 if there is an error.
     """
     from gpustate import __version__
     from gpustate.files import TextFiles
     from gpustate.gpu_operator.lint import document, sarif
     from gpustate.gpu_operator.lint import lint as linted
-    from gpustate.gpu_operator.lint.finding import Report, strict_failure
+    from gpustate.gpu_operator.lint.finding import Report, fails
     from gpustate.policies.loading import own_policy
 
     reader = TextFiles("policy", PolicyError, limit_mib=5)
@@ -61,7 +61,7 @@ def lint(
             errors.append(error)
     if not reports:
         common.raise_all(errors)
-    failed = strict and strict_failure(reports)
+    failed = fails(reports, strict=strict)
     if output == "json":
         text = common.as_json(document.as_data(reports, strict=strict, failed=failed))
     elif output == "sarif":

@@ -126,6 +126,7 @@ class Report:
         return sum(one.level is level for one in self.findings)
 
 
-def strict_failure(reports: Iterable[Report]) -> bool:
-    """Whether a strict run fails: there is an error or a warning."""
-    return any(one.level is not Level.NOTE for report in reports for one in report.findings)
+def fails(reports: Iterable[Report], *, strict: bool) -> bool:
+    """Whether a run fails: there is an error, or in a strict run a warning."""
+    levels = {finding.level for report in reports for finding in report.findings}
+    return Level.ERROR in levels or (strict and Level.WARNING in levels)

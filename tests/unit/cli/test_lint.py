@@ -19,15 +19,17 @@ def files(project: Path) -> Path:
     return project
 
 
-def test_findings_are_no_failure_unless_strict(gpustate: Cli, files: Path) -> None:
+def test_an_error_fails_and_a_warning_only_if_strict(gpustate: Cli, files: Path) -> None:
     done = gpustate("lint", "bad.yaml")
-    assert (done.status, done.err) == (0, "")
+    assert (done.status, done.err) == (5, "")
     first, second, *_, last = done.out.splitlines()
     assert first.startswith("bad.yaml:2: error: unknown key 'driver.versoin'")
     assert first.endswith("did you mean driver.version [unknown-key]")
     assert second.startswith("bad.yaml:3: warning: driver.useOpenKernelModules is ignored")
     assert last == "files=1 errors=1 warnings=1 notes=0 release=v26.7.0"
-    assert gpustate("lint", "--strict", "bad.yaml").status == 5
+    (files / "warned.yaml").write_text("driver: {useOpenKernelModules: true}\n")
+    assert gpustate("lint", "warned.yaml").status == 0
+    assert gpustate("lint", "--strict", "warned.yaml").status == 5
     assert gpustate("lint", "--strict", "good.yaml").status == 0
     assert gpustate("lint", "--strict", "good.yaml", "bad.yaml").status == 5
 

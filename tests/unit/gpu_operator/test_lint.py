@@ -22,7 +22,7 @@ from gpustate.errors import PolicyError, UsageError
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.lint import RULES, Finding, Level, Report, document, lint, sarif
-from gpustate.gpu_operator.lint.finding import strict_failure
+from gpustate.gpu_operator.lint.finding import fails
 from gpustate.gpu_operator.records import records
 
 ROOT = Path(__file__).parents[3]
@@ -497,8 +497,9 @@ def test_what_the_reader_would_refuse_is_told_too() -> None:
 def test_notes_say_what_is_missing_and_are_no_failure() -> None:
     report = lint(HEAD + "  gfd: {enabled: true}\n  driver: {secretEnv: s}\n", "f.yaml")
     assert {f.rule for f in report.findings} == {"incomplete", "not-carried-out", "not-found"}
-    assert not strict_failure([report])
-    assert strict_failure([lint(HEAD + "  kataManager: {enabled: true}\n", "f.yaml")])
+    assert not fails([report], strict=True)
+    warned = lint(HEAD + "  kataManager: {enabled: true}\n", "f.yaml")
+    assert (fails([warned], strict=True), fails([warned], strict=False)) == (True, False)
 
 
 def test_values_in_a_helmrelease_are_read_where_they_stand() -> None:
