@@ -9,6 +9,7 @@ Sources:
 
 from __future__ import annotations
 
+import base64
 import importlib
 import os
 import re
@@ -19,7 +20,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from types import SimpleNamespace
@@ -37,6 +38,8 @@ from gpustate.remote.known_hosts import KnownHosts
 from gpustate.remote.users import user_name
 
 _CONFIGURATIONS = TextFiles("SSH configuration", UsageError, limit_mib=16)
+_PUBLIC_KEYS = TextFiles("public key", UsageError, limit_mib=1)
+_KEY = "name a private key: --private-key, or ansible_ssh_private_key_file in the inventory"
 _USER_KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 _SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 
@@ -151,21 +154,39 @@ def _known_hosts(files: tuple[str, ...], revoked: str) -> KnownHosts:
 
 
 @_once
-def _private_key(file: str) -> paramiko.PKey:
-    """Load a key once for all nodes."""
+def _private_key(file: str) -> paramiko.PKey | None:
+    """Load a key once for all nodes; ``None``: it is encrypted."""
     if not os.path.isfile(file):
         problem = "is not a file" if os.path.lexists(file) else "does not exist"
-        raise UsageError(f"private key {problem}", place=file)
+        raise UsageError(f"private key {problem}", place=file, fix=_KEY)
     if not os.access(file, os.R_OK):
         raise UsageError("private key is not readable", place=file, fix="check its owner and mode")
     try:
         return paramiko.PKey.from_path(file)
-    except (paramiko.SSHException, OSError, ValueError, TypeError) as error:
+    except TypeError:
+        return None
+    except (paramiko.SSHException, OSError, ValueError) as error:
         raise UsageError(
-            f"cannot load the private key ({error})",
-            place=file,
-            fix=f"if it is encrypted: ssh-add {file}",
+            "not a private key of OpenSSH or in PEM format", place=file, fix=_KEY
         ) from error
+
+
+def _key(file: str) -> paramiko.PKey:
+    """A key of a file; of the agent, if the file is encrypted: then one for each connection to it."""
+    if key := _private_key(file):
+        return key
+    with suppress(UsageError, ValueError, IndexError):  # without a public key beside it
+        public = base64.b64decode(_PUBLIC_KEYS.text(f"{file}.pub").split()[1])
+        agent = paramiko.Agent()
+        for agent_key in agent.get_keys():
+            if agent_key.asbytes() == public:
+                return agent_key
+        agent.close()
+    raise UsageError(
+        f"private key is encrypted, and the SSH agent does not have the key of {file}.pub",
+        place=file,
+        fix=f"add it to the agent: ssh-add {file}",
+    )
 
 
 class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
@@ -382,14 +403,19 @@ class _Transport(paramiko.Transport):
 def _open(
     target: _Target, connection: Connection, hops: list[paramiko.SSHClient], depth: int
 ) -> paramiko.SSHClient:
-    keys = [_private_key(key) for key in target.keys if connection.key_file or os.path.isfile(key)]
     policy = _HostKeyPolicy(target)
-    link = _socket(target, connection, hops, depth)
-    sock: Any = keepalive.TimedSocket(link)
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(policy)
     where = f"{target.user}@{target.host}:{target.port}"
     with ExitStack() as cleanup:
+        keys = [_key(key) for key in target.keys if connection.key_file or os.path.isfile(key)]
+        for key in keys:
+            if isinstance(key, paramiko.AgentKey):
+                agent: Any = key.agent
+                client._agent = agent  # type: ignore[attr-defined]  # closed with the client
+                cleanup.callback(agent.close)
+        link = _socket(target, connection, hops, depth)
+        sock: Any = keepalive.TimedSocket(link)
         if isinstance(link, _ProxyCommand):
             cleanup.callback(link.reap)
         cleanup.enter_context(closing(sock))
@@ -417,10 +443,17 @@ def _open(
                     f"connection to {where} broke during login ({error})",
                     fix="try again; if it persists, read sshd's log on the node: journalctl -u ssh",
                 ) from error
-            used = ", ".join(target.keys) or "agent and default keys"
+            if isinstance(error, paramiko.PasswordRequiredException):
+                raise ConnectionFailed(
+                    f"no SSH key to log in to {where}: the default keys are encrypted, and the agent has none of them",
+                    fix="add the key to the agent: ssh-add",
+                ) from error
+            password = ["a password"] if connection.login_password else []
+            used = ", ".join([*target.keys, *password]) or "agent and default keys"
             raise ConnectionFailed(
                 f"authentication failed for {where} (tried {used})",
-                fix="check ansible_user and ansible_ssh_private_key_file",
+                fix="set the user and the key with which ssh logs in: --user and --private-key, or ansible_user and "
+                "ansible_ssh_private_key_file",
             ) from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             failure = ""

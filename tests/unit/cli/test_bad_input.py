@@ -388,7 +388,7 @@ def test_a_key_that_is_none_fails_its_nodes_with_one_line_each(
     (project / "key").write_text("garbage\n")
     done = gpustate("plan", "good.py", "-i", "127.0.0.1,", "--private-key", "key")
     assert done.status == 1
-    assert "key: cannot load the private key" in done.out
+    assert "key: not a private key of OpenSSH or in PEM format; name a private key: " in done.out
     assert "Traceback" not in done.out + done.err
 
 
