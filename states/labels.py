@@ -72,6 +72,7 @@ class GpuLabelsWritten(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.NONE
     left_to_apply: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = ("text", "wanted")
+    computed: ClassVar[tuple[str, ...]] = ("text",)
 
     mig_strategy: Literal["", "none", "single", "mixed"] = ""
     config_path: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = CONFIG_PATH

@@ -91,6 +91,7 @@ class SlurmGresConfigured(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.RESTART
     disturbs: ClassVar[str] = "active"
     worst_if: ClassVar[str] = "the GPUs in gres.conf change"
+    computed: ClassVar[tuple[str, ...]] = ("gres_text", "node_text")
     stable: ClassVar[tuple[str, ...] | None] = (
         *("gres_text", "node_text", "drop_in", "gres_file", "lines", "node_line"),
     )

@@ -109,6 +109,8 @@ class State(BaseModel, Generic[ObservedT]):
         brings_bundle: every package of the policy comes from the bundle that this state's parameter ``file`` names.
         restored: fields of the observation with the text of a file that a rollback restores to the byte, if nothing
             else has changed it since. The steps write the text as :meth:`desired` has it.
+        computed: fields of the observation with the text of a file, or of gpustate's block in one, that follows the
+            node: it differs from what a run wrote as soon as the node does, without anybody's change.
         observed_before: of a state of a rollback with :meth:`as_before`: its argument ``before``.
         supported_runtime: name of the container runtime that it sets up, with the versions that were tested, for the
             table of what is supported; how it was tested, its tests on nodes declare.
@@ -148,6 +150,7 @@ class State(BaseModel, Generic[ObservedT]):
     stepwise: ClassVar[bool] = False
     brings_bundle: ClassVar[bool] = False
     restored: ClassVar[tuple[str, ...]] = ()
+    computed: ClassVar[tuple[str, ...]] = ()
     observed_before: ClassVar[Mapping[str, Any] | None] = None
     supported_runtime: ClassVar[str] = ""
     implies: ClassVar[Mapping[str, str]] = {}

@@ -437,8 +437,8 @@ def _built(
 def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
     """Files that are neither as a run left them nor as they were before: something else has changed them since.
 
-    A run that was killed leaves some of them as the run before it did. Only those count that the rollback would write:
-    a foreign setting in a file that gpustate edits in place is no change.
+    A run that was killed leaves some of them as the run before it did. Only those count that the rollback would write,
+    and that do not follow the node: a foreign setting in a file that gpustate edits in place is no change.
 
     Args:
         way: of the node.
@@ -471,6 +471,7 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
             if isinstance(was, Mapping) and not isinstance(one.before, Mapping):
                 was = was.get(one.path)  # one change for each of several files
             written = (one.field, one.path) in goes and one.before is not None
+            written = written and one.field not in state.computed
             if written and mask_data(one.before) != was:
                 found[str(one.path)] = None
     return tuple(found)

@@ -36,7 +36,7 @@ def way_back(document: Mapping[str, Any], run: str) -> str:
     """The command that takes the nodes of a run back; empty if the document does not have its inventory."""
     context: Mapping[str, Any] = document.get("context") or {}
     words = [str(word) for word in context.get("retry") or ()]
-    if "-i" not in words or words[1] == "rollback":
+    if "-i" not in words:
         return ""
     back = ["gpustate", "rollback", run]
     for at, word in enumerate(words):

@@ -15,7 +15,7 @@ from gpustate.formats.words import cut
 from gpustate.plan import objects
 from gpustate.plan.context import troubled, way_back
 from gpustate.plan.groups import TOUCHED, Group, as_said, counts, group, totals
-from gpustate.plan.ranges import natural
+from gpustate.plan.ranges import fold, natural
 
 #: Longest value of a change on one line.
 WIDE = 72
@@ -318,11 +318,28 @@ def _in_use(one: Group) -> str:
     return f"{text}; {lost} {DELETED}" if lost else text
 
 
+def undone(document: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The runs that a rollback undoes, each with its nodes, where several nodes go back."""
+    found: dict[str, list[str]] = {}
+    for node, row in (document.get("rollback") or {}).items():
+        if row["run"]:
+            found.setdefault(row["run"], []).append(node)
+    return found
+
+
 def closing(view: Overview) -> list[tuple[str, str]]:
     """How the nodes would change, and how they go back: names and texts of the last rows of the first page."""
     document = view.document
     rollout = document.get("rollout") or {}
     rows = [("waves", rollout["text"])] if rollout else []
+    if len(runs := undone(document)) > 1:
+        each = (f"{run} ({', '.join(fold(names))})" for run, names in runs.items())
+        rows.append(
+            (
+                "runs",
+                f"nodes go back before different runs: {'; '.join(each)}; for one of them only: gpustate rollback RUN",
+            )
+        )
     if len(rollout.get("waves", ())) > 1 and any("pod" in _in_use(one) for one in view.groups):
         text = "those that leave may start on nodes of later waves, and leave these again"
         rows.append(("pods", text))
@@ -334,7 +351,8 @@ def closing(view: Overview) -> list[tuple[str, str]]:
     if command:
         words = document["context"]["retry"]
         by_default = words[1] == "upgrade" and "--no-rollback-on-failure" not in words
-        failed = "stays out of service; a failed package step is undone, other changes only with --rollback-on-failure"
+        failed = "stays out of service; a failed package step is undone"
+        failed += ", other changes only with --rollback-on-failure" * (words[1] != "rollback")
         if by_default or "--rollback-on-failure" in words:
             failed = "is rolled back and returned to service"
             failed += ", with the other nodes of its wave" if rollout else ""

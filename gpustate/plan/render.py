@@ -25,6 +25,7 @@ from gpustate.plan.overview import (
     overview,
     state_words,
     summary,
+    undone,
 )
 from gpustate.plan.ranges import fold
 
@@ -287,4 +288,6 @@ def question(document: Mapping[str, Any], verb: str, *, forks: int) -> str:
         cost += f", {min(forks, len(names))} at a time"
     back = verb == "rollback" or "rollback" in document
     begin = "Roll back" if back else "Remove from" if verb == "remove" else "Apply to"
+    if (runs := len(undone(document))) > 1:
+        cost = f"before {runs} different runs, {cost}"
     return f"{begin} {names_line(names)}, {cost}{lost}?"

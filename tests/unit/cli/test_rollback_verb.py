@@ -69,6 +69,26 @@ def test_a_rollback_and_the_rollback_of_it(policy: Path, tmp_path: Path, gpustat
     assert f"rollback of {run}" in gpustate("rollback", "-i", "hosts", "--list").out
 
 
+def test_nodes_that_go_back_before_different_runs_are_named_with_them(
+    policy: Path, tmp_path: Path, gpustate: Cli
+) -> None:
+    line = "ansible_connection=local gpustate_state_folder="
+    rows = [f"{name} {line}{tmp_path / name}" for name in ("n1", "n2", "n3")]
+    (policy.parent / "hosts").write_text("\n".join(rows) + "\n")
+    runs = []
+    for name, text in (("n3", "zero"), ("n1,n2", "one"), ("n2", "two")):
+        runs.append(document(apply(gpustate, text, "-l", name, "-o", "json"))["run"])
+    planned = gpustate("rollback", "-i", "hosts", "--dry-run", "-l", "n1,n2")
+    words = f"{runs[1]} (n1); {runs[2]} (n2); for one of them only: gpustate rollback RUN"
+    assert f"nodes go back before different runs: {words}" in planned.out
+    assert "way back  gpustate rollback RUN -i hosts" in planned.out
+    assert "different runs" not in gpustate("rollback", "-i", "hosts", "--dry-run", "-l", "n1").out
+    one = gpustate("rollback", runs[1], "-i", "hosts", "--dry-run", "-l", "n1,n2").out
+    assert "different runs" not in one
+    done = gpustate("rollback", "-i", "hosts", "--yes", "-l", "n2")
+    assert re.search(r"^Way back: gpustate rollback \d{8}-\d{6}-\w{6} -i hosts$", done.out, re.M)
+
+
 def test_a_node_without_runs_and_a_run_that_nobody_knows(policy: Path, gpustate: Cli) -> None:
     nothing = gpustate("rollback", "-i", "hosts", "--yes", "-o", "json")
     assert nothing.status == 0

@@ -254,6 +254,29 @@ def test_a_file_that_something_else_has_changed_since_is_named(node: Node) -> No
         assert node.back(checks=(check,)).status is NodeStatus.OK
 
 
+def test_a_file_that_follows_the_node_has_not_been_changed_by_something_else(node: Node) -> None:
+    class Computed(FileState):
+        """A file whose text follows from another one of the node."""
+
+        name: ClassVar[str] = "computed"
+        computed: ClassVar[tuple[str, ...]] = ("text",)
+
+        def probe(self, node: Any) -> Seen:
+            return SeenAt(node.read_text(self.path), node.read_text(f"{self.path}.facts") or "")
+
+        def desired(self, observed: Any) -> Any:
+            return replace(observed, text=None if self.absent else observed.where)
+
+    (node.folder / "a.facts").write_text("one GPU")
+    run = node.apply(Computed(path=node.path("a"))).run
+    way = before.way_back(node.records(), run, {"computed": Computed})
+    seen: dict[str, object] = {"computed": SeenAt("one GPU", "two GPUs")}
+    view = NodeView("n", (), {}, FactsQuery().placeholder())
+    assert before.changed_since(way, Observations(view, seen)) == ()
+    Computed.computed = ()
+    assert before.changed_since(way, Observations(view, seen)) == (node.path("a"),)
+
+
 def test_a_run_is_judged_by_what_its_own_parameters_observe(node: Node) -> None:
     node.apply(Addressed(path=node.path("a"), text="one"))
     node.apply(Addressed(path=node.path("a"), text="two"))
