@@ -21,6 +21,7 @@ from gpustate.manifests.kinds import (
     NVIDIA_DRIVER,
     Kind,
 )
+from gpustate.manifests.ownership import FIELD_MANAGER, label_names, owned_fields
 
 Json = dict[str, Any]
 
@@ -31,7 +32,9 @@ OF_OPERATOR = "it belongs to the GPU Operator"
 _OPERATOR = {"app.kubernetes.io/component": "gpu-operator", "app": "gpu-operator"}
 _TRACKING_ID = "argocd.argoproj.io/tracking-id"
 _INSTANCE = "argocd.argoproj.io/instance"
-_ARGO_MANAGERS = ("argocd-controller", "argocd-application-controller")
+#: By which Argo CD 2 marks objects, and charts and NFD theirs; it counts with Argo CD as a field manager.
+_LABEL = "app.kubernetes.io/instance"
+_ARGO_MANAGERS = {"argocd-controller", "argocd-application-controller"}
 _FLUX = {"kustomize.toolkit.fluxcd.io": "Kustomization", "helm.toolkit.fluxcd.io": "HelmRelease"}
 _HELM = "meta.helm.sh/release-"
 _VERSION = re.compile(r"v?\d+\.\d+(?:\.\d+)?\S*$")
@@ -148,7 +151,7 @@ def operator_owner(item: Json) -> str:
 
 
 def gitops(item: Json) -> str:
-    """What of Argo CD or Flux applies an object; empty if neither does."""
+    """What of Argo CD or Flux has an object of its own, by its tracking marks; empty if neither has."""
     meta = item["metadata"]
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     if tracked := annotations.get(_TRACKING_ID):
@@ -156,9 +159,9 @@ def gitops(item: Json) -> str:
     if instance := labels.get(_INSTANCE):
         return f"Argo CD application {instance}"
     managers = {entry.get("manager") for entry in meta.get("managedFields") or ()}
-    if managers & set(_ARGO_MANAGERS):
-        instance = labels.get("app.kubernetes.io/instance")
-        return f"Argo CD application {instance}" if instance else "Argo CD"
+    marked = _LABEL not in label_names(owned_fields(item, FIELD_MANAGER))  # by others than gpustate
+    if managers & _ARGO_MANAGERS and marked and (instance := labels.get(_LABEL)):
+        return f"Argo CD application {instance}"
     for domain, kind in _FLUX.items():
         if name := labels.get(f"{domain}/name"):
             return f"Flux {kind} {labels.get(f'{domain}/namespace', 'default')}/{name}"

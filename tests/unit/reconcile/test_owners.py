@@ -105,6 +105,12 @@ def test_an_operator_that_is_scaled_to_0_runs_until_its_pods_are_gone() -> None:
 
 
 FLUX = "kustomize.toolkit.fluxcd.io"
+#: gpustate applies the label to objects of node feature discovery itself.
+NFD_LABELS: Json = {
+    "manager": "gpustate",
+    "operation": "Apply",
+    "fieldsV1": {"f:metadata": {"f:labels": {"f:app.kubernetes.io/instance": {}}}},
+}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,17 @@ FLUX = "kustomize.toolkit.fluxcd.io"
             },
             "Argo CD application gpus",
         ),
-        ({"managedFields": [{"manager": "argocd-controller"}]}, "Argo CD"),
+        (
+            {"managedFields": [{"manager": "argocd-controller"}]},
+            "",
+        ),  # without a mark it tracks nothing
+        (
+            {
+                "labels": {"app.kubernetes.io/instance": "node-feature-discovery"},
+                "managedFields": [{"manager": "argocd-controller"}, NFD_LABELS],
+            },
+            "",
+        ),
         (
             {"labels": {f"{FLUX}/name": "gpus", f"{FLUX}/namespace": "flux-system"}},
             "Flux Kustomization flux-system/gpus",
