@@ -66,7 +66,9 @@ def adopt(policy: str, **options: Any) -> None:
     namespace = settings.namespace
 
     def look(objects: Any) -> Any:
-        return plan_adoption(objects, items, namespace, force=options["force_conflicts"])
+        states = [state.name for state in loaded.states]
+        force = options["force_conflicts"]
+        return plan_adoption(objects, items, namespace, force=force, states=states)
 
     def plan(objects: Any) -> dict[str, Any]:
         return takeover.adoption_data(objects.server, namespace, look(objects))

@@ -18,7 +18,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
 from gpustate.manifests.kinds import BY_NAME, NODE, Key, key, title
-from gpustate.manifests.ownership import DEVICE_PLUGIN, NFD_DEFINITION, is_owned
+from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN, NFD_DEFINITION, is_owned
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import NO_GPUS, QUIET, REFUSED, SKIPPED, pending, refused
 from gpustate.plan.render import objects_page
@@ -47,12 +47,10 @@ _OWN_OPTIONS = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
 _FEATURE_DISCOVERY = "daemonset/gpu-feature-discovery"
 _FEATURE_DEFINITION = f"customresourcedefinition/{NFD_DEFINITION}"
 _FEATURE_WORKER = "-node-feature-discovery-worker"
-#: Offers the GPUs where there is no device plugin.
-_DRA_PLUGIN = "daemonset/nvidia-dra-driver-kubelet-plugin"
 _PLUGIN_IMAGE = "/k8s-device-plugin:"
 #: Of nodes that a run does not change.
 _LEFT_ALONE = (NodeStatus.REFUSED, NodeStatus.LOCKED)
-_OFFERING = (f"daemonset/{DEVICE_PLUGIN}", _DRA_PLUGIN)
+_OFFERING = (f"daemonset/{DEVICE_PLUGIN}", f"daemonset/{DRA_PLUGIN}")
 
 
 #: Options of verbs that remove objects of clusters.
@@ -311,7 +309,12 @@ class Clusters:
         Raises:
             UsageError: they would have MIG devices of several profiles under the strategy ``single``.
         """
-        values = [(one.before, one.after) for change in changes for one in change.differences]
+        values = [
+            (one.before, one.after)
+            for change in changes
+            for one in change.differences
+            if one.field.endswith(".env[MIG_STRATEGY].value")
+        ]
         if self.options.get("rollback_on_failure") and ("mixed", "single") in values:
             raise UsageError(
                 "--rollback-on-failure: a node that is rolled back may have MIG devices of several profiles, with which the "
@@ -427,7 +430,7 @@ class Clusters:
         """
         settings = self.policy.cluster
         dra = settings is not None and settings.dra_driver.enabled
-        offers = [one for one in done.unready if dra and one.startswith(f"{_DRA_PLUGIN}:")]
+        offers = [one for one in done.unready if dra and one.startswith(f"daemonset/{DRA_PLUGIN}:")]
         if done.failures or offers or any(one.action == "refused" for one in done.changes):
             blocked = "objects of the cluster are not as wanted"
         here = self._nodes_of(kubeconfig, nodes)

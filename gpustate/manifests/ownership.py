@@ -22,8 +22,8 @@ OWNER: Mapping[str, str] = {
 }
 #: Beginning of the labels of Nodes that turn components on there.
 DEPLOY = "nvidia.com/gpu.deploy."
-#: Name of the DaemonSet that offers the GPUs.
-DEVICE_PLUGIN = "nvidia-device-plugin-daemonset"
+#: Names of the DaemonSets that offer the GPUs.
+DEVICE_PLUGIN, DRA_PLUGIN = "nvidia-device-plugin-daemonset", "nvidia-dra-driver-kubelet-plugin"
 #: Node feature discovery, in the label of every object of it, and a custom resource definition that it always has.
 PART_OF, NFD = "app.kubernetes.io/part-of", "node-feature-discovery"
 NFD_DEFINITION = "nodefeatures.nfd.k8s-sigs.io"

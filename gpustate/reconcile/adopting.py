@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,6 +52,8 @@ _SERVER_FIELDS = (
 )
 #: Kinds that the Operator's chart creates, not the Operator.
 _OF_NOBODY = ("Namespace", "CustomResourceDefinition")
+#: States that replace a DaemonSet, by the section of the Operator's files.
+_SERVICES = {"dcgm": "dcgm", "dcgmExporter": "dcgm-exporter"}
 _TRIES = 5
 _POLL_S = 0.5
 
@@ -81,7 +83,7 @@ class Adoptee:
         item: as it is.
         wanted: in the policy; otherwise the next apply deletes it.
         differences: what the next apply changes.
-        reason: why that is unknown.
+        reason: why that is unknown, or why it is not in the policy.
     """
 
     item: Json
@@ -132,7 +134,12 @@ class Adopted:
 
 
 def plan_adoption(
-    objects: Objects, items: Sequence[Json], namespace: str, *, force: bool = False
+    objects: Objects,
+    items: Sequence[Json],
+    namespace: str,
+    *,
+    force: bool = False,
+    states: Collection[str] = (),
 ) -> Adoption | None:
     """What taking over means; ``None`` if no Operator is at work. Nothing is changed.
 
@@ -141,6 +148,7 @@ def plan_adoption(
         items: what the policy wants.
         namespace: of these objects.
         force: stop an Operator that Argo CD or Flux would start again.
+        states: names of the policy's states of nodes.
 
     Raises:
         ClusterError: a request failed.
@@ -152,7 +160,7 @@ def plan_adoption(
     if not (owned or operator.policies or operator.running):
         return None
     wanted = {key(item): item for item in items}
-    found = tuple(_judge(objects, item, wanted) for item in sorted(owned, key=order))
+    found = tuple(_judge(objects, item, wanted, states) for item in sorted(owned, key=order))
     refusals = tuple(_refusals(operator, namespace, owned, force=force))
     return Adoption(operator, namespace, found, refusals)
 
@@ -187,11 +195,18 @@ def _foreign_entries(item: Json) -> list[int]:
     ]
 
 
-def _judge(objects: Objects, item: Json, wanted: Mapping[Key, Json]) -> Adoptee:
+def _judge(
+    objects: Objects, item: Json, wanted: Mapping[Key, Json], states: Collection[str]
+) -> Adoptee:
     """Compare an object with the policy's, as the API server would create that one."""
     own = wanted.get(key(item))
     if own is None:
-        return Adoptee(item, wanted=False)
+        reasons = [
+            f"the policy has it as a service of the nodes; as pods with --set {section}.enabled=null"
+            for section, state in _SERVICES.items()
+            if state in states and title(item) == f"daemonset/nvidia-{state}"
+        ]
+        return Adoptee(item, wanted=False, reason="".join(reasons))
     other = copy.deepcopy(own)
     other["metadata"]["name"] = f"gpustate-{own['metadata']['name']}"[:63]
     try:

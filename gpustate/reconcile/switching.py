@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from gpustate.cluster import pods
-from gpustate.manifests.components import device_plugin, dra_driver
+from gpustate.manifests.components import dra_driver
 from gpustate.manifests.kinds import POD, RESOURCE_CLAIM, Key, Kind, key
-from gpustate.manifests.ownership import MissingKind
+from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN, MissingKind
 
 Json = dict[str, Any]
 
-PLUGIN: Key = ("DaemonSet", device_plugin.NAME)
-DRA: Key = ("DaemonSet", dra_driver.PLUGIN)
+PLUGIN: Key = ("DaemonSet", DEVICE_PLUGIN)
+DRA: Key = ("DaemonSet", DRA_PLUGIN)
 _MOST = 5
 
 

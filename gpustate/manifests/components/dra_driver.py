@@ -24,12 +24,12 @@ from gpustate.manifests.containers import (
     validations_mount,
     variable,
 )
-from gpustate.manifests.ownership import DRA_LEASE
+from gpustate.manifests.ownership import DRA_LEASE, DRA_PLUGIN
 from gpustate.manifests.pods import labelled, pod_spec
 from gpustate.manifests.settings import ClusterObjects, Container, DraDriver
 
 NODE_LABEL = "nvidia.com/gpu.deploy.dra-driver"
-PLUGIN, CONTROLLER = "nvidia-dra-driver-kubelet-plugin", DRA_LEASE
+CONTROLLER = DRA_LEASE
 _ACCOUNT = "nvidia-dra-driver-kubeletplugin"
 GPU = "gpu.nvidia.com"
 
@@ -97,10 +97,10 @@ def _plugin(settings: ClusterObjects, image: str) -> Json:
             host_path(DRIVER_ROOT, settings.driver_root, "DirectoryOrCreate"),
             validations(),
         ]
-    selector = {"app": PLUGIN}
+    selector = {"app": DRA_PLUGIN}
     labels = {
         "app.kubernetes.io/name": "nvidia-dra-driver",
-        "app.kubernetes.io/component": PLUGIN,
+        "app.kubernetes.io/component": DRA_PLUGIN,
         **selector,
     }
     spec = {
@@ -115,7 +115,7 @@ def _plugin(settings: ClusterObjects, image: str) -> Json:
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {
-            "name": PLUGIN,
+            "name": DRA_PLUGIN,
             "namespace": settings.namespace,
             **labelled(settings, labels),
         },

@@ -448,6 +448,20 @@ def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
             step()
 
 
+def test_other_fields_with_these_words_are_no_strategy(cluster: Cluster) -> None:
+    def policy(value: str) -> Policy:
+        return POLICY.with_cluster(
+            replace(
+                POLICY.cluster or ClusterObjects(),
+                device_plugin=Component(env={"MY_WORD": value}),
+            )
+        )
+
+    found(policy("mixed")).apply([])
+    replace(found(policy("single")), options={"rollback_on_failure": True}).stage()
+    assert cluster.writes
+
+
 def test_no_object_is_created_before_the_nodes_change(cluster: Cluster) -> None:
     found().stage()
     assert not cluster.writes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -13,7 +14,8 @@ import pytest
 import gpustate as package
 from gpustate.errors import EXIT_ERROR, EXIT_REFUSED
 from gpustate.manifests.differences import Difference
-from gpustate.reconcile.adopting import Adopted, Adoptee, Adoption
+from gpustate.manifests.kinds import CLUSTER_POLICY, Kind
+from gpustate.reconcile.adopting import Adopted, Adoptee, Adoption, plan_adoption
 from gpustate.reconcile.owners import Operator
 from gpustate.reconcile.releasing import Handover, Released
 from gpustate.reconcile.takeover import (
@@ -98,6 +100,24 @@ def test_a_plan_says_what_the_next_apply_changes() -> None:
     assert "restarts the pods of daemonset/nvidia-device-plugin-daemonset" in shown
     assert "deletes 1 objects that are not in the policy" in shown
     assert "no GPU Operator is running" in text(adoption_lines(adoption_data(SERVER, "x", None)))
+
+
+def operators(kind: Kind, *_: Any, **__: Any) -> list[Json]:
+    """An Operator with an exporter."""
+    owner = {"uid": POLICY["metadata"]["uid"], "kind": "ClusterPolicy", "controller": True}
+    template: Json = {"template": {"spec": {}}}
+    exporter = item("DaemonSet", "nvidia-dcgm-exporter", spec=template)
+    exporter["metadata"]["ownerReferences"] = [owner]
+    return {CLUSTER_POLICY.name: [POLICY], "DaemonSet": [exporter]}.get(kind.name, [])
+
+
+@pytest.mark.parametrize("states", [[], ["dcgm"], ["dcgm", "dcgm-exporter"]])
+def test_pods_that_become_a_service_of_the_nodes_are_named_with_the_key(states: list[str]) -> None:
+    cluster: Any = SimpleNamespace(find=operators)
+    adoption = plan_adoption(cluster, [], NAMESPACE, states=states)
+    shown = text(adoption_lines(adoption_data(SERVER, NAMESPACE, adoption)))
+    key = "as pods with --set dcgmExporter.enabled=null"
+    assert (key in shown) == ("dcgm-exporter" in states)
 
 
 def test_refusals_and_failures_have_exit_codes() -> None:
