@@ -248,6 +248,10 @@ class State(BaseModel, Generic[ObservedT]):
             return Disruption.NONE, ""
         return self.worst, self.worst_if
 
+    def spared_pods(self, observed: ObservedT) -> frozenset[str]:
+        """MAY: UIDs of pods with GPUs that a change which costs ``DRAIN`` or ``RESET`` leaves alone. Pure."""
+        return frozenset()
+
     @abstractmethod
     def apply(self, observed: ObservedT, plan: Plan) -> Iterator[Step]:
         """MUST: yield the steps for the fields in ``plan``, in order, and no others. Pure."""

@@ -28,6 +28,7 @@ class Subject:
         worst: the most that the change may cost.
         states: names the states that change, without those that may only after others have; plans are made for it.
         pending: the same, and states that change without a disruption.
+        spared: UIDs of pods whose GPUs do not change; they stay unless the whole node is drained.
     """
 
     node: InventoryNode
@@ -35,6 +36,7 @@ class Subject:
     worst: Disruption
     states: Callable[[], tuple[str, ...]]
     pending: frozenset[str] = frozenset()
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

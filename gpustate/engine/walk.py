@@ -452,7 +452,22 @@ class Walk:
             max((r.worst for r in changing), default=Disruption.NONE),
             states,
             frozenset(pending),
+            self._spared_pods(changing, observations),
         )
+
+    def _spared_pods(
+        self, changing: Sequence[StateResult], observations: Observations
+    ) -> frozenset[str]:
+        """UIDs of pods that every change that needs GPUs leaves alone; none where one is not known yet."""
+        names = {one.state for one in changing if one.worst >= Disruption.DRAIN}
+        if any(one.outcome is Outcome.KNOWN_AFTER for one in changing if one.state in names):
+            return frozenset()
+        spared = [
+            state.spared_pods(observations.observed[state.name])
+            for state in self.states
+            if state.name in names
+        ]
+        return frozenset.intersection(*spared) if spared else frozenset()
 
     def _is_certain(self, result: StateResult, observations: Observations) -> bool:
         """Whether a state changes the node, not only may after others have."""

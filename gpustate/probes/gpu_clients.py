@@ -36,6 +36,7 @@ class Holder:
         gpus: minor numbers of the GPUs it has open.
         parts: ``(minor, GPU instance, compute instance)`` of capabilities it has open; the last is
             -1 for a GPU instance.
+        pod_uid: UID of its pod; empty where it is in none.
     """
 
     pid: int
@@ -45,6 +46,7 @@ class Holder:
     pod: str = ""
     gpus: tuple[int, ...] = ()
     parts: tuple[tuple[int, int, int], ...] = ()
+    pod_uid: str = ""
 
     @property
     def who(self) -> str:
@@ -100,6 +102,7 @@ def holder(text: str) -> Holder | None:
         # One that was started from outside a container is in no unit of it.
         unit="" if (last := cgroup.rpartition("/")[2]) == ".." else last,
         pod=(host or match[1]) if match else "",
+        pod_uid=match[1].replace("_", "-") if match else "",
     )
 
 

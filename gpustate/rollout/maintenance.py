@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
@@ -209,7 +209,8 @@ class ScheduledMaintenance:
             return None
         try:
             with self._refusing(scheduler):
-                return scheduler, scheduler.member(subject.facts, subject.node.name)
+                member = scheduler.member(subject.facts, subject.node.name)
+                return scheduler, replace(member, spared=subject.spared)
         except NotMemberError:
             if kind in kinds_of(subject.facts):
                 raise
@@ -278,7 +279,8 @@ class ScheduledMaintenance:
                 back = subject.node.goes_back
                 self._slots.take(scheduler, member, name, say, leave, failed=failed, back=back)
                 held.slots.append((scheduler, member))
-                held.holds.append((scheduler, scheduler.hold(member, why)))
+                member = replace(scheduler.hold(member, why), spared=subject.spared)
+                held.holds.append((scheduler, member))
                 say(f"holding {member.name} in {scheduler.title}")
                 self._gate.note(name, "held", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:

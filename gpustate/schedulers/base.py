@@ -99,6 +99,7 @@ class Member:
         why: for what the scheduler itself takes it out of service, and what to do; empty: it does not.
         gpus: GPUs and MIG devices that it offers to workloads, as far as the scheduler tells.
         counts: it has GPUs, so it counts when members out of service are counted.
+        spared: UIDs of its pods whose GPUs a change leaves alone.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Member:
     why: str = ""
     gpus: int = 0
     counts: bool = True
+    spared: frozenset[str] = frozenset()
 
     @property
     def available(self) -> bool:

@@ -13,7 +13,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,6 +163,7 @@ def select(
     cluster: Cluster,
     *,
     after_gpu_pods: bool = False,
+    spared: Collection[str] = (),
 ) -> Selection:
     """Judge every pod of a Node.
 
@@ -172,11 +173,13 @@ def select(
         policy: how. Where all have to, those with a GPU may leave by the rules of either.
         cluster: what they refer to.
         after_gpu_pods: those with a GPU did not leave by their own rules, so those of the Node alone count.
+        spared: UIDs of those with GPUs of the device plugin that do not change.
     """
     found = Selection()
     for pod in pods:
         gpu = uses_gpu(pod, cluster.claims)
-        if scope is Scope.GPU and not gpu:
+        stays = pod["metadata"].get("uid") in spared and not _claims_gpu(pod, cluster.claims)
+        if scope is Scope.GPU and (stays or not gpu):
             continue
         if scope is Scope.GPU:
             verdict, words = _with_gpu(pod, policy.gpu_pods, cluster)

@@ -350,7 +350,7 @@ class Kubernetes:
         """The pods that would have to leave."""
         cluster = self._of_cluster()
         pods = self._all_pods().get(member.name, [])
-        selection = eviction.select(pods, scope, policy, cluster)
+        selection = eviction.select(pods, scope, policy, cluster, spared=member.spared)
         if selection.refused and policy.node_after_gpu_pods:
             selection = eviction.select(pods, Scope.ALL, policy, cluster, after_gpu_pods=True)
         leave = [(pod, eviction.dead_end(pod, cluster)) for pod in selection.leave]
@@ -686,7 +686,11 @@ class Kubernetes:
         until = self._clock() + _SETTLE_S
         while True:
             pods = self._api.pods_on(member.name)
-            selection = eviction.select(pods, scope, policy, cluster, after_gpu_pods=after_gpu_pods)
+            selection = eviction.select(
+                *(pods, scope, policy, cluster),
+                after_gpu_pods=after_gpu_pods,
+                spared=member.spared,
+            )
             dead_ends = [(pod, eviction.dead_end(pod, cluster)) for pod in selection.leave]
             stuck = [*selection.refused, *(one for one in dead_ends if one[1])]
             if not stuck:

@@ -32,6 +32,7 @@ from pydantic import Field, model_validator
 from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.planned import PlannedObservation
 from gpustate.errors import PolicyError
+from gpustate.formats import kubelet_devices
 from gpustate.mig import builtin, saved, tables
 from gpustate.mig.config import Config
 from gpustate.mig.document import change_lines
@@ -173,7 +174,9 @@ class MigLayoutApplied(State[Observed]):
         nvml = node.query(GpuFacts())
         observed = look(node, facts, nvml, scripts.known_clients(self.clients, resets=True))
         if planning.takes_something(self._planned(observed).plan):
-            observed = replace(observed, holders=node.query(GpuClientsQuery()))
+            holders = node.query(GpuClientsQuery())
+            pods = kubelet_devices.gpus_by_pod(node.read_text(kubelet_devices.CHECKPOINT))
+            observed = replace(observed, holders=holders, pods=pods)
         return observed
 
     def forecast(self, node: Node, preview: str) -> Plan:
@@ -303,6 +306,10 @@ class MigLayoutApplied(State[Observed]):
             return max(now, Disruption.DRAIN), "the layout still differs then, as it does now"
         words = "the driver's reload has deleted the layout, which is then created again"
         return Disruption.DRAIN, words
+
+    def spared_pods(self, observed: Observed) -> frozenset[str]:
+        plan = self._planned(observed).plan
+        return planning.spared_pods(observed, plan, self._stoppable(plan))
 
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpustate.formats import gpu_services
 from gpustate.formats.nvml_report import Gpu
@@ -46,6 +46,7 @@ class Observed:
     excluded: tuple[int, ...] = ()  # numbers of those in quarantine
     problem: str = ""  # why NVML says nothing
     holders: tuple[Holder, ...] | None = None  # None: nobody looked
+    pods: dict[str, tuple[str, ...]] = field(default_factory=dict)  # their devices, by UID
     clients: tuple[str, ...] = ()  # known services that run
     no_reset: dict[str, str] | None = None  # why a GPU cannot be reset, by its number
     drop_ins: tuple[str, ...] = ()  # of the unit that gives the layout at boot

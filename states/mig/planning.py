@@ -153,10 +153,25 @@ def changes_mode(gpu: GpuPlan) -> bool:
 
 def takes_something(plan: NodePlan) -> bool:
     """An instance goes, or a mode changes: somebody may be in the way."""
+    return any(map(_takes_something, plan.gpus))
+
+
+def _takes_something(gpu: GpuPlan) -> bool:
     going = ("destroy-gpu-instance", "destroy-compute-instance")
-    return any(
-        changes_mode(gpu) or any(step.do in going for step in gpu.steps) for gpu in plan.gpus
-    )
+    return changes_mode(gpu) or any(step.do in going for step in gpu.steps)
+
+
+def spared_pods(observed: Observed, plan: NodePlan, clients: tuple[str, ...]) -> frozenset[str]:
+    """UIDs of pods whose devices are all on GPUs of which nothing is taken, and that have no other GPU open."""
+    taken = {gpu.gpu.index for gpu in plan.gpus if _takes_something(gpu)}
+    kept = {
+        uuid
+        for number, gpu in enumerate(observed.gpus)
+        if number not in taken
+        for uuid in (gpu.uuid, *(device.uuid for device in gpu.mig_devices))
+    }
+    spared = {pod for pod, uuids in observed.pods.items() if kept.issuperset(uuids)}
+    return frozenset(spared - {one.pod_uid for one, _ in in_the_way(observed, plan, clients)})
 
 
 def in_the_way(

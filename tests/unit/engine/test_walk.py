@@ -87,9 +87,11 @@ class Watches(Refuses):
 
     def __init__(self) -> None:
         self.states: list[tuple[str, ...]] = []
+        self.spared: list[frozenset[str]] = []
 
     def preview(self, subject: Subject) -> Preview:
         self.states.append(subject.states())
+        self.spared.append(subject.spared)
         return Preview()
 
 
@@ -133,6 +135,25 @@ def test_a_scheduler_is_told_of_states_that_really_change(run: Runner, tmp_path:
     run(first, second, apply=False, maintenance=watches)
     run(first, Lacking(path=str(tmp_path / "b")), apply=False, maintenance=watches)
     assert watches.states == [("first", "second"), ("first",), ("first", "second")]
+
+
+class Sparing(First):
+    """Leaves some pods alone."""
+
+    def spared_pods(self, observed: Seen) -> frozenset[str]:
+        return frozenset({"pod"})
+
+
+def test_pods_stay_only_where_every_change_that_needs_gpus_leaves_them_alone(
+    run: Runner, tmp_path: Path
+) -> None:
+    watches = Watches()
+    sparing = Sparing(path=str(tmp_path / "a"), cost="drain")
+    for cost in ("reload", "drain"):
+        also = Third(path=str(tmp_path / "b"), cost=cost)
+        run(sparing, also, apply=False, maintenance=watches)
+    run(sparing, Second(path=str(tmp_path / "c")), apply=False, maintenance=watches)
+    assert watches.spared == [{"pod"}, set(), {"pod"}]
 
 
 class Foreseen(Second):

@@ -244,6 +244,28 @@ def test_a_node_that_cannot_be_drained_is_released_unchanged() -> None:
     assert scheduler.calls == ["hold changes driver", "drain gpu", "release"]
 
 
+def test_the_scheduler_is_told_which_pods_a_change_leaves_alone() -> None:
+    spared: list[frozenset[str]] = []
+
+    class Watched(FakeScheduler):
+        def workloads(
+            self, member: Member, scope: Scope, policy: DrainPolicy
+        ) -> Sequence[Workload]:
+            spared.append(member.spared)
+            return ()
+
+        def drain(
+            self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+        ) -> None:
+            spared.append(member.spared)
+
+    found = maintenance(Kubernetes=Watched())
+    change = replace(subject(), spared=frozenset({"uid"}))
+    found.preview(change)
+    found.begin(change, said, never)
+    assert spared == [{"uid"}, {"uid"}]
+
+
 def test_a_node_whose_drain_an_abort_ended_says_who_aborted() -> None:
     gate = Gate()
 

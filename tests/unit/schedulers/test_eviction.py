@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.schedulers import eviction
+from gpustate.schedulers.base import Scope
 from gpustate.schedulers.eviction import Cluster
 
 Json = dict[str, Any]
@@ -66,6 +68,22 @@ EXTENDED = {"phase": "Running", "extendedResourceClaimStatus": {"resourceClaimNa
 def test_what_holds_a_gpu(one: Json, found: Json | None, uses: bool) -> None:
     claims = {} if found is None else {"a/c": found}
     assert eviction.uses_gpu(one, claims) is uses
+
+
+def test_pods_whose_gpus_do_not_change_stay_unless_all_have_to_leave() -> None:
+    by_plugin = pod(containers=[container(limits=GPU)])
+    by_claim_too = {**by_plugin, "spec": {**by_plugin["spec"], "resourceClaims": BY_CLAIM}}
+    cluster = Cluster(claims={"a/c": claim("gpu.nvidia.com")})
+    policy = DrainPolicy(gpu_pods=EvictionRules(force=True), node=EvictionRules(force=True))
+    for one, spared, leaves in (
+        (by_plugin, {"u"}, False),
+        (by_plugin, {"other"}, True),
+        (by_claim_too, {"u"}, True),
+    ):
+        one["metadata"]["uid"] = "u"
+        found = eviction.select([one], Scope.GPU, policy, cluster, spared=spared)
+        assert bool(found.leave) is leaves
+        assert eviction.select([one], Scope.ALL, policy, cluster, spared=spared).leave
 
 
 def budget(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from dataclasses import replace
@@ -15,7 +16,8 @@ from gpustate.core.building import build, parameters
 from gpustate.core.file_queries import FileStat, FileTexts
 from gpustate.core.queries import Answer
 from gpustate.errors import PolicyError
-from gpustate.formats.nvml_report import Gpu, MigInstance, NvmlFacts
+from gpustate.formats.kubelet_devices import CHECKPOINT
+from gpustate.formats.nvml_report import Gpu, MigDevice, MigInstance, NvmlFacts
 from gpustate.formats.quarantine import Entry, Quarantine
 from gpustate.mig import tables
 from gpustate.mig.live import uses_of
@@ -212,6 +214,36 @@ def test_a_mode_waits_for_everybody_who_has_the_gpu_open() -> None:
     assert told(state, node(gpu(), holders=(elsewhere,)))[1] is None
 
 
+def test_pods_on_gpus_of_which_nothing_is_taken_stay() -> None:
+    def given(uid: str, *names: str) -> dict[str, Any]:
+        return {"PodUID": uid, "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": [*names]}}
+
+    rows = [
+        given("first", "GPU-0"),
+        given("second", "GPU-1"),
+        given("both", "GPU-1", "GPU-0"),
+        given("part", "MIG-1"),
+        given("shared", "GPU-1::3"),
+        given("privileged", "GPU-1"),
+        {**given("network", "0000:3b:00.1"), "ResourceName": "rdma/hca"},
+    ]
+    text = json.dumps({"Data": {"PodDeviceEntries": rows, "RegisteredDevices": {}}})
+    devices = (MigDevice("MIG-1"),)
+    layout = divided(MigInstance(1, "7g.80gb", 0, ((0, 7, 0),)), mig_devices=devices)
+    gpus = (gpu(uuid="GPU-0"), replace(layout, index=1, pci="0000:02:00.0", minor=1, uuid="GPU-1"))
+    opens = replace(JOB, pod="privileged-0", pod_uid="privileged", parts=())
+    state = MigLayoutApplied("all-7g.80gb", in_use="drain")
+    fake = node(*gpus, holders=(opens,))
+    assert state.spared_pods(state.probe(fake)) == set()
+    fake.files[CHECKPOINT] = text
+    observed = state.probe(fake)
+    assert state.plan(observed).disruption is Disruption.DRAIN
+    assert state.spared_pods(observed) == {"second", "part"}
+    for damaged in ("", "{", "[]", '{"Data": {"PodDeviceEntries": [{"DeviceIDs": ["a"]}]}}'):
+        fake.files[CHECKPOINT] = damaged
+        assert state.spared_pods(state.probe(fake)) == set()
+
+
 def test_a_reboot_may_be_asked_for_where_something_is_in_use() -> None:
     state = MigLayoutApplied("all-7g.80gb", in_use="reboot")
     fake = node(halves(), holders=(JOB,))
@@ -381,6 +413,11 @@ def test_an_image_is_left_alone_and_says_so() -> None:
     assert "at its first boot" in state.plan(observed).notes[0]
 
 
+def test_the_own_validation_at_boot_is_in_nobodys_way() -> None:
+    text = "holder=9|python3|0|root||0::/system.slice/gpustate-validate.service| /dev/nvidia0\n"
+    assert GpuClientsQuery().parse(Answer(0, text.encode())) == ()
+
+
 def test_holders_are_read_with_their_capabilities_and_pods() -> None:
     uid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
     text = (
@@ -394,6 +431,7 @@ def test_holders_are_read_with_their_capabilities_and_pods() -> None:
         (8, "", "nvidia-dcgm.service", (1,), ()),
         (77, "trainer-0", "cri-1.scope", (0,), ((0, 1, -1), (0, 1, 0))),
     ]
+    assert [holder.pod_uid for holder in found] == ["", uid]
     assert {(use.instance, use.compute) for use in uses_of(found[1])} == {(1, None), (1, 0)}
 
 
