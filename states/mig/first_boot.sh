@@ -6,21 +6,27 @@ lines() { # number, address, device id
   t=; layout_of "$1.$3" || return 1
   [ -z "$t" ] || printf '%s' "$t" | sed "s/@/$2/"
 }
+number() { # address: sets n; a lost GPU, which nvidia-smi does not list, keeps its number
+  n=0; for d in "$SYS"/bus/pci/devices/*; do
+    [ "${d##*/}" != "$1" ] || break
+    case $(readlink "$d/driver") in */nvidia) n=$((n + 1)) ;; esac
+  done
+}
 n=0; until gpus=$(smi --query-gpu=pci.bus_id,mig.mode.current --format=csv,noheader); do
   n=$((n + 1)); [ $n -lt 30 ] || fail "no GPU answers: $(why "$gpus")"
   sleep 1
 done
-printf '%s' "$HEAD" >"$R/layout"; printf '%s' "$HEAD" >"$R/before"; n=0
+printf '%s' "$HEAD" >"$R/layout"; printf '%s' "$HEAD" >"$R/before"
 printf '%s\n' "$gpus" | sort >"$R/gpus"
 while IFS=', ' read -r bus mode; do
-  i=; { read -r i <"$SYS/bus/pci/devices/$(printf '%s' "${bus#0000}" | tr A-F a-f)/device"; } 2>/dev/null || :
+  a=$(printf '%s' "${bus#0000}" | tr A-F a-f); number "$a"
+  i=; { read -r i <"$SYS/bus/pci/devices/$a/device"; } 2>/dev/null || :
   case $mode in
     Enabled|Disabled)
       lines $n "$bus" "${i#0x}" >>"$R/layout" || fail "GPU $bus (${i:-unknown}) cannot be divided as $NAME says by the tables of this image: gpustate apply"
       [ "$mode" = Enabled ] && mode=on || mode=off
       ! grep -q "^gpu $bus " "$R/layout" || echo "gpu $bus $mode" >>"$R/before" ;;
   esac
-  n=$((n + 1))
 done <"$R/gpus"
 printf '%s' "$RESTORE" | base64 -d >"$R/restore"
 grep -q '^gpu ' "$R/layout" || exit 0

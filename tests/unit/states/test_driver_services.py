@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.core.queries import Answer
+from gpustate.formats.gpu_services import VALIDATION
 from gpustate.ops import EnableUnit
 from gpustate.states.driver import scripts
 from gpustate.states.driver.observed import LEFT_PATH, LiveMigQuery
@@ -69,6 +70,13 @@ def test_what_systemd_stops_along_runs_again_and_nothing_else(node: Path) -> Non
     ran(node, "start_services")
     assert (node / "started").read_text().split() == [DAEMON, DCGM, *FOREIGN]
     assert not (node / "stopped").exists()
+
+
+def test_the_own_validation_at_boot_is_stopped_and_not_started_again(node: Path) -> None:
+    (node / "run" / VALIDATION).touch()
+    assert VALIDATION not in ran(node, "stop_services; ls run")
+    ran(node, "start_services")
+    assert VALIDATION not in (node / "started").read_text().split()
 
 
 def test_the_next_installation_starts_what_a_removal_has_stopped_if_it_is_still_enabled(

@@ -57,6 +57,8 @@ def boot(node: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bo
             place = tmp_path / "sys/bus/pci/devices" / gpu.pci
             place.mkdir(parents=True, exist_ok=True)
             (place / "device").write_text(f"0x{gpu.device_id}\n")
+            (place / "driver").unlink(missing_ok=True)
+            (place / "driver").symlink_to("../../drivers/nvidia")
         divide, nodes = state.first_boot(replace(IMAGE, folder=f"{g}/mig"))
         assert isinstance(divide, ops.Run)
         assert nodes.label == scripts.nodes().label  # /dev is this machine's
@@ -123,15 +125,22 @@ def test_an_image_without_mig_ends_mig_mode_and_leaves_nothing(
     assert not (tmp_path / "g/mig/layout").exists()
 
 
-def test_gpus_are_told_apart_by_their_number(node: Simulated, boot: Boot, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+def test_gpus_are_told_apart_by_their_number(
+    node: Simulated, boot: Boot, tmp_path: Path, lost: bool
+) -> None:
     file = tmp_path / "parted.yaml"
     file.write_text(
         "version: v1\nmig-configs:\n  first:\n  - {devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 2}}\n"
         "  - {devices: [1], mig-enabled: false}\n"
     )
-    node.describe(models.models()["H100"], models.models()["H100"])
+    if lost:  # the driver has it, and NVML does not
+        first = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
+        first.mkdir(parents=True)
+        (first / "driver").symlink_to("../../drivers/nvidia")
+    node.describe(*[models.models()["H100"]] * (1 if lost else 2))
     assert boot(MigLayoutApplied("first", file=str(file))) == "done"
-    assert [gpu.counts() for gpu in node.layout().gpus] == [{"3g.40gb": 2}, {}]
+    assert [gpu.counts() for gpu in node.layout().gpus] == ([{}] if lost else [{"3g.40gb": 2}, {}])
 
 
 def test_a_gpu_that_cannot_be_divided_so_fails_the_first_boot_and_is_named(
