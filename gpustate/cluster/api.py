@@ -51,6 +51,7 @@ from lightkube.types import PatchType
 
 from gpustate import __version__
 from gpustate.cluster.logins import LoginFailed, ProgramLogin
+from gpustate.cluster.rights import missing_right
 from gpustate.errors import ClusterError, UsageError
 from gpustate.formats.words import cut, kind_of, quote
 from gpustate.manifests.ownership import FIELD_MANAGER, LABEL_MANAGER, applied_labels
@@ -102,7 +103,7 @@ class RefusedRequest(ClusterError):
         causes: types of the causes in the server's Status.
         retry_after_s: seconds after which to try again, if the server says so.
         words: the server's message alone.
-        fix: what to do about it.
+        fix: what to do about it; by default, how the user gets the right that is missing.
     """
 
     def __init__(
@@ -114,11 +115,12 @@ class RefusedRequest(ClusterError):
         words: str = "",
         fix: str | None = None,
     ) -> None:
-        super().__init__(message, fix=fix)
+        self.words = words or message
+        right = missing_right(self.words) if status == 403 else None
+        super().__init__(" ".join(message.split()), fix=fix or right)
         self.status = status
         self.causes = causes
         self.retry_after_s = retry_after_s
-        self.words = words or message
 
 
 class _Away(Exception):

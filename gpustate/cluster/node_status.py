@@ -10,14 +10,13 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from lightkube.resources.core_v1 import Node
 from lightkube.types import PatchType
 
 from gpustate.cluster.api import Api, RefusedRequest
-from gpustate.cluster.objects import missing_right
 from gpustate.errors import ClusterError
 
 Json = dict[str, Any]
@@ -45,7 +44,7 @@ class NodeStatusApi:
 
     def nodes(self) -> list[Json]:
         """List all Nodes."""
-        return _with_rule(self._api.nodes)
+        return self._api.nodes()
 
     def apply_condition(self, name: str, condition: Mapping[str, str] | None) -> None:
         """Write the condition of a Node, or remove it.
@@ -58,17 +57,15 @@ class NodeStatusApi:
         if condition is not None:
             body["status"] = {"conditions": [{"type": CONDITION, **condition}]}
         try:
-            _with_rule(
-                lambda: self._api.call(
-                    f"patch status of node {name}",
-                    lambda client: client.patch(
-                        Node.Status,
-                        name,
-                        cast(Any, body),
-                        patch_type=PatchType.APPLY,
-                        field_manager=CONDITION_MANAGER,
-                    ),
-                )
+            self._api.call(
+                f"patch status of node {name}",
+                lambda client: client.patch(
+                    Node.Status,
+                    name,
+                    cast(Any, body),
+                    patch_type=PatchType.APPLY,
+                    field_manager=CONDITION_MANAGER,
+                ),
             )
         except RefusedRequest as error:
             if error.status == 409 and "FieldManagerConflict" in error.causes:
@@ -84,7 +81,7 @@ class NodeStatusApi:
         name = node["metadata"]["name"]
         for attempt in range(_CONFLICTS):
             if attempt:
-                node = _with_rule(lambda: self._api.node(name))
+                node = self._api.node(name)
             taints = (node.get("spec") or {}).get("taints") or []
             left = [one for one in taints if one["key"] != key]
             if len(left) == len(taints):
@@ -92,23 +89,13 @@ class NodeStatusApi:
             version = {"resourceVersion": node["metadata"]["resourceVersion"]}
             patch = {"metadata": version, "spec": {"taints": left or None}}
             try:
-                _with_rule(lambda patch=patch: self._api.patch_node(name, patch))  # type: ignore[misc]
+                self._api.patch_node(name, patch)
             except RefusedRequest as error:
                 if error.status != 409:
                     raise
             else:
                 return True
         raise ClusterError(f"node {name} changed {_CONFLICTS} times while its taint was removed")
-
-
-def _with_rule(work: Callable[[], T]) -> T:
-    """Make a request; a missing right is named with the rule to add."""
-    try:
-        return work()
-    except RefusedRequest as error:
-        if error.status == 403 and not error.fix:
-            raise ClusterError(str(error), fix=missing_right(error.words)) from None
-        raise
 
 
 def condition_of(node: Json) -> Json | None:

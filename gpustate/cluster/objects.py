@@ -10,7 +10,6 @@ Sources:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
@@ -24,7 +23,6 @@ from lightkube.generic_resource import (
 from lightkube.types import CascadeType, PatchType
 
 from gpustate.cluster.api import Api, RefusedRequest
-from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind, title
 from gpustate.manifests.ownership import (
     FIELD_MANAGER,
@@ -37,7 +35,6 @@ from gpustate.manifests.ownership import (
 
 Json = dict[str, Any]
 
-_FORBIDDEN = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
 #: A list without the objects' data, such as that of Secrets.
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 #: Resources and API groups that the cluster itself fills.
@@ -45,11 +42,6 @@ _DERIVED = ("events", "endpoints", "endpointslices")
 _DERIVED_GROUPS = ("metrics.k8s.io", "packages.operators.coreos.com")
 #: Statuses of a JSON patch whose test fails, by version of the server.
 _STALE = (409, 422)
-#: Rules that a user lacks, in the server's refusal to let them grant these.
-_ESCALATION = re.compile(r"RBAC permissions not currently held:(.*)", re.DOTALL)
-_RULE = re.compile(r"\{(?:\w+:\[[^\]]*\](?:, )?)+\}")
-_VALUE = re.compile(r'"[^"]*"')
-_FIELD = re.compile(r"(\w)(\w+):\[([^\]]*)\]")
 
 
 class Objects:
@@ -165,7 +157,7 @@ class Objects:
         if kind.large:
             options["labels"] = dict(OWNER)
         try:
-            found = self._call(
+            found = self._api.call(
                 f"list {kind.plural}",
                 lambda client: [one.to_dict() for one in client.list(resource, **options)],
             )
@@ -187,7 +179,7 @@ class Objects:
         """One object that is not in a namespace; ``None`` if there is none."""
         resource = _resource(kind)
         try:
-            found = self._call(
+            found = self._api.call(
                 f"get {kind.plural}", lambda client: client.get(resource, name).to_dict()
             )
         except RefusedRequest as error:
@@ -215,7 +207,7 @@ class Objects:
         options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
         resource = _resource(kind)
         try:
-            found = self._call(
+            found = self._api.call(
                 f"apply {title(item)}",
                 lambda client: client.patch(
                     resource,
@@ -246,7 +238,7 @@ class Objects:
         resource = _resource(kind)
         namespace = item["metadata"].get("namespace")
         options: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
-        found = self._call(
+        found = self._api.call(
             f"create {title(item)}",
             lambda client: client.create(
                 resource.from_dict(item), field_manager=FIELD_MANAGER, dry_run=dry_run, **options
@@ -271,7 +263,7 @@ class Objects:
         }
         resource = _resource(kind)
         try:
-            found = self._call(
+            found = self._api.call(
                 f"patch {title(item)}",
                 lambda client: client.patch(
                     resource,
@@ -302,7 +294,7 @@ class Objects:
         whole = cast("type[GenericGlobalResource]", _resource(BY_NAME[item["kind"]]))
         resource = whole.Status if status else whole
         try:
-            self._call(
+            self._api.call(
                 f"patch {'status of ' if status else ''}{title(item)}",
                 lambda client: client.patch(
                     resource,
@@ -332,7 +324,7 @@ class Objects:
         options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
         resource = _resource(kind)
         try:
-            self._call(
+            self._api.call(
                 f"delete {title(item)}",
                 lambda client: client.delete(
                     resource,
@@ -345,45 +337,6 @@ class Objects:
         except RefusedRequest as error:
             if error.status != 404:
                 raise
-
-    def _call(self, action: str, work: Any) -> Any:
-        try:
-            return self._api.call(action, work)
-        except RefusedRequest as error:
-            if error.status == 403 and not error.fix:
-                line = " ".join(str(error).split())
-                raise ClusterError(line, fix=missing_right(error.words)) from None
-            raise
-
-
-def missing_right(words: str) -> str:
-    """What to add to a role, by the server's message."""
-    if rule := missing_rule(words):
-        return rule
-    rules = _RULE.findall(found[1]) if (found := _ESCALATION.search(words)) is not None else []
-    if rules:
-        return f"add to a role of its user, who may grant only rights of their own: {', '.join(map(_yaml, rules))}"
-    return "ask the cluster's administrator"
-
-
-def missing_rule(words: str) -> str:
-    """The rule to add to a role, by the server's message; empty if it names none."""
-    found = _FORBIDDEN.search(words)
-    if found is None:
-        return ""
-    verb, resource, group = found.groups()
-    rule = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
-    role = "ClusterRole" if "at the cluster scope" in words else "role"
-    return f"add to a {role} of its user: {rule}"
-
-
-def _yaml(rule: str) -> str:
-    """A rule as in a role, from ``{APIGroups:["apps"], Resources:["daemonsets"], Verbs:["get"]}``."""
-    fields = [
-        f"{first.lower()}{rest}: [{', '.join(_VALUE.findall(values))}]"
-        for first, rest, values in _FIELD.findall(rule.replace("APIGroups", "ApiGroups"))
-    ]
-    return f"{{{', '.join(fields)}}}"
 
 
 @cache

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from gpustate.cluster import offers, pods
 from gpustate.cluster.api import RefusedRequest
-from gpustate.cluster.objects import missing_rule
 from gpustate.cluster.pods import Json
 from gpustate.diagnosis.chain import Check
 from gpustate.errors import ClusterError
@@ -53,16 +52,8 @@ def request_failed(error: ClusterError, kind: str = "api") -> Check:
         error: of the request.
         kind: what it means if no right is missing.
     """
-    fix = error.fix or _rule(error)
-    check = pods.failed("api" if fix else kind, error.message)
-    return replace(check, remedy=fix or check.remedy)
-
-
-def _rule(error: ClusterError) -> str:
-    """The rule to add to a role; empty if no right is missing."""
-    if isinstance(error, RefusedRequest) and error.status == 403:
-        return missing_rule(error.words)
-    return ""
+    check = pods.failed("api" if error.fix else kind, error.message)
+    return replace(check, remedy=error.fix or check.remedy)
 
 
 def remove(api: Api, name: str) -> str:
@@ -75,8 +66,7 @@ def remove(api: Api, name: str) -> str:
                 return f"pod {name} is still terminating after {_DELETE_S:.0f} s"
             time.sleep(_POLL_S)
     except ClusterError as error:
-        rule = _rule(error)
-        return f"cannot delete pod {name}: {error}" + (rule and f"; {rule}")
+        return f"cannot delete pod {name}: {error}"
     return ""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.cluster.api import Api, RefusedRequest
-from gpustate.cluster.objects import Objects, missing_right
+from gpustate.cluster.objects import Objects
 from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind
 
@@ -60,17 +60,12 @@ def read(api: Api, namespace: str, name: str) -> Snapshot:
             return []
 
     nodes = objects.list(NODE, "")
-    try:
-        pods = api.pods()
-    except RefusedRequest as error:
-        if error.fix:
-            raise
-        raise ClusterError(str(error), fix=missing_right(error.words)) from None
+    pods = api.pods()
     try:
         claims = api.claims()
     except RefusedRequest as error:
         claims = []
-        unread.append(str(error) if error.fix else f"{error}; {missing_right(error.words)}")
+        unread.append(str(error))
     mine = [
         one
         for one in pods

@@ -27,7 +27,7 @@ from typing import Any
 
 from gpustate.cluster.kubeconfig import CONTEXT, PATH, Kubeconfig
 from gpustate.core.inventory import LABELS
-from gpustate.errors import ClusterError, InventoryError
+from gpustate.errors import InventoryError
 from gpustate.formats.labels import selectors
 from gpustate.formats.words import kind_of, quote
 from gpustate.inventory.documents import Document
@@ -266,15 +266,10 @@ def nodes_of(kubeconfig: Kubeconfig) -> list[Json]:
         GpustateError: it cannot be read.
     """
     # Imported here because the library takes seconds.
-    from gpustate.cluster.api import RefusedRequest, connect
-    from gpustate.cluster.objects import missing_right
+    from gpustate.cluster.api import connect
 
     api = connect(kubeconfig.path, kubeconfig.context)
     try:
         return api.nodes_with_version()[0]
-    except RefusedRequest as error:
-        if error.status == 403 and not error.fix:
-            raise ClusterError(str(error), fix=missing_right(error.words)) from None
-        raise
     finally:
         api.close()

@@ -228,9 +228,4 @@ def config_map(settings: ClusterObjects, files: Files) -> Json:
 def entrypoint(settings: ClusterObjects, name: str, script: str) -> Json:
     """The ConfigMap with a program that waits for the driver, and knows where it is."""
     wait = shell.load("driver_root", "gpustate.manifests")
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": settings.namespace},
-        "data": {"entrypoint.sh": f"#!/bin/sh\n{wait}{script}"},
-    }
+    return config_map(settings, Files(name, {"entrypoint.sh": f"#!/bin/sh\n{wait}{script}"}))

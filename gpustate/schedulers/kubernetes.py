@@ -21,7 +21,6 @@ from typing import Any
 from gpustate import clock
 from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import Api, RefusedRequest
-from gpustate.cluster.objects import missing_rule
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
@@ -44,7 +43,7 @@ from gpustate.schedulers.base import (
     taken_over,
 )
 from gpustate.schedulers.gpu_clients import FOR_DRIVER, GpuClients, write_node
-from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
+from gpustate.schedulers.lease import NAMESPACE, Leased
 from gpustate.schedulers.mig_labels import MigLabels
 from gpustate.schedulers.mig_state import is_ours as mig_is_ours
 from gpustate.schedulers.mig_state import manager_of
@@ -98,7 +97,7 @@ class _Lists:
     maintenances: list[Json]
 
 
-class Kubernetes:
+class Kubernetes(Leased):
     """One cluster.
 
     Args:
@@ -122,7 +121,7 @@ class Kubernetes:
         self._clock = clock
         self._lock = threading.Lock()
         self._reviewing = threading.Lock()
-        self._lease = ClusterLease(api, sleep=sleep, clock=clock)
+        super().__init__(api, sleep, clock)
         self._events = node_events.NodeEvents(api)
         self.mig = MigLabels(api, sleep, clock)
         self._clients = GpuClients(api, FOR_DRIVER, sleep, clock)
@@ -158,7 +157,7 @@ class Kubernetes:
                     nodes = self._api.nodes()
                     maintenances = self._api.maintenances()
                 except RefusedRequest as error:
-                    if error.status == 403 and not error.fix:
+                    if error.status == 403:
                         self._check_rights()
                     raise self._denied(error) from None
                 except ClusterError as error:
@@ -274,77 +273,29 @@ class Kubernetes:
         """The DaemonSets of the cluster, listed once in a run."""
         with self._lock:
             if self._daemon_sets is None:
-                try:
-                    self._daemon_sets = self._api.daemon_sets()
-                except RefusedRequest as error:
-                    raise with_rule(error) from None
+                self._daemon_sets = self._api.daemon_sets()
             return self._daemon_sets
-
-    # --- the rollout of the cluster ------------------------------------------------------
-
-    def publish(self, progress: str) -> None:
-        """Show how far the rollout of this run is; empty: it is over."""
-        self._lease.publish(progress)
-
-    def control(self) -> str | None:
-        """The request to this run; ``None``: the server does not answer, or this run does not hold the Lease."""
-        return self._lease.control()
-
-    def set_control(self, control: str) -> bool:
-        """Show a request that this run got elsewhere, empty: none; whether it is shown."""
-        return self._lease.set_control(control)
-
-    def standing(self) -> Standing:
-        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
-
-        Raises:
-            ClusterError: the server does not answer, or the user may not read the Lease.
-        """
-        try:
-            return standing(self._api.lease(NAMESPACE, NAME))
-        except RefusedRequest as error:
-            raise with_rule(error) from None
-
-    def ask(self, run: str, control: str) -> None:
-        """Leave a request to a run; empty: take it back.
-
-        Raises:
-            ClusterError: the run does not hold the Lease, the server does not answer, or the user may not write the Lease.
-        """
-        try:
-            ask(self._api, run, control)
-        except RefusedRequest as error:
-            raise with_rule(error) from None
 
     # --- workloads ---------------------------------------------------------------------
 
     def _of_cluster(self, *, fresh: bool = False) -> eviction.Cluster:
         with self._lock:
             if self._cluster is None or fresh:
-                try:
-                    self._cluster = eviction.Cluster.of(
-                        self._api.daemon_sets(), self._api.claims(), self._api.budgets()
-                    )
-                except RefusedRequest as error:
-                    raise with_rule(error) from None
+                self._cluster = eviction.Cluster.of(
+                    self._api.daemon_sets(), self._api.claims(), self._api.budgets()
+                )
             return self._cluster
 
     def _all_pods(self) -> dict[str, list[Json]]:
         with self._lock:
             if self._pods is None:
                 found: dict[str, list[Json]] = {}
-                for pod in self._listed_pods():
+                for pod in self._api.pods():
                     node = (pod.get("spec") or {}).get("nodeName")
                     if node:
                         found.setdefault(node, []).append(pod)
                 self._pods = found
             return self._pods
-
-    def _listed_pods(self) -> list[Json]:
-        try:
-            return self._api.pods()
-        except RefusedRequest as error:
-            raise with_rule(error) from None
 
     def workloads(self, member: Member, scope: Scope, policy: DrainPolicy) -> Sequence[Workload]:
         """The pods that would have to leave."""
@@ -387,10 +338,6 @@ class Kubernetes:
         self._check_clock()
         self._lease.hold(why, say, stop)
         self._events.begin(why, say, to_be_granted([rule(*node_events.RIGHT)]))
-
-    def leave(self) -> None:
-        """Let go of the Lease."""
-        self._lease.release()
 
     def hold(self, member: Member, why: Why) -> Member:
         """Cordon it."""
@@ -435,15 +382,11 @@ class Kubernetes:
 
     def _denied(self, error: ClusterError) -> ClusterError:
         """The error of a request that the user may not make; before a change, nothing is written yet."""
-        if not isinstance(error, RefusedRequest):
-            found = error
-        elif error.status in (401, 403):
-            found = with_rule(error)
-        else:
+        if self._read_only or (
+            isinstance(error, RefusedRequest) and error.status not in (401, 403)
+        ):
             return error
-        if self._read_only:
-            return found
-        return NotAllowedError(found.message, place=found.place, fix=found.fix)
+        return NotAllowedError(error.message, place=error.place, fix=error.fix)
 
     def _check_clock(self) -> None:
         """Refuse to write times of a clock that is off; a Lease and the records on Nodes are read elsewhere."""
@@ -489,12 +432,9 @@ class Kubernetes:
         }
         if old:
             say(f"restarting {_some(map(eviction.name, old.values()))}")
-        try:
-            withdrawn = self._withdraw(member.name, say)
-            for pod in old.values():
-                self._api.delete(pod)
-        except RefusedRequest as error:
-            raise with_rule(error) from None
+        withdrawn = self._withdraw(member.name, say)
+        for pod in old.values():
+            self._api.delete(pod)
         deadline = self._clock() + _REFRESH_S
         while True:
             waits = self._refreshing(member, facts, set(old))
@@ -547,7 +487,7 @@ class Kubernetes:
         except RefusedRequest as error:
             if error.status != 403:
                 raise
-            say(f"the ResourceSlices of Node {name} may be out of date: {with_rule(error)}")
+            say(f"the ResourceSlices of Node {name} may be out of date: {error}")
             return False
         return bool(published)
 
@@ -574,10 +514,7 @@ class Kubernetes:
             hold = read_hold(node)
             return hold is not None and not taken_over(member, hold)
 
-        try:
-            self._clients.resume(member.name, ours)
-        except RefusedRequest as error:
-            raise with_rule(error) from None
+        self._clients.resume(member.name, ours)
 
     def release(self, member: Member) -> str:
         """Uncordon it and let NVIDIA's programs run again, where the cordon is ours and nobody else has a claim on it."""
@@ -618,7 +555,7 @@ class Kubernetes:
                 return self._member(node)
             except RefusedRequest as error:
                 if error.status != 409:
-                    raise with_rule(error) from None
+                    raise
         raise ClusterError(f"{self.title}: Node {name} is changed all the time; run again")
 
     # --- drain -------------------------------------------------------------------------
@@ -663,10 +600,7 @@ class Kubernetes:
         """Keep NVIDIA's programs that have GPUs open away; for a MIG label, its protocol does so."""
         if mig_is_ours(self._api.node(member.name)):
             return
-        try:
-            self._clients.pause(member.name, say, stop)
-        except RefusedRequest as error:
-            raise with_rule(error) from None
+        self._clients.pause(member.name, say, stop)
 
     def _leaving(
         self,
@@ -806,7 +740,7 @@ class _Eviction:
                 return error.words, max(_RETRY_S, error.retry_after_s or 0.0), False
             if error.status == 403 and "NamespaceTerminating" in error.causes:
                 return error.words, _RETRY_S, False
-            return str(with_rule(error)), 0.0, True
+            return str(error), 0.0, True
         return "", 0.0, False
 
     def _remaining(self, waiting: dict[str, Json], blocked: dict[str, str]) -> str:
@@ -872,12 +806,6 @@ def _check(stop: Stop) -> None:
 def _devices(resource_slice: Json) -> list[Json]:
     found: list[Json] = resource_slice["spec"].get("devices") or []
     return found
-
-
-def with_rule(error: RefusedRequest) -> ClusterError:
-    """Add the RBAC rule that is missing to a refusal for lack of rights."""
-    missing = missing_rule(error.words) if error.status == 403 and not error.fix else ""
-    return ClusterError(str(error), fix=missing) if missing else error
 
 
 def lacking(cluster: str, what: str, user: str, missing: Iterable[str]) -> ClusterError:

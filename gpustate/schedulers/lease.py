@@ -311,3 +311,51 @@ def _annotate(api: LeaseStore, lease: Json, notes: dict[str, str]) -> None:
     lease["metadata"]["annotations"] = {key: value for key, value in found.items() if value}
     lease["metadata"].pop("managedFields", None)
     api.write_lease(lease, create=False)
+
+
+class Leased:
+    """A cluster in whose Lease a run shows its rollout.
+
+    Args:
+        store: where the Lease is kept.
+        sleep: waits so many seconds.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, store: LeaseStore, sleep: Callable[[float], None], clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._lease = ClusterLease(store, sleep=sleep, clock=clock)
+
+    def leave(self) -> None:
+        """Let go of the Lease."""
+        self._lease.release()
+
+    def publish(self, progress: str) -> None:
+        """Show how far the rollout of this run is; empty: it is over."""
+        self._lease.publish(progress)
+
+    def control(self) -> str | None:
+        """The request to this run; ``None``: the cluster does not answer, or this run does not hold the Lease."""
+        return self._lease.control()
+
+    def set_control(self, control: str) -> bool:
+        """Show a request that this run got elsewhere, empty: none; whether it is shown."""
+        return self._lease.set_control(control)
+
+    def standing(self) -> Standing:
+        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
+
+        Raises:
+            ClusterError: the cluster does not answer, or the user may not read the Lease.
+        """
+        return standing(self._store.lease(NAMESPACE, NAME))
+
+    def ask(self, run: str, control: str) -> None:
+        """Leave a request to a run; empty: take it back.
+
+        Raises:
+            ClusterError: the run does not hold the Lease, the cluster does not answer, or the user may not write the Lease.
+        """
+        ask(self._store, run, control)

@@ -39,7 +39,7 @@ from gpustate.schedulers.base import (
     Workload,
     taken_over,
 )
-from gpustate.schedulers.lease import NAME, NAMESPACE, ClusterLease, Standing, ask, standing
+from gpustate.schedulers.lease import Leased
 from gpustate.schedulers.slurm_lease import LeaseFile
 
 #: What a reason of ours begins with; a run's id follows.
@@ -256,7 +256,7 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-class Slurm:
+class Slurm(Leased):
     """One cluster.
 
     Args:
@@ -291,8 +291,7 @@ class Slurm:
         self._booted: dict[str, str] = {}
         #: Whether a node was in service, or held by a run of this tool, when this run first held it.
         self._in_service: dict[str, bool] = {}
-        self._store = LeaseFile(self._answer, self.title)
-        self._lease = ClusterLease(self._store, sleep=sleep, clock=clock)
+        super().__init__(LeaseFile(self._answer, self.title), sleep, clock)
 
     @property
     def title(self) -> str:
@@ -437,38 +436,6 @@ class Slurm:
         """Take the Lease of the cluster."""
         self._say = say
         self._lease.hold(why, say, stop)
-
-    def leave(self) -> None:
-        """Let go of the Lease."""
-        self._lease.release()
-
-    def publish(self, progress: str) -> None:
-        """Show how far the rollout of this run is; empty: it is over."""
-        self._lease.publish(progress)
-
-    def control(self) -> str | None:
-        """The request to this run; ``None``: the host does not answer, or this run does not hold the Lease."""
-        return self._lease.control()
-
-    def set_control(self, control: str) -> bool:
-        """Show a request that this run got elsewhere, empty: none; whether it is shown."""
-        return self._lease.set_control(control)
-
-    def standing(self) -> Standing:
-        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
-
-        Raises:
-            ClusterError: the host does not answer.
-        """
-        return standing(self._store.lease(NAMESPACE, NAME))
-
-    def ask(self, run: str, control: str) -> None:
-        """Leave a request to a run; empty: take it back.
-
-        Raises:
-            ClusterError: the run does not hold the Lease, or the host does not answer.
-        """
-        ask(self._store, run, control)
 
     def hold(self, member: Member, why: Why) -> Member:
         """Drain it with a reason of ours; one that Slurm itself drained keeps Slurm's reason."""

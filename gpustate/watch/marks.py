@@ -14,7 +14,7 @@ from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.manifests.ownership import written_labels
 from gpustate.reconcile.nodes import members
-from gpustate.schedulers.kubernetes import HOLD, with_rule
+from gpustate.schedulers.kubernetes import HOLD
 from gpustate.schedulers.lease import NAME, NAMESPACE, VALID_S, WATCH
 from gpustate.schedulers.mig_state import OURS, STATE
 from gpustate.watch.nodes import RECORD
@@ -44,7 +44,7 @@ def remove_all(api: Api) -> Iterator[str]:
         try:
             yield from _without_lease(api, name)
         except RefusedRequest as error:
-            yield f"Lease {name} stays: {with_rule(error)}"
+            yield f"Lease {name} stays: {error}"
 
 
 def _of_changes(node: Json) -> Iterable[str]:
@@ -72,7 +72,7 @@ def _patched(api: Api, name: str, metadata: Json) -> Iterator[str]:
         api.patch_node(name, {"metadata": metadata})
     except RefusedRequest as error:
         if error.status != 404:
-            yield f"node/{name}: annotations of gpustate stay: {with_rule(error)}"
+            yield f"node/{name}: annotations of gpustate stay: {error}"
 
 
 def _annotations(node: Json) -> Mapping[str, str]:

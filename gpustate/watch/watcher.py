@@ -31,7 +31,7 @@ from gpustate.rollout.strategy import Strategy
 from gpustate.rollout.windows import wait_s
 from gpustate.schedulers import node_events
 from gpustate.schedulers.base import Why
-from gpustate.schedulers.kubernetes import lacking, missing_rules, rule, to_be_granted, with_rule
+from gpustate.schedulers.kubernetes import lacking, missing_rules, rule, to_be_granted
 from gpustate.schedulers.lease import WATCH, ClusterLease
 from gpustate.watch.nodes import APPLYING, DONE, FAILED, Record, Seen, see, why
 from gpustate.watch.todo import Todo
@@ -388,7 +388,7 @@ class Watcher:
             node = api.patch_node(seen.name, record.patch())
         except RefusedRequest as error:
             if error.status != 404:
-                self.say(f"{seen.name}: no record on the Node: {with_rule(error)}")
+                self.say(f"{seen.name}: no record on the Node: {error}")
             return
         except ClusterError as error:
             self.say(f"{seen.name}: no record on the Node: {error}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpustate.cluster.objects import missing_right
+from gpustate.cluster.api import RefusedRequest
+from gpustate.cluster.rights import missing_right
 
 LIST = (
     'nodes is forbidden: User "u" cannot list resource "nodes" in API group "" at the cluster scope'
@@ -37,7 +38,16 @@ NAMED = '{APIGroups:["coordination.k8s.io"], Resources:["leases"], ResourceNames
 )
 def test_the_rules_are_those_that_are_missing(words: str, rules: list[str]) -> None:
     fix = missing_right(words)
+    assert fix is not None
     role = "ClusterRole" if "at the cluster scope" in words else "role"
     assert fix.startswith(f"add to a {role} of its user")
     assert fix.endswith(": " + ", ".join(rules))
     assert "escalate" not in fix
+
+
+def test_a_refused_request_names_the_right_in_one_line() -> None:
+    error = RefusedRequest(f"https://k: apply role/x: {ROLE}{UPDATE}", 403)
+    assert str(error).endswith('resources: ["nodefeatures"], verbs: ["update"]}')
+    assert "\n" not in str(error)
+    assert RefusedRequest("quota exceeded", 403).fix is None
+    assert RefusedRequest(LIST, 403, fix="get a kubeconfig").fix == "get a kubeconfig"
