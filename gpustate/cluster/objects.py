@@ -157,7 +157,7 @@ class Objects:
         if kind.large:
             options["labels"] = dict(OWNER)
         try:
-            found = self._api.call(
+            found = self._call(
                 f"list {kind.plural}",
                 lambda client: [one.to_dict() for one in client.list(resource, **options)],
             )
@@ -179,7 +179,7 @@ class Objects:
         """One object that is not in a namespace; ``None`` if there is none."""
         resource = _resource(kind)
         try:
-            found = self._api.call(
+            found = self._call(
                 f"get {kind.plural}", lambda client: client.get(resource, name).to_dict()
             )
         except RefusedRequest as error:
@@ -207,7 +207,7 @@ class Objects:
         options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
         resource = _resource(kind)
         try:
-            found = self._api.call(
+            found = self._call(
                 f"apply {title(item)}",
                 lambda client: client.patch(
                     resource,
@@ -238,7 +238,7 @@ class Objects:
         resource = _resource(kind)
         namespace = item["metadata"].get("namespace")
         options: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
-        found = self._api.call(
+        found = self._call(
             f"create {title(item)}",
             lambda client: client.create(
                 resource.from_dict(item), field_manager=FIELD_MANAGER, dry_run=dry_run, **options
@@ -263,7 +263,7 @@ class Objects:
         }
         resource = _resource(kind)
         try:
-            found = self._api.call(
+            found = self._call(
                 f"patch {title(item)}",
                 lambda client: client.patch(
                     resource,
@@ -294,7 +294,7 @@ class Objects:
         whole = cast("type[GenericGlobalResource]", _resource(BY_NAME[item["kind"]]))
         resource = whole.Status if status else whole
         try:
-            self._api.call(
+            self._call(
                 f"patch {'status of ' if status else ''}{title(item)}",
                 lambda client: client.patch(
                     resource,
@@ -324,7 +324,7 @@ class Objects:
         options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
         resource = _resource(kind)
         try:
-            self._api.call(
+            self._call(
                 f"delete {title(item)}",
                 lambda client: client.delete(
                     resource,
@@ -337,6 +337,10 @@ class Objects:
         except RefusedRequest as error:
             if error.status != 404:
                 raise
+
+    def _call(self, action: str, work: Any) -> Any:
+        """Call the client, whose objects have no types."""
+        return self._api.call(action, work)
 
 
 @cache

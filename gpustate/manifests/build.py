@@ -20,10 +20,10 @@ from typing import Any
 from gpustate.manifests import nfd
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.components.part import by_claim
-from gpustate.manifests.containers import image_of
+from gpustate.manifests.containers import config_map, image_of
 from gpustate.manifests.kinds import order
 from gpustate.manifests.ownership import OWNER
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterObjects, Files
 
 Json = dict[str, Any]
 
@@ -126,12 +126,7 @@ def _objects(settings: ClusterObjects) -> Iterator[Json]:
         }
     used = settings.device_plugin.enabled or settings.feature_discovery.enabled
     if config is not None and config.data is not None and used:
-        yield {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": config.name, "namespace": settings.namespace},
-            "data": dict(sorted(config.data.items())),
-        }
+        yield config_map(settings, Files(config.name, config.data))
     yield from nfd.objects(
         settings.node_feature_discovery,
         settings.namespace,

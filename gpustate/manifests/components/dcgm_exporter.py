@@ -24,9 +24,9 @@ from gpustate.formats.dcgm.dashboard import dashboard
 from gpustate.manifests import monitoring, rbac
 from gpustate.manifests.components import dcgm
 from gpustate.manifests.components.part import Json, Part, by_claim
-from gpustate.manifests.containers import host_path, mount
+from gpustate.manifests.containers import config_map, host_path, mount
 from gpustate.manifests.pods import Program, claim_template, daemon_set
-from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects, Exporter
+from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects, Exporter, Files
 
 NODE_LABEL = "nvidia.com/gpu.deploy.dcgm-exporter"
 NAME = "nvidia-dcgm-exporter"
@@ -79,13 +79,13 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     if whole:
         yield from rbac.grant(f"{name}-read-pods", namespace, whole, cluster=True, account=name)
     if exporter.counters is not None and exporter.counters.data is not None:
-        yield _config_map(exporter.counters.name, namespace, exporter.counters.data)
+        yield config_map(settings, Files(exporter.counters.name, exporter.counters.data))
     yield _service(name, exporter, namespace)
     if exporter.monitor.enabled:
         yield monitoring.service_monitor(name, namespace, "gpu-metrics", exporter.monitor, "app")
         groups = _rules(exporter)
         yield monitoring.prometheus_rule(name, namespace, groups, exporter.monitor)
-        yield _dashboard(name, namespace)
+        yield _dashboard(settings, name)
     program = _program(settings, env, token=claims or reads_pods or reads_config)
     yield daemon_set(settings, exporter, image, program)
 
@@ -193,20 +193,11 @@ def _served(exporter: Exporter) -> frozenset[str]:
         return frozenset()
 
 
-def _dashboard(name: str, namespace: str) -> Json:
+def _dashboard(settings: ClusterObjects, name: str) -> Json:
     """The dashboard, with the label by which Grafana's sidecar finds it."""
     data = {"gpustate-dcgm.json": json.dumps(dashboard(), indent=2) + "\n"}
-    found = _config_map(f"{name}-dashboard", namespace, data)
+    found = config_map(settings, Files(f"{name}-dashboard", data))
     return {**found, "metadata": {**found["metadata"], "labels": {"grafana_dashboard": "1"}}}
-
-
-def _config_map(name: str, namespace: str, data: Mapping[str, str]) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": namespace},
-        "data": dict(sorted(data.items())),
-    }
 
 
 PART = Part(

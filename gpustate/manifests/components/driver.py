@@ -108,12 +108,8 @@ class _Pool:
 
 
 def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
-    yield {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": _PROBE_MAP, "namespace": settings.namespace},
-        "data": {_PROBE_KEY: shell.program("driver_ready", "gpustate.manifests")},
-    }
+    probe = shell.program("driver_ready", "gpustate.manifests")
+    yield config_map(settings, Files(_PROBE_MAP, {_PROBE_KEY: probe}))
     accounts: set[str] = set()
     maps: set[str] = set()
     for driver in settings.drivers:
