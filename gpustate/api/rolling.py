@@ -28,6 +28,7 @@ from gpustate.rollout.decide import Rollout
 from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 from gpustate.rollout.options import Schedulers
+from gpustate.rollout.slots import allowed
 from gpustate.rollout.strategy import MAX_UNAVAILABLE, Strategy
 from gpustate.rollout.waves import Check, Waves, no_check
 
@@ -301,9 +302,12 @@ def add_rollout(document: dict[str, Any], inventory: Inventory, strategy: Strate
     """Add to a plan the waves in which its nodes would change, if there are several."""
     rollout = strategy.foreseen(inventory, documents.changing(document))
     if rollout.words:
-        limit = strategy.max_unavailable or MAX_UNAVAILABLE
+        limit, total = strategy.max_unavailable or MAX_UNAVAILABLE, len(inventory.nodes)
+        share = f": {allowed(limit, total)} of these {total} nodes, if it has no others" * (
+            "%" in limit
+        )
         document["rollout"] = {
             "waves": list(rollout.wave_sizes),
             "max_unavailable": limit,
-            "text": f"{rollout.words}; at most {limit} of a cluster out of service at a time",
+            "text": f"{rollout.words}; at most {limit} of a cluster out of service at a time{share}",
         }

@@ -186,7 +186,7 @@ class ScheduledMaintenance:
                 scheduler, member = found
                 notes.append(
                     f"{scheduler.title}: the node is {scheduler.out_word} before the change, and returned "
-                    "to service once it is validated"
+                    "to service once the change has succeeded"
                 )
                 gone += workloads
                 gone += ((name, RESTARTED) for name in scheduler.restarted(member))

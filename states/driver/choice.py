@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -318,6 +318,15 @@ def _without_prebuilt(wanted: Wanted, observed: Observed) -> str:
     )
 
 
+def _brief(versions: Sequence[str], wanted: Wanted, most: int = 8) -> str:
+    """Those of the wanted branch first, then the newest of each branch, and the number of those that are left out."""
+    newest = {driverset.branch_of(version): version for version in reversed(versions)}
+    same = [one for one in versions if driverset.branch_of(one) == wanted.only_branch]
+    ordered = list(dict.fromkeys((*same, *reversed(newest.values()), *versions)))
+    more = len(ordered) - most
+    return ", ".join(ordered[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) -> str:
     what, manager = wanted.text, observed.manager
     every, others = (
@@ -335,7 +344,7 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
         )
     for version, name in observed.pinned_away.items():
         if wanted.text != "a driver" and wanted.admits(version):
-            allowed = f"it may install {', '.join(offered[:8])}: set one of these, or another driver-repository; "
+            allowed = f"it may install {_brief(offered, wanted)}: set one of these, or another driver-repository; "
             return (
                 f"{manager} offers driver {version}, and a pin forbids it; {allowed if offered else ''}see apt-cache policy "
                 f"{name} and /etc/apt/preferences.d on the node"
@@ -343,7 +352,9 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
     if any(map(wanted.admits, otherwise)) and not any(map(wanted.admits, offered)):
         return _without_prebuilt(wanted, observed)
     if offered:
-        return f"{manager} does not offer {what} as a whole set; it offers {', '.join(offered[:8])}"
+        return (
+            f"{manager} does not offer {what} as a whole set; it offers {_brief(offered, wanted)}"
+        )
     move = "add driver-repository to the policy, or fix its address there"
     if wanted.only_branch and any(one.by_branch for one in driverschemes.of(observed.os_id)):
         move = "set a branch that the node's repositories have, or choose one that has it in driver-repository"

@@ -18,7 +18,7 @@ HOST = "ansible_connection: local, gpustate_state_folder"
 NODES = tuple(f"n{number}" for number in range(1, 7))
 ON = ("-i", "hosts.yml")
 WAVES = "1 (n1), 1 (n2), 3 (n[3-5]), 1 (n6)"
-LIMIT = "at most 25% of a cluster out of service at a time"
+LIMIT = "at most 25% of a cluster out of service at a time: 2 of these 6 nodes, if it has no others"
 
 
 @pytest.fixture(autouse=True)

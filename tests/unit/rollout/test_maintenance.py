@@ -42,8 +42,8 @@ IN_SERVICE = Member("n1", ready=True, schedulable=True)
 
 
 CORDONED = (
-    "Kubernetes at test: the node is cordoned before the change, and returned to service once it is "
-    "validated"
+    "Kubernetes at test: the node is cordoned before the change, and returned to service once the "
+    "change has succeeded"
 )
 RESTARTED = ("DaemonSet nvidia/device-plugin", "is restarted")
 

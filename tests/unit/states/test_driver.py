@@ -836,9 +836,16 @@ def test_gpus_that_exclude_each_other_are_named() -> None:
 def test_a_version_that_is_not_offered_is_refused_with_those_that_are() -> None:
     why = refusal(DriverInstalled(version="580.99.01"), World(gpu()))
     assert why == (
-        "apt does not offer driver 580.99.01 as a whole set; it offers 595.91.07, 580.178.04, "
-        "580.65.06, 570.211.01"
+        "apt does not offer driver 580.99.01 as a whole set; it offers 580.178.04, 580.65.06, "
+        "595.91.07, 570.211.01"
     )
+    why = refusal(DriverInstalled(branch=999), World(gpu()))
+    offers = "595.91.07, 580.178.04, 570.211.01, 580.65.06"
+    assert why == f"apt does not offer branch 999 as a whole set; it offers {offers}"
+    many = (*(f"595.{minor}.01" for minor in range(10, 19)), "580.65.06")
+    why = refusal(DriverInstalled(branch=999), World(gpu(), versions=many))
+    assert "it offers 595.18.01, 580.65.06, 595.17.01" in why
+    assert why.endswith(" and 2 more")
 
 
 def test_a_node_without_a_repository_is_sent_to_the_state_that_adds_one() -> None:
