@@ -81,6 +81,7 @@ def roll_back(
             planned=None,
             announced=None,
             surveying=lambda: False,
+            looks={},
             checks=(),
             undoes={result.name: undone},
         ),

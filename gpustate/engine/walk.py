@@ -23,6 +23,7 @@ from gpustate.compat.collect import collect
 from gpustate.core.change import Disruption, Plan
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.encode import plain
+from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import Resolved
@@ -54,8 +55,26 @@ from gpustate.remote.session import Session
 
 #: A policy that still has changes after so many stages does not converge.
 _MAX_STAGES = 10
+#: How long, and of how many nodes, a look is kept for their turn.
+_FRESH_S, _MOST_LOOKS = 30.0, 64
 #: Outcomes of states that will change something, or may.
 _PENDING = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one probe observed, and when."""
+
+    at_s: float
+    observations: Observations
+    ledger: Ledger
+    facts: NodeFacts
+    known: dict[Query[Any], Answer]
+
+    @property
+    def fresh(self) -> bool:
+        """Hardly older than a probe is when its node's program starts."""
+        return time.monotonic() - self.at_s < _FRESH_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +106,7 @@ class Options:
         rollout: how many nodes change at a time by the policy, likewise.
         shared: what probes keep for the other nodes of the run.
         surveying: nodes that would change end before that, as deferred.
+        looks: what was observed on deferred nodes, by node, for those that begin again at once.
     """
 
     run: str
@@ -112,6 +132,7 @@ class Options:
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
     shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
     surveying: Callable[[], bool] = lambda: False
+    looks: dict[str, Look] = field(default_factory=dict[str, Look])
 
 
 class _InterruptedError(Exception):
@@ -131,6 +152,7 @@ class Walk:
     result: NodeResult = field(init=False)
 
     _link: Link = field(init=False)
+    _look: Look = field(init=False)
     _known: dict[Query[Any], Answer] = field(default_factory=dict[Query[Any], Answer])
     _allowed: Mapping[str, str] = field(default_factory=dict[str, str])
     _before: ops.Before | None = None
@@ -177,7 +199,8 @@ class Walk:
         return self.result
 
     def _walk(self) -> None:
-        observations, ledger = self._probe()
+        look = self.options.looks.pop(self.result.name, None)
+        observations, ledger = self._take(look) if look and look.fresh else self._probe()
         met = self.options.machines.meet(ledger.machine, self.result.name, self.options.apply)
         self.result.notes += met
         if self.options.apply and ledger.running:
@@ -211,6 +234,8 @@ class Walk:
         pending = any(r.outcome is Outcome.PENDING for r in results.values())
         if pending and self.options.surveying():
             self.result.deferred = True
+            if len(self.options.looks) < _MOST_LOOKS and not self._followed:
+                self.options.looks[self.result.name] = self._look
             return
         self._link.hand_over(ledger.secrets)
         if pending:
@@ -405,12 +430,19 @@ class Walk:
 
         # Probes change nothing, and the sh before them may run twice.
         observations, facts, known = self._link.repeat(once)
-        self._known = known
+        look = Look(time.monotonic(), observations, ledger.parse(known[ledger]), facts, known)
+        return self._take(look)
+
+    def _take(self, look: Look) -> tuple[Observations, Ledger]:
+        """Go on from what a probe observed."""
+        observations, facts = look.observations, look.facts
+        self._known = look.known
         observations.expects_no_gpu = (
             self.result.name in self.options.without_gpu and not facts.gpus
         )
         self.result.facts = plain(facts)
-        return observations, ledger.parse(known[ledger])
+        self._look = look
+        return observations, look.ledger
 
     def _keep(self, observations: Observations, results: Mapping[str, StateResult]) -> None:
         self.result.states = list(results.values())

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,9 +20,10 @@ from gpustate import Disruption, Node, Plan, Policy, State, errors
 from gpustate.core.change import Change
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.engine import fleet, verdicts
+from gpustate.engine import fleet, verdicts, walk
 from gpustate.engine.events import Event
 from gpustate.engine.maintenance import NO_MAINTENANCE, Preview, Subject
+from gpustate.engine.turns import AllAtOnce, Turn
 from gpustate.plan import document
 
 
@@ -677,3 +679,36 @@ def test_what_its_own_steps_did_not_settle_is_shown_where_it_differs() -> None:
     assert "count" not in verdicts.differences((replace(change, secret=True),))
     many = [Change(f"f{n}", n, n + 1) for n in range(6)]
     assert verdicts.differences(many).endswith("f3 is 3, expected 4; and 2 more")
+
+
+class _TwoTurns(AllAtOnce):
+    """Looks at all nodes first, as waves do."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self.looking = True
+
+    def next(self, *, interrupted: bool) -> Turn:
+        return replace(super().next(interrupted=interrupted), over=not self.looking)
+
+    def ended(self, node: NodeResult) -> None:
+        if node.deferred:
+            self.looking, self._names = False, (node.name,)
+
+    @property
+    def surveying(self) -> bool:
+        return self.looking
+
+
+@pytest.mark.parametrize(("fresh_s", "probes"), [(60.0, 2), (0.0, 3)])
+def test_a_node_whose_turn_comes_at_once_is_not_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_s: float, probes: int
+) -> None:
+    monkeypatch.setattr(walk, "_FRESH_S", fresh_s)
+    events: list[Event] = []
+    state = First(path=str(tmp_path / "a"))
+    asked = request(here(tmp_path / "state"), state, turns=_TwoTurns(["here"]))
+    result = fleet.run(asked, events.append)
+    assert result.nodes[0].status is NodeStatus.OK
+    assert (tmp_path / "a").read_text() == "x"
+    assert [one.kind for one in events].count("probing") == probes, "before and after the change"
