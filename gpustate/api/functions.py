@@ -302,7 +302,7 @@ def _inputs(
     source: str,
 ) -> _Inputs:
     """Load all inputs, in the order in which the command line reports errors."""
-    compat.load()
+    compat.load_named()
     if isinstance(policy, Policy):
         effective, name = policies.with_implied(policy), source or policy.name or "policy"
     else:

@@ -107,7 +107,7 @@ def plan_rollback(
     Raises:
         GpustateError: the inventory is invalid, or no node knows the run.
     """
-    compat.load()
+    compat.load_named()
     inventory = nodes_of(nodes, limit, exclude)
     names = registry.names()
     keep_readable(names)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from gpustate import compat
 from gpustate.bake import first_boot
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, Outcome
@@ -51,7 +50,7 @@ def bake(
     started = time.monotonic()
     names = [state.name for state in fleet.ordered(policy.states, known)]
     resolved = resolve(policy, image.node, known)
-    gate.refuse_unknown_rules(policy, image.node, resolved.allow, compat.load())
+    gate.refuse_unknown_rules(policy, image.node, resolved.allow)
     by_name = {state.name: state for state in resolved.states}
     states = [by_name[name] for name in names]
     last = first_boot.first_boot_of(states, image.node)

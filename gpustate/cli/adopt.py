@@ -24,11 +24,7 @@ from gpustate.reconcile.takeover import exit_codes
 
 _STOP_S, _ROLLOUT_S = 120.0, 300.0
 _cluster_options = common.options(
-    click.option(
-        "--kubeconfig",
-        metavar="FILE",
-        help="The cluster, by this file's current context [default: the inventory variable gpustate_kubeconfig].",
-    ),
+    common.kubeconfig_option("The cluster, by this file's current context"),
     click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing."),
     click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
     click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),

@@ -152,6 +152,12 @@ def help_text(command: click.Command, name: str, text: str = "", *, default: str
     option.help = f"{text} [default: {default}]." if default else text
 
 
+def kubeconfig_option(text: str) -> Callable[[F], F]:
+    """``--kubeconfig FILE``, by default that of the inventory."""
+    default = "[default: the inventory variable gpustate_kubeconfig]."
+    return click.option("--kubeconfig", metavar="FILE", help=f"{text} {default}")
+
+
 #: ``-i``, ``-l`` and how to connect.
 inventory_options = options(
     click.option(

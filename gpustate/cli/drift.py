@@ -15,10 +15,8 @@ from gpustate.errors import EXIT_PENDING
 @common.inventory_options
 @common.policy_options
 @common.lock_options
-@click.option(
-    "--kubeconfig",
-    metavar="FILE",
-    help="Cluster of the nodes, to read labels of Nodes and, with --cluster-objects, its objects [default: the inventory variable gpustate_kubeconfig].",
+@common.kubeconfig_option(
+    "Cluster of the nodes, to read labels of Nodes and, with --cluster-objects, its objects"
 )
 @objects.object_options
 @common.options(

@@ -112,11 +112,7 @@ def _pod_name(context: click.Context, parameter: click.Parameter, value: str | N
     callback=_pod_name,
     help="Explain why this pod is not scheduled or not started; also a pod that could not be created, by its name or its controller's.",
 )
-@click.option(
-    "--kubeconfig",
-    metavar="FILE",
-    help="Cluster of --pod: the current context of this kubeconfig [default: the inventory variable gpustate_kubeconfig].",
-)
+@common.kubeconfig_option("Cluster of --pod: the current context of this kubeconfig")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def explain(
     nodes: tuple[str, ...],

@@ -41,11 +41,7 @@ printf 'clock=%s\n' "$(date +%s)"
     is_flag=True,
     help="Write the result to the condition GPUHealthy of the Nodes.",
 )
-@click.option(
-    "--kubeconfig",
-    metavar="FILE",
-    help="Cluster for --node-condition: the current context of this kubeconfig [default: the inventory variable gpustate_kubeconfig].",
-)
+@common.kubeconfig_option("Cluster for --node-condition: the current context of this kubeconfig")
 def health(output: str, *, node_condition: bool, kubeconfig: str | None, **options: Any) -> None:
     """Show GPU health from NVML and the kernel log; exit 3 if a GPU is unhealthy.
 
@@ -221,10 +217,8 @@ def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
     is_flag=True,
     help="End the quarantine of --gpu; without --gpu, of every GPU of the nodes.",
 )
-@click.option(
-    "--kubeconfig",
-    metavar="FILE",
-    help="Cluster of the nodes, by this file's current context: their device plugin is restarted and no longer offers the GPU [default: the inventory variable gpustate_kubeconfig].",
+@common.kubeconfig_option(
+    "Cluster of the nodes, by this file's current context: their device plugin is restarted and no longer offers the GPU"
 )
 def quarantine(
     gpu: str | None,

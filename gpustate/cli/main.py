@@ -218,6 +218,8 @@ def entry() -> NoReturn:
     from gpustate.cli.masked import mask_output
 
     gc.set_threshold(GC_THRESHOLD)
+    # pydantic would read the metadata of every installed package for plugins; none is needed here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     mask_output()
     code = run()
     atexit._run_exitfuncs()

@@ -18,26 +18,17 @@ if TYPE_CHECKING:
     from gpustate.rollout.running import Running
 
 
-def _options(function: common.F) -> common.F:
-    for option in reversed(
-        (
-            click.argument("run", required=False),
-            click.option(
-                "-i",
-                "--inventory",
-                metavar="SOURCE",
-                envvar="GPUSTATE_INVENTORY",
-                help="Find the run by the clusters of this inventory.",
-            ),
-            click.option(
-                "--kubeconfig",
-                metavar="FILE",
-                help="Find the run in this cluster [default: the inventory variable gpustate_kubeconfig].",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+_options = common.options(
+    click.argument("run", required=False),
+    click.option(
+        "-i",
+        "--inventory",
+        metavar="SOURCE",
+        envvar="GPUSTATE_INVENTORY",
+        help="Find the run by the clusters of this inventory.",
+    ),
+    common.kubeconfig_option("Find the run in this cluster"),
+)
 
 
 @click.command()

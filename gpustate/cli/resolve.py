@@ -36,7 +36,7 @@ def resolve(
     policy, then the inventory (variable `gpustate`); after them the lock file, then the command line. NODE is
     not contacted.
     """
-    from gpustate import compat, policies
+    from gpustate import policies
     from gpustate.cli.notes import print_notes
     from gpustate.cli.show import show
     from gpustate.core import provenance
@@ -57,7 +57,7 @@ def resolve(
         made = common.locked(made, inventory, policy, options)
     found = provenance.resolution(made, inventory.nodes[0], common.known_states())
     if found.allow:
-        gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow, compat.load())
+        gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow)
     if why is not None:
         rows = _values_at(found, why)
     else:

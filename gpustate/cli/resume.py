@@ -30,11 +30,7 @@ _DECLINED = "nothing was resumed"
     envvar="GPUSTATE_INVENTORY",
     help="Only runs of this inventory; a paused run is also found by its clusters.",
 )
-@click.option(
-    "--kubeconfig",
-    metavar="FILE",
-    help="Find a paused run in this cluster [default: the inventory variable gpustate_kubeconfig].",
-)
+@common.kubeconfig_option("Find a paused run in this cluster")
 @click.option("--list", "listed", is_flag=True, help="List everyone's unfinished runs and exit.")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 @reports.report_option

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 def read() -> None:
-    """Load the compatibility rules, so that errors in them come before any prompt.
+    """Load the rules that a person names, so that errors in them come before any prompt.
 
     Raises:
         UsageError, RefusedError: as :func:`gpustate.compat.load`.
     """
     from gpustate import compat
 
-    compat.load()
+    compat.load_named()

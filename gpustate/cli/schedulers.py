@@ -23,10 +23,8 @@ OF_DRAINS = (
 
 #: Options of everything that may take nodes out of service.
 scheduler_options = common.options(
-    click.option(
-        "--kubeconfig",
-        metavar="FILE",
-        help="Cluster whose Nodes are cordoned, drained and uncordoned: the current context of this kubeconfig, or 'in-cluster' [default: the inventory variable gpustate_kubeconfig].",
+    common.kubeconfig_option(
+        "Cluster whose Nodes are cordoned, drained and uncordoned: the current context of this kubeconfig, or 'in-cluster'"
     ),
     click.option(
         "--ignore-scheduler",

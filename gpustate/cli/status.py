@@ -26,11 +26,7 @@ _AT_WORK = ("queued", "held", "drained", "changing", "validating")
 
 @click.command()
 @common.inventory_options
-@click.option(
-    "--kubeconfig",
-    metavar="FILE",
-    help="Cluster of the nodes [default: the inventory variable gpustate_kubeconfig].",
-)
+@common.kubeconfig_option("Cluster of the nodes")
 @click.option("--all", "whole", is_flag=True, help="Include nodes in service.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> None:

@@ -54,11 +54,7 @@ _FAILURES = {124: "its command timed out", 127: "its program is not installed"}
     type=click.Path(dir_okay=False),
     help="Also add this text file, such as a result or an event stream; repeatable.",
 )
-@click.option(
-    "--kubeconfig",
-    metavar="FILE",
-    help="Cluster of the nodes [default: the inventory variable gpustate_kubeconfig].",
-)
+@common.kubeconfig_option("Cluster of the nodes")
 def support_bundle(
     file: str,
     run: str | None,

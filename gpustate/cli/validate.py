@@ -54,10 +54,8 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Timeout for each test of --tests.",
 )
-@click.option(
-    "--kubeconfig",
-    metavar="FILE",
-    help="Also run a pod with a GPU on each Node, and write its condition GPUHealthy, in this kubeconfig's current context [default: the inventory variable gpustate_kubeconfig].",
+@common.kubeconfig_option(
+    "Also run a pod with a GPU on each Node, and write its condition GPUHealthy, in this kubeconfig's current context"
 )
 @admission.startup_taint_option
 @click.option(

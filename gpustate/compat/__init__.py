@@ -16,6 +16,17 @@ from __future__ import annotations
 from gpustate.compat.check import Report, Result, check
 from gpustate.compat.facts import FACTS, facts
 from gpustate.compat.rules import Rule, RuleSet, Verdict
-from gpustate.compat.store import load
+from gpustate.compat.store import load, load_named
 
-__all__ = ["FACTS", "Report", "Result", "Rule", "RuleSet", "Verdict", "check", "facts", "load"]
+__all__ = [
+    "FACTS",
+    "Report",
+    "Result",
+    "Rule",
+    "RuleSet",
+    "Verdict",
+    "check",
+    "facts",
+    "load",
+    "load_named",
+]

@@ -40,6 +40,17 @@ def load(where: str | None = None) -> RuleSet:
     return _load(where or os.environ.get(VARIABLE) or "")
 
 
+def load_named() -> None:
+    """Load the rules of the folder that ``GPUSTATE_COMPAT`` names, so that errors in them come before any node is
+    reached; the built-in ones are loaded where they are needed.
+
+    Raises:
+        UsageError, RefusedError: as :func:`load`.
+    """
+    if os.environ.get(VARIABLE):
+        load()
+
+
 @cache
 def _load(where: str) -> RuleSet:
     if where:

@@ -262,18 +262,18 @@ def ordered(states: Sequence[AnyState], known: Collection[str] = frozenset()) ->
 def resolve_all(request: Request) -> list[tuple[Resolved, list[AnyState]]]:
     """Resolve and check the states of every node before the first connection; the result is cached.
 
-    The rules of the matrix are read here too: a folder of rules with another checksum, or an exception from an
+    The named rules of the matrix are read here too: a folder of rules with another checksum, or an exception from an
     unknown rule, is an error before any node is reached.
     """
     if request.plans is not None:
         return request.plans
-    rules = compat.load()
+    compat.load_named()
     names = [state.name for state in ordered(request.policy.states, request.known)]
     keep_readable(names)
     plans: list[tuple[Resolved, list[AnyState]]] = []
     for node in request.inventory:
         resolved = resolve(request.policy, node, request.known)
-        gate.refuse_unknown_rules(request.policy, node, resolved.allow, rules)
+        gate.refuse_unknown_rules(request.policy, node, resolved.allow)
         by_name = {state.name: state for state in resolved.states}
         plans.append((resolved, [by_name[name] for name in names]))
     request.plans = plans
@@ -352,9 +352,13 @@ def run(
         surveying=lambda: turns.surveying,
     )
     hearing = threading.Lock()
+    # While the first node answers, there is time for the rules that its plan is checked against.
+    rules = threading.Thread(target=gate.read_rules, daemon=True)
 
     def tell(event: Event) -> None:
         with hearing:  # listeners get one event at a time
+            if event.kind == "probing" and rules.ident is None:
+                rules.start()
             turns.hear(event)
             listen(event)
 

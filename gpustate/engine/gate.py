@@ -151,15 +151,20 @@ def compatible(facts: Facts, allow: Mapping[str, str]) -> Judged:
     return Judged(tuple(notes), reason, allowed)
 
 
-def refuse_unknown_rules(
-    policy: Policy, node: InventoryNode, allow: Iterable[str], rules: compat.RuleSet
-) -> None:
+def read_rules() -> None:
+    """Read the rules of the compatibility matrix, once."""
+    with _CHECKING:
+        compat.load()
+
+
+def refuse_unknown_rules(policy: Policy, node: InventoryNode, allow: Iterable[str]) -> None:
     """Refuse exceptions from rules that do not exist, in any layer of a node.
 
     Raises:
         PolicyError: with the place, and the nearest rule.
     """
     for name in allow:
+        rules = compat.load()
         if name in rules.rules:
             continue
         layers = layers_of(policy, node)

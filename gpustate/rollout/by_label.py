@@ -29,7 +29,6 @@ from gpustate.engine.gate import NodeCheck
 from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedError
 from gpustate.formats import deviceplugin
 from gpustate.manifests.settings import ClusterObjects
-from gpustate.mig import builtin
 from gpustate.plan.make import Observations, applicable
 from gpustate.rollout.access import Accesses
 from gpustate.schedulers.mig_state import (
@@ -214,6 +213,8 @@ def _strategy(settings: ClusterObjects, states: Mapping[str, AnyState]) -> str:
 
 def _layouts(mig: AnyState, pci: Iterable[PciGpu]) -> list[tuple[str, ...]]:
     """The MIG profiles of each of a node's GPUs; empty for one without MIG mode."""
+    from gpustate.mig import builtin  # only for policies with MIG layouts
+
     if mig.absent:
         return []
     given = parameters(mig)
