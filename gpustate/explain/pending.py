@@ -435,12 +435,8 @@ def _resource(
         yield Cause("gpu-unhealthy", (name,), evidence, remedy)
     if free + len(quarantine) >= count > free:
         remedy = f"wait for its end, or end it: gpustate quarantine -i INVENTORY -l {name} --gpu GPU --end"
-        yield Cause(
-            "gpu-in-quarantine",
-            (name,),
-            f"{'; '.join(quarantine)}; {max(free, 0)} {resource} free",
-            remedy,
-        )
+        evidence = f"{'; '.join(quarantine)}; {max(free, 0)} {resource} free"
+        yield Cause("gpu-in-quarantine", (name,), evidence, remedy)
     if count > offered + len(quarantine):
         evidence = f"requests {count} {resource}, the Node offers {offered}"
         yield Cause("too-many", (name,), evidence, "request fewer, or a Node with more")
@@ -484,23 +480,15 @@ def _not_offered(found: Snapshot, node: Json, resource: str) -> Cause:
         pod, words = problems[0]
         at = f"-n {pod['metadata']['namespace']} {pod['metadata']['name']}"
         evidence = f"{resource} is not offered: the device plugin's pod {_title(pod)} is not ready: {words}"
-        return Cause(
-            "device-plugin-not-ready",
-            (name,),
-            evidence,
-            f"kubectl logs {at}; kubectl describe pod {at}",
-        )
+        remedy = f"kubectl logs {at}; kubectl describe pod {at}"
+        return Cause("device-plugin-not-ready", (name,), evidence, remedy)
     if mine:
         at = f"-n {mine[0]['metadata']['namespace']} {mine[0]['metadata']['name']}"
         evidence = (
             f"{resource} is not offered, though the device plugin's pod {_title(mine[0])} runs"
         )
-        return Cause(
-            "device-plugin-not-registered",
-            (name,),
-            evidence,
-            f"kubectl logs {at}; then: kubectl delete pod {at}",
-        )
+        remedy = f"kubectl logs {at}; then: kubectl delete pod {at}"
+        return Cause("device-plugin-not-registered", (name,), evidence, remedy)
     evidence = f"{resource} is not offered: no pod of the device plugin is on the Node"
     templates = [
         daemon_set["spec"]["template"]
@@ -543,12 +531,9 @@ def _not_started(found: Snapshot, pod: Json) -> Iterator[Cause]:
     name = spec["nodeName"]
     node = next((one for one in found.nodes if one["metadata"]["name"] == name), None)
     if node is None:
-        yield Cause(
-            "node-gone",
-            (name,),
-            "the Node does not exist any more",
-            f"kubectl delete pod -n {found.namespace} {found.name}",
-        )
+        evidence = "the Node does not exist any more"
+        remedy = f"kubectl delete pod -n {found.namespace} {found.name}"
+        yield Cause("node-gone", (name,), evidence, remedy)
         return
     if words := _not_ready(node):
         remedy = f"kubectl describe node {name}; on the node: journalctl -u kubelet -n 50"
@@ -572,12 +557,9 @@ def _not_started(found: Snapshot, pod: Json) -> Iterator[Cause]:
         causes = list(_event(found, wanted or "", pods.last_warning(own), node))
     yield from causes
     if not causes:
-        yield Cause(
-            "starting",
-            (name,),
-            "no container has failed, and the kubelet reports no problem",
-            f"kubectl describe pod -n {found.namespace} {found.name}",
-        )
+        evidence = "no container has failed, and the kubelet reports no problem"
+        remedy = f"kubectl describe pod -n {found.namespace} {found.name}"
+        yield Cause("starting", (name,), evidence, remedy)
 
 
 def _runtime(kind: container_checks.Kind, node: Json) -> str:
@@ -605,53 +587,34 @@ def _container(found: Snapshot, on: Json, container: Json) -> Iterator[Cause]:
         yield Cause("image", (node,), words, remedy)
     elif reason in _CREATE:
         kind = container_checks.classify(message)
-        yield Cause(
-            f"container-{kind.name}",
-            (node,),
-            container_checks.short(f"{container['name']}: {kind.summary}: {message}"),
-            _runtime(kind, on),
-        )
+        evidence = container_checks.short(f"{container['name']}: {kind.summary}: {message}")
+        yield Cause(f"container-{kind.name}", (node,), evidence, _runtime(kind, on))
     elif reason == "CrashLoopBackOff":
-        yield Cause(
-            "crashes", (node,), words, f"kubectl logs {at} -c {container['name']} --previous"
-        )
+        remedy = f"kubectl logs {at} -c {container['name']} --previous"
+        yield Cause("crashes", (node,), words, remedy)
 
 
 def _event(found: Snapshot, wanted: str, words: str, on: Json) -> Iterator[Cause]:
     """A cause by the newest warning of the kubelet."""
-    node = on["metadata"]["name"]
     if not words:
         return
-    handler = _NO_HANDLER.search(words)
-    if handler is not None:
-        named = handler[1] or handler[2]
-        evidence = (
-            f"the runtime of the node has no handler {named}: {container_checks.short(words)}"
-        )
-        yield Cause(
-            "handler-missing", (node,), evidence, "register it: gpustate apply POLICY -i INVENTORY"
-        )
+    node, evidence = on["metadata"]["name"], container_checks.short(words)
+    if handler := _NO_HANDLER.search(words):
+        evidence = f"the runtime of the node has no handler {handler[1] or handler[2]}: {evidence}"
+        remedy = "register it: gpustate apply POLICY -i INVENTORY"
+        yield Cause("handler-missing", (node,), evidence, remedy)
     elif _NO_CLASS.search(words):
-        yield _no_class(found, wanted, (node,), container_checks.short(words))
+        yield _no_class(found, wanted, (node,), evidence)
     elif words.startswith("FailedCreatePodSandBox"):
         kind = container_checks.classify(words)
-        remedy = _runtime(kind, on)
-        yield Cause(f"sandbox-{kind.name}", (node,), container_checks.short(words), remedy)
+        yield Cause(f"sandbox-{kind.name}", (node,), evidence, _runtime(kind, on))
     elif words.startswith("FailedMount"):
-        yield Cause(
-            "volume", (node,), container_checks.short(words), "create what the message names"
-        )
+        yield Cause("volume", (node,), evidence, "create what the message names")
     elif words.startswith("FailedPrepareDynamicResources"):
-        yield Cause(
-            "claim-not-prepared",
-            (node,),
-            container_checks.short(words),
-            f"check the DRA driver's pod on {node}",
-        )
+        remedy = f"check the DRA driver's pod on {node}"
+        yield Cause("claim-not-prepared", (node,), evidence, remedy)
     else:
-        yield Cause(
-            "kubelet", (node,), container_checks.short(words), f"kubectl describe node {node}"
-        )
+        yield Cause("kubelet", (node,), evidence, f"kubectl describe node {node}")
 
 
 def _failed(pod: Json, node: str) -> Iterator[Cause]:
@@ -669,12 +632,8 @@ def _terminating(pod: Json, node: str) -> Cause:
     evidence = f"deleted at {meta['deletionTimestamp']}"
     if finalizers:
         evidence += f", waits for finalizers {', '.join(finalizers)}"
-    return Cause(
-        "terminating",
-        (node,) if node else (),
-        evidence,
-        "wait for its end; its controller creates a new one",
-    )
+    remedy = "wait for its end; its controller creates a new one"
+    return Cause("terminating", (node,) if node else (), evidence, remedy)
 
 
 def _no_request(pod: Json) -> Iterator[Cause]:
@@ -683,12 +642,8 @@ def _no_request(pod: Json) -> Iterator[Cause]:
         pod, lambda name: name.startswith(_VENDOR)
     ):
         evidence = "the pod runs, and requests no resource of nvidia.com"
-        yield Cause(
-            "requests-no-gpu",
-            (),
-            evidence,
-            "add resources.limits: {nvidia.com/gpu: 1} to the container",
-        )
+        remedy = "add resources.limits: {nvidia.com/gpu: 1} to the container"
+        yield Cause("requests-no-gpu", (), evidence, remedy)
 
 
 def _by_time(events: Iterable[Json]) -> list[Json]:
