@@ -53,6 +53,14 @@ rollback_on_failure = common.options(
 )
 
 
+max_disruption_option = click.option(
+    "--max-disruption",
+    type=LEVEL,
+    default="reboot",
+    show_default=True,
+    metavar="LEVEL",
+    help="Refuse nodes whose plan may exceed this disruption: none, reload (of a service's configuration), restart (of a service), drain (GPU workloads must leave), reset (of GPUs), reboot.",
+)
 _RUN = common.options(
     click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
     click.option("--dry-run", is_flag=True, help="Only show the plan; with --report, its report."),
@@ -62,14 +70,7 @@ _RUN = common.options(
         type=click.Path(dir_okay=False),
         help="Only save the plan: `gpustate apply FILE` carries it out.",
     ),
-    click.option(
-        "--max-disruption",
-        type=LEVEL,
-        default="reboot",
-        show_default=True,
-        metavar="LEVEL",
-        help="Refuse nodes whose plan may exceed this disruption: none, reload (of a service's configuration), restart (of a service), drain (GPU workloads must leave), reset (of GPUs), reboot.",
-    ),
+    max_disruption_option,
     click.option(
         "--all-or-nothing",
         is_flag=True,

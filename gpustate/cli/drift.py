@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common, objects, watching
+from gpustate.cli import common, objects, reports, watching
 from gpustate.errors import EXIT_PENDING
 
 
@@ -21,11 +21,7 @@ from gpustate.errors import EXIT_PENDING
 @objects.object_options
 @common.options(
     click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True),
-    click.option(
-        "--diff",
-        is_flag=True,
-        help="Show file contents and long lists in full; secrets stay masked.",
-    ),
+    reports.diff_option,
     click.option("--all", "whole", is_flag=True, help="Include states without drift."),
     heading="Output",
 )

@@ -31,15 +31,16 @@ report_option = click.option(
 )
 
 
+diff_option = click.option(
+    "--diff", is_flag=True, help="Show file contents and long lists in full; secrets stay masked."
+)
+
+
 def output_options(formats: click.Choice[str]) -> Callable[[F], F]:
     """``-o``, ``--diff`` and ``--report``."""
     return common.options(
         click.option("-o", "--output", type=formats, default="text", show_default=True),
-        click.option(
-            "--diff",
-            is_flag=True,
-            help="Show file contents and long lists in full; secrets stay masked.",
-        ),
+        diff_option,
         report_option,
         heading="Output",
     )

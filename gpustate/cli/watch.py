@@ -12,7 +12,7 @@ import click
 
 from gpustate import clock
 from gpustate.cli import common, objects, rules, watch_service
-from gpustate.cli.apply import LEVEL
+from gpustate.cli.apply import max_disruption_option
 from gpustate.cli.context import context
 from gpustate.cli.rollout import rollout_options, strategy_of
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
@@ -31,14 +31,7 @@ if TYPE_CHECKING:
 @common.inventory_options
 @common.policy_options
 @common.lock_options
-@click.option(
-    "--max-disruption",
-    type=LEVEL,
-    default="reboot",
-    show_default=True,
-    metavar="LEVEL",
-    help="Refuse nodes whose plan may exceed this disruption: none, reload (of a service's configuration), restart (of a service), drain (GPU workloads must leave), reset (of GPUs), reboot.",
-)
+@max_disruption_option
 @rollout_options
 @scheduler_options
 @objects.object_options
