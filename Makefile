@@ -32,7 +32,8 @@ early: system
 test: setup
 	@$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-# Every enumerated point of the kill and fault harness, the virtual machines and the bench: an hour.
+# Every enumerated point of the kill and fault harness, the virtual machines, the bench, and the tests marked long:
+# some hours.
 proof: NEEDS := --tests --proof
 proof: setup
 	@$(BIN)/python tests/support/proofs.py

@@ -21,6 +21,8 @@ from shares import share
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 ARTICLES = Path(__file__).parents[1] / "data/articles"
 POLICY = str(ARTICLES / "clusterpolicy-with-versions.yaml")
 TIME_SLICING = '{"spec":{"devicePlugin":{"config":{"name":"time-slicing-config","default":"any"}}}}'
@@ -149,7 +151,7 @@ def label(lab: Lab, name: str) -> str:
     return labels.get(name, "")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @pytest.mark.parametrize("row", share("commands of introductions", ROWS, most=1), ids=str)
 def test_pods_use_their_gpus_and_keep_them_over_a_daemon_reload(cluster: Lab, row: Row) -> None:
     for words in row.labels:

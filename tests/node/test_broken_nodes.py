@@ -20,6 +20,8 @@ from labbreaks import BREAKS, Break
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
+pytestmark = pytest.mark.long
+
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 POINTS = shares.share("broken lab nodes", BREAKS, most=3)
 #: An idle machine takes 2 s; the limit is the promise, and a busy machine of tests is given more.

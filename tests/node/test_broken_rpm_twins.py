@@ -23,7 +23,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.sim.deb import Entry
 from gpustate_lab.spec import LabSpec
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 NEW, OLD = "580.178.04", "580.65.06"
 BODY = """

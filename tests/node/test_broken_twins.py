@@ -23,6 +23,8 @@ from shares import share
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
+pytestmark = pytest.mark.long
+
 POLICY = """
 format: gpustate.policy/1
 states:

@@ -25,7 +25,7 @@ from gpustate.manifests.build import build
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.planning import Action, Target, plan
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 SETTINGS = ClusterObjects(namespace="busy", runtime_class="busy")
 WANTED = Target(build(SETTINGS, images()), "busy")
 ABSENT = Target((), "busy", absent=True)

@@ -45,7 +45,10 @@ CASES = {
 }
 
 
-pytestmark = pytest.mark.parametrize("image", ["debian12", "debian13"], scope="module")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.parametrize("image", ["debian12", "debian13"], scope="module"),
+]
 
 
 def test_what_facts_decide_is_refused_before_the_first_change(

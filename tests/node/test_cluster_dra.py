@@ -26,6 +26,8 @@ from gpustate_lab.kubernetes.machine import PLUGIN_UNIT
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 DRIVER, MIG = "gpu.nvidia.com", "mig.nvidia.com"
 REPOSITORY, NAME, VERSION = "registry.k8s.io/dra-driver-nvidia", "dra-driver-nvidia-gpu", "v0.4.1"
 BEFORE, AFTER = "580.65.06", "580.178.04"

@@ -39,6 +39,8 @@ from gpustate_lab.kubernetes.client import Client, Refused
 from gpustate_lab.kubernetes.cluster import Kubernetes as LabKubernetes
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 CASES = shares.share("drains compared with kubectl's", draincases.CASES, most=6)
 KUBECTL, OURS = "kubectl1", "ours1"
 _HEARTBEAT_S = 5.0

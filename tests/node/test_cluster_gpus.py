@@ -112,7 +112,7 @@ def test_nodes_offer_as_many_gpus_as_nvml_counts(cluster: Lab) -> None:
         assert len(devices(node)) == 8
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_pods_get_exactly_the_gpus_that_the_plugin_allocated(
     cluster: Lab, interpreters: dict[str, str], way: dict[str, Any]
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_pod_that_asks_for_no_gpu_gets_none(cluster: Lab, interpreters: dict[s
     delete(cluster, "without")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_a_gpu_that_fails_is_withdrawn_and_comes_back_with_the_plugin(cluster: Lab) -> None:
     node = cluster.node("gpu2")
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
@@ -195,7 +195,7 @@ def test_labels_of_gfd_by_nfd_equal_ours(cluster: Lab) -> None:
         wait_for(lambda difference=difference: not difference(), f"no {difference()}")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_time_slices_are_resources_of_the_plugin(
     cluster: Lab, interpreters: dict[str, str], tmp_path: Path
 ) -> None:
@@ -217,7 +217,7 @@ def test_time_slices_are_resources_of_the_plugin(
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @pytest.mark.parametrize(
     "way",
     [WAYS[0], *(pytest.param(one, marks=pytest.mark.proof) for one in WAYS[1:])],
@@ -269,7 +269,7 @@ def events(lab: Lab, since: str) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_a_driver_change_drains_only_the_gpu_pods_of_the_node_and_returns_it(
     cluster: Lab, interpreters: dict[str, str], tmp_path: Path
 ) -> None:
@@ -346,7 +346,7 @@ def pod_link(lab: Lab, code: int, *words: str) -> dict[str, dict[str, Any]]:
     return {row["name"]: check for row in rows for check in row["checks"] if check["name"] == "pod"}
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_validate_runs_a_pod_on_every_node(cluster: Lab) -> None:
     for node in cluster.nodes:
         wait_resources(cluster, node, {"nvidia.com/gpu": 8})
@@ -386,7 +386,7 @@ def test_validate_uses_the_runtime_class_where_a_plain_pod_gets_nothing(cluster:
         restart_plugin(node, "DEVICE_LIST_STRATEGY=cdi-cri")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_validate_names_what_the_runtime_says_of_a_stale_cdi_device(cluster: Lab) -> None:
     node = cluster.node("gpu2")
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
@@ -442,7 +442,7 @@ def test_validate_fails_where_the_device_plugin_is_stopped_and_removes_leftovers
     wait_resources(cluster, node, {"nvidia.com/gpu": 8})
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
     cluster: Lab, tmp_path: Path
 ) -> None:

@@ -38,6 +38,8 @@ from gpustate_lab.kubernetes.cluster import Kubernetes
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 POLICY = ROOT / "docs/examples/clusterpolicy.yaml"
 #: Every kind of object, and nothing to do on nodes.

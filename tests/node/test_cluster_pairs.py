@@ -17,6 +17,8 @@ from shares import share
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 VALUES = """driver: {enabled: true}
 dcgm: {enabled: false}
 nfd: {enabled: true}

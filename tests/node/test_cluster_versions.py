@@ -38,7 +38,7 @@ from gpustate.reconcile.planning import Action, Change, Target, plan
 from gpustate_lab import programs
 from gpustate_lab.spec import KUBERNETES_VERSIONS
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden" / "manifests"
 POLICIES = sorted(file.name.partition(".")[0] for file in GOLDEN.glob("*.policy.yaml"))

@@ -21,6 +21,8 @@ from gpustate.diagnosis import container_checks
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
+pytestmark = pytest.mark.long
+
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 POINTS = shares.share("nodes on which containers get no GPUs", BREAKS, most=4)
 VALIDATE = "sh /var/lib/gpustate/validator/validate"

@@ -25,6 +25,8 @@ from gpustate_lab.kubernetes import containers
 from gpustate_lab.node import READY_TIMEOUT_S, Node
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 IMAGE = "debian13-crio"
 PAUSE = "registry.k8s.io/pause:3.10"

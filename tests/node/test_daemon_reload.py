@@ -18,7 +18,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 STATES = (
     *("preflight", "nouveau", "driver-repository", "driver", "persistenced"),

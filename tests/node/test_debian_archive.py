@@ -20,6 +20,8 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 TOOLS = ("nvidia-persistenced", "nvidia-modprobe")
 PLAN_ONLY = """
 states:
@@ -69,7 +71,7 @@ def changes(row: dict[str, Any], state: str, field: str) -> Any:
     return change["after"]
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @pytest.mark.parametrize("image", list(debian_archive.SUITES))
 def test_readmes_policy_with_debians_own_packages(
     lab_factory: LabFactory, image: str, tmp_path: Path

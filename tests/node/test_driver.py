@@ -248,7 +248,7 @@ def test_nothing_else_moves_the_set(on: Driver) -> None:
     on.is_whole("580.65.06")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_unattended_upgrades_and_needrestart_move_others_and_leave_the_set_alone(
     lab_factory: LabFactory, tmp_path: Path
 ) -> None:
@@ -306,7 +306,7 @@ def test_a_build_that_was_killed_half_way_is_made_again(on13: Driver, half: str)
     on13.is_whole("580.65.06")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @on_image("debian12")
 def test_a_failed_build_names_the_error_and_another_version_can_replace_it(on: Driver) -> None:
     on.apply("version='580.65.06'")
@@ -356,7 +356,7 @@ def test_what_a_failed_upgrade_has_stopped_runs_again_or_is_named(
     assert "ran before and is stopped now: nvidia-fabricmanager.service" in named.out
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @on_image("debian12")
 def test_a_kernel_that_arrives_without_a_module_is_built_before_it_boots(on: Driver) -> None:
     on.apply("version='580.65.06'")
@@ -368,7 +368,7 @@ def test_a_kernel_that_arrives_without_a_module_is_built_before_it_boots(on: Dri
     on.is_whole("580.65.06")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @on_image("debian13")
 def test_a_process_on_a_gpu_is_named_and_nothing_is_touched(on: Driver) -> None:
     on.apply("version='580.65.06'")
@@ -392,7 +392,7 @@ rm "$0"
 """
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @on_image("debian13")
 def test_the_driver_of_a_run_file_is_refused_or_taken_away_with_its_own_program(
     on: Driver,

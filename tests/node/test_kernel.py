@@ -155,7 +155,7 @@ def test_holding_leaves_every_kernel_and_the_boot_default_as_they_are(site: Site
     assert site.said(held) == "0"
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @also_on_ubuntu("debian12")
 def test_a_kernel_is_booted_when_its_module_is_built_and_never_before(site: Site) -> None:
     other = site.other

@@ -20,6 +20,8 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 
 def ssh(node: Node, command: str, user: str = "root") -> str:
     return subprocess.run(

@@ -16,6 +16,8 @@ from gpustate.errors import LabError
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
+pytestmark = pytest.mark.long
+
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 #: Every file of containerd's configuration with its bytes; nothing where there is no folder.
 CONFIGURATION = "cd /etc/containerd 2>/dev/null && find . -type f -exec sha256sum {} + | sort || :"

@@ -34,6 +34,8 @@ from gpustate_lab.kubernetes.controlplane import NAMES
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 LabFactory = Callable[[LabSpec], Lab]
 
 

@@ -10,6 +10,8 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 from gpustate_lab.sim.node_packages import OLDER_KERNEL
 
+pytestmark = pytest.mark.long
+
 VERSION = "580.65.06"
 NEWER = "580.178.04"
 SET = (

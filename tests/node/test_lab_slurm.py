@@ -29,7 +29,7 @@ from gpustate_lab import api
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 
 @pytest.fixture(scope="module")

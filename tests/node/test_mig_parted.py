@@ -17,7 +17,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
 pytestmark = [
-    pytest.mark.by_turns,
+    pytest.mark.long,
     pytest.mark.skipif(
         not migparted.UPSTREAM.is_file(),
         reason="mig-parted's configurations lie in ../shared/upstream, which is absent here",

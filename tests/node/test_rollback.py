@@ -18,6 +18,8 @@ from goingback import OBSOLETE
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
+pytestmark = pytest.mark.long
+
 POLICY = """
 from gpustate import Policy
 from gpustate.registry import get

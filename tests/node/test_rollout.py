@@ -24,6 +24,8 @@ from stubcluster import TOKEN, StubCluster
 
 from gpustate.schedulers.kubernetes import _RIGHTS, HOLD, _rule, rule
 
+pytestmark = pytest.mark.long
+
 Json = dict[str, Any]
 LEASE_S = 3.0  # in a hurry
 CREDENTIALS = "client.authentication.k8s.io/v1"

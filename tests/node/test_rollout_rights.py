@@ -19,6 +19,8 @@ from gpustate_lab.kubernetes.cluster import Kubernetes
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 POLICY = Path(__file__).parents[2] / "docs/examples/clusterpolicy.yaml"
 REVIEWS = ("selfsubjectaccessreviews", "selfsubjectreviews")
 OLD, NEW = "570.211.01", "580.65.06"

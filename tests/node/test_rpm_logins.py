@@ -26,7 +26,7 @@ from shares import share
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 USER = "site-7"
 #: What shells, addresses, dnf's variables and zypper's files each have a meaning for.

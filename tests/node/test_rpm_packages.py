@@ -21,7 +21,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {

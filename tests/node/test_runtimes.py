@@ -90,7 +90,7 @@ def process(node: Node, unit: str) -> str:
     return node.run(f"systemctl show -p MainPID {unit}").stdout
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_a_docker_that_does_not_run_with_the_file_is_rolled_back(
     runtimes: Lab, node: Node, tmp_path: Path
 ) -> None:
@@ -157,7 +157,7 @@ def test_a_file_that_is_a_link_is_refused_in_the_plan(
     assert (node.root / "srv/theirs").read_text() == text
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_a_crio_that_does_not_come_up_is_rolled_back(
     runtimes: Lab, node: Node, tmp_path: Path
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_crio_that_does_not_come_up_is_rolled_back(
     assert disk(node, "/etc/crio") == before
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_crio_without_a_runtime_to_wrap_is_refused_and_nothing_is_written(
     runtimes: Lab, node: Node, tmp_path: Path
 ) -> None:

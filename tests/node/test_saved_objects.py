@@ -12,7 +12,7 @@ import pytest
 from commands import Ran, gpustate
 from localcluster import LocalCluster, local_cluster
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 POLICY = """\
 format: gpustate.policy/1
 states:

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from commands import gpustate
 
 from gpustate_lab import host, setup
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
+
+pytestmark = pytest.mark.long
 
 POLICY = """
 from gpustate import Policy

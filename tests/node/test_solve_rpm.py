@@ -17,7 +17,7 @@ import pytest
 from commands import GPUSTATE
 from rpmworld import Rpm, build, documents, index, needs
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 VERSIONS = ("580.65.06", "580.105.08", "595.58.03")
 

@@ -171,7 +171,7 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(
         assert node.run("systemctl is-active containerd").stdout.strip() == "active"
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @pytest.mark.skipif(
     not UPSTREAM.is_file(),
     reason="the Operator's own sample lies in ../shared/upstream, which is absent here",
@@ -241,7 +241,7 @@ def test_killed_on_the_node_in_the_middle_the_next_apply_converges(lab: Lab, nod
     converged(lab, POLICY, "gpu2")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_nouveau_in_use_costs_one_reboot_after_the_driver_is_built(
     lab_factory: Callable[[LabSpec], Lab],
 ) -> None:
@@ -261,7 +261,7 @@ def test_nouveau_in_use_costs_one_reboot_after_the_driver_is_built(
     converged(lab, POLICY)
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_what_breaks_is_named_with_evidence_and_remedy(lab: Lab, node12: Node) -> None:
     inventory = ("-i", lab.inventory, "-l", "gpu1")
     broken = gpustate("explain", "gpu1", "-i", lab.inventory, "-o", "json", code=3).node("gpu1")
@@ -281,7 +281,7 @@ def test_what_breaks_is_named_with_evidence_and_remedy(lab: Lab, node12: Node) -
     gpustate("validate", POLICY, *inventory, code=0)
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_a_module_that_fails_to_build_is_told_by_its_first_compiler_error(
     lab: Lab, node12: Node
 ) -> None:

@@ -6,9 +6,12 @@ import json
 import tarfile
 from pathlib import Path
 
+import pytest
 from commands import gpustate
 
 from gpustate_lab.api import Lab
+
+pytestmark = pytest.mark.long
 
 #: Secrets that nobody has registered: in a runtime's file, in a unit's journal, in the environment of a unit.
 PLANT = """

@@ -152,7 +152,7 @@ def test_a_stale_specification_and_a_copy_in_etc_are_put_right(
     assert node.run(stamp).stdout == before
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @also_on_ubuntu("debian13")
 def test_a_refresh_that_fails_with_the_former_driver_is_watched_for_afterwards(
     home: Lab, node: Node, tmp_path: Path
@@ -174,7 +174,7 @@ def test_a_refresh_that_fails_with_the_former_driver_is_watched_for_afterwards(
     assert " changed=0 " in gpustate("apply", home, node, tmp_path, "1.18.2")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @also_on_ubuntu("debian13")
 def test_files_that_users_cannot_read_are_named_and_made_readable(
     home: Lab, node: Node, tmp_path: Path
@@ -194,7 +194,7 @@ def test_files_that_users_cannot_read_are_named_and_made_readable(
     gpustate("drift", home, node, tmp_path, "1.18.2")
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @also_on_ubuntu("debian13")
 def test_a_toolkit_upgraded_behind_our_back_is_brought_back_into_lockstep(
     home: Lab, node: Node, tmp_path: Path
@@ -207,7 +207,7 @@ def test_a_toolkit_upgraded_behind_our_back_is_brought_back_into_lockstep(
     assert held(node) == PACKAGES
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 @also_on_ubuntu("debian13")
 def test_a_gpu_in_quarantine_is_not_in_the_specification_until_its_end(
     home: Lab, node: Node, tmp_path: Path

@@ -18,6 +18,8 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 #: What these tests prove of states, how and on what: docs/states.md is made from it.
 PROVES = {
     "preflight": ("simulated node", "ubuntu"),

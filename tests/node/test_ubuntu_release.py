@@ -20,6 +20,8 @@ from gpustate_lab.api import Lab
 from gpustate_lab.sim.ubuntu_packages import RELEASES
 from gpustate_lab.spec import LabSpec
 
+pytestmark = pytest.mark.long
+
 OLD, NEW = RELEASES["ubuntu2204"], RELEASES["ubuntu2404"]
 POLICY = """
 from gpustate import Policy

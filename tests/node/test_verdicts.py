@@ -17,6 +17,8 @@ from commands import gpustate
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
+pytestmark = pytest.mark.long
+
 POLICY = """
 format: gpustate.policy/1
 states:

@@ -27,7 +27,7 @@ from gpustate_lab import host, setup
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 POLICY = """
 from pathlib import Path

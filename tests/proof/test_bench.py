@@ -22,6 +22,7 @@ from commands import GPUSTATE
 TOP = Path(__file__).parents[2]
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.node,
     pytest.mark.skipif(os.geteuid() != 0, reason="the light nodes' sshd must run as root"),
     pytest.mark.skipif(

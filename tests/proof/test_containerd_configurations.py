@@ -29,7 +29,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 INPUTS = Path(__file__).parents[1] / "data" / "containerd" / "inputs"
 #: Releases of containerd's own project, which are built first.

@@ -40,7 +40,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.sim.node_packages import OLDER_KERNEL
 from gpustate_lab.spec import LabSpec
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 POINT = os.environ.get("GPUSTATE_POINT", "")
 #: Version 1.17 of the toolkit brings no refresh unit of its own, so the cdi state has its own to do, and its mode

@@ -21,7 +21,7 @@ from shares import TAKEN, everything, share
 
 from gpustate_lab.node import Node
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 #: Nodes that are broken side by side, and how many such groups are at work at the same time.
 WIDE, GROUPS = 48, 2

@@ -27,7 +27,7 @@ from shares import everything, share
 
 from gpustate_lab.api import Lab
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 POLICY = """
 from gpustate import Policy

@@ -24,6 +24,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from randomchecks import TRIED, check_shown, tell
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -22,7 +22,7 @@ import shares
 from rolloutbed import Bed
 from rolloutpoints import ANYWHERE, ENTRY, Point, Verdict, carry_out, failures, record
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 POINT = os.environ.get("GPUSTATE_POINT", "")
 #: Beds side by side; a run mostly waits.

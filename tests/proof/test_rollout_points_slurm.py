@@ -11,7 +11,7 @@ import shares
 from rolloutbed import finish
 from slurmpoints import WORDS, SlurmBed
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.long, pytest.mark.node]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,6 @@ from typing import Any
 
 import declarations
 import pytest
-import shares
 import yaml
 
 APPLIED, SETTLED, DAMAGED, MENDED, REMOVED = PARTS = (
@@ -91,20 +90,12 @@ class Cycles:
 CYCLES = Cycles()
 #: The same of nodes that answer as Ubuntu; all parts are seen with ``--proof``.
 ON_UBUNTU = Cycles()
-#: The running test goes by turns: what it sees does not count.
-_by_turns = False
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Learn whether what the test sees counts."""
-    global _by_turns
-    _by_turns = shares.goes_by_turns(item)
 
 
 def heard(words: Iterable[object], out: str) -> None:
     """Read one command line of a test and what it printed; anything but JSON of a run is let be."""
     said = [str(word) for word in words]
-    if _by_turns or said[0] not in ("apply", "drift", "remove") or "-i" not in said:
+    if said[0] not in ("apply", "drift", "remove") or "-i" not in said:
         return
     if not out.startswith("{"):
         return

@@ -1,4 +1,5 @@
-"""``make proof``: every file of ``tests/proof`` with ``--proof``, in an hour on two cores.
+"""``make proof``: every file of ``tests/proof``, and every file of ``tests/node`` that has tests which a run of all
+tests leaves out, with ``--proof``: some hours on two cores.
 
 The kill points have work for every processor all the time, so they take what the other files leave;
 of those, two run side by side. What measures goes last and alone. A file that is named nowhere here comes
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-PROOF = Path(__file__).parents[1] / "proof"
+TESTS = Path(__file__).parents[1]
+LEFT_OUT = ("mark.long", "mark.proof", "share(")
 SIDE_BY_SIDE = 3
 POINTS = "enumerated points"
 #: The longest come first, so that the last two end together.
@@ -54,15 +56,22 @@ class Done:
         return "\n".join([f"{self.name}: {''.join(lines[-1:]).strip('= ')}", *told])
 
 
-def files() -> tuple[list[str], list[str]]:
+def files() -> tuple[list[Path], list[Path]]:
     """What goes side by side, in this order, and what goes alone."""
-    found = sorted(path.stem for path in PROOF.glob("test_*.py"))
-    rest = [name for name in found if name not in FIRST + ALONE]
-    return [n for n in FIRST if n in found] + rest, [n for n in ALONE if n in found]
+    proofs = {path.stem: path for path in sorted((TESTS / "proof").glob("test_*.py"))}
+    nodes = [
+        path
+        for path in sorted((TESTS / "node").glob("test_*.py"))
+        if any(word in path.read_text() for word in LEFT_OUT)
+    ]
+    first = [proofs.pop(name) for name in FIRST if name in proofs]
+    alone = [proofs.pop(name) for name in ALONE if name in proofs]
+    return [*first, *proofs.values(), *nodes], alone
 
 
-def prove(name: str, folder: Path, words: list[str]) -> Done:
+def prove(path: Path, folder: Path, words: list[str]) -> Done:
     """Run one file."""
+    name = path.stem
     output = folder / f"{name}.log"
     began = time.monotonic()
     with output.open("w") as file:
@@ -73,7 +82,7 @@ def prove(name: str, folder: Path, words: list[str]) -> Done:
                 "-m",
                 "pytest",
                 "--proof",
-                str(PROOF / f"{name}.py"),
+                str(path),
                 *words,
             ],
             stdout=file,
@@ -92,8 +101,8 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="gpustate-proof-") as name:
         folder = Path(name)
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            done = list(pool.map(lambda one: prove(one, folder, words), together))
-        done += [prove(one, folder, words) for one in alone]
+            done = list(pool.map(lambda path: prove(path, folder, words), together))
+        done += [prove(path, folder, words) for path in alone]
         bad = [one for one in done if one.code]
         for one in bad:
             print(f"\n{'#' * 20} {one.name}\n{one.output.read_text(errors='replace')}")

@@ -1,17 +1,17 @@
 """Enumerated points: all of them with ``--proof``, otherwise one of each kind and a share.
 
-A test that could be run at hundreds of points (every journal entry, every message) lists them all
-and asks for its share. Without ``--proof`` that share is small, but another one with each commit, so
-that the points are walked through as the project moves on; which ones were taken is printed at the end
-of the run. ``GPUSTATE_SHARE=WORD`` stands in for the commit, to take another run's share again.
+A test that could be run at hundreds of points (every journal entry, every message) lists them all and asks for its
+share. Without ``--proof`` that share is small, and the same in every run, so that a red run is red for everybody.
+``GPUSTATE_SHARE=WORD`` draws another one. Which points were taken is printed at the end of the run.
+
+What takes longer than a run of all tests may is marked ``long``: it runs when its file is asked for by name, and
+with ``make proof``.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
-import subprocess
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,67 +24,10 @@ TAKEN: dict[str, str] = {}
 #: Folders and files of tests that are handed out first. What waits for nodes leaves a processor to the type
 #: checkers; at the end they would keep one process busy while the others have nothing left.
 LONGEST_FIRST = {"proof": 0, "test_checks.py": 1, "node": 2}
-#: Files of which a run of all tests takes ``TURNS`` with each commit; a file asked for by name is run. What they
-#: see of a state's cycle does not count there (:mod:`cycles`), so that no commit depends on its share.
-BY_TURNS = frozenset(
-    {
-        "test_articles.py",
-        "test_bake.py",
-        "test_bench.py",
-        "test_broken_nodes.py",
-        "test_broken_rpm_twins.py",
-        "test_broken_twins.py",
-        "test_bundle_rpm.py",
-        "test_busy_server.py",
-        "test_certain_refusals.py",
-        "test_cluster_dra.py",
-        "test_cluster_drain.py",
-        "test_cluster_objects.py",
-        "test_cluster_pairs.py",
-        "test_cluster_versions.py",
-        "test_container_link.py",
-        "test_crio.py",
-        "test_containerd_configurations.py",
-        "test_daemon_reload.py",
-        "test_distributions.py",
-        "test_debian_archive.py",
-        "test_kill_points.py",
-        "test_lab.py",
-        "test_lab_faults.py",
-        "test_lab_kubernetes.py",
-        "test_lab_sim.py",
-        "test_lab_slurm.py",
-        "test_network_faults.py",
-        "test_package_faults.py",
-        "test_random_command_lines.py",
-        "test_rollback.py",
-        "test_rollout.py",
-        "test_rollout_points.py",
-        "test_rollout_points_slurm.py",
-        "test_rollout_rights.py",
-        "test_rpm_components.py",
-        "test_rpm_driver.py",
-        "test_rpm_logins.py",
-        "test_rpm_packages.py",
-        "test_runtime_configurations.py",
-        "test_saved_objects.py",
-        "test_solve.py",
-        "test_solve_rpm.py",
-        "test_support_bundle.py",
-        "test_ubuntu.py",
-        "test_ubuntu_release.py",
-        "test_ubuntu_upgrades.py",
-        "test_verdicts.py",
-    }
-)
-TURNS = 2
-#: Of the tests that are marked ``by_turns``, so many; those on Ubuntu's images are counted below.
-MARKED = 3
 #: Tests on Ubuntu's images (marked ``ubuntu``) that a run takes; with ``--proof`` all on the first image, and so
 #: many on the others.
 ON_UBUNTU, ON_OTHER_UBUNTU = 1, 6
 _everything = False
-_by_turns: frozenset[str] = frozenset()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -99,11 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests marked ``proof``, and those whose turn it is not, to ``make proof``; begin with what takes long."""
+    """Leave tests marked ``proof`` and ``long`` to ``make proof``; begin with what takes long."""
     if not _everything:
-        not_now = _not_now(items)
+        named = {Path(word.partition("::")[0]).name for word in config.args}
         later = [
-            item for item in items if item.get_closest_marker("proof") or not_now & _turns_of(item)
+            item
+            for item in items
+            if item.get_closest_marker("proof")
+            or (item.get_closest_marker("long") and item.path.name not in named)
         ]
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if item not in set(later)]
@@ -133,36 +79,6 @@ def _name(item: pytest.Item) -> str:
     return f"{item.path.name}::{item.name}"
 
 
-def _turns_of(item: pytest.Item) -> set[str]:
-    """The names by which a test, or the file it is in, takes its turn."""
-    return {item.path.name, _name(item)}
-
-
-def _not_now(items: list[pytest.Item]) -> frozenset[str]:
-    """Files and tests that wait for another commit's run of all tests; what is asked for by name never waits."""
-    global _by_turns
-    if not {item.path.name for item in items} >= BY_TURNS:
-        return frozenset()
-    marked = sorted(
-        _name(item)
-        for item in items
-        if item.get_closest_marker("by_turns")
-        and not any(item.get_closest_marker(other) for other in ("proof", "ubuntu"))
-    )
-    _by_turns = BY_TURNS | frozenset(marked)
-    return (
-        _by_turns
-        - frozenset(share("longer files", sorted(BY_TURNS), most=TURNS))
-        - frozenset(share("longer tests", marked, most=MARKED))
-    )
-
-
-def goes_by_turns(item: pytest.Item) -> bool:
-    """Another commit's run of all tests may not have it."""
-    drawn = item.get_closest_marker("ubuntu") is not None
-    return bool(_by_turns) and (drawn or bool(_by_turns & _turns_of(item)))
-
-
 def _turn(item: pytest.Item) -> int:
     """When a test's file is handed out."""
     names = (item.path.name, item.path.parent.name)
@@ -185,22 +101,15 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which points were taken."""
     if TAKEN:
-        terminalreporter.section(f"enumerated points ({'all' if _everything else seed()})")
+        taken = "all" if _everything else f"share {seed()}".strip()
+        terminalreporter.section(f"enumerated points ({taken})")
         for what, text in sorted(TAKEN.items()):
             terminalreporter.line(f"{what}: {text}")
 
 
-@functools.cache
 def seed() -> str:
-    """What the share depends on: the commit, or ``GPUSTATE_SHARE``."""
-    if word := os.environ.get("GPUSTATE_SHARE"):
-        return word
-    done = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"],
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip() or "no-commit"
+    """What the share depends on: ``GPUSTATE_SHARE``."""
+    return os.environ.get("GPUSTATE_SHARE", "")
 
 
 def everything() -> bool:
@@ -216,11 +125,11 @@ def share(
     kind: Callable[[T], Hashable] = lambda point: None,
     always: bool = False,
 ) -> list[T]:
-    """Take this commit's share of enumerated points, in their own order.
+    """Take a share of enumerated points, in their own order.
 
     Args:
         what: name under which the end of the run tells what was taken.
-        points: all of them; two runs of one commit list the same.
+        points: all of them.
         most: how many without ``--proof``; one of each kind is taken in any case.
         kind: points of one kind may stand in for each other.
         always: with ``--proof`` too.
