@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 #: What is installed beside the lab: the Debian packages of the tests.
 NEEDS := --tests
 
-.PHONY: demo demo-kubernetes early test proof bench quick lint docs setup system clean
+.PHONY: demo demo-kubernetes early test proof bench quick check lint docs setup system clean
 
 # They need the product and the lab, not what the tests need.
 demo demo-kubernetes: NEEDS :=
@@ -30,7 +30,7 @@ early: system
 
 # Three processes on two cores, for a test on a node waits half its time.
 test: setup
-	@$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 30
 
 # Every enumerated point of the kill and fault harness, the virtual machines, the bench, and the tests marked long:
 # some hours.
@@ -42,9 +42,13 @@ proof: setup
 bench: setup
 	@$(BIN)/python -m bench $(BENCH)
 
-# Without nodes: everything that needs neither root nor namespaces.
+# A minute: unit tests, contracts and properties; neither nodes nor type checkers.
 quick: setup
-	@$(BIN)/pytest -m "not node"
+	@$(BIN)/pytest --quick --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+# And the checkers and the documentation.
+check: quick lint
+	@$(BIN)/pytest tests/unit/test_docs.py tests/unit/test_site.py
 
 lint: setup
 	@$(BIN)/pytest tests/unit/test_checks.py

@@ -92,7 +92,7 @@ def check_trial(trial: clitrials.Trial, ended: dict[str, Any]) -> None:
 
 
 @settings(
-    max_examples=30 if shares.everything() else 3,
+    max_examples=shares.tries(30, 3),
     phases=(Phase.generate,),
     suppress_health_check=[
         HealthCheck.too_slow,

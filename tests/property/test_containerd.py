@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shares import tries
 
 from gpustate.errors import GpustateError, RefusedError
 from gpustate.formats.containerd import (
@@ -155,7 +156,7 @@ handlers = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=tries(300, 100), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(sorted(DUMPS)), handlers)
 def test_foreign_keys_stay_repeating_changes_nothing_and_removal_is_the_inverse(
     data: st.DataObject, containerd: str, handler: Handler
@@ -194,7 +195,7 @@ def test_foreign_keys_stay_repeating_changes_nothing_and_removal_is_the_inverse(
     assert after(changed, removal) == files
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=tries(200, 66))
 @given(st.text("[]{}=\"'#\n\r,. \\abv1", max_size=40))
 def test_no_text_ends_in_anything_but_an_error_of_ours(text: str) -> None:
     dump = DUMPS["2.1.9"]

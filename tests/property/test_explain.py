@@ -6,6 +6,7 @@ import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shares import tries
 
 from gpustate.diagnosis import chain_probe
 from gpustate.explain import clues, script, walk
@@ -100,7 +101,7 @@ def test_the_keys_are_found() -> None:
     assert {"secure_boot", "kube_node", "exposed", "cdi_number", "complete"} <= set(KEYS)
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150, 50))
 @given(lines=LINES, seen=SEEN, nvml=NVML)
 def test_any_answer_is_explained(
     lines: list[tuple[str, str]], seen: list[tuple[str, str]], nvml: NvmlFacts

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shares import tries
 
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.errors import InventoryError
@@ -120,7 +121,7 @@ NOISE = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300, 100))
 @given(text=NOISE, name=st.sampled_from(["h", "h.ini", "h.yml", "h.json"]))
 def test_noise_in_a_file_raises_nothing_but_an_inventory_error(
     directory: Path, text: str, name: str
@@ -140,7 +141,7 @@ def test_bytes_raise_nothing_but_an_inventory_error(
     attempt(lambda: load(str(directory / name)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300, 100))
 @given(st.one_of(NOISE, st.text(alphabet="gn1,:!&~*?[]()-0@a", max_size=12)))
 def test_noise_as_a_limit_or_a_list_raises_nothing_but_an_inventory_error(text: str) -> None:
     nodes = (InventoryNode("gn", ("a",)), InventoryNode("n1", ("a", "g")), InventoryNode("n-1"))

@@ -21,7 +21,7 @@ from migoracle import (
     random_wanted,
     worth,
 )
-from shares import everything, seed
+from shares import seed, tries
 
 from gpustate.core.change import Disruption
 from gpustate.mig import builtin, change, refute
@@ -37,7 +37,7 @@ EACH = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
 def many() -> int:
     """How many random changes of one GPU."""
-    return 1000 if everything() else 100
+    return tries(1000, 50)
 
 
 def node(model: Model, instances: list[GpuInstance]) -> Layout:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from migoracle import best, counts_of, random_instances, random_wanted, worth
 from migsim import Simulated, built, described, driver
-from shares import everything, seed
+from shares import seed, tries
 
 from gpustate.mig import live
 from gpustate.mig.config import Config, Entry
@@ -24,7 +24,7 @@ from gpustate.mig.plan import NodePlan, plan
 from gpustate.mig.tables import MODELS, Model
 
 #: Changes of all GPUs together.
-MANY = 10_000 if everything() else 700
+MANY = tries(10_000, 300)
 
 
 @pytest.fixture(scope="module")

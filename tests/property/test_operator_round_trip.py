@@ -15,6 +15,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shares import tries
 
 from gpustate import Policy
 from gpustate.gpu_operator import history
@@ -213,7 +214,7 @@ def files(draw: st.DrawFn) -> str:
 
 
 @settings(
-    max_examples=120,
+    max_examples=tries(120, 40),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -243,7 +244,7 @@ UPGRADE_POLICY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(60, 20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(section=UPGRADE_POLICY)
 def test_drains_of_any_upgrade_policy_are_preserved(section: dict[str, Any]) -> None:
     document = {

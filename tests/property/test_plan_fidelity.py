@@ -19,9 +19,9 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import pytest
 from filebench import BAD, SCRIPTS, Bench, Wish, identity, new, outcomes, wishes
-from hypothesis import example, given, note
-from hypothesis import settings as tries
+from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
+from shares import tries
 
 from gpustate import ops, registry
 from gpustate.core.change import Plan
@@ -274,7 +274,7 @@ def cases(draw: st.DrawFn, name: str) -> tuple[AnyState, Any]:
 
 
 NAMES = sorted(registry.states())
-FEW = tries(max_examples=50)
+FEW = settings(max_examples=tries(50, 16))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -291,7 +291,7 @@ def test_what_is_desired_needs_no_plan(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@tries(max_examples=15)
+@settings(max_examples=tries(15, 5))
 def test_every_field_that_a_plan_shows_has_a_label(name: str, data: st.DataObject) -> None:
     state, seen = data.draw(cases(name))
     names = {field.name for field in fields(seen)}
@@ -412,7 +412,7 @@ _NO_VERSION = "version: wanted"
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@tries(max_examples=25)
+@settings(max_examples=tries(25, 8))
 def test_a_rollback_leads_to_the_observation_before(name: str, data: st.DataObject) -> None:
     """A run with some parameters, another one with others, and back: all that the policy decides is as before."""
     cls = registry.get(name)
@@ -461,7 +461,7 @@ def test_a_rollback_leads_to_the_observation_before(name: str, data: st.DataObje
 
 @given(plan=wishes(("",)))
 @example(plan=[new(), new(known_after=(0,)), new(needs=(1,))])
-@tries(max_examples=16)
+@settings(max_examples=tries(16, 5))
 def test_after_an_apply_nothing_is_left_to_do_and_only_what_was_planned_was_done(
     plan: list[Wish],
 ) -> None:
@@ -492,7 +492,7 @@ def test_after_an_apply_nothing_is_left_to_do_and_only_what_was_planned_was_done
 @example(plan=[new(script=BAD), Wish("x", "x", (0,), (), ""), new(needs=(1,))])
 @example(plan=[new(), new(known_after=(0,), script=BAD), new(needs=(1,))])
 @example(plan=[new(script=BAD), new(needs=(0,)), new(needs=(0, 1))])
-@tries(max_examples=16)
+@settings(max_examples=tries(16, 5))
 def test_a_failure_stops_what_needs_it_and_nothing_else_and_the_next_run_goes_on(
     plan: list[Wish],
 ) -> None:
@@ -530,7 +530,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else_and_the_next_run_goes_on
 
 
 @given(plan=wishes(("",)))
-@tries(max_examples=8)
+@settings(max_examples=tries(8, 5))
 def test_what_is_taken_away_leaves_the_folder_as_it_was(plan: list[Wish]) -> None:
     plan = [replace(wish, start=None) for wish in plan]
     with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from pages import plan
+from shares import tries
 
 from gpustate.cli import reports
 from gpustate.formats.words import printable
@@ -67,7 +68,7 @@ PLAIN = shape(html.report(plan("plain words")))
 @example(NASTY[0])
 @example(NASTY[1])
 @example(NASTY[2])
-@settings(max_examples=40)
+@settings(max_examples=tries(40, 13))
 def test_html_has_no_tags_or_attributes_but_its_own(text: str) -> None:
     page = html.report(plan(text))
     assert shape(page) <= PLAIN
@@ -86,7 +87,7 @@ def tokens(source: str) -> tuple[list[Any], list[Any]]:
 @example(NASTY[3])
 @example(NASTY[5])
 @example(NASTY[7])
-@settings(max_examples=60)
+@settings(max_examples=tries(60, 20))
 def test_markdown_of_a_whole_plan_is_made_of_its_own_parts_only(text: str) -> None:
     source = markdown.report(plan(text), diff=True)
     blocks, children = tokens(source)
@@ -106,7 +107,7 @@ PLAIN_HEADINGS = [
 
 
 @given(TEXTS)
-@settings(max_examples=150)
+@settings(max_examples=tries(150, 50))
 def test_markdown_says_a_text_as_it_is(text: str) -> None:
     wanted = printable(text.replace("\n", " ").replace("\t", " ")).strip()
     _, children = tokens(f"- {markdown.text(text)}")
@@ -121,7 +122,7 @@ def test_markdown_says_a_text_as_it_is(text: str) -> None:
 
 @given(TEXTS)
 @example(NASTY[4])
-@settings(max_examples=40)
+@settings(max_examples=tries(40, 13))
 def test_text_moves_no_cursor(text: str) -> None:
     assert not _ACTED_ON.search(reports.text(plan(text), "text", diff=True, whole=True))
 
@@ -138,7 +139,7 @@ def graph(text: str) -> tuple[Graph, dict[str, About]]:
 @given(st.text(_SPECIAL | st.characters(), max_size=14).filter(lambda text: text != "other"))
 @example(NASTY[0])
 @example('"; } x [label="')
-@settings(max_examples=60)
+@settings(max_examples=tries(60, 20))
 def test_a_drawing_is_well_formed_whatever_states_are_called(text: str) -> None:
     made, about = graph(text)
     lines = draw.as_mermaid(made, about).splitlines()

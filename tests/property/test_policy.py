@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from shares import tries
 
 from gpustate import gpu_operator
 from gpustate.errors import PolicyError
@@ -38,7 +39,9 @@ ANYTHING = st.recursive(
     ),
     max_leaves=6,
 )
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=tries(150, 50), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def outcome(text: str) -> gpu_operator.Reading | None:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from shares import tries
 
 from gpustate import Policy, policies, where
 from gpustate.core.policy import build
@@ -28,7 +29,7 @@ from gpustate.states.preflight import PreflightPassed
 from gpustate.states.validator import NodeValidated
 
 quick = settings(
-    max_examples=40,
+    max_examples=tries(40, 13),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shares import everything
+from shares import tries
 
 from gpustate.rollout.decide import Decision, End, Place, Progress, Rollout, decide
 from gpustate.rollout.slots import allowed, full
@@ -19,7 +19,7 @@ from gpustate.rollout.windows import Window, wait_s
 from gpustate.schedulers.base import Member
 
 START = 1_795_000_000.0
-EXAMPLES = 20000 if everything() else 1500
+EXAMPLES = tries(20_000, 500)
 windows = st.builds(
     Window,
     st.frozensets(st.integers(0, 6), min_size=1),
@@ -216,7 +216,7 @@ def test_every_history_keeps_what_was_asked_for_and_ends(history: History) -> No
 
 
 @given(st.lists(windows, min_size=1, max_size=3), st.integers(0, 400 * 86400))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=tries(500, 166), deadline=None)
 def test_a_window_opens_after_the_time_that_it_names(found: list[Window], later: int) -> None:
     at = START + later
     wait = wait_s(found, at)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rpmworld import compared, needs
-from shares import everything
+from shares import tries
 
 from gpustate.formats import rpmversion
 from gpustate.formats.dpkg import compare_versions
@@ -26,7 +26,7 @@ VERSION = st.builds(
 
 
 @given(pairs=st.lists(st.tuples(VERSION, VERSION), min_size=20, max_size=40))
-@settings(max_examples=200 if everything() else 12, deadline=None)
+@settings(max_examples=tries(200, 12), deadline=None)
 def test_versions_compare_as_dpkg_compares_them(pairs: list[tuple[str, str]]) -> None:
     script = "".join(
         f"if dpkg --compare-versions '{a}' lt '{b}'; then echo -1; "
@@ -60,7 +60,7 @@ RPM_VERSION = st.builds(
 
 
 @given(pairs=st.lists(st.tuples(RPM_VERSION, RPM_VERSION), min_size=60, max_size=90))
-@settings(max_examples=120 if everything() else 12, deadline=None)
+@settings(max_examples=tries(120, 12), deadline=None)
 def test_versions_compare_as_rpm_compares_them(pairs: list[tuple[str, str]]) -> None:
     needs("rpm")
     signs = [(n > 0) - (n < 0) for n in (rpmversion.compare(a, b) for a, b in pairs)]
@@ -68,7 +68,7 @@ def test_versions_compare_as_rpm_compares_them(pairs: list[tuple[str, str]]) -> 
 
 
 @given(rows=st.lists(RPM_VERSION, max_size=12))
-@settings(max_examples=240 if everything() else 24, deadline=None)
+@settings(max_examples=tries(240, 24), deadline=None)
 def test_versions_are_in_one_order(rows: list[str]) -> None:
     ordered = sorted(rows, key=rpmversion.version_key)
     for a, b in itertools.combinations(ordered, 2):

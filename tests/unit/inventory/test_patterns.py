@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shares import tries
 
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.errors import InventoryError
@@ -114,7 +115,7 @@ def test_names_as_plans_show_them_are_accepted(write: Write, pattern: str, wante
     assert names(load(write("hosts", listed), limit=pattern)) == wanted.split()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(50, 16), deadline=None)
 @given(
     st.sets(st.from_regex(r"[a-z]{1,3}[0-9]{0,3}(-[a-z][0-9]{1,2})?", fullmatch=True), min_size=1)
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shares import tries
 
 from gpustate.core import shared_probes
 from gpustate.core.file_queries import FileStats, FileText, FileTexts
@@ -138,7 +139,7 @@ def test_an_answer_that_is_not_compressed_is_an_error() -> None:
         reader.feed(b"gpustate-0123 begin\ngpustate-0123 answer\nsh: gzip: not found\n")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300, 100), deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=8))
 def test_no_bytes_make_the_reader_raise_anything_but_a_probe_error(pieces: list[bytes]) -> None:
     reader = batch.AnswerReader(batch.make_batch(NODE, (Shell("true"),), NONCE))
@@ -151,7 +152,7 @@ def test_no_bytes_make_the_reader_raise_anything_but_a_probe_error(pieces: list[
         pass
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100, 33), deadline=None)
 @given(
     st.lists(st.tuples(st.binary(max_size=100), st.integers(0, 255)), max_size=6),
     st.integers(1, 50),
