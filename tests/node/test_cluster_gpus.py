@@ -471,3 +471,53 @@ def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
     proven = gpustate("validate", "validator", "-i", cluster.inventory, "-l", "gpu2", "-o", "json")
     (check,) = [one for one in proven.node("gpu2")["checks"] if one["name"] == "pod"]
     assert "pod on gpu2, nvidia.com/mig-3g.40gb: MIG-" in check["evidence"], check
+
+
+@pytest.mark.by_turns
+def test_a_new_layout_evicts_only_the_pods_of_gpus_that_change(
+    cluster: Lab, interpreters: dict[str, str], tmp_path: Path
+) -> None:
+    node = cluster.node("gpu1")
+    wait_resources(cluster, node, {"nvidia.com/gpu": 8})
+
+    def running(app: str) -> str | None:
+        for one in get(cluster, "pods", "--selector", f"app={app}")["items"]:
+            if one["status"]["phase"] == "Running":
+                return str(one["metadata"]["uid"])
+        return None
+
+    for app in ("moves", "stays"):
+        create(cluster, gpu_deployment(app, node, interpreters["gpu1"], {"nvidia.com/gpu": 1}))
+    moved = wait_for(lambda: running("moves"), "the pod runs")
+    kept = wait_for(lambda: running("stays"), "the pod runs")
+    (uuid,) = allocated(node, moved)
+    number = int(devices(node)[uuid].removeprefix("/dev/nvidia"))
+    others = [one for one in range(8) if one != number]
+    layout, policy = tmp_path / "layout.yaml", tmp_path / "policy.py"
+    layout.write_text(
+        "version: v1\nmig-configs:\n  one:\n"
+        f"  - {{devices: [{number}], mig-enabled: true, mig-devices: {{1g.10gb: 7}}}}\n"
+        f"  - {{devices: {others}, mig-enabled: false}}\n"
+    )
+    policy.write_text(
+        "from gpustate import Policy\nfrom gpustate.states.cdi import CdiSpecificationCurrent\n"
+        "from gpustate.states.mig import MigLayoutApplied\n"
+        f"mig = MigLayoutApplied('one', file={str(layout)!r}, in_use='drain')\n"
+        "policy = Policy(mig, CdiSpecificationCurrent())\n"
+    )
+    shown = gpustate("plan", policy, "-i", cluster.inventory, "-l", "gpu1", code=0)
+    assert "default/moves-" in shown.out, shown.out
+    assert "default/stays-" not in shown.out, shown.out
+    gpustate("apply", policy, "-i", cluster.inventory, "-l", "gpu1", "--yes", code=0)
+    assert running("stays") == kept
+    assert running("moves") != moved
+    mode = node.run(
+        ["nvidia-smi", "-i", str(number), "--query-gpu=mig.mode.current", "--format=csv,noheader"]
+    )
+    assert mode.stdout == "Enabled\n"
+    kubectl(cluster, "delete", "deployment", "moves", "stays")
+    kubectl(cluster, "delete", "pods", "--selector", "app in (moves,stays)", "--now")
+    policy.write_text(
+        policy.read_text().replace("'one'", "'all-disabled'").replace(f"file={str(layout)!r}, ", "")
+    )
+    gpustate("apply", policy, "-i", cluster.inventory, "-l", "gpu1", "--yes", code=0)
