@@ -386,12 +386,9 @@ class Watcher:
         """Record on a Node what is done with it; without that the next watcher does it again."""
         try:
             node = api.patch_node(seen.name, record.patch())
-        except RefusedRequest as error:
-            if error.status != 404:
-                self.say(f"{seen.name}: no record on the Node: {error}")
-            return
         except ClusterError as error:
-            self.say(f"{seen.name}: no record on the Node: {error}")
+            if not (isinstance(error, RefusedRequest) and error.status == 404):  # it is gone
+                self.say(f"{seen.name}: no record on the Node: {error}")
             return
         events.record(node, event, words)
 
