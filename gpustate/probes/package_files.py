@@ -109,12 +109,6 @@ def packages_of(damaged: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(dict.fromkeys(found)))
 
 
-def links_of(damaged: Iterable[str]) -> tuple[str, ...]:
-    """Links to libraries that are missing or lead elsewhere."""
-    found = (match for match in map(_ROW.fullmatch, damaged) if match)
-    return tuple(match[2] for match in found if match[3].startswith("is not a link"))
-
-
 def absent_of(damaged: Iterable[str]) -> tuple[str, ...]:
     """Files that are missing, or in whose place is something that is none."""
     found = (match for match in map(_ROW.fullmatch, damaged) if match)
@@ -127,4 +121,4 @@ def sources_of(damaged: Iterable[str]) -> tuple[str, ...]:
     return tuple(row for row, match in found if match and match[2].startswith("/usr/src/"))
 
 
-__all__ = ["PackageFiles", "absent_of", "links_of", "packages_of", "sources_of", "unit_paths"]
+__all__ = ["PackageFiles", "absent_of", "packages_of", "sources_of", "unit_paths"]

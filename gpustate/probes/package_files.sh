@@ -9,9 +9,10 @@ checked() {
     p=${m##*/}; p=${p%.md5sums}; pf_lost=
     while read -r s f; do
       f=/$f; pf_only=; case $f in @FILES@) ;; @THERE@) pf_only=1 ;; *) continue ;; esac
-      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -s "$f" ] && [ "$s" != d41d8cd98f00b204e9800998ecf8427e ]; then h='is empty'; fi
+      h=; if [ ! -e "$f" ]; then h='is missing'; elif [ ! -f "$f" ]; then h='is not a file'
+      elif [ ! -s "$f" ] && [ "$s" != d41d8cd98f00b204e9800998ecf8427e ]; then h='is empty'; fi
       case $f in /usr/src/*) [ -z "$h" ] || [ -n "$pf_lost" ] || as_wanted "$f" || { pf_lost=1; echo "$p: $f $h"; }; continue ;; esac
-      if [ -n "$h" ]; then [ "$h" != 'is empty' ] || [ -f "$f" ] || h='is not a file'; elif [ ! -f "$f" ]; then h='is not a file'; elif [ -z "$pf_only" ]; then
+      if [ -z "$h$pf_only" ]; then
         # shellcheck disable=SC2046 # split into words on purpose
         set -- $(md5sum <"$f"); [ "$1" = "$s" ] || h='is not as the package brought it'
         # shellcheck disable=SC2046 # split into words on purpose
