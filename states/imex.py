@@ -27,7 +27,7 @@ from pydantic import AfterValidator, Field, model_validator
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
-from gpustate.formats import fabric, fabric_config, imex, systemd
+from gpustate.formats import fabric, fabric_config, imex
 from gpustate.formats.fabric import COMPLETE, Topology
 from gpustate.ops import keys
 from gpustate.ops.library import original_path
@@ -39,7 +39,6 @@ NODES_PATH = "/etc/nvidia-imex/nodes_config.cfg"
 _NODES_KEY = "IMEX_NODE_CONFIG_FILE"
 _COMMANDS_KEY = "IMEX_CMD_ENABLED"
 READY = "READY"
-_NAMES = fabric.names(fabric.IMEX)
 
 
 def _kept(path: str) -> str:
@@ -57,37 +56,24 @@ def _wait(seconds: int) -> str:
     return shell.load("imex_wait", "gpustate.states", **words)
 
 
-def _checked(config: Mapping[str, str | int]) -> Mapping[str, str]:
+def _checked(config: Mapping[str, str | int | None]) -> Mapping[str, str | None]:
     return fabric_config.validate(config, fabric_config.IMEX)
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(asking.Follower):
     """The daemon, its package and its files, beside what decides."""
 
-    topology: str
-    driver: str | None  # version of the loaded driver
-    needed: bool = False
     fabric: str = ""  # "complete", or what NVML says instead
     domain: str = ""  # CLUSTER-UUID.CLIQUE
     addresses: tuple[str, ...] = ()  # of this node, and its names
-    package: str | None = None
-    version: str | None = None
-    offered: tuple[tuple[str, str], ...] = ()
-    driver_packages: Mapping[str, str] = field(default_factory=dict[str, str])
-    held: bool = False
     nodes: tuple[str, ...] | None = None  # as the file lists them; None: there is no file
     nodes_file: str = ""  # owner and mode of that file, where they are not as written
     config: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     masked: bool = False
-    active: bool = False
-    enabled: bool = False
     status: str = ""  # what the daemon says of itself; empty where it cannot be asked
     kept: bool = False  # its files as they were before gpustate are kept for giving them back
     channels: int = 0  # device nodes that CUDA programs open
-    idle: str = ""  # why the service runs nothing: a foreign drop-in
-    image: bool = False
-    manager: str = "apt"
 
 
 class ImexRunning(State[Observed]):
@@ -100,7 +86,8 @@ class ImexRunning(State[Observed]):
             label ``nvidia.com/gpu.clique`` have it, to the addresses of its nodes.
         managed_by: ``host``: the service runs. ``compute-domains``: NVIDIA's DRA driver runs daemons of
             its own, so that the package is there, and the service is off and masked.
-        config: keys of ``config.cfg``, such as ``IMEX_CMD_UNIX_DOMAIN_PATH``; all others stay.
+        config: keys of ``config.cfg``, such as ``IMEX_CMD_UNIX_DOMAIN_PATH``, or ``null`` for one without a line; all
+            others stay.
         hold: hold the package, so that it moves with the driver only.
         timeout_s: how long the daemon may take to be ready.
 
@@ -123,6 +110,8 @@ class ImexRunning(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("fabric-manager", "persistenced")
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
+    predicted: ClassVar[tuple[str, ...]] = ("package", "version")
+    follows: ClassVar[str] = "driver"
     worst: ClassVar[Disruption] = Disruption.DRAIN
     disturbs: ClassVar[str] = "active"
     worst_if: ClassVar[str] = "its version or settings change"
@@ -133,7 +122,7 @@ class ImexRunning(State[Observed]):
         AfterValidator(imex.checked_domains),
     ] = Field(default_factory=dict)
     managed_by: Literal["host", "compute-domains"] = "host"
-    config: Annotated[Mapping[str, str | int], AfterValidator(_checked)] = Field(
+    config: Annotated[Mapping[str, str | int | None], AfterValidator(_checked)] = Field(
         default_factory=dict
     )
     hold: bool = True
@@ -153,75 +142,43 @@ class ImexRunning(State[Observed]):
         return asking.matrix_facts("imex", planned) | {"imex_runs": planned.value("enabled")}
 
     def pinned(self, observed: Observed) -> Mapping[str, object]:
-        return fabric_config.pinned(self.config, observed.config)
+        return asking.pinned(self.config, observed.config, fabric_config.IMEX)
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         names = (fabric.IMEX, f"{fabric.IMEX}-{{branch}}")
         return offer.at_driver(offer.chosen.get("driver"), *names)
 
     def probe(self, node: Node) -> Observed:
-        facts = node.facts()
         sight = asking.look(node)
-        driver = fabric.loaded_version(node.read_text("/proc/driver/nvidia/version"))
+        fields = asking.follower(node, sight, fabric.IMEX, UNIT)
         config, listed = node.read_text(CONFIG_PATH), node.read_text(NODES_PATH)
         otherwise = node.otherwise(NODES_PATH)
         stats = node.stats(_kept(CONFIG_PATH), _kept(NODES_PATH))
         said = imex.parse(node.shell(imex.SCRIPT).stdout)
-        packages = node.packages("nvidia-imex*", "libcuda1", "libnvidia-compute*")
-        candidates = node.candidates(*_NAMES)
-        unit = node.units(UNIT).get(UNIT)
-        idle = systemd.runs_nothing(node.drop_ins(UNIT), UNIT)
-        needed = fabric.IMEX in sight.topology.packages
-        if facts.image:
-            driver = said.library or None
-            needed = fabric.may_need(sight.gpu_ids, fabric.IMEX)
-        there = {name: p for name, p in packages.items() if p.installed}
-        one = next((p for name, p in there.items() if name in _NAMES), None)
-        asked = fabric_config.read(config, (*self.config, _NODES_KEY, _COMMANDS_KEY))
+        if fields["image"]:
+            fields["driver"] = said.library or None
         return Observed(
-            topology=sight.topology.value,
-            driver=driver,
-            needed=needed,
+            **fields,
             fabric=fabric.summary(sight.fabrics),
             domain=fabric.domain(sight.fabrics),
             addresses=said.addresses,
-            package=one.name if one else None,
-            version=one.version if one else None,
-            offered=tuple((n, c.version) for n, found in candidates.items() for c in found),
-            driver_packages={n: p.version for n, p in there.items() if n not in _NAMES},
-            held=one.held if one else False,
             nodes=None if listed is None else imex.parse_nodes(listed),
             nodes_file=otherwise,
-            config=asked,
+            config=fabric_config.read(config, (*self.config, _NODES_KEY, _COMMANDS_KEY)),
             masked=said.masked,
-            active=unit.active if unit else False,
-            enabled=unit.enabled if unit else False,
-            status=said.status if unit and unit.active else "",
+            status=said.status if fields["active"] else "",
             kept=bool(stats),
             channels=said.channels,
-            idle=idle,
-            image=facts.image,
-            manager=facts.package_manager,
-        )
-
-    def _fitting(self, observed: Observed) -> tuple[str, str] | None:
-        there = (
-            [(observed.package, observed.version)] if observed.package and observed.version else []
-        )
-        return fabric.fitting(
-            fabric.IMEX, observed.driver, there, observed.driver_packages
-        ) or fabric.fitting(
-            fabric.IMEX, observed.driver, observed.offered, observed.driver_packages
         )
 
     def _nodes(self, observed: Observed) -> tuple[str, ...]:
         """The nodes of this node's domain; empty where the policy names none."""
         return self.nodes or self.domains.get(observed.domain, ())
 
-    def _keys(self, observed: Observed) -> dict[str, str]:
+    def _keys(self, observed: Observed) -> dict[str, str | None]:
         """Keys to set: those asked for, and the list's path where the file names another one."""
         elsewhere = observed.config.get(_NODES_KEY) not in (None, NODES_PATH)
-        asked = {key: str(value) for key, value in self.config.items()}
+        asked = dict(_checked(self.config))
         return asked | ({_NODES_KEY: NODES_PATH} if elsewhere and self._host else {})
 
     def desired(self, observed: Observed) -> Observed:
@@ -233,7 +190,7 @@ class ImexRunning(State[Observed]):
             stops = observed.topology not in (Topology.ELSEWHERE.value, Topology.UNKNOWN.value)
             stops = stops and not observed.image and not observed.active
             return replace(observed, enabled=False) if stops else observed
-        found = self._fitting(observed)
+        found = observed.fitting(fabric.IMEX)
         if found is None:
             return observed
         with_package = replace(
@@ -281,7 +238,7 @@ class ImexRunning(State[Observed]):
             )
         if 0 < fabric.branch(observed.driver) < fabric.IMEX_BRANCH:
             return f"IMEX comes with branch {fabric.IMEX_BRANCH}, and the driver is {observed.driver}; choose a newer driver"
-        if self._fitting(observed) is None:
+        if observed.fitting(fabric.IMEX) is None:
             return (
                 f"no repository offers nvidia-imex {observed.driver or ''}, the driver's version, which a node of a rack "
                 "needs; use a repository that has it (NVIDIA's own, or a mirror of it)"

@@ -15,8 +15,11 @@ from collections.abc import Iterable, Mapping
 
 from gpustate.formats.words import suggest
 
-_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,256}")
-_NUMBER = re.compile(r"-?[0-9]{1,10}")
+#: Patterns of values, and what they are.
+_FORMS = {
+    "number": (r"-?[0-9]{1,10}", "a number"),
+    "text": (r"[^\x00-\x1f\x7f]{0,256}", "one line of at most 256 characters"),
+}
 
 #: Allowed value by key: ``number``, ``text``, or a list of values.
 FABRIC_MANAGER: Mapping[str, str] = {
@@ -86,42 +89,35 @@ IMEX: Mapping[str, str] = {
 }
 
 
-def validate(settings: Mapping[str, str | int], known: Mapping[str, str]) -> dict[str, str]:
-    """Return the keys as written to the file.
+def validate(
+    settings: Mapping[str, str | int | None], known: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return the keys as written to the file; ``None``: without a line.
 
     Raises:
         ValueError: an unknown key or an invalid value.
     """
-    found: dict[str, str] = {}
+    found: dict[str, str | None] = {}
     for key, value in settings.items():
         kind = known.get(key)
         if kind is None:
             hint = suggest(key.upper(), known, f"supported keys: {', '.join(known)}")
             raise ValueError(f"unknown key {key[:60]!r}; {hint}")
-        text = str(value)
-        if kind == "number":
-            if not _NUMBER.fullmatch(text):
-                raise ValueError(f"{key} must be a number, not {text[:60]!r}")
-        elif kind == "text":
-            if not _TEXT.fullmatch(text):
-                raise ValueError(f"{key} must be one line of at most 256 characters")
-        elif text not in kind.split():
-            raise ValueError(f"{key} must be one of {', '.join(kind.split())}, not {text[:60]!r}")
+        text = None if value is None else str(value)
+        choices = kind.split()
+        of_choices = "|".join(choices), f"one of {', '.join(choices)}"
+        pattern, words = _FORMS.get(kind, of_choices)
+        if text is not None and not re.fullmatch(pattern, text):
+            raise ValueError(f"{key} must be {words}, not {text[:60]!r}")
         found[key] = text
     return found
 
 
 def read(text: str | None, keys: Iterable[str]) -> dict[str, str | None]:
-    """Values of some keys; ``None`` for one that is not set, or has different values in several lines."""
-    values: dict[str, set[str]] = {key: set() for key in keys}
+    """Values of some keys; ``None`` for one that is not set. Different values of several lines are joined by line breaks."""
+    values: dict[str, dict[str, None]] = {key: {} for key in keys}
     for line in (text or "").split("\n"):
         key, equals, value = line.partition("=")
         if equals and key in values:
-            values[key].add(value.rstrip("\r"))
-    return {key: next(iter(found)) if len(found) == 1 else None for key, found in values.items()}
-
-
-def pinned(settings: Iterable[str], observed: Mapping[str, str | None]) -> dict[str, object]:
-    """The parameter ``config`` that restores what some keys were observed to have; none without such a value."""
-    values = {key: value for key in settings if (value := observed.get(key))}
-    return {"config": values} if values else {}
+            values[key][value.rstrip("\r")] = None
+    return {key: "\n".join(found) if found else None for key, found in values.items()}

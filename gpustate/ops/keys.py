@@ -24,16 +24,19 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCRIPT = shell.load("keys", "gpustate.ops")
 
 
-def set_keys(path: str, values: Mapping[str, str]) -> Step:
-    """Set some keys of a file: in place where their lines are, else at the end.
+def set_keys(path: str, values: Mapping[str, str | None]) -> Step:
+    """Set some keys of a file: in place where their lines are, else at the end; ``None`` removes the lines.
 
     Raises:
         PolicyError: a key or value that cannot stand in a line.
     """
     lines = [f"f={shlex.quote(path)}\n{_SCRIPT}"]
     for key, value in values.items():
-        if not _KEY.fullmatch(key) or any(ord(char) < 32 for char in value):
+        if not _KEY.fullmatch(key) or any(ord(char) < 32 for char in value or ""):
             raise PolicyError(f"{key}={value!r} is not a line for {path}")
+        if value is None:
+            lines.append(f"unset_key {key}\n")
+            continue
         for_sed = re.sub(r"([\\/&])", r"\\\1", value)
         lines.append(f"set_key {key} {shlex.quote(for_sed)} {shlex.quote(value)}\n")
     lines.append('put "$f" - - <"$k"; rm -f "$k"\n')

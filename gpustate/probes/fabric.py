@@ -10,14 +10,17 @@ Sources:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 from gpustate import shell
 from gpustate.core.node import Node
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
-from gpustate.formats import fabric
+from gpustate.formats import fabric, fabric_config, systemd
 from gpustate.formats.numbers import whole
 from gpustate.probes.gpu_facts import GpuFacts
 
@@ -56,6 +59,73 @@ def look(node: Node) -> fabric.Sight:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower:
+    """A service that a fabric needs in the version of the driver: its package, and what decides."""
+
+    topology: str  # what joins the GPUs; a value of Topology
+    driver: str | None  # version of the loaded driver; in an image, of the one that is installed
+    needed: bool = False  # the topology, or what an image is for, wants it
+    package: str | None = None  # name of the installed package
+    version: str | None = None  # its full package version
+    offered: tuple[tuple[str, str], ...] = ()  # name and version that repositories offer
+    driver_packages: Mapping[str, str] = field(default_factory=dict[str, str])
+    held: bool = False
+    active: bool = False
+    enabled: bool = False
+    idle: str = ""  # why the service runs nothing: a foreign drop-in
+    image: bool = False  # a root to be baked
+    manager: str = "apt"
+
+    def fitting(self, stem: str) -> tuple[str, str] | None:
+        """The package that has the driver's version: the installed one, else an offered one."""
+        there = ((self.package, self.version),) if self.package and self.version else ()
+        rows = (
+            fabric.fitting(stem, self.driver, r, self.driver_packages)
+            for r in (there, self.offered)
+        )
+        return next(filter(None, rows), None)
+
+
+def follower(node: Node, sight: fabric.Sight, stem: str, unit: str) -> dict[str, Any]:
+    """The fields of :class:`Follower`, except for the driver of an image."""
+    facts, names = node.facts(), fabric.names(stem)
+    driver = fabric.loaded_version(node.read_text("/proc/driver/nvidia/version"))
+    packages = node.packages(*names, "libcuda1", "libnvidia-compute*")
+    candidates = node.candidates(*names)
+    service = node.units(unit).get(unit)
+    there = {name: p for name, p in packages.items() if p.installed}
+    package = next((p for name, p in there.items() if name in names), None)
+    return {
+        "topology": sight.topology.value,
+        "driver": driver,
+        "needed": fabric.may_need(sight.gpu_ids, stem)
+        if facts.image
+        else stem in sight.topology.packages,
+        "package": package and package.name,
+        "version": package and package.version,
+        "offered": tuple((n, c.version) for n, found in candidates.items() for c in found),
+        "driver_packages": {n: p.version for n, p in there.items() if n not in names},
+        "held": package is not None and package.held,
+        "active": service is not None and service.active,
+        "enabled": service is not None and service.enabled,
+        "idle": systemd.runs_nothing(node.drop_ins(unit), unit),
+        "image": facts.image,
+        "manager": facts.package_manager,
+    }
+
+
+def pinned(
+    settings: Iterable[str], observed: Mapping[str, str | None], known: Mapping[str, str]
+) -> dict[str, object]:
+    """The parameter ``config`` that restores what some keys were observed to have, as far as a policy may say that."""
+    values: dict[str, str | None] = {}
+    for key in settings:
+        with suppress(ValueError):
+            values |= fabric_config.validate({key: observed.get(key)}, known)
+    return {"config": values} if values else {}
+
+
 #: A topology in the words of the compatibility matrix.
 _TOPOLOGIES = {"none": "pcie", "nvswitch": "nvswitch", "nvlink5": "nvlink5", "multi-node": "mnnvl"}
 
@@ -74,4 +144,12 @@ def matrix_facts(fact: str, planned: PlannedObservation) -> dict[str, object]:
     return facts
 
 
-__all__ = ["COUNT_BRIDGES", "BridgesQuery", "look", "matrix_facts"]
+__all__ = [
+    "COUNT_BRIDGES",
+    "BridgesQuery",
+    "Follower",
+    "follower",
+    "look",
+    "matrix_facts",
+    "pinned",
+]

@@ -30,8 +30,8 @@ from pydantic import AfterValidator, Field
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
-from gpustate.formats import fabric, fabric_config, systemd
-from gpustate.formats.fabric import COMPLETE, Topology, loaded_version
+from gpustate.formats import fabric, fabric_config
+from gpustate.formats.fabric import COMPLETE, Topology
 from gpustate.ops import keys
 from gpustate.ops.library import original_path
 from gpustate.probes import fabric as asking
@@ -52,34 +52,21 @@ _MODE = "FABRIC_MODE"
 _NOTHING = (Topology.NONE.value, Topology.MULTI_NODE.value)
 
 
-def _checked(config: Mapping[str, str | int]) -> Mapping[str, str]:
+def _checked(config: Mapping[str, str | int | None]) -> Mapping[str, str | None]:
     return fabric_config.validate(config, fabric_config.FABRIC_MANAGER)
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(asking.Follower):
     """The service, its package and the fabric, beside the driver that is loaded."""
 
-    topology: str  # what joins the GPUs; a value of Topology
-    driver: str | None  # version of the loaded driver
-    needed: bool = False  # the topology, or what an image is for, wants it
-    package: str | None = None  # name of the installed package
-    version: str | None = None  # its full package version
-    offered: tuple[tuple[str, str], ...] = ()  # name and version that repositories offer
-    driver_packages: Mapping[str, str] = field(default_factory=dict[str, str])
-    held: bool = False
-    active: bool = False
-    enabled: bool = False
     config: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     kept: bool = False  # the configuration as it was before gpustate is kept for giving it back
     mode: str = "0"  # FABRIC_MODE, as the file has it
     fabric: str = ""  # "complete", or what NVML says instead; empty where it says nothing
     nvlsm: bool = False  # the package of the subnet manager is installed
     subnet_manager: bool = False  # it runs
-    image: bool = False  # a root to be baked: ``driver`` is the one that is installed there
-    manager: str = "apt"
     damaged: tuple[str, ...] = ()  # files that are not as their package brought them
-    idle: str = ""  # why the service runs nothing: a foreign drop-in
 
 
 class FabricManagerRunning(State[Observed]):
@@ -87,7 +74,8 @@ class FabricManagerRunning(State[Observed]):
 
     Args:
         hold: hold the package, so that it moves with the driver only.
-        config: keys of ``fabricmanager.cfg``, such as ``FABRIC_MODE: 1``; all others stay as they are.
+        config: keys of ``fabricmanager.cfg``, such as ``FABRIC_MODE: 1``, or ``null`` for one without a line; all others
+            stay as they are.
         timeout_s: how long the fabric may take to be complete once the service runs.
 
     Disruption:
@@ -110,19 +98,21 @@ class FabricManagerRunning(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("nvlsm",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver", "nvlsm")
+    predicted: ClassVar[tuple[str, ...]] = ("package", "version")
+    follows: ClassVar[str] = "driver"
     worst: ClassVar[Disruption] = Disruption.DRAIN
     disturbs: ClassVar[str] = "active"
     worst_if: ClassVar[str] = "its version or settings change"
 
     hold: bool = True
-    config: Annotated[Mapping[str, str | int], AfterValidator(_checked)] = Field(
+    config: Annotated[Mapping[str, str | int | None], AfterValidator(_checked)] = Field(
         default_factory=dict
     )
     timeout_s: Annotated[int, Field(ge=1, le=3600)] = 120
 
     @property
-    def _asked(self) -> dict[str, str]:
-        return {key: str(value) for key, value in self.config.items()}
+    def _asked(self) -> Mapping[str, str | None]:
+        return _checked(self.config)
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         facts = asking.matrix_facts("fabric_manager", planned)
@@ -134,69 +124,34 @@ class FabricManagerRunning(State[Observed]):
         )
 
     def pinned(self, observed: Observed) -> Mapping[str, object]:
-        return fabric_config.pinned(self.config, observed.config)
+        return asking.pinned(self.config, observed.config, fabric_config.FABRIC_MANAGER)
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         names = ("nvidia-fabricmanager-{branch}", "nvidia-fabric-manager", "nvidia-fabricmanager")
         return offer.at_driver(offer.chosen.get("driver"), *names)
 
     def probe(self, node: Node) -> Observed:
-        facts = node.facts()
         sight = asking.look(node)
-        driver = loaded_version(node.read_text("/proc/driver/nvidia/version"))
+        fields = asking.follower(node, sight, fabric.FABRIC_MANAGER, UNIT)
         text = node.read_text(CONFIG_PATH)
         kept = bool(node.stats(_KEPT))
         subnet = node.shell(scripts.SUBNET_MANAGER).stdout.strip() == "running"
-        packages = node.packages(
-            *("nvidia-fabricmanager*", "nvidia-fabric-manager", "nvlsm"),
-            *("libcuda1", "libnvidia-compute*"),
-        )
-        candidates = node.candidates(*_NAMES)
-        unit, damaged = node.units(UNIT).get(UNIT), node.query(_FILES)
-        idle = systemd.runs_nothing(node.drop_ins(UNIT), UNIT)
-        needed = fabric.FABRIC_MANAGER in sight.topology.packages
-        if facts.image:
-            driver = node.shell(scripts.INSTALLED).stdout.strip() or None
-            needed = fabric.may_need(sight.gpu_ids, fabric.FABRIC_MANAGER)
-        there = {name: p for name, p in packages.items() if p.installed}
-        one = next((p for name, p in there.items() if name in _NAMES), None)
-        asked = fabric_config.read(text, self.config)
-        if one is not None and text is None:
-            damaged = (*damaged, f"{one.name}: {CONFIG_PATH} is missing")
+        nvlsm, damaged = node.packages("nvlsm").get("nvlsm"), node.query(_FILES)
+        if fields["image"]:
+            fields["driver"] = node.shell(scripts.INSTALLED).stdout.strip() or None
+        if fields["package"] is not None and text is None:
+            damaged = (*damaged, f"{fields['package']}: {CONFIG_PATH} is missing")
+        judged = fields["needed"] and not fields["image"]
         return Observed(
-            topology=sight.topology.value,
-            driver=driver,
-            needed=needed,
-            package=one.name if one else None,
-            version=one.version if one else None,
-            offered=tuple((n, c.version) for n, found in candidates.items() for c in found),
-            driver_packages={
-                n: p.version for n, p in there.items() if n.startswith(("libcuda1", "libnvidia-"))
-            },
-            held=one.held if one else False,
-            active=unit.active if unit else False,
-            enabled=unit.enabled if unit else False,
-            config=asked,
+            **fields,
+            config=fabric_config.read(text, self.config),
             kept=kept,
             mode=fabric_config.read(text, (_MODE,))[_MODE] or "0",
-            fabric=fabric.summary(sight.fabrics) if needed and not facts.image else "",
-            nvlsm="nvlsm" in there,
+            fabric=fabric.summary(sight.fabrics) if judged else "",
+            nvlsm=nvlsm is not None and nvlsm.installed,
             subnet_manager=subnet,
-            image=facts.image,
-            manager=facts.package_manager,
             damaged=damaged,
-            idle=idle,
         )
-
-    def _fitting(self, observed: Observed) -> tuple[str, str] | None:
-        """The package that has the loaded driver's version: the installed one, else an offered one."""
-        there = (
-            [(observed.package, observed.version)] if observed.package and observed.version else []
-        )
-        stem = fabric.FABRIC_MANAGER
-        return fabric.fitting(
-            stem, observed.driver, there, observed.driver_packages
-        ) or fabric.fitting(stem, observed.driver, observed.offered, observed.driver_packages)
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
@@ -207,7 +162,7 @@ class FabricManagerRunning(State[Observed]):
             stops = observed.topology in _NOTHING and not observed.image
             stops = stops and not (observed.active and observed.topology == Topology.NONE.value)
             return replace(observed, active=False, enabled=False) if stops else observed
-        found = self._fitting(observed)
+        found = observed.fitting(fabric.FABRIC_MANAGER)
         if found is None:
             return observed
         name, version = found
@@ -225,7 +180,7 @@ class FabricManagerRunning(State[Observed]):
         )
 
     def _judged(self, observed: Observed) -> bool:
-        return str(self.config.get(_MODE, observed.mode)) == "0"
+        return str(self.config.get(_MODE, observed.mode) or 0) == "0"
 
     def _with_subnet_manager(self, observed: Observed) -> bool:
         return observed.topology == Topology.NVLINK5.value and not observed.image
@@ -247,7 +202,7 @@ class FabricManagerRunning(State[Observed]):
             )
         if observed.idle:
             return observed.idle
-        found = self._fitting(observed)
+        found = observed.fitting(fabric.FABRIC_MANAGER)
         if found is not None:
             return self._refuse_flavour(observed, *found)
         if observed.image:
@@ -369,4 +324,4 @@ class FabricManagerRunning(State[Observed]):
             )
 
 
-__all__ = ["CONFIG_PATH", "UNIT", "FabricManagerRunning", "Observed", "loaded_version"]
+__all__ = ["CONFIG_PATH", "UNIT", "FabricManagerRunning", "Observed"]

@@ -4,6 +4,7 @@ import pytest
 
 from gpustate.formats import fabric_config
 from gpustate.formats.fabric_config import FABRIC_MANAGER, IMEX
+from gpustate.probes.fabric import pinned
 
 
 def test_known_keys_are_taken_as_they_will_stand() -> None:
@@ -42,7 +43,7 @@ def test_what_the_daemon_would_ignore_is_refused(key: str, value: str | int, sai
         ("FABRIC_MODE=\n", ""),
         ("# FABRIC_MODE=1\n", None),
         ("FABRIC_MODE=1\nFABRIC_MODE=1\n", "1"),
-        ("FABRIC_MODE=1\nFABRIC_MODE=2\n", None),
+        ("FABRIC_MODE=1\nFABRIC_MODE=2\nFABRIC_MODE=1\n", "1\n2"),
         ("FABRIC_MODE_RESTART=1\n", None),
         ("", None),
         (None, None),
@@ -52,8 +53,11 @@ def test_a_key_is_what_all_its_lines_say(text: str | None, value: str | None) ->
     assert fabric_config.read(text, ("FABRIC_MODE",)) == {"FABRIC_MODE": value}
 
 
-def test_a_rollback_restores_the_keys_that_a_run_sets_and_that_had_a_value() -> None:
-    observed = {"LOG_LEVEL": "2", "FABRIC_MODE": None, "SERVER_PORT": "", "NODES": "/x"}
-    settings = ("LOG_LEVEL", "FABRIC_MODE", "SERVER_PORT")
-    assert fabric_config.pinned(settings, observed) == {"config": {"LOG_LEVEL": "2"}}
-    assert fabric_config.pinned(("FABRIC_MODE",), observed) == {}
+def test_a_rollback_restores_the_keys_that_a_run_sets() -> None:
+    text = "LOG_LEVEL=2\nSERVER_PORT=\nNODES=/x\nDAEMONIZE=1\nDAEMONIZE=0\nLOG_FILE_NAME=\n"
+    settings = ("LOG_LEVEL", "NETWORK_INTERFACE", "SERVER_PORT", "DAEMONIZE", "LOG_FILE_NAME")
+    observed = fabric_config.read(text, (*settings, "NODES"))
+    restored = {"LOG_LEVEL": "2", "NETWORK_INTERFACE": None, "LOG_FILE_NAME": ""}
+    assert pinned(settings, observed, fabric_config.IMEX) == {"config": restored}
+    assert fabric_config.validate(restored, fabric_config.IMEX) == restored
+    assert pinned(("DAEMONIZE",), observed, fabric_config.IMEX) == {}

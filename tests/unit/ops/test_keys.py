@@ -18,7 +18,7 @@ LIBRARY = (
 )
 
 
-def run(path: Path, values: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+def run(path: Path, values: dict[str, str | None]) -> subprocess.CompletedProcess[bytes]:
     script = f"R={path.parent}\n{LIBRARY}{set_keys(str(path), values).script()}"
     return subprocess.run(["sh", "-c", script], capture_output=True, check=False)
 
@@ -47,6 +47,17 @@ def test_the_key_is_set_and_every_other_byte_is_kept(
     assert run(file, {"MODE": "7"}).returncode == 0
     assert file.read_bytes() == after
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.cfg"]
+
+
+def test_a_key_that_was_absent_is_absent_again(tmp_path: Path) -> None:
+    file = tmp_path / "a.cfg"
+    before = b"A=1\r\n#MODE=0\nMODE_X=0\n"
+    file.write_bytes(before)
+    assert run(file, {"MODE": "7", "A": "2"}).returncode == 0
+    assert run(file, {"MODE": None, "A": "1"}).returncode == 0
+    assert file.read_bytes() == before
+    assert run(file, {"OTHER": None}).returncode == 0
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("value", ["/a/b", "a&b", r"a\1b", "it's", '$HOME `x` "y"', "", "ü"])

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
 from gpustate.core.queries import Answer
+from gpustate.formats.fabric import loaded_version
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.probes.fabric import BridgesQuery
 from gpustate.states.fabric_manager import (
     CONFIG_PATH,
     UNIT,
     FabricManagerRunning,
-    loaded_version,
     scripts,
 )
 from gpustate.testing import FakeNode, check_contract, converge
