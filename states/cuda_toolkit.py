@@ -24,8 +24,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, StatePackages
-from gpustate.formats import alternatives, dpkg, keyed
+from gpustate.core.packages import Offer, StatePackages, fitting_version
+from gpustate.formats import alternatives, keyed
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import owned_packages
 
@@ -145,17 +145,11 @@ class CudaToolkitsInstalled(State[Observed]):
     def _wanted(self, observed: Observed) -> dict[str, str | None]:
         """Package to version; ``None`` where that is not to be had."""
         offered = dict(observed.offered)
-        wanted: dict[str, str | None] = {}
-        for version in self.versions:
-            name = package_name(version)
-            there = (
-                *((observed.packages[name],) if name in observed.packages else ()),
-                *offered.get(name, ()),
-            )
-            release = self.releases.get(version)
-            fits = (v for v in there if release in (None, v, dpkg.upstream_version(v)))
-            wanted[name] = next(fits, None)
-        return wanted
+        rows = ((package_name(one), self.releases.get(one)) for one in self.versions)
+        return {
+            name: fitting_version(release, observed.packages.get(name), offered.get(name, ()))
+            for name, release in rows
+        }
 
     def _link(self, observed: Observed) -> str | None:
         """Where the link has to lead."""

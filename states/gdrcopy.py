@@ -154,28 +154,16 @@ class GdrCopyInstalled(State[Observed]):
 
     def _versions(self, observed: Observed) -> dict[str, str]:
         """Package versions that are wanted, all of one upstream version; empty where there are none."""
-        offered = dict(observed.offered)
-        names = self._names(observed.manager)
-        first = names[0]
-        there = (
-            *((observed.packages[first],) if first in observed.packages else ()),
-            *offered.get(first, ()),
-        )
-        for version in there:
+        offered, names = dict(observed.offered), self._names(observed.manager)
+        have = {
+            name: (*filter(None, (observed.packages.get(name),)), *offered.get(name, ()))
+            for name in names
+        }
+        for version in have[names[0]]:
             upstream = dpkg.upstream_version(version)
-            if self.version and self.version not in (version, upstream):
-                continue
-            found = {first: version}
-            for name in names[1:]:
-                have = (
-                    *((observed.packages[name],) if name in observed.packages else ()),
-                    *offered.get(name, ()),
-                )
-                fits = [v for v in have if dpkg.upstream_version(v) == upstream]
-                if fits:
-                    found[name] = fits[0]
-            if len(found) == len(names):
-                return found
+            fits = {n: [v for v in have[n] if dpkg.upstream_version(v) == upstream] for n in names}
+            if self.version in ("", version, upstream) and all(fits.values()):
+                return {**{name: found[0] for name, found in fits.items()}, names[0]: version}
         return {}
 
     def _left_alone(self, observed: Observed) -> bool:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.packages import Offer, StatePackages, fitting_version
 from gpustate.formats import dpkg, keyed
 from gpustate.ops import kmod, owned_packages
 from gpustate.probes.kernel_modules import KernelModuleQuery
@@ -129,14 +129,7 @@ class GpuDirectStorageEnabled(State[Observed]):
         )
 
     def _wanted(self, observed: Observed) -> str | None:
-        there: tuple[str, ...] = (
-            *((observed.version,) if observed.version else ()),
-            *observed.offered,
-        )
-        for version in there:
-            if not self.version or self.version in (version, dpkg.upstream_version(version)):
-                return version
-        return None
+        return fitting_version(self.version, observed.version, observed.offered)
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:

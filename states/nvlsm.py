@@ -23,9 +23,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.packages import Offer, StatePackages, fitting_version
 from gpustate.core.planned import PlannedObservation
-from gpustate.formats import dpkg, fabric
+from gpustate.formats import fabric
 from gpustate.formats.fabric import NVLSM
 from gpustate.probes import fabric as asking
 
@@ -82,6 +82,7 @@ class SubnetManagerInstalled(State[Observed]):
     }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
+    predicted: ClassVar[tuple[str, ...]] = ("version",)
     worst: ClassVar[Disruption] = Disruption.DRAIN
     disturbs: ClassVar[str] = "version"
     worst_if: ClassVar[str] = "its version changes"
@@ -127,13 +128,7 @@ class SubnetManagerInstalled(State[Observed]):
         )
 
     def _target(self, observed: Observed) -> str | None:
-        suits = (
-            v for v in (observed.version, *observed.offered) if v is not None and self._suits(v)
-        )
-        return next(suits, None)
-
-    def _suits(self, version: str) -> bool:
-        return self.version in (None, version, dpkg.upstream_version(version))
+        return fitting_version(self.version, observed.version, observed.offered)
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:

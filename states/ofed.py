@@ -23,9 +23,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.packages import Offer, StatePackages, fitting_version
 from gpustate.core.planned import PlannedObservation
-from gpustate.formats import dpkg
 from gpustate.ops import owned_packages
 from gpustate.probes.rdma import RdmaQuery
 
@@ -114,11 +113,7 @@ class OfedInstalled(State[Observed]):
         """The package version that is wanted; ``None`` where none is to be had."""
         if not self.package:
             return observed.version
-        if not self.version:
-            return observed.version or next(iter(observed.offered), None)
-        there = (*((observed.version,) if observed.version else ()), *observed.offered)
-        fits = (v for v in there if self.version in (v, dpkg.upstream_version(v)))
-        return next(fits, None)
+        return fitting_version(self.version, observed.version, observed.offered)
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:

@@ -7,7 +7,7 @@ the versions in its bundle are compared with what its states still need. Both ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpustate.core.facts import NodeFacts
@@ -17,6 +17,14 @@ from gpustate.formats import dpkg, driverset
 PackageRoot = tuple[str, str]
 #: Offered versions of a package, newest first.
 Versions = Callable[[str], tuple[str, ...]]
+
+
+def fitting_version(
+    version: str | None, installed: str | None, offered: Iterable[str]
+) -> str | None:
+    """The installed version of a package, else the first offered one, if it is the given one; without that, any is."""
+    there = filter(None, (installed, *offered))
+    return next((v for v in there if version in (None, "", v, dpkg.upstream_version(v))), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +102,4 @@ class StatePackages:
     pins: str = ""
 
 
-__all__ = ["Offer", "PackageRoot", "StatePackages", "Versions"]
+__all__ = ["Offer", "PackageRoot", "StatePackages", "Versions", "fitting_version"]

@@ -17,8 +17,6 @@ from typing import Any
 
 TIMEOUT = 10
 LIBRARY_NOT_FOUND = 12
-GPU_IS_LOST = 15
-VERSION_MISMATCH = 18
 
 #: Names of common NVML errors.
 ERROR_NAMES = {

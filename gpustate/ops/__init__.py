@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING, Any
 from gpustate.ops.library import LIBRARY
 
 if TYPE_CHECKING:
+    from gpustate.ops.apt import AptHold, AptInstall, AptRemove, AptUpdate
     from gpustate.ops.families import hold, install, reinstall, remove
     from gpustate.ops.program import Before, Block, Program, compile_program
+    from gpustate.ops.rpm import RpmHold, RpmInstall, RpmRemove, RpmUpdate
     from gpustate.ops.steps import (
-        AptHold,
-        AptInstall,
-        AptRemove,
-        AptUpdate,
-        DaemonReload,
-        DisableUnit,
-        EnableUnit,
         ForgetOriginal,
         KeepOriginal,
         LoadModules,
@@ -29,17 +24,18 @@ if TYPE_CHECKING:
         RebuildInitramfs,
         RemoveFile,
         RemoveOwn,
-        RestartUnit,
         RestoreOriginal,
-        RpmHold,
-        RpmInstall,
-        RpmRemove,
-        RpmUpdate,
         Run,
-        StartUnit,
         UnloadModules,
-        Upload,
     )
+    from gpustate.ops.units import (
+        DaemonReload,
+        DisableUnit,
+        EnableUnit,
+        RestartUnit,
+        StartUnit,
+    )
+    from gpustate.ops.upload import Upload
 
 __all__ = [
     "LIBRARY",
@@ -79,14 +75,13 @@ __all__ = [
 ]
 
 
-_FAMILIES = ("hold", "install", "reinstall", "remove")
-_PROGRAM = ("Before", "Block", "Program", "compile_program")
+_ROOMS = ("steps", "units", "apt", "rpm", "families", "upload", "program")
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        room = "program" if name in _PROGRAM else "families" if name in _FAMILIES else "steps"
-        return getattr(importlib.import_module(f"gpustate.ops.{room}"), name)
+        modules = (importlib.import_module(f"gpustate.ops.{room}") for room in _ROOMS)
+        return next(getattr(module, name) for module in modules if hasattr(module, name))
     raise AttributeError(f"module 'gpustate.ops' has no attribute {name!r}")
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gpustate import shell
 from gpustate.core.step import Step
 from gpustate.formats import dpkg
+from gpustate.ops.package_steps import Hold, Install, Remove
 
 _q, _words = shlex.quote, shlex.join
 #: What maintainer scripts printed last, and what dpkg leaves unfinished.
@@ -58,37 +59,8 @@ class AptUpdate(Step):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AptInstall(Step):
-    """Install packages at exact versions in one transaction, wholly or not at all.
-
-    Everything is downloaded before anything is unpacked. Where the transaction fails in the middle,
-    what was installed before is installed again, and what came is purged.
-
-    Args:
-        packages: name and version; an empty version takes the candidate.
-        hold: mark them all as held afterwards.
-        remove: packages that leave in the same transaction.
-        reinstall: packages whose files are put back even where the version is right.
-        roll_back: files that go back with the packages, as they were before this run.
-        timeout: seconds; building modules counts.
-    """
-
-    packages: tuple[tuple[str, str], ...]
-    hold: bool = False
-    remove: tuple[str, ...] = ()
-    reinstall: bool = False
-    roll_back: tuple[str, ...] = ()
-    timeout: int = 3600
-
-    @property
-    def label(self) -> str:
-        names = ", ".join(f"{n}={v}" if v else n for n, v in self.packages)
-        return f"install {names}"
-
-    @property
-    def timeout_s(self) -> int:
-        return self.timeout
+class AptInstall(Install):
+    """The same with apt, which takes its candidate for an empty version."""
 
     @property
     def command(self) -> str:
@@ -116,16 +88,8 @@ class AptInstall(Step):
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class AptHold(Step):
-    """Mark packages as held, or no longer held."""
-
-    packages: tuple[str, ...]
-    hold: bool = True
-
-    @property
-    def label(self) -> str:
-        return f"{'hold' if self.hold else 'release'} {', '.join(self.packages)}"
+class AptHold(Hold):
+    """The same with apt-mark."""
 
     @property
     def command(self) -> str:
@@ -144,25 +108,8 @@ class AptHold(Step):
         return f'apt_wait; {held}; [ -z "$h" ] || apt-mark unhold $h'
 
 
-@dataclass(frozen=True, slots=True)
-class AptRemove(Step):
-    """Purge packages that are there; what others still need stays.
-
-    Args:
-        packages: their names.
-        remnants: also purge what a run left of others that match this expression, as lines of ``dpkg.QUERY_FORMAT``.
-    """
-
-    packages: tuple[str, ...]
-    remnants: str = ""
-
-    @property
-    def label(self) -> str:
-        return f"remove {', '.join(self.packages)}"
-
-    @property
-    def timeout_s(self) -> int:
-        return 1800
+class AptRemove(Remove):
+    """The same with apt, which purges them; what others still need stays."""
 
     @property
     def command(self) -> str:

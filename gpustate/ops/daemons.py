@@ -34,15 +34,8 @@ from gpustate.core.required_programs import MissingProgramsQuery, missing_progra
 from gpustate.core.state import AnyState, Conflict
 from gpustate.core.step import Step
 from gpustate.ops.daemon_seen import owed, served
-from gpustate.ops.steps import (
-    EnableUnit,
-    PutText,
-    RemoveOwn,
-    RestartUnit,
-    RestoreOriginal,
-    Run,
-    StartUnit,
-)
+from gpustate.ops.steps import PutText, RemoveOwn, RestoreOriginal, Run
+from gpustate.ops.units import EnableUnit, RestartUnit, StartUnit
 
 _q, _words = shlex.quote, shlex.join
 

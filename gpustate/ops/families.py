@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops.apt import AptHold, AptInstall, AptRemove
+from gpustate.ops.package_steps import Hold, Install, Remove
 from gpustate.ops.rpm import RpmHold, RpmInstall, RpmRemove
 from gpustate.probes.package_files import packages_of
 
@@ -22,21 +23,10 @@ def install(
     reinstall: bool = False,
     roll_back: tuple[str, ...] = (),
     timeout: int = 3600,
-) -> AptInstall | RpmInstall:
-    """Install packages at exact versions in one transaction, wholly or not at all.
-
-    Args:
-        manager: the node's package manager.
-        packages: name and version; an empty version takes what the repositories offer first.
-        hold: hold them all afterwards.
-        remove: packages that leave in the same transaction.
-        reinstall: packages whose files are put back even where the version is right.
-        roll_back: files that go back with the packages, as they were before this run.
-        timeout: seconds; building modules counts.
-    """
-    if is_rpm(manager):
-        return RpmInstall(manager, packages, hold, remove, reinstall, roll_back, timeout)
-    return AptInstall(packages, hold, remove, reinstall, roll_back, timeout)
+) -> Install:
+    """The step of :class:`gpustate.ops.package_steps.Install` for a package manager."""
+    kind = RpmInstall if is_rpm(manager) else AptInstall
+    return kind(packages, hold, remove, reinstall, roll_back, timeout, manager)
 
 
 def reinstall(
@@ -46,7 +36,7 @@ def reinstall(
     wanted: Mapping[str, str | None],
     *,
     hold: bool,
-) -> Iterator[AptInstall | RpmInstall]:
+) -> Iterator[Install]:
     """Yield the step that brings damaged files back, of packages that stay at their version.
 
     Args:
@@ -64,17 +54,11 @@ def reinstall(
         yield install(manager, again, hold=hold, reinstall=True)
 
 
-def hold(manager: str, packages: tuple[str, ...], *, hold: bool = True) -> AptHold | RpmHold:
+def hold(manager: str, packages: tuple[str, ...], *, hold: bool = True) -> Hold:
     """Hold packages at what is installed, or no longer hold them."""
-    return RpmHold(manager, packages, hold) if is_rpm(manager) else AptHold(packages, hold)
+    return (RpmHold if is_rpm(manager) else AptHold)(packages, hold, manager)
 
 
-def remove(manager: str, packages: tuple[str, ...], *, remnants: str = "") -> AptRemove | RpmRemove:
-    """Remove packages with their configuration files, as far as the manager does that.
-
-    Args:
-        manager: the node's package manager.
-        packages: their names.
-        remnants: as for :class:`gpustate.ops.AptRemove`; with rpm there are none.
-    """
-    return RpmRemove(manager, packages) if is_rpm(manager) else AptRemove(packages, remnants)
+def remove(manager: str, packages: tuple[str, ...], *, remnants: str = "") -> Remove:
+    """Remove packages with their configuration files, as far as the manager does that."""
+    return (RpmRemove if is_rpm(manager) else AptRemove)(packages, remnants, manager)

@@ -24,7 +24,7 @@ from gpustate import shell
 from gpustate.formats import driverset
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import kmod
-from gpustate.ops.rpm import word
+from gpustate.ops.rpm import transaction
 from gpustate.ops.steps import Run
 
 FOLDER = "/var/lib/gpustate/brought"
@@ -103,13 +103,9 @@ def _apt_bring(
 
 # The functions of the library are free with short names: what has to outlive them has a long one.
 def _rpm_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, manager: str) -> str:
-    wanted = " ".join(word(manager, name, version) for name, version in packages)
-    exact = " ".join(f"{name}={version}" if version else name for name, version in packages)
-    names = shlex.join([name for name, _ in packages])
     lines = [
         f"record={record}; mkdir -p {FOLDER}",
-        f"PM={manager}; WANT={shlex.quote(wanted)}; NAMES={shlex.quote(exact)}; GO=; AGAIN=",
-        f"rpm_open {names}",
+        transaction(manager, packages),
         f"{'rpm_can_hold && ' if hold else ''}rpm_fetch || exit 1",
         f'{_COMING}coming >"$R/coming"',
         # SUSE puts the kernel that a module was built for behind the version.
@@ -121,7 +117,7 @@ def _rpm_bring(record: str, packages: tuple[tuple[str, str], ...], hold: bool, m
         "rpm_swap || exit 1",
     ]
     if hold:
-        lines.append(f"rpm_hold hold {names}")
+        lines.append(f"rpm_hold hold {shlex.join(name for name, _ in packages)}")
     return "\n".join(lines)
 
 

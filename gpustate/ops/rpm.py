@@ -6,9 +6,11 @@ What they call on the node is in :mod:`gpustate.ops.rpmpackages`.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpustate.core.step import Step
+from gpustate.ops.package_steps import Hold, Install, Remove
 
 _q, _words = shlex.quote, shlex.join
 
@@ -83,35 +85,34 @@ class RpmUpdate(Step):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RpmInstall(Step):
-    """Install packages at exact versions in one transaction, wholly or not at all.
+def transaction(
+    manager: str,
+    packages: Collection[tuple[str, str]],
+    remove: Sequence[str] = (),
+    *,
+    again: bool = False,
+    released: str = "",
+) -> str:
+    """sh that opens a transaction for ``rpm_fetch`` and ``rpm_swap``.
 
     Args:
         manager: ``dnf`` or ``zypper``.
-        packages: name and full version; an empty version takes the newest.
-        hold: hold them all afterwards.
-        remove: packages that leave in the same transaction.
-        reinstall: packages whose files are put back even where the version is right.
-        roll_back: files that go back with the packages, as they were before this run.
-        timeout: seconds; building modules counts.
+        packages: name and version; an empty version takes the newest.
+        remove: packages that leave.
+        again: put files back even where the version is right.
+        released: sh words of further packages whose locks do not count.
     """
+    wanted = " ".join(word(manager, name, version) for name, version in packages)
+    exact = " ".join(f"{name}={version}" if version else name for name, version in packages)
+    names = _words([*(name for name, _ in packages), *remove])
+    return (
+        f"PM={manager}; WANT={_q(wanted)}; NAMES={_q(exact)}; GO={_q(' '.join(remove))}; AGAIN={'1' if again else ''}\n"
+        f"rpm_open {names} {released}\n"
+    )
 
-    manager: str
-    packages: tuple[tuple[str, str], ...]
-    hold: bool = False
-    remove: tuple[str, ...] = ()
-    reinstall: bool = False
-    roll_back: tuple[str, ...] = ()
-    timeout: int = 3600
 
-    @property
-    def label(self) -> str:
-        return f"install {', '.join(f'{n}={v}' if v else n for n, v in self.packages)}"
-
-    @property
-    def timeout_s(self) -> int:
-        return self.timeout
+class RpmInstall(Install):
+    """The same with dnf or zypper."""
 
     @property
     def command(self) -> str:
@@ -124,17 +125,11 @@ class RpmInstall(Step):
         return log_command(self.manager)
 
     def script(self) -> str:
-        wanted = " ".join(word(self.manager, name, version) for name, version in self.packages)
-        exact = " ".join(
-            f"{name}={version}" if version else name for name, version in self.packages
-        )
         names = _words(tuple(name for name, _ in self.packages))
         back = f"roll_back {_words(self.roll_back)}"
         can_hold = "rpm_can_hold && " if self.hold else ""
         lines = [
-            f"PM={self.manager}; WANT={_q(wanted)}; NAMES={_q(exact)}; GO={_q(' '.join(self.remove))}; "
-            f"AGAIN={'1' if self.reinstall else ''}",
-            f"rpm_open {names}",
+            transaction(self.manager, self.packages, self.remove, again=self.reinstall),
             f"{{ {can_hold}rpm_fetch; }} || {{ {back}; exit 1; }}",
             f'rpm_swap || {{ [ -z "$ROLLED" ] || {back}; exit 1; }}',
         ]
@@ -143,17 +138,8 @@ class RpmInstall(Step):
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class RpmHold(Step):
-    """Hold packages at what is installed, or no longer hold them."""
-
-    manager: str
-    packages: tuple[str, ...]
-    hold: bool = True
-
-    @property
-    def label(self) -> str:
-        return f"{'hold' if self.hold else 'release'} {', '.join(self.packages)}"
+class RpmHold(Hold):
+    """The same with dnf's versionlock or zypper's locks."""
 
     @property
     def command(self) -> str:
@@ -173,20 +159,8 @@ class RpmHold(Step):
         return f"PM={self.manager}\n{check}rpm_hold {how} {_words(self.packages)}; effect {how}"
 
 
-@dataclass(frozen=True, slots=True)
-class RpmRemove(Step):
-    """Remove packages that are there; when something else needs one, nothing is removed."""
-
-    manager: str
-    packages: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        return f"remove {', '.join(self.packages)}"
-
-    @property
-    def timeout_s(self) -> int:
-        return 1800
+class RpmRemove(Remove):
+    """The same with rpm; when something else needs one, nothing is removed."""
 
     @property
     def command(self) -> str:

@@ -13,17 +13,7 @@ from dataclasses import dataclass
 
 from gpustate.core.step import Step
 from gpustate.errors import PolicyError
-from gpustate.ops.apt import AptHold, AptInstall, AptRemove, AptUpdate
-from gpustate.ops.rpm import RpmHold, RpmInstall, RpmRemove, RpmUpdate
-from gpustate.ops.units import (
-    DaemonReload,
-    DisableUnit,
-    EnableUnit,
-    RestartUnit,
-    StartUnit,
-    journal_command,
-)
-from gpustate.ops.upload import Upload
+from gpustate.ops.units import journal_command
 
 _q, _words = shlex.quote, shlex.join
 #: What every shell leaves as it is in a here-document.
@@ -414,32 +404,3 @@ class Reboot(Step):
 
     def script(self) -> str:
         raise NotImplementedError("a reboot is carried out by the walk, not by a program")
-
-
-__all__ = [
-    "AptHold",
-    "AptInstall",
-    "AptRemove",
-    "AptUpdate",
-    "DaemonReload",
-    "DisableUnit",
-    "EnableUnit",
-    "ForgetOriginal",
-    "KeepOriginal",
-    "LoadModules",
-    "PutText",
-    "Reboot",
-    "RebuildInitramfs",
-    "RemoveFile",
-    "RemoveOwn",
-    "RestartUnit",
-    "RestoreOriginal",
-    "RpmHold",
-    "RpmInstall",
-    "RpmRemove",
-    "RpmUpdate",
-    "Run",
-    "StartUnit",
-    "UnloadModules",
-    "Upload",
-]

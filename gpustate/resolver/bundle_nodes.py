@@ -218,16 +218,10 @@ def _selection(
             for state, some in asked.items()
         },
         download.fetch(
-            session, {_word(manager, *root): root[0] for root in roots}, wants.pins, folder, say
+            session, {word(manager, *root): root[0] for root in roots}, wants.pins, folder, say
         ),
         case.origins,
     )
-
-
-def _word(manager: str, name: str, version: str) -> str:
-    if manager == "apt":
-        return f"{name}={version}" if version else name
-    return word(manager, name, version)
 
 
 def _required(session: Session, case: Case, kernels: Sequence[str]) -> RequiredPackages:

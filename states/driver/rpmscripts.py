@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from gpustate import Step, ops, shell
 from gpustate.formats import driverset
-from gpustate.ops.rpm import word
+from gpustate.ops.rpm import transaction
 from gpustate.states.driver import scripts
 
 _FORMAT = r"%{NAME}|%{ARCH}|%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}|\n"
@@ -29,13 +29,8 @@ Packages = Mapping[str, str]
 
 
 def _open(manager: str, install: Packages, remove: tuple[str, ...], *, again: bool) -> str:
-    words = " ".join(word(manager, name, version) for name, version in install.items())
-    exact = " ".join(f"{name}={version}" for name, version in install.items())
-    return (
-        f"PM={manager}; WANT={shlex.quote(words)}; NAMES={shlex.quote(exact)}; "
-        f"GO={shlex.quote(' '.join(remove))}; AGAIN={'1' if again else ''}\n"
-        f"rpm_open {shlex.join(install)} {shlex.join(remove)} $({LOCKED})\n"
-    )
+    released = f"$({LOCKED})"
+    return transaction(manager, [*install.items()], remove, again=again, released=released)
 
 
 def fetch(

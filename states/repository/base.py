@@ -479,6 +479,10 @@ class RepositoryState(RepositoryParameters):
         mine = (self.sources_path, self.key_path, self.pin_path)
         return dict(zip(("sources_text", "key_text", "pin_text"), mine, strict=True))
 
+    def _changed_paths(self, observed: Observed, plan: Plan) -> tuple[str, ...]:
+        fields = plan.fields | ({"key_text"} if "fingerprints" in plan.fields else set[str]())
+        return tuple(path for field, path in self._paths(observed).items() if field in fields)
+
     def _apply_rpm(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         wanted, paths = self.desired(observed), self._paths(observed)
         yield from self._login_steps(observed, wanted, plan)
@@ -498,14 +502,9 @@ class RepositoryState(RepositoryParameters):
         if "lists_read" in plan.fields:
             if wanted.fingerprints:
                 yield rpm.import_key(self.name, wanted.fingerprints)
-            moved = dict.fromkeys(
-                paths["key_text" if field == "fingerprints" else field]
-                for field in ("key_text", "fingerprints", "sources_text")
-                if field in plan.fields
-            )
             others = () if rpm.is_bundled(observed.where.uri) else observed.unread
             name = f"gpustate-{self.name}"
-            yield ops.RpmUpdate(observed.manager, name, tuple(moved), others)
+            yield ops.RpmUpdate(observed.manager, name, self._changed_paths(observed, plan), others)
             yield ops.PutText(
                 self.stamp_path, self._stamp(observed.where, observed.manager), mode=0o600
             )
@@ -540,14 +539,8 @@ class RepositoryState(RepositoryParameters):
             # A node with a bundle has no way out: nobody else is asked.
             for file in () if rpm.is_bundled(observed.where.uri) else observed.unread:
                 yield read_if_possible(file)
-            paths = {
-                "key_text": self.key_path,
-                "fingerprints": self.key_path,
-                "sources_text": self.sources_path,
-                "pin_text": self.pin_path,
-            }
-            written = dict.fromkeys(path for f, path in paths.items() if f in plan.fields)
-            yield ops.AptUpdate(self.sources_path if wanted.sources_text else None, tuple(written))
+            source = self.sources_path if wanted.sources_text else None
+            yield ops.AptUpdate(source, self._changed_paths(observed, plan))
             yield ops.PutText(self.stamp_path, self._stamp(observed.where), mode=0o600)
 
     def _login_steps(self, observed: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:

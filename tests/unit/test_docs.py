@@ -27,7 +27,6 @@ from gpustate.core.change import Plan
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
 from gpustate.core.state import State
-from gpustate.ops import steps
 
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").rglob("*.md"))]
@@ -181,7 +180,7 @@ def test_steps_that_the_page_names_are_steps_there_are() -> None:
     told = set(re.findall(r"`([A-Z]\w+)`", text))
     assert told
     for name in told:
-        assert hasattr(steps, name), name
+        assert hasattr(ops, name), name
 
 
 DOTTED = re.compile(r"gpustate(?:\.[A-Za-z_]\w*)+")
@@ -224,7 +223,7 @@ def test_names_in_the_page_about_states_exist() -> None:
     prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
     names = re.findall(r"`(?:(\w+)\.)?([A-Za-z_]\w*)(?:\([^`]*\)| = True)?`", prose)
     owners = {
-        "": (State, state, packages, queries, shared_probes, steps, testing, public),
+        "": (State, state, packages, queries, shared_probes, ops, testing, public),
         "ops": (ops,),
         "node": (Node,),
         "facts": (NodeFacts,),
