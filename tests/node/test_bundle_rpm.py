@@ -63,8 +63,8 @@ class Site:
 
     def __init__(self, folder: Path, rpms: DriverRpms, distribution: str) -> None:
         folder.mkdir()
-        self.base, self.driver, self.toolkit = (
-            rpmnodes.repository(folder / name) for name in ("base", "driver", "toolkit")
+        self.base, self.driver, self.toolkit, self.foreign = (
+            rpmnodes.repository(folder / name) for name in ("base", "driver", "toolkit", "foreign")
         )
         dkms = Rpm("dkms", "3.2.1-1", ("gcc", "/usr/bin/make"), arch="noarch")
         make = "%install\nmkdir -p %{buildroot}/usr/bin\necho >%{buildroot}/usr/bin/make.rpm\n"
@@ -160,10 +160,18 @@ class Trial:
         gpustate("apply", repositories, *self.target, "--yes", code=0, timeout=500)
         if not self.dnf:  # as on every node that somebody has installed from it
             self.said("zypper -n --gpg-auto-import-keys refresh base")
-        before = self.files()
-        words = ("bundle", self.policy, *self.target, "--out", self.bundle, "-o", "json")
+        before, lock = self.files(), self.folder / "gpustate.lock"
+        gpustate("solve", self.policy, *self.target, "--lock", lock, code=0, timeout=300)
+        (locked,) = json.loads(lock.read_text())["sets"]
+        assert locked["driver"] == DRIVER
+        words = ("bundle", self.policy, *self.target, "--lock", lock, "--out", self.bundle)
+        words = (*words, "-o", "json")
+        self.refuse_foreign_signature(*words)
         found: dict[str, Any] = json.loads(gpustate(*words, code=0, timeout=500).out)
         gpustate("bundle", "check", self.bundle, code=0)
+        rows = next(iter(found["targets"]))["repositories"]
+        bundled = {row["name"]: row["version"] for one in rows for row in one["packages"]}
+        assert locked["packages"].items() <= bundled.items()
         assert self.files() == before, "the node is as it was"
         gpustate("remove", repositories, *self.target, "--yes", code=0, timeout=500)
         self.said(
@@ -171,6 +179,25 @@ class Trial:
         )
         self.site.asked.clear()
         return found
+
+    def refuse_foreign_signature(self, *words: object) -> None:
+        """One package of the driver has a signature by a key that the node does not know, and the index fits it."""
+        driver, name = self.site.driver, "nvidia-persistenced-*"
+        (file,) = driver.folder.glob(f"{name}.rpm")
+        right = file.read_bytes()
+
+        def index() -> None:
+            driver.index()
+            self.said("dnf -q makecache --refresh; zypper -n refresh --force")
+
+        sign(driver, name, by=self.site.foreign)
+        index()
+        refused = gpustate(*words, timeout=500)
+        assert refused.code != 0
+        assert "is not signed with the policy's key" in refused.err, refused.err
+        assert not self.bundle.exists()
+        file.write_bytes(right)
+        index()
 
     def ran(self, verb: str, *more: str, code: int = 0) -> dict[str, Any]:
         words = (verb, self.policy, *self.target, "--bundle", self.bundle, *more, "-o", "json")

@@ -49,11 +49,17 @@ def world(folder: Path) -> Repository:
     return made
 
 
-def sign(repository: Repository) -> None:
-    """Sign the packages too, as NVIDIA does in its CUDA repositories."""
+def sign(repository: Repository, names: str = "*", by: Repository | None = None) -> None:
+    """Sign the packages too, as NVIDIA does in its CUDA repositories.
+
+    Args:
+        repository: the packages are in it.
+        names: pattern of the packages' names.
+        by: its key is taken, of another repository; by default the own one.
+    """
     # Debian's rpm looks for gpg2, which Debian does not have.
     defines = ("__gpg /usr/bin/gpg", "_gpg_name lab@example")
     words = ["rpmsign", *(word for one in defines for word in ("--define", one)), "--addsign"]
-    files = map(str, repository.folder.glob("*.rpm"))
-    env = {**os.environ, "GNUPGHOME": str(repository.home)}
+    files = map(str, repository.folder.glob(f"{names}.rpm"))
+    env = {**os.environ, "GNUPGHOME": str((by or repository).home)}
     subprocess.run([*words, *files], check=True, capture_output=True, env=env)
