@@ -43,7 +43,7 @@ from gpustate import (
     diff,
     ops,
 )
-from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.packages import Offer, StatePackages, fitting_version
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.required_programs import (
     RUNTIME_FILES,
@@ -51,7 +51,6 @@ from gpustate.core.required_programs import (
     foreign_default,
     still_referenced,
 )
-from gpustate.core.state import without_dependents
 from gpustate.formats import dpkg, toolkit_config
 from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.ops.access import make_readable
@@ -166,6 +165,8 @@ class ContainerToolkitInstalled(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "toolkit-repository")
     worst: ClassVar[Disruption] = Disruption.NONE
+    indispensable: ClassVar[bool] = True
+    predicted: ClassVar[tuple[str, ...]] = ("versions",)
     restored: ClassVar[tuple[str, ...]] = ("config_text",)
     stable: ClassVar[tuple[str, ...] | None] = (
         *("versions", "held", "config_text", "config_access", "target", "damaged"),
@@ -262,12 +263,8 @@ class ContainerToolkitInstalled(State[Observed]):
     def _target(self, versions: Mapping[str, str | None], offered: tuple[str, ...]) -> str:
         installed = set(versions.values())
         one = next(iter(installed)) if len(installed) == 1 else None
-        if one is not None and " " not in one and self._suits(one):
-            return one
-        return next((version for version in offered if self._suits(version)), "")
-
-    def _suits(self, version: str) -> bool:
-        return self.version in (None, version, dpkg.upstream_version(version))
+        whole = None if one is None or " " in one else one
+        return fitting_version(self.version, whole, offered) or ""
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
@@ -325,9 +322,8 @@ class ContainerToolkitInstalled(State[Observed]):
     def conflicts(
         self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
-        if observed is None:
-            yield from without_dependents(self, policy)
-        elif self.absent:
+        yield from super().conflicts(policy, facts, observed)
+        if observed is not None and self.absent:
             writers = {
                 path: state
                 for path in observed.referring

@@ -24,11 +24,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
+from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.shared_probes import LISTENING, shown
-from gpustate.core.state import without_dependents
 from gpustate.formats import cdi, dpkg, keyed, systemd
 from gpustate.formats.dcgm import packages, services
 from gpustate.probes import listeners
@@ -105,6 +104,9 @@ class DcgmRunning(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "mig")
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
+    indispensable: ClassVar[bool] = True
+    predicted: ClassVar[tuple[str, ...]] = ("packages",)
+    follows: ClassVar[str] = "driver"
     worst: ClassVar[Disruption] = Disruption.RESTART
     disturbs: ClassVar[str] = "active"
     worst_if: ClassVar[str] = "its version or settings change"
@@ -122,12 +124,6 @@ class DcgmRunning(State[Observed]):
         str, Field(pattern=r"^(ALL|[0-9]{1,3}(\.[0-9]{1,3}){3})$"), AfterValidator(_address)
     ] = services.ENGINE_ADDRESS
     port: Annotated[int, Field(ge=1, le=65535)] = services.ENGINE_PORT
-
-    def conflicts(
-        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
-    ) -> Iterator[Conflict]:
-        if observed is None:
-            yield from without_dependents(self, policy)
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
         there = {dpkg.upstream_version(version) for version in observed.packages.values()}

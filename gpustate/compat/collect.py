@@ -46,7 +46,7 @@ def collect(
             continue
         planned = PlannedObservation(observed.get(state.name), results.get(state.name))
         try:
-            declared = state.matrix_facts(planned)
+            declared = {**state.matrix_facts(planned), **planned.chosen}
             if unknown := declared.keys() - FACTS.keys():
                 raise KeyError(*unknown)
             # That something is not there is said of the node as it is: a state that brings it knows more.

@@ -207,6 +207,8 @@ signer_enrolled | flag | the module signing key is enrolled | given by hand
 selinux | words enforcing permissive disabled | SELinux | given by hand
 """
 _LIST = tuple(_fact(row) for row in _TABLE.splitlines() if row and not row.startswith("#"))
+#: The fact that packages of other states follow.
+DRIVER = "driver"
 FACTS: Mapping[str, Fact] = {fact.name: fact for fact in _LIST}
 _NAMES: Mapping[str, Fact] = {
     **FACTS,

@@ -6,8 +6,8 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -77,8 +77,6 @@ class Plan:
         warnings: as notes, but shown of the node, and also where there is nothing to do.
         gpu_users: programs that have a GPU open and must have ended, as ``pid 7 (python3, user alice, pod trainer-0)``.
         restarted: units that are stopped for it and started again.
-        versions: what gets another version, the one before (empty: it is not there), and the one after, where
-            no change says so.
         facts: what the plan has chosen, as facts of the compatibility matrix.
         blocked: what only a person at the node's console can do, once nothing is left to change; states
             that need this one wait until then.
@@ -90,7 +88,6 @@ class Plan:
     warnings: tuple[str, ...] = ()
     gpu_users: tuple[str, ...] = ()
     restarted: tuple[str, ...] = ()
-    versions: tuple[tuple[str, str, str], ...] = ()
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
     blocked: str | None = None
 
@@ -101,6 +98,12 @@ class Plan:
     def fields(self) -> frozenset[str]:
         """Names of the fields that change."""
         return frozenset(change.field for change in self.changes)
+
+    def predicted(self, fields: Collection[str]) -> Plan:
+        """The same for a state that waits for others: with changes of some fields, whose cost its worst case has."""
+        mine = (change for change in self.changes if change.field in fields)
+        free = (replace(one, disruption=Disruption.NONE, condition="") for one in mine)
+        return replace(self, changes=tuple(free))
 
     @property
     def disruption(self) -> Disruption:

@@ -99,6 +99,11 @@ class State(BaseModel, Generic[ObservedT]):
         labels: the fields of the observation that a plan can show, in the user's words; not needed for files with a path, and
             for those of :data:`COMMON_LABELS`. Of a field that is true or false, what is so when it is true. A version's
             ends in ``version``.
+        indispensable: states that need it do not work without it, so that it is not removed alone. A repository is not:
+            what was installed from it stays.
+        predicted: fields with packages and their versions: a plan shows what they will be while this state waits for
+            others.
+        follows: then the field with the driver's version, for which the one to come is put; empty: it is of no matter.
         stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
         validating: it only validates other states; its failure is a validation failure (exit code 3).
         needs_gpu: it does not apply where the policy expects no GPU.
@@ -143,6 +148,9 @@ class State(BaseModel, Generic[ObservedT]):
     worst_if: ClassVar[str] = "it has changes then"
     disturbs: ClassVar[str] = ""
     labels: ClassVar[Mapping[str, str]] = {}
+    indispensable: ClassVar[bool] = False
+    predicted: ClassVar[tuple[str, ...]] = ()
+    follows: ClassVar[str] = ""
     stable: ClassVar[tuple[str, ...] | None] = None
     validating: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False
@@ -194,7 +202,13 @@ class State(BaseModel, Generic[ObservedT]):
             facts: what is known of the node without a driver.
             observed: what the probe read; ``None`` in the first call.
         """
-        return iter(())
+        if observed is None and self.indispensable and self.absent:
+            for name, other in policy.items():
+                if self.name in other.needs and not other.absent:
+                    yield Conflict(
+                        f"it needs {self.name}, which the policy removes: remove {name} too, or keep {self.name}",
+                        state=name,
+                    )
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         """MAY: facts for the compatibility matrix, by their names in :data:`gpustate.compat.facts.FACTS`; ``None``: unknown.
@@ -333,21 +347,6 @@ class State(BaseModel, Generic[ObservedT]):
         return None
 
 
-def without_dependents(state: AnyState, policy: Mapping[str, AnyState]) -> Iterator[Conflict]:
-    """A conflict for each state of the policy that needs ``state``, where the policy removes it.
-
-    For :meth:`State.conflicts` of states without which those that need them do not work. A repository does not say so:
-    what was installed from it stays.
-    """
-    if state.absent:
-        for name, other in policy.items():
-            if state.name in other.needs and not other.absent:
-                yield Conflict(
-                    f"it needs {state.name}, which the policy removes: remove {name} too, or keep {state.name}",
-                    state=name,
-                )
-
-
 def diff(
     observed: object,
     desired: object,
@@ -403,5 +402,4 @@ __all__ = [
     "State",
     "diff",
     "everything",
-    "without_dependents",
 ]

@@ -20,6 +20,7 @@ from typing import Any
 
 from gpustate import ops
 from gpustate.compat.collect import collect
+from gpustate.compat.facts import DRIVER, Value
 from gpustate.core.change import Disruption, Plan
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.encode import plain
@@ -27,7 +28,7 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import Resolved
-from gpustate.core.queries import Answer, Query
+from gpustate.core.queries import Answer, Candidates, Query
 from gpustate.core.state import AnyState, State
 from gpustate.engine import before, gate, journal, rebooting, verdicts
 from gpustate.engine.events import Event, Listener, ignore
@@ -51,6 +52,7 @@ from gpustate.formats.masking import mask
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.probes.gpu_clients import GpuClientsQuery
+from gpustate.probes.repository_preview import previewed
 from gpustate.remote.session import Session
 
 #: A policy that still has changes after so many stages does not converge.
@@ -326,12 +328,11 @@ class Walk:
                 plan = self._query(partial(state.forecast, preview="\n".join(filter(None, parts))))
             except ProbeError as error:
                 plan = Plan(notes=(f"its changes cannot be predicted yet: {error}",))
-            notes = (*planned.plan.notes, *plan.notes)
             shown = replace(
                 planned.plan,
-                notes=notes,
+                changes=(*planned.plan.changes, *make.labelled(state, plan)),
+                notes=(*planned.plan.notes, *plan.notes),
                 restarted=(*planned.plan.restarted, *plan.restarted),
-                versions=(*planned.plan.versions, *plan.versions),
                 facts={**planned.plan.facts, **plan.facts},
             )
             results[state.name] = replace(planned, plan=shown)
@@ -344,8 +345,44 @@ class Walk:
                 if result.outcome is not results[name].outcome:
                     results[name] = result
             self._end(*verdicts.node_status(results.values()))
+        self._predict(observations, results)
         self.result.states = list(results.values())
         return bool(refused) or self._is_rejected()
+
+    def _predict(self, observations: Observations, results: dict[str, StateResult]) -> None:
+        """Predict which versions states will install that follow the driver or wait for a repository."""
+        waiting = [
+            state
+            for state in self.states
+            if state.predicted
+            and not state.absent
+            and results[state.name].outcome is Outcome.KNOWN_AFTER
+            and state.name in observations.observed
+        ]
+        if not waiting:
+            return
+        driver = str(self._facts(observations, results).get(DRIVER, ""))
+        pending = (s for s in self.states if results[s.name].outcome is Outcome.PENDING)
+        previews = (state.preview(observations.observed[state.name]) for state in pending)
+
+        def plans(node: Node) -> list[Plan]:
+            return [make.predict(state, state.probe(node), driver) for state in waiting]
+
+        with suppress(ProbeError, RefusedError):  # they say it themselves in their stages
+            known = self._previewed("\n".join(filter(None, previews)))
+            predictions = query_node(self.resolved.node, plans, self.session.answer, known)
+            for state, plan in zip(waiting, predictions, strict=True):
+                results[state.name] = replace(results[state.name], plan=plan)
+
+    def _previewed(self, preview: str) -> Mapping[Query[Any], Answer]:
+        """All answers so far, those about candidates with the packages of repositories that are not there yet."""
+        queries = [query for query in self._known if isinstance(query, Candidates)]
+        if not preview or not queries:
+            return self._known
+        query = previewed(queries[0].joined(queries), preview)
+        (answer,) = self._link.repeat(lambda: self.session.answer((query,)))
+        query.parse(answer)
+        return {**self._known, **dict.fromkeys(queries, answer)}
 
     def _query(self, question: Callable[[Node], Plan]) -> Plan:
         """Send further queries, reusing all answers so far."""
@@ -369,15 +406,23 @@ class Walk:
         """Check a node that would change against the compatibility matrix, as it will be after the run."""
         if not gate.announced(results):
             return
-        apply = [s for s in self.states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
-        if all(state.absent for state in apply):
+        if all(state.absent for state in self._applicable(results)):
             return
-        known = collect(observations.view.facts, apply, observations.observed, results)
-        judged = gate.compatible(known, self.resolved.allow)
+        judged = gate.compatible(self._facts(observations, results), self.resolved.allow)
         self.result.notes += judged.notes
         self._allowed = judged.allowed
         if judged.reason is not None:
             raise judged.reason
+
+    def _applicable(self, results: Mapping[str, StateResult]) -> list[AnyState]:
+        return [s for s in self.states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
+
+    def _facts(
+        self, observations: Observations, results: Mapping[str, StateResult]
+    ) -> dict[str, Value]:
+        """The node for the compatibility matrix, as it will be after the run."""
+        states = self._applicable(results)
+        return collect(observations.view.facts, states, observations.observed, results)
 
     def _gate(self, results: Mapping[str, StateResult]) -> None:
         """Refuse before anything is changed."""

@@ -83,7 +83,7 @@ def state_data(result: StateResult) -> dict[str, Any]:
 
 def _versions(plan: Plan) -> list[dict[str, str]]:
     """What gets another version, by the labels of its changes."""
-    rows = list(plan.versions)
+    rows: list[tuple[str, str, str]] = []
     for change in plan.changes:
         if not change.label.endswith("version") or change.secret:
             continue

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import fingerprint, plain
 from gpustate.core.facts import NodeView
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.path_conflicts import in_the_way
+from gpustate.core.planned import PlannedObservation
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
 
@@ -239,7 +241,7 @@ def _one(
                 refusal = conflict.reason
         if plan and refusal is None:
             refusal = _refused_changes(name, here, observations)
-        plan = replace(plan, changes=_labelled(state, plan))
+        plan = replace(plan, changes=labelled(state, plan))
         refused = refusal or plan.refusal or state.absent
         if plan and not refused and (observations.masked or observations.links):
             refusal = in_the_way(
@@ -279,8 +281,28 @@ def _worst_case(state: AnyState, observations: Observations) -> tuple[Disruption
         return state.worst, state.worst_if
 
 
-def _labelled(state: AnyState, plan: Plan) -> tuple[Change, ...]:
+def labelled(state: AnyState, plan: Plan) -> tuple[Change, ...]:
+    """The changes of a plan with their labels."""
     return tuple(replace(one, label=state.field_label(one.field)) for one in plan.changes)
+
+
+def predict(state: AnyState, observed: Any, driver: str) -> Plan:
+    """What a state that waits will install, and its facts for the compatibility matrix.
+
+    Args:
+        observed: with the packages that the node's repositories will have.
+        driver: version that it will have, ``580.*`` where only the branch is known; empty: nothing is.
+    """
+    try:
+        if state.follows:
+            observed = replace(observed, **{state.follows: driver or None})
+        plan = state.plan(observed)
+        planned = PlannedObservation(observed, StateResult(state.name, Outcome.PENDING, plan))
+        facts = {n: v for n, v in state.matrix_facts(planned).items() if v is not None}
+        plan = plan.predicted(state.predicted)
+        return Plan(labelled(state, plan), facts=facts) if plan else Plan()
+    except Exception:  # noqa: BLE001  evaluated again in its stage
+        return Plan()
 
 
 def _masked_already(state: AnyState, observations: Observations) -> tuple[str | None, Plan]:

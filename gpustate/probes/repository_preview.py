@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
+from gpustate.core.shared_probes import KEPT
+from gpustate.errors import ProbeError
 from gpustate.formats import rpm
+
+T = TypeVar("T")
 
 #: Begins the reason of a node that cannot be asked.
 NO_ROOM = "no room"
@@ -41,6 +46,39 @@ def failure(output: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Previewed(Query[T]):
+    """A query about packages, with those of repositories that are not there yet.
+
+    Args:
+        query: its script has what it keeps from one run to the next by ``kept``.
+        preview: sh that adds the repositories below ``$T``.
+        pin: a file in /etc/apt/preferences.d that is left out.
+    """
+
+    query: Query[T]
+    preview: str
+    pin: str = ""
+
+    def script(self) -> str:
+        # What is kept depends on the node's own lists.
+        fragment = self.query.script().replace(KEPT, 'kept() { shift 2; "$@"; }\n')
+        return script(self.preview, self.pin) + fragment
+
+    def parse(self, answer: Answer) -> T:
+        if reason := failure(answer.text):
+            raise ProbeError(reason)
+        return self.query.parse(answer)
+
+    def placeholder(self) -> T:
+        return self.query.placeholder()
+
+
+def previewed(query: Query[T], preview: str, pin: str = "") -> Query[T]:
+    """The query with a preview, itself if that is empty."""
+    return Previewed(query, preview, pin) if preview else query
+
+
+@dataclass(frozen=True, slots=True)
 class RepositoryQuery(Query[tuple[str, str]]):
     """Why a repository cannot be read, empty if it can be, and the key that it was read with.
 
@@ -51,10 +89,7 @@ class RepositoryQuery(Query[tuple[str, str]]):
     preview: str
 
     def script(self) -> str:
-        return script(
-            'preview_failed() { cat "$T"/*.asc 2>/dev/null; echo; echo "=preview failed $*"; exit 0; }\n'
-            f"{self.preview}\nONLY_ADDED=1"
-        )
+        return script(f"{self.preview}\nONLY_ADDED=1")
 
     def parse(self, answer: Answer) -> tuple[str, str]:
         return failure(answer.text), answer.text.partition(_FAILED)[0]

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Copies the settings of the package manager below T, and makes it use the copy. Reads pm, and PIN, the file with the driver's own
-# pin, which is left out; ends if there is no room.
-preview_failed() { echo "=preview failed $*"; exit 0; }
+# pin, which is left out; ends if there is no room. Defines preview_failed, which prints the keys that were fetched, a reason, and ends.
+preview_failed() { cat "${T:-/nowhere}"/*.asc 2>/dev/null; echo; echo "=preview failed $*"; exit 0; }
 T=$(mktemp -d) || preview_failed "no room for a copy of the package lists"; trap 'rm -rf "$T"' EXIT; trap 'exit 143' TERM
 mkdir "$T/new" "$T/cache" "$T/repos"
 # shellcheck disable=SC2154 # set before, by the distribution

@@ -21,8 +21,10 @@ from gpustate.core.step import Step
 from gpustate.formats import dpkg, systemd
 from gpustate.operations.queries import CommandOutput, Output
 from gpustate.ops.library import original_path
+from gpustate.ops.package_steps import Hold, Install, Remove
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.probes.package_files import PackageFiles
+from gpustate.probes.repository_preview import Previewed
 
 T = TypeVar("T")
 ShellAnswer = tuple[int, str]
@@ -132,6 +134,8 @@ class FakeNode(Node):
             ):
                 # No GPU is excluded, no program missing, no file damaged or naming a program of another state.
                 return query.placeholder()
+            case Previewed(query=inner):
+                return self._answer(inner)
             case queries.LoadedModules():
                 return frozenset(self.loaded)
             case queries.Shell(text=text):
@@ -197,10 +201,7 @@ class FakeNode(Node):
                         self.files[path] = original
             case ops.ForgetOriginal(path=path):
                 self.originals.pop(path, None)
-            case (
-                ops.AptInstall(packages=packages, hold=hold, remove=remove)
-                | ops.RpmInstall(packages=packages, hold=hold, remove=remove)
-            ):
+            case Install(packages=packages, hold=hold, remove=remove):
                 for name in remove:
                     self.installed.pop(name, None)
                 for name, version in packages:
@@ -208,14 +209,11 @@ class FakeNode(Node):
                     self.installed[name] = version or (offered[0].version if offered else "1.0")
                     if hold:
                         self.held.add(name)
-            case ops.AptRemove(packages=packages) | ops.RpmRemove(packages=packages):
+            case Remove(packages=packages):
                 for name in packages:
                     self.installed.pop(name, None)
                     self.held.discard(name)
-            case (
-                ops.AptHold(packages=packages, hold=hold)
-                | ops.RpmHold(packages=packages, hold=hold)
-            ):
+            case Hold(packages=packages, hold=hold):
                 (self.held.update if hold else self.held.difference_update)(packages)
             case ops.LoadModules(modules=modules):
                 self.loaded.update(module.replace("-", "_") for module in modules)

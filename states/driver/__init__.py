@@ -28,19 +28,20 @@ from gpustate import Conflict, Disruption, Node, Plan, Step, diff, ops
 from gpustate.core.facts import NodeFacts
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
-from gpustate.core.state import without_dependents
+from gpustate.core.queries import Query
 from gpustate.formats import driverset, fabric
 from gpustate.formats.driverschemes import of as schemes_of
 from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
 from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
 from gpustate.probes.package_files import sources_of
+from gpustate.probes.repository_preview import previewed
 from gpustate.solve.request import OfferedDriver, Solution
 from gpustate.states.driver import building, files, refusals, repairs, required, scripts
 from gpustate.states.driver.choice import Wanted, choose, why_of_another_source
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.installing import Installation
-from gpustate.states.driver.observed import AptQuery, Observed, plain_value
+from gpustate.states.driver.observed import PIN_PATH, Apt, AptQuery, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 from gpustate.states.driver.transaction import TransactionQuery
@@ -52,7 +53,10 @@ _BESIDE = {
     "nscq": re.compile(r"libnvidia-nscq.*"),
     "nvsdm": re.compile(r"libnvsdm.*"),
 }
+_WHY_SWAP = "libraries change below running programs"
 _LOADING = frozenset({"loaded", "parameters", "modules"})
+#: Fields of which a plan shows the changes although it waits for the repository.
+_PREDICTED = ("library", "packages", "headers", "stream")
 
 
 def _facts(target: driverset.Target) -> dict[str, object]:
@@ -125,6 +129,7 @@ class DriverInstalled(DriverParameters):
     }
     needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "secure-boot", "driver-repository")
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "secure-boot", "driver-repository")
+    indispensable: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.REBOOT
     stable: ClassVar[tuple[str, ...] | None] = (
         "packages",
@@ -217,10 +222,11 @@ class DriverInstalled(DriverParameters):
 
     def solve(self, node: Node, preview: str) -> Solution:
         every = self.model_copy(update={"version": None, "branch": None})
-        observed = observe(node, replace(every._ask, preview=preview), tuple(self.parameters))
+        query = previewed(every._ask, preview, PIN_PATH)
+        observed = observe(node, query, tuple(self.parameters))
         if self._wanted(prebuilt=False).keeps:
             observed = replace(observed, packages={}, held=())
-        observed = self._solved(node, observed, preview)
+        observed = self._solved(node, observed, query, preview)
         target, problem = self._choose(observed)
         if target is not None and observed.unsolvable:
             problem = refusals.unsolvable(observed, target.version)
@@ -258,7 +264,8 @@ class DriverInstalled(DriverParameters):
         )
 
     def probe(self, node: Node) -> Observed:
-        observed = self._solved(node, observe(node, self._ask, tuple(self.parameters)))
+        observed = observe(node, self._ask, tuple(self.parameters))
+        observed = self._solved(node, observed, self._ask, "")
         if self._reloads(observed):
             observed = replace(
                 observed,
@@ -267,8 +274,8 @@ class DriverInstalled(DriverParameters):
             )
         return observed
 
-    def _solved(self, node: Node, observed: Observed, preview: str = "") -> Observed:
-        """With what the package manager has against the packages that change.
+    def _solved(self, node: Node, observed: Observed, query: Query[Apt], preview: str) -> Observed:
+        """With the origin of the packages that change, and what the package manager has against them.
 
         What is half-installed or missing is put in order by an apply before.
         """
@@ -281,11 +288,16 @@ class DriverInstalled(DriverParameters):
         install = {**target.packages, **headers, **building.further_modules(observed)}
         pin = files.settled_pin_text(target.version, observed, target.packages)
         what = observed.manager, tuple(install.items()), target.remove
-        return replace(observed, unsolvable=node.query(TransactionQuery(*what, preview, pin)))
+        return replace(
+            observed,
+            unsolvable=node.query(TransactionQuery(*what, preview, pin)),
+            origin=building.origin(node.query(query), observed, target),
+        )
 
     def forecast(self, node: Node, preview: str) -> Plan:
-        query = replace(self._ask, preview=preview)
-        observed = self._solved(node, observe(node, query, tuple(self.parameters)), preview)
+        query = previewed(self._ask, preview, PIN_PATH)
+        observed = observe(node, query, tuple(self.parameters))
+        observed = self._solved(node, observed, query, preview)
         if modsign.ENROLLED in preview:
             boot = replace(observed.secure_boot, enrolled=True)
             observed = replace(observed, secure_boot=boot)
@@ -297,29 +309,16 @@ class DriverInstalled(DriverParameters):
             )
         how = "built here" if target.builds else "prebuilt"
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
-        there = observed.whole
-        moves = {n: v for n, v in target.packages.items() if observed.packages.get(n) != v}
-        changes = ""
-        if observed.packages and moves:
-            changes = "; packages change: " + ", ".join(f"{n} {v}" for n, v in moves.items())
-        if target.remove:
-            changes += f"; removed: {', '.join(target.remove)}"
-        holds = self._overridden(observed, target.packages)
-        flavour = self._flavour(observed, target.packages)
-        stays = there is not None and there[1] == target.version
-        why = None if stays and not changes else self._refuse_present(observed)
-        facts = _facts(target)
-        if stays:
-            elsewhere = self._stays_elsewhere(observed)
-            notes = (f"stays {what}{changes}", *elsewhere, *flavour, *holds)
-            return Plan(notes=notes, refusal=why, facts=facts)
-        before = there[1] if there is not None else observed.library or ""
-        return Plan(
-            notes=(f"will install {what}{changes}", *self._plugin(observed), *flavour, *holds),
-            refusal=why,
-            restarted=node.query(scripts.ServicesQuery()) if self._reloads(observed) else (),
-            versions=(("driver", before, target.version),),
-            facts=facts,
+        what += f"; removed: {', '.join(target.remove)}" if target.remove else ""
+        if self._reloads(observed):
+            observed = replace(observed, services=node.query(scripts.ServicesQuery()))
+        stays = observed.whole is not None and observed.whole[1] == target.version
+        plan = self.plan(observed).predicted(_PREDICTED)
+        return replace(
+            plan,
+            notes=(f"{'stays' if stays else 'will install'} {what}", *plan.notes),
+            refusal=self._refuse_present(observed) if plan or not stays else None,
+            facts=_facts(target),
         )
 
     # --- desired, plan -------------------------------------------------------------------
@@ -333,7 +332,6 @@ class DriverInstalled(DriverParameters):
             facts["module_type"] = kinds.pop()
         if not planned.unchanged:
             facts |= self._policy_facts() | ({"driver": library} if library else {})
-        facts |= planned.chosen
         if isinstance(planned.observed, Observed):
             facts |= self._observed_facts(planned.observed, planned)
         return facts
@@ -376,10 +374,8 @@ class DriverInstalled(DriverParameters):
     def conflicts(
         self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
-        if observed is None:
-            yield from without_dependents(self, policy)
-            return
-        if not self.absent and observed.os_id == "ubuntu":
+        yield from super().conflicts(policy, facts, observed)
+        if observed is not None and not self.absent and observed.os_id == "ubuntu":
             target, _ = self._choose(observed)
             kernel = policy.get("kernel")
             follows = getattr(kernel, "policy", "") == "follow"
@@ -426,13 +422,6 @@ class DriverInstalled(DriverParameters):
     def _wanted(self, *, prebuilt: bool) -> Wanted:
         full = self.packages == "full"
         return Wanted(self.version, self.branch, self.module_type, full, prebuilt, self.locked)
-
-    def _flavour(self, observed: Observed, packages: Mapping[str, str]) -> tuple[str, ...]:
-        return () if self.locked else tuple(refusals.flavour(observed, packages))
-
-    def _stays_elsewhere(self, observed: Observed) -> tuple[str, ...]:
-        why = why_of_another_source(self._wanted(prebuilt=self._prebuilt(observed)), observed)
-        return () if why is None else (why,)
 
     def _loads(self, observed: Observed) -> bool:
         """The driver is to be loaded here: an image or a node without GPUs has nothing to load it for."""
@@ -557,7 +546,7 @@ class DriverInstalled(DriverParameters):
             why={
                 "loaded": because,
                 "parameters": because,
-                "packages": "libraries change below running programs" if swap else "",
+                "packages": "; ".join(filter(None, (_WHY_SWAP if swap else "", observed.origin))),
                 "built": refusals.complaints(observed, wanted),
                 "stopped": f"a {'removal' if self.absent else 'reload'} was interrupted",
                 "left_stopped": "the removal of the driver stopped them",
@@ -589,19 +578,18 @@ class DriverInstalled(DriverParameters):
             if self.precompiled is None and self._prebuilt(observed):
                 signed = refusals.WHY_PREBUILT if observed.secure_boot.on else refusals.WHY_THERE
                 yield refusals.WHY_OFFERED if is_rpm(observed.manager) else signed
-            yield from self._plugin(observed)
-            yield from self._stays_elsewhere(observed)
-            yield from self._flavour(observed, wanted.packages)
-            yield from self._overridden(observed, wanted.packages)
+            if self.hold and not observed.can_hold:
+                yield refusals.WHY_PLUGIN
+            origin = why_of_another_source(
+                self._wanted(prebuilt=self._prebuilt(observed)), observed
+            )
+            yield from () if origin is None else (origin,)
+            if not self.locked:
+                yield from refusals.flavour(observed, wanted.packages)
+            full = self.packages == "full"
+            yield from refusals.overridden(observed, wanted.packages, hold=self.hold, full=full)
             lacking = self._lacking(observed)
             yield from refusals.notes(observed, wanted, tuple(self.parameters), lacking)
-
-    def _plugin(self, observed: Observed) -> tuple[str, ...]:
-        return () if observed.can_hold or not self.hold else (refusals.WHY_PLUGIN,)
-
-    def _overridden(self, observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:
-        full = self.packages == "full"
-        return refusals.overridden(observed, packages, hold=self.hold, full=full)
 
     def _stops(self, observed: Observed) -> Iterator[str]:
         """What becomes of the services that are stopped to unload the modules."""

@@ -9,7 +9,7 @@ from gpustate.formats import driverset, kernelnames
 from gpustate.formats.driverschemes import BUILT_MODULES, streams
 from gpustate.formats.rpm import is_rpm
 from gpustate.states.driver import files
-from gpustate.states.driver.observed import Observed
+from gpustate.states.driver.observed import Apt, Observed
 
 
 def headers_of(observed: Observed, kernel: str) -> tuple[str, str] | None:
@@ -95,6 +95,22 @@ def signed_only(observed: Observed) -> bool:
     """Modules that Ubuntu built and signed are installed, and nothing that builds others."""
     names = observed.packages
     return any(map(files.is_signed, names)) and not any(n.startswith("nvidia-dkms-") for n in names)
+
+
+def origin(apt: Apt, observed: Observed, target: driverset.Target) -> str:
+    """Which repositories the packages that change are from; of several the smaller ones with names."""
+    names: dict[str, list[str]] = {}
+    for name, version in target.packages.items():
+        if observed.packages.get(name) != version:
+            offers = (offer for offer in apt.offers.get(name, ()) if offer.version == version)
+            first = next((origin for offer in offers for origin in offer.origins), "")
+            # Address and suite of a source of apt's, or the id of a repository.
+            short = " ".join(first.removesuffix(" Packages").split()[:2])
+            names.setdefault(short, []).append(name)
+    names.pop("", None)
+    main = max(names, key=lambda origin: len(names[origin]), default="")
+    others = (f"{', '.join(names[one])} from {one}" for one in names if one != main)
+    return "; ".join((f"from {main}", *others)) if main else ""
 
 
 def stream(observed: Observed, target: driverset.Target) -> str | None:

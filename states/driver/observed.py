@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 
 from gpustate import PciGpu, shell
 from gpustate.core.queries import Answer, Query
-from gpustate.core.shared_probes import APT_KEY, KEPT
-from gpustate.errors import ProbeError
+from gpustate.core.shared_probes import APT_KEY
 from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, keyed, modprobe
 from gpustate.ops.packages import UNMET
-from gpustate.probes import device_nodes, repository_preview, shadowing_libraries
+from gpustate.probes import device_nodes, shadowing_libraries
 from gpustate.probes.gpu_clients import Holder
 from gpustate.states.driver import rpmask
 
@@ -90,6 +89,7 @@ class Observed:
     unsolvable: str = (
         ""  # what the package manager has against installing the set, in its own words
     )
+    origin: str = ""  # which repositories the packages that change are from
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
     switches: bool = False  # Fabric Manager is for this node, or for those an image is for
     services: tuple[str, ...] = ()  # units that unloading the modules stops
@@ -129,8 +129,6 @@ class AptQuery(Query[Apt]):
         secure_boot: ask for those only where Secure Boot is on.
         rpm_names: names to ask dnf or zypper for.
         flavoured: names with ``{f}`` to ask zypper for, for the flavour of every kernel.
-        preview: sh that adds repositories which are not there yet, below ``$T``: they are asked for as well, in folders
-            of the package manager's that are removed again.
     """
 
     names: tuple[tuple[str, tuple[str, ...]], ...]
@@ -138,15 +136,9 @@ class AptQuery(Query[Apt]):
     secure_boot: bool = False
     rpm_names: tuple[str, ...] = ()
     flavoured: tuple[str, ...] = ()
-    preview: str = ""
 
     def script(self) -> str:
-        script = rpmask.script(self.rpm_names, self.flavoured) + self._apt()
-        if not self.preview:
-            return script
-        # What is kept from one run to the next depends on the node's own lists.
-        script = script.replace(KEPT, 'kept() { shift 2; "$@"; }\n')
-        return f"{repository_preview.script(self.preview, PIN_PATH)}{script}"
+        return rpmask.script(self.rpm_names, self.flavoured) + self._apt()
 
     def _apt(self) -> str:
         cases = " ".join(f'{os_id}) n="{" ".join(names)}";;' for os_id, names in self.names)
@@ -168,8 +160,6 @@ class AptQuery(Query[Apt]):
         )
 
     def parse(self, answer: Answer) -> Apt:
-        if reason := repository_preview.failure(answer.text):
-            raise ProbeError(reason)
         if answer.text.startswith(rpmask.MARK):
             said = rpmask.parse(answer.text)
             there = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpustate import Node
+from gpustate.core.queries import Query
 from gpustate.formats import driverset, fabric, modprobe
 from gpustate.formats.aptsources import Offer
 from gpustate.probes.fabric import BridgesQuery
 from gpustate.probes.kernels import Kernel, Kernels, default_kernel
 from gpustate.states.driver import files, repairs, scripts
 from gpustate.states.driver.observed import (
-    AptQuery,
+    Apt,
     Live,
     LiveMigQuery,
     Observed,
@@ -23,7 +24,7 @@ from gpustate.states.driver.observed import (
 MODULES = tuple(module.replace("-", "_") for module in scripts.LOAD_ORDER)
 
 
-def observe(node: Node, query: AptQuery, parameters: tuple[str, ...]) -> Observed:
+def observe(node: Node, query: Query[Apt], parameters: tuple[str, ...]) -> Observed:
     """Everything but the holders, which matter only when something is to be unloaded."""
     facts = node.facts()
     kernels = node.query(Kernels())

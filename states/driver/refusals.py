@@ -118,6 +118,13 @@ _EPEL = {
 }
 
 
+#: NVIDIA's guide wants contrib on Debian, also with NVIDIA's own repository.
+_COMPONENTS = (
+    "no repository of the node has it: add contrib and non-free to Debian's entries in /etc/apt/sources.list or "
+    "/etc/apt/sources.list.d/debian.sources, and run apt-get update"
+)
+
+
 def unsolvable(observed: Observed, version: str) -> str:
     """The repositories of the node do not have what the set depends on, or something installed conflicts with it."""
     line, move = package_errors.find_error(observed.unsolvable) or (observed.unsolvable, "")
@@ -125,6 +132,8 @@ def unsolvable(observed: Observed, version: str) -> str:
     epel = _EPEL.get(observed.os_id)
     if epel and re.search(r"nothing provides '?dkms\b", line):
         move = f"it is in EPEL; run on the node: {epel}"
+    if observed.os_id == "debian" and line.endswith("but it is not installable"):
+        move = _COMPONENTS
     return f"{observed.manager} cannot install driver {version}: {line}" + (move and f"; {move}")
 
 

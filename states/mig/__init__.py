@@ -164,7 +164,7 @@ class MigLayoutApplied(State[Observed]):
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         modes = planned.value("modes")
         if not modes or not isinstance(modes, Mapping):
-            return dict(planned.chosen)
+            return {}
         return {"mig": "on" in modes.values(), "mig_mixed": {"on", "off"} <= set(modes.values())}
 
     # --- looking -------------------------------------------------------------------------

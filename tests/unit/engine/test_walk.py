@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from gpustate import Disruption, Node, Plan, Policy, State, errors
 from gpustate.core.change import Change
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.planned import PlannedObservation
 from gpustate.engine import fleet, verdicts, walk
 from gpustate.engine.events import Event
 from gpustate.engine.maintenance import NO_MAINTENANCE, Preview, Subject
@@ -712,3 +713,46 @@ def test_a_node_whose_turn_comes_at_once_is_not_looked_at_again(
     assert result.nodes[0].status is NodeStatus.OK
     assert (tmp_path / "a").read_text() == "x"
     assert [one.kind for one in events].count("probing") == probes, "before and after the change"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWithDriver(Seen):
+    """What is there for a driver."""
+
+    driver: str | None = None
+
+
+class Following(Second):
+    """Installs what fits the driver."""
+
+    predicted: ClassVar[tuple[str, ...]] = ("text",)
+    follows: ClassVar[str] = "driver"
+
+    def probe(self, node: Node) -> Seen:
+        return SeenWithDriver(None)
+
+    def desired(self, observed: Seen) -> Seen:
+        assert isinstance(observed, SeenWithDriver)
+        return replace(observed, text=observed.driver)
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        return {"toolkit": planned.value("text")}
+
+
+class Driving(First):
+    """Chooses a driver."""
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        return {"driver": "580.65.06"}
+
+
+def test_what_follows_the_driver_is_predicted_without_a_cost(run: Runner, tmp_path: Path) -> None:
+    states = Driving(path=str(tmp_path / "a")), Following()
+    planned = run(*states, apply=False, forecast=True)
+    result = planned.nodes[0].states[1]
+    assert result.outcome is Outcome.KNOWN_AFTER
+    (change,) = result.plan.changes
+    assert (change.before, change.after) == (None, "580.65.06")
+    assert result.plan.facts == {"toolkit": "580.65.06"}
+    assert result.plan.disruption is Disruption.NONE
+    assert run(*states, apply=False).nodes[0].states[1].plan.changes == (), "a run does not predict"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpustate import Disruption, Plan
+from gpustate.core.change import Change
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.plan.document import state_data
 from gpustate.plan.groups import counts, group, totals
@@ -161,7 +162,7 @@ def test_a_driver_that_is_known_to_change_its_version_surely_costs_a_drain() -> 
     drain = {"known_after": ("r",), "worst": Disruption.DRAIN, "condition": "its version changes"}
 
     def words(before: str) -> tuple[str, dict[str, str]]:
-        plan = Plan(versions=(("driver", before, "580.2"),))
+        plan = Plan((Change("library", before, "580.2", label="driver version"),))
         state = state_data(StateResult("driver", Outcome.KNOWN_AFTER, plan, **drain))
         (one,) = group([node("gpu1", state)])
         return at_worst(one), dict(summary(one))

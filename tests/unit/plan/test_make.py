@@ -13,7 +13,7 @@ from gpustate.core.change import Change
 from gpustate.core.facts import NodeFacts, NodeView, PciGpu
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.required_programs import missing_program, still_referenced
-from gpustate.core.state import AnyState, without_dependents
+from gpustate.core.state import AnyState
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 
@@ -383,9 +383,7 @@ class Base(FileState):
 
     name: ClassVar[str] = "base"
 
-    def conflicts(self, policy: Any, facts: NodeFacts, observed: Seen | None) -> Iterator[Conflict]:
-        if observed is None:
-            yield from without_dependents(self, policy)
+    indispensable: ClassVar[bool] = True
 
 
 @pytest.mark.parametrize(

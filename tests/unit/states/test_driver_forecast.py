@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpustate import NodeFacts, PciGpu, Plan
+from gpustate import Disruption, NodeFacts, PciGpu, Plan
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
-from gpustate.probes.repository_preview import RepositoryQuery
-from gpustate.states.driver import DriverInstalled
-from gpustate.states.driver.observed import AptQuery
+from gpustate.formats import driverset
+from gpustate.formats.aptsources import Offer
+from gpustate.probes.repository_preview import Previewed, RepositoryQuery
+from gpustate.states.driver import DriverInstalled, building
+from gpustate.states.driver.observed import PIN_PATH, Apt, AptQuery
+from gpustate.states.driver.probing import observe
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode
 
@@ -28,14 +32,14 @@ def fresh(*gpus: PciGpu, **more: Any) -> World:
     node = World(*gpus, **more)
     offered, node.packages_offered = node.packages_offered, {}
 
-    def previewed(_: FakeNode) -> Any:
+    def apt(_: FakeNode) -> Any:
         node.packages_offered = offered
         try:
             return node.apt()
         finally:
             node.packages_offered = {}
 
-    node.answers["AptQuery"] = lambda n: previewed(n) if n.queries[-1].preview else n.apt()
+    node.answers["Previewed"] = apt
     return node
 
 
@@ -48,9 +52,14 @@ def fresh(*gpus: PciGpu, **more: Any) -> World:
 )
 def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> None:
     node = fresh(gpu())
-    (note,) = state.forecast(node, "the repository").notes
-    assert note.startswith(told)
-    (query,) = [one for one in node.queries if isinstance(one, AptQuery) and one.preview]
+    plan = state.forecast(node, "the repository")
+    assert plan.notes[0].startswith(told)
+    packages, headers, library = plan.changes
+    assert packages.before == {}
+    assert packages.after["nvidia-driver-cuda"] == f"{library.after}-1"
+    assert packages.why == "from http://x"
+    assert (headers.field, plan.disruption) == ("headers", Disruption.NONE)
+    (query,) = {one for one in node.queries if isinstance(one, Previewed)}
     assert "the repository\n" in query.script()
 
 
@@ -66,12 +75,48 @@ def test_what_is_installed_already_stays() -> None:
     node = World(gpu())
     names = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "libnvidia-ml1")
     node.installed.update(dict.fromkeys(names, "580.65.06-1"))
-    (note,) = DriverInstalled().forecast(node, "").notes
-    assert note.startswith("stays driver 580.65.06 with open")
-    assert note.endswith("; packages change: nvidia-persistenced 580.65.06-1")
-    node.installed["nvidia-persistenced"] = "580.65.06-1"
-    (note,) = DriverInstalled().forecast(node, "").notes
+    plan = DriverInstalled().forecast(node, "")
+    (note,) = plan.notes
     assert note == "stays driver 580.65.06 with open kernel modules, built here"
+    packages, _ = plan.changes
+    added = packages.after.items() - packages.before.items()
+    assert added == {("nvidia-persistenced", "580.65.06-1")}
+    node.installed["nvidia-persistenced"] = "580.65.06-1"
+    plan = DriverInstalled().forecast(node, "")
+    assert plan.notes == (note,)
+    assert [change.field for change in plan.changes] == ["headers"]
+
+
+def test_what_debians_contrib_has_is_refused_with_the_components_to_add() -> None:
+    """As apt 2.6 says it of a set whose dependency no repository of the node has."""
+    node = fresh(gpu())
+    lacking = "nvidia-driver-libs : Depends: glx-alternative-nvidia but it is not installable"
+    node.answers["TransactionQuery"] = (
+        "The following packages have unmet dependencies:\n "
+        f"{lacking}\nE: Unable to correct problems, you have held broken packages.\n"
+    )
+    why = DriverInstalled(branch=580).forecast(node, "the repository").refusal or ""
+    assert why.startswith("apt cannot install driver 580.178.04: ")
+    assert f"{lacking}; no repository of the node has it: add contrib and non-free" in why
+
+
+def test_origins_of_packages_are_summed_up() -> None:
+    """Real names; of Debian's archive, tools have another version than the driver."""
+    nvidia = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64"
+    rows = {
+        "libcuda1": f"{nvidia}  Packages",
+        "nvidia-driver-cuda": f"{nvidia}  Packages",
+        "nvidia-modprobe": "https://deb.debian.org/debian bookworm/contrib amd64 Packages",
+        "libnvidia-ml1": "",
+    }
+    offers = {n: (Offer("1", 500, (origin,) if origin else ()),) for n, origin in rows.items()}
+    target = driverset.Target("debian", "1", "open", dict.fromkeys(rows, "1"))
+    observed = observe(World(gpu()), AptQuery(()), ())
+    text = building.origin(Apt({}, offers), observed, target)
+    other = "nvidia-modprobe from https://deb.debian.org/debian bookworm/contrib"
+    assert text == f"from {nvidia}; {other}"
+    same = replace(observed, packages=dict(target.packages))
+    assert building.origin(Apt({}, offers), same, target) == "", "nothing changes"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +154,7 @@ def test_a_request_that_nobody_offers_has_no_set() -> None:
 def test_a_repository_that_cannot_be_read_says_why() -> None:
     said = b"=preview failed the repository cannot be read: W: no key.\nW: Failed to fetch x  no key\nE: gone\nE: gone\nE: Some index files failed\n"
     with pytest.raises(ProbeError, match=r"^the repository cannot be read: no key; gone$"):
-        AptQuery(()).parse(Answer(0, said))
+        Previewed(AptQuery(()), "").parse(Answer(0, said))
 
 
 def repository(**parameters: Any) -> str:
@@ -151,7 +196,8 @@ def test_the_preview_reads_the_repository_in_folders_of_its_own(tmp_path: Path, 
     for name, text in tools.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    script = AptQuery((("debian", ("libcuda1",)),), preview=preview).script()
+    query = AptQuery((("debian", ("libcuda1",)),))
+    script = Previewed(query, preview, PIN_PATH).script()
     script = script.replace("/usr/lib/apt/apt-helper", str(tmp_path / "apt-helper"))
     script = script.replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
     (tmp_path / "etc-apt" / "apt.conf.d").mkdir(parents=True)
