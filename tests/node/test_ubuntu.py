@@ -144,7 +144,8 @@ def test_the_packages_of_another_source_replace_those_of_the_same_version_and_co
     on.run("apply", wanted, more, vendor=vendor_first)
     before = is_of_its_source(vendor_first)
     planned = on.run("plan", wanted, more, vendor=not vendor_first)
-    assert "; packages change: " in planned.out, planned.out
+    assert "packages: " in planned.out, planned.out
+    assert "; removed: " in planned.out, planned.out
     on.run("apply", wanted, more, vendor=not vendor_first)
     is_of_its_source(not vendor_first)
     on.rollback(vendor=vendor_first)
