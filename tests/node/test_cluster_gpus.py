@@ -473,7 +473,7 @@ def test_a_mig_layout_is_resources_of_the_plugin_and_a_pod_gets_one_instance(
     assert "pod on gpu2, nvidia.com/mig-3g.40gb: MIG-" in check["evidence"], check
 
 
-@pytest.mark.by_turns
+@pytest.mark.long
 def test_a_new_layout_evicts_only_the_pods_of_gpus_that_change(
     cluster: Lab, interpreters: dict[str, str], tmp_path: Path
 ) -> None:
