@@ -14,7 +14,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -79,14 +79,11 @@ class Look:
         return time.monotonic() - self.at_s < _FRESH_S
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How nodes are processed.
+@dataclass(slots=True, kw_only=True)
+class RunSettings:
+    """How a run processes its nodes, in a request and in the walk of each node.
 
     Args:
-        run: id of the run.
-        apply: change nodes; otherwise only plan.
-        holder: for the node-side lock.
         max_disruption: plans that may exceed it are refused.
         planned: for a saved plan, the observations it was made from, by node.
         planned_at: when the plan was made.
@@ -96,7 +93,6 @@ class Options:
             changed since is no reason to refuse a plan that was made by the same command.
         plan_id: id of the saved plan, for the lock.
         ticket: the user's reason, for the lock and the node's record of the run.
-        machines: machines that this run has reached.
         all_or_nothing: do not change a node if one of its states cannot be applied.
         without_gpu: nodes that the policy expects no GPU on, if only a part of it is applied.
         forecast: predict the changes of states whose plan depends on other states, and refuse a node that they would refuse.
@@ -104,6 +100,38 @@ class Options:
         maintenance: takes nodes out of service for a change, and back.
         undoes: the run that this one rolls back, by node.
         resumes: the interrupted run that this one continues; empty: none.
+    """
+
+    max_disruption: Disruption = Disruption.REBOOT
+    planned: Mapping[str, Mapping[str, object]] | None = None
+    planned_at: str = ""
+    announced: Mapping[str, Mapping[str, Disruption]] | None = None
+    planned_now: bool = False
+    moving: frozenset[str] = frozenset()
+    plan_id: str = ""
+    ticket: str = ""
+    all_or_nothing: bool = False
+    without_gpu: frozenset[str] = frozenset()
+    forecast: bool = False
+    checks: Sequence[gate.NodeCheck] = ()
+    maintenance: Maintenance = NO_MAINTENANCE
+    undoes: Mapping[str, str] = field(default_factory=dict[str, str])
+    resumes: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """The values, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(RunSettings)}
+
+
+@dataclass(slots=True)
+class Options(RunSettings):
+    """How the nodes of a run are walked.
+
+    Args:
+        run: id of the run.
+        apply: change nodes; otherwise only plan.
+        holder: for the node-side lock.
+        machines: machines that this run has reached.
         drains: how workloads of nodes leave, recorded for a rollback; empty: by the defaults.
         rollout: how many nodes change at a time by the policy, likewise.
         shared: what probes keep for the other nodes of the run.
@@ -114,22 +142,7 @@ class Options:
     run: str
     apply: bool
     holder: Holder
-    max_disruption: Disruption = Disruption.REBOOT
-    planned: Mapping[str, Mapping[str, object]] | None = None
-    planned_at: str = ""
-    announced: Mapping[str, Mapping[str, Disruption]] | None = None
-    planned_now: bool = False
-    moving: frozenset[str] = frozenset()
-    plan_id: str = ""
-    ticket: str = ""
     machines: Machines = field(default_factory=Machines)
-    all_or_nothing: bool = False
-    without_gpu: frozenset[str] = frozenset()
-    forecast: bool = False
-    checks: Sequence[gate.NodeCheck] = ()
-    maintenance: Maintenance = NO_MAINTENANCE
-    undoes: Mapping[str, str] = field(default_factory=dict[str, str])
-    resumes: str = ""
     drains: Mapping[str, DrainPolicy] = field(default_factory=dict[str, DrainPolicy])
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
     shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
