@@ -10,65 +10,34 @@ from typing import Any
 
 from gpustate.cli.schedulers import is_given
 
-#: Options that affect a run, with their flags; others, like ``--diff``, do not matter.
-_VALUES = {
+#: Options that affect a run, in the order of a command line; others, like ``--diff``, do not matter.
+_VALUES = (
+    *("inventory", "exclude", "forks", "user", "private_key", "host_key_checking"),
+    *("vault_password_file", "vault_id", "values", "set_typed", "set_string", "set_json"),
+    *("patch", "release", "bundle", "lock", "serial", "max_failures", "canary", "soak"),
+    *("window", "spread", "startup_taint", "max_disruption", "reason", "driver", "folder"),
+    *("tests_limit", "kubeconfig", "namespace", "rollout_timeout", "pod_timeout"),
+    *("drain_timeout", "max_unavailable", "grace_period", "pod_selector", "wait_selector"),
+    *("wait_timeout",),
+)
+_SWITCHES = (
+    *("become", "ask_become_pass", "ask_vault_pass", "no_lock", "strict", "all_or_nothing"),
+    *("soak_pods", "removal", "ignore_scheduler", "delete_emptydir_data", "drain_force"),
+    *("cluster_objects", "install_nfd", "force_conflicts", "rollback_on_failure", "dry_run"),
+    *("yes",),
+)
+#: Flags of options that have another name.
+_FLAGS = {
     "inventory": "-i",
-    "exclude": "--exclude",
     "forks": "-f",
     "user": "-u",
-    "private_key": "--private-key",
-    "host_key_checking": "--host-key-checking",
-    "vault_password_file": "--vault-password-file",
-    "vault_id": "--vault-id",
-    "values": "--values",
     "set_typed": "--set",
-    "set_string": "--set-string",
-    "set_json": "--set-json",
     "patch": "-p",
-    "release": "--release",
-    "bundle": "--bundle",
-    "lock": "--lock",
-    "serial": "--serial",
-    "max_failures": "--max-failures",
-    "canary": "--canary",
-    "soak": "--soak",
-    "window": "--window",
-    "spread": "--spread",
-    "startup_taint": "--startup-taint",
-    "max_disruption": "--max-disruption",
-    "reason": "--reason",
-    "driver": "--driver",
     "folder": "--tests",
-    "tests_limit": "--tests-limit",
-    "kubeconfig": "--kubeconfig",
-    "namespace": "--namespace",
-    "rollout_timeout": "--rollout-timeout",
-    "pod_timeout": "--pod-timeout",
-    "drain_timeout": "--drain-timeout",
-    "max_unavailable": "--max-unavailable",
-    "grace_period": "--grace-period",
-    "pod_selector": "--pod-selector",
-    "wait_selector": "--wait-selector",
-    "wait_timeout": "--wait-timeout",
-}
-_FLAGS = {
     "become": "-b",
     "ask_become_pass": "-K",
     "ask_vault_pass": "-J",
-    "no_lock": "--no-lock",
-    "strict": "--strict",
-    "all_or_nothing": "--all-or-nothing",
-    "soak_pods": "--soak-pods",
     "removal": "--remove",
-    "ignore_scheduler": "--ignore-scheduler",
-    "delete_emptydir_data": "--delete-emptydir-data",
-    "drain_force": "--drain-force",
-    "cluster_objects": "--cluster-objects",
-    "install_nfd": "--install-nfd",
-    "force_conflicts": "--force-conflicts",
-    "rollback_on_failure": "--rollback-on-failure",
-    "dry_run": "--dry-run",
-    "yes": "--yes",
 }
 #: Flags that replace the policy's value when they are off.
 _OFF = {"delete_emptydir_data": "--keep-emptydir-data", "drain_force": "--no-drain-force"}
@@ -99,18 +68,22 @@ def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any
     return made
 
 
+def _flag(key: str) -> str:
+    return _FLAGS.get(key) or f"--{key.replace('_', '-')}"
+
+
 def words(verb: str, options: Mapping[str, Any]) -> list[str]:
     """The options of a command as words of a command line, without those at their defaults."""
     found: list[str] = []
-    for key, flag in _VALUES.items():
+    for key in _VALUES:
         value = options.get(key)
         value = getattr(value, "word", value)
         if not is_given({key: value}, key) or value == _DEFAULTS.get(key):
             continue
         for one in value if isinstance(value, list | tuple) else (value,):
-            found += [flag, str(one)]
+            found += [_flag(key), str(one)]
     built_in = _BUILT_IN if verb == "upgrade" else {}
-    found += [flag for key, flag in _FLAGS.items() if options.get(key) and key not in built_in]
+    found += [_flag(key) for key in _SWITCHES if options.get(key) and key not in built_in]
     off = {**_OFF, **{key: flag for key, flag in built_in.items() if flag}}
     return found + [flag for key, flag in off.items() if options.get(key) is False]
 

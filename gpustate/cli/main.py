@@ -21,141 +21,56 @@ from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError, UsageEr
 #: Allocations between collections of garbage: :func:`gc.set_threshold`.
 GC_THRESHOLD = 50_000
 
-#: Verb, module below ``gpustate.cli``, attribute, one line of help.
-VERBS: dict[str, tuple[str, str, str]] = {
-    "plan": ("plan", "plan", "Show pending changes and their disruption per node."),
-    "apply": (
-        "apply",
-        "apply",
-        "Apply a policy, or a saved plan exactly as it was saved.",
-    ),
-    "validate": (
-        "validate",
-        "validate",
-        "Validate nodes end to end: driver, runtime, CDI, a CUDA kernel on every GPU.",
-    ),
-    "drift": ("drift", "drift", "Detect drift from the policy (exit 2 if there is any)."),
-    "explain": (
-        "explain",
-        "explain",
-        "Diagnose a node: first failing layer from PCI to scheduler, cause and fix.",
-    ),
-    "health": (
-        "health",
-        "health",
-        "Show GPU health: Xids, remapped rows, links, clocks, and the recommended action.",
-    ),
-    "quarantine": (
-        "health",
-        "quarantine",
-        "Quarantine a GPU for a while, with a reason, or end its quarantine.",
-    ),
-    "facts": ("facts", "facts", "Show node facts: distribution, kernel, runtimes, GPUs."),
-    "fabric": (
-        "fabric",
-        "fabric",
-        "Show NVLink/NVSwitch topology and the services it needs.",
-    ),
-    "labels": (
-        "labels",
-        "labels",
-        "Show the labels of GPU feature discovery, or gres.conf lines for Slurm.",
-    ),
-    "graph": (
-        "graph",
-        "graph",
-        "Show the dependency graph of states, and the reason for each edge.",
-    ),
-    "resolve": (
-        "resolve",
-        "resolve",
-        "Show a node's effective policy and where each value is set.",
-    ),
-    "convert": (
-        "convert",
-        "convert",
-        "Convert a policy to YAML, Python or ClusterPolicy.",
-    ),
-    "render": ("render", "render", "Print the Kubernetes objects of a policy as YAML, for GitOps."),
-    "adopt": (
-        "adopt",
-        "adopt",
-        "Take a cluster over from an installed GPU Operator, without restarting a pod.",
-    ),
-    "release": ("adopt", "release", "Release a cluster's objects to the GPU Operator."),
-    "watch": (
-        "watch",
-        "watch",
-        "Apply a policy to Nodes that join, reboot, or get another MIG label.",
-    ),
-    "upgrade": (
-        "upgrade",
-        "upgrade",
-        "Upgrade the driver in waves; a wave in which a node fails is rolled back.",
-    ),
-    "rollback": ("rollback", "rollback", "Roll nodes back to their state before a run."),
-    "remove": ("remove", "remove", "Remove everything a policy installed."),
-    "lock": (
-        "lock",
-        "lock",
-        "Lock nodes: no gpustate run changes them until the lock is released or expires.",
-    ),
-    "unlock": ("lock", "unlock", "Release locks that `gpustate lock` set."),
-    "bake": ("bake", "bake", "Apply a policy to the mounted root of a node image."),
-    "bundle": (
-        "bundle",
-        "group",
-        "Build an offline bundle for air-gapped nodes.",
-    ),
-    "pause": ("pause", "pause", "Pause a running rollout: no further node is started."),
-    "resume": ("resume", "resume", "Lift a pause, or resume an interrupted run."),
-    "abort": ("pause", "abort", "End a running rollout after the nodes in progress."),
-    "history": (
-        "history",
-        "history",
-        "Show the last runs from this controller: person, policy, reason, outcome.",
-    ),
-    "support-bundle": (
-        "support_bundle",
-        "support_bundle",
-        "Collect versions, policy, run, logs and diagnosis of nodes for a bug report.",
-    ),
-    "status": (
-        "status",
-        "status",
-        "Show running rollouts, and nodes out of service: phase, run, since when, and why.",
-    ),
-    "solve": (
-        "solve",
-        "solve",
-        "Resolve a driver package set for each node and write the lock file.",
-    ),
-    "outdated": (
-        "outdated",
-        "outdated",
-        "Show driver versions newer than the lock file's, and what blocks them.",
-    ),
-    "lint": (
-        "lint",
-        "lint",
-        "Check GPU Operator files: unsupported, deprecated and misspelt keys.",
-    ),
-    "mig": (
-        "mig",
-        "group",
-        "Show MIG profiles and layouts, plan layout changes, export mig-parted files.",
-    ),
-    "dcgm": (
-        "dcgm",
-        "group",
-        "Write alert rules, a dashboard and counters files for dcgm-exporter; check what GPUs report.",
-    ),
-    "matrix": (
-        "matrix",
-        "group",
-        "Query the compatibility matrix: versions, GPUs, kernels, with the source of each rule.",
-    ),
-    "completion": ("completion", "completion", "Print shell completion for bash, zsh or fish."),
+#: One line of help for each verb, in the order of the help.
+VERBS = {
+    "plan": "Show pending changes and their disruption per node.",
+    "apply": "Apply a policy, or a saved plan exactly as it was saved.",
+    "validate": "Validate nodes end to end: driver, runtime, CDI, a CUDA kernel on every GPU.",
+    "drift": "Detect drift from the policy (exit 2 if there is any).",
+    "explain": "Diagnose a node: first failing layer from PCI to scheduler, cause and fix.",
+    "health": "Show GPU health: Xids, remapped rows, links, clocks, and the recommended action.",
+    "quarantine": "Quarantine a GPU for a while, with a reason, or end its quarantine.",
+    "facts": "Show node facts: distribution, kernel, runtimes, GPUs.",
+    "fabric": "Show NVLink/NVSwitch topology and the services it needs.",
+    "labels": "Show the labels of GPU feature discovery, or gres.conf lines for Slurm.",
+    "graph": "Show the dependency graph of states, and the reason for each edge.",
+    "resolve": "Show a node's effective policy and where each value is set.",
+    "convert": "Convert a policy to YAML, Python or ClusterPolicy.",
+    "render": "Print the Kubernetes objects of a policy as YAML, for GitOps.",
+    "adopt": "Take a cluster over from an installed GPU Operator, without restarting a pod.",
+    "release": "Release a cluster's objects to the GPU Operator.",
+    "watch": "Apply a policy to Nodes that join, reboot, or get another MIG label.",
+    "upgrade": "Upgrade the driver in waves; a wave in which a node fails is rolled back.",
+    "rollback": "Roll nodes back to their state before a run.",
+    "remove": "Remove everything a policy installed.",
+    "lock": "Lock nodes: no gpustate run changes them until the lock is released or expires.",
+    "unlock": "Release locks that `gpustate lock` set.",
+    "bake": "Apply a policy to the mounted root of a node image.",
+    "bundle": "Build an offline bundle for air-gapped nodes.",
+    "pause": "Pause a running rollout: no further node is started.",
+    "resume": "Lift a pause, or resume an interrupted run.",
+    "abort": "End a running rollout after the nodes in progress.",
+    "history": "Show the last runs from this controller: person, policy, reason, outcome.",
+    "support-bundle": "Collect versions, policy, run, logs and diagnosis of nodes for a bug report.",
+    "status": "Show running rollouts, and nodes out of service: phase, run, since when, and why.",
+    "solve": "Resolve a driver package set for each node and write the lock file.",
+    "outdated": "Show driver versions newer than the lock file's, and what blocks them.",
+    "lint": "Check GPU Operator files: unsupported, deprecated and misspelt keys.",
+    "mig": "Show MIG profiles and layouts, plan layout changes, export mig-parted files.",
+    "dcgm": "Write alert rules, a dashboard and counters files for dcgm-exporter; check what GPUs report.",
+    "matrix": "Query the compatibility matrix: versions, GPUs, kernels, with the source of each rule.",
+    "completion": "Print shell completion for bash, zsh or fish.",
+}
+#: Module below ``gpustate.cli`` and attribute of verbs that are not called like both.
+_ELSEWHERE = {
+    "quarantine": ("health", "quarantine"),
+    "release": ("adopt", "release"),
+    "unlock": ("lock", "unlock"),
+    "bundle": ("bundle", "group"),
+    "abort": ("pause", "abort"),
+    "mig": ("mig", "group"),
+    "dcgm": ("dcgm", "group"),
+    "matrix": ("matrix", "group"),
 }
 
 
@@ -167,7 +82,7 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             point = plugins.verbs(VERBS).get(cmd_name)
             return None if point is None else plugins.load(point)
-        module, attribute, _ = VERBS[cmd_name]
+        module, attribute = _ELSEWHERE.get(cmd_name) or (cmd_name.replace("-", "_"),) * 2
         found: Any = getattr(importlib.import_module(f"gpustate.cli.{module}"), attribute)
         if not isinstance(found, click.Command):
             raise click.ClickException(f"{cmd_name} is not a command")
@@ -190,7 +105,7 @@ class _Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         installed = plugins.verbs(VERBS)
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, VERBS[name][2]) for name in VERBS])
+            formatter.write_dl(list(VERBS.items()))
         if installed:
             with formatter.section("Verbs of installed packages"):
                 formatter.write_dl(

@@ -74,7 +74,7 @@ SHOWN = {"output", "diff", "reports", "events", "webhook", "limit", "out"}
 def test_a_retry_repeats_every_option_that_affects_the_run(verb: click.Command) -> None:
     from gpustate.cli import context as module
 
-    kept = {*module._VALUES, *module._FLAGS}
+    kept = {*module._VALUES, *module._SWITCHES}
     options = {one.name for one in verb.params if isinstance(one, click.Option)}
     assert options - kept - SHOWN - {"listed", "dry_run"} == set()
 
