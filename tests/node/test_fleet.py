@@ -138,8 +138,8 @@ def test_a_converged_node_costs_one_connection_and_one_channel_for_every_verb(li
     before = light.accepted(), light.channels()
     ran = gpustate("apply", light.policy, *some, "--yes", code=0)
     assert ran.summary["changed"] == "2"
-    # A probe of its own for the waves; then probe, program, look again; program and look again for the later stage.
-    assert (light.accepted() - before[0], light.channels() - before[1]) == (2 * 2, 2 * 6)
+    # A probe on a connection of its own for the waves; then program and look again, for each of two stages.
+    assert (light.accepted() - before[0], light.channels() - before[1]) == (2 * 2, 2 * 5)
     for verb in (("drift",), ("plan",), ("apply", "--yes")):
         before = light.accepted(), light.channels()
         ran = gpustate(verb[0], light.policy, *some, *verb[1:], code=0)
