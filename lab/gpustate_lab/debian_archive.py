@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from gpustate.formats.dpkg import version_key
 from gpustate_lab.command import progress, run
 from gpustate_lab.paths import locked, repository_dir, write_text
 from gpustate_lab.sim.deb import Package, Program
@@ -92,12 +93,13 @@ def publish(image: str, status: Path, say: Callable[[str], None] = print) -> Non
             return
         archives = _download(environment, downloads, scratch)
         builder, root = Builder(scratch / "native"), scratch / "root"
-        (libraries,) = archives.glob("libcuda1_*.deb")
+        of_libraries = {file.name.split("_")[1] for file in archives.glob("libcuda1_*.deb")}
         for file in archives.glob("*.deb"):
-            name = file.name.partition("_")[0]
+            name, version, _ = file.name.split("_")
             if name in REPLACED:
-                # Programs of other versions reach the modules by the driver's libraries.
-                version = (file if name in MODULES else libraries).name.split("_")[1]
+                if name not in MODULES and version not in of_libraries:
+                    # Programs of other versions reach the modules by the driver's libraries.
+                    version = max(of_libraries, key=version_key)
                 _replace_files(file, version, builder, scratch / "package")
         key = SigningKey(target.parent.with_name(f"{target.parent.name}.private"))
         for release in releases:
@@ -136,12 +138,23 @@ def _configure(image: str, status: Path, downloads: Path, scratch: Path) -> dict
 def _download(environment: Mapping[str, str], downloads: Path, scratch: Path) -> Path:
     """Fetch the packages of a driver with each kind of modules that can be installed; return a copy of their folder."""
     common = [name for name in REPLACED if name not in MODULES]
-    # Open modules of Debian 12 have another version than the firmware, and cannot be installed.
-    for position, names in enumerate(
-        ([*MODULES[:1], *common], MODULES[1:], *((x,) for x in LIBRARIES))
-    ):
+
+    def fetch(*names: str, check: bool = False) -> None:
         words = ["apt-get", "-qq", "-y", "--download-only", "install", *names]
-        run(words, env=environment, timeout_s=500, check=position == 0)
+        run(words, env=environment, timeout_s=500, check=check)
+
+    fetch(*MODULES[:1], *common, check=True)
+    # Open modules of Debian 12 are older than its security updates: the whole set is installed in their version.
+    shown = run(["apt-cache", "show", OPEN_DKMS], env=environment).stdout
+    (version, *_) = re.findall(r"^Version: (.+)$", shown, re.M)
+    pin = scratch / "etc/preferences.d/open"
+    pin.write_text(
+        f"Package: src:nvidia-graphics-drivers:any\nPin: version {version}\nPin-Priority: 1001\n"
+    )
+    fetch(OPEN_DKMS, *common)
+    pin.unlink()
+    for name in LIBRARIES:
+        fetch(name)
     archives = scratch / "archives"
     shutil.copytree(
         downloads / "archives", archives, ignore=shutil.ignore_patterns("partial", "lock")
