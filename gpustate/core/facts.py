@@ -159,7 +159,9 @@ class NodeFacts:
         return self.os_id + ("" if self.os_id.endswith("tumbleweed") else version.partition(".")[0])
 
 
-_SCRIPT = shell.fill(shell.load("facts", "gpustate.core"), FAMILY=rpm.FAMILY)
+_SCRIPT = shell.load("agents", "gpustate.shell") + shell.fill(
+    shell.load("facts", "gpustate.core"), FAMILY=rpm.FAMILY
+)
 
 _ID = re.compile("0x[0-9A-Fa-f]{4,6}")
 #: ``ID`` of os-release that a product has for some of its customers.

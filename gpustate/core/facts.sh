@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Prints what every probe learns of a node, as key=value. @FAMILY@ is sh that sets pm, the package manager.
+# Prints what every probe learns of a node, as key=value. @FAMILY@ is sh that sets pm, the package manager. Expects agents.sh.
 if [ -r /etc/os-release ]; then . /etc/os-release; fi
 printf 'os_id=%s\nos_version=%s\nos_codename=%s\nos_like=%s\n' "${ID-}" "${VERSION_ID-}" "${VERSION_CODENAME-}" "${ID_LIKE-}"
 printf 'machine=%s\n' "$(uname -m)"
@@ -12,17 +12,10 @@ else
     b=; read -r b <"$SYS/class/dmi/id/product_uuid" && printf 'system_uuid=%s\n' "$b"
   } 2>/dev/null
   if [ -d /var/lib/kubelet ] || [ -d /var/lib/rancher ] || [ -d /var/lib/k0s ] || [ -d /var/snap/microk8s ] || [ -d /etc/slurm ] || command -v slurmd >/dev/null; then
-    for d in /proc/[0-9]*; do
-      b=; { read -r b <"$d/comm"; } 2>/dev/null || continue
-      case $b in kubelet|kubelite|slurmd|k3s|k3s-server|k3s-agent|rke2) ;; *) continue ;; esac
-      c=; { read -r c <"$d/cgroup"; } 2>/dev/null
-      # One in a pod is the pod's, and a user may give any name to a process.
-      case $c in *kubepods*) continue ;; esac
-      [ "$(stat -c %u "$d" 2>/dev/null)" = 0 ] || continue
-      printf 'agent=%s\n' "${b%%-*}"
-    done
+    agents | sed 's/.* /agent=/'
     # One that is stopped: what it started still runs.
-    for b in kubelet k3s k3s-agent rke2-server rke2-agent slurmd; do
+    # shellcheck disable=SC2154 # kubelet_units: set by agents.sh
+    for b in $kubelet_units slurmd; do
       [ -L /etc/systemd/system/multi-user.target.wants/$b.service ] || continue
       [ $b != kubelet ] || [ -e /etc/kubernetes/kubelet.conf ] || [ -e /var/lib/kubelet/kubeconfig ] || continue
       printf 'joined=%s\n' "${b%%-*}"

@@ -41,7 +41,7 @@ done
 """
 
 #: Prints ``kubelet=1``, ``kubelet_endpoint=SOCKET`` and ``kubelet_cgroup=DRIVER|WHERE`` of a kubelet.
-KUBELET = shell.load("kubelet_cgroup", "gpustate.probes")
+KUBELET = shell.load("agents", "gpustate.shell") + shell.load("kubelet_cgroup", "gpustate.probes")
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
 # shellcheck shell=sh
 # Prints kubelet=1 where a kubelet runs or starts at boot. Of one that runs: kubelet_endpoint=SOCKET of its runtime, and
-# kubelet_cgroup=DRIVER|WHERE where it names its cgroup driver.
+# kubelet_cgroup=DRIVER|WHERE where it names its cgroup driver. Expects agents.sh.
 kd=; ke=; kf=; kc=; kp=
-for kp in /etc/systemd/system/*.wants/kubelet.service; do [ ! -L "$kp" ] || echo kubelet=1; done
-for kp in /proc/[0-9]*/comm; do
-  ks=; { read -r ks <"$kp"; } 2>/dev/null || :
-  [ "$ks" = kubelet ] && [ "$(stat -c %u "$kp" 2>/dev/null)" = 0 ] || continue
-  echo kubelet=1; kp=${kp%/comm}; kn=
+# shellcheck disable=SC2154 # kubelet_units: set by agents.sh
+for kp in $kubelet_units; do
+  for ks in /etc/systemd/system/*.wants/"$kp".service; do [ ! -L "$ks" ] || echo kubelet=1; done
+done
+# RKE2's own process starts a kubelet; that of k3s and of MicroK8s is one.
+kp=$(agents | sed -n '/ slurmd$/d; / rke2$/d; s/ .*//p; q')
+if [ -n "$kp" ]; then
+  echo kubelet=1; kn=
   for kw in $(tr '\0' '\n' <"$kp/cmdline"); do
     case $kn$kw in
       --cgroup-driver=*|driver:*) kd=${kw#*=} ;; --config=*|config:*) kf=${kw#*=} ;; --config-dir=*|dir:*) kc=${kw#*=} ;;
@@ -25,5 +28,4 @@ for kp in /proc/[0-9]*/comm; do
   done
   [ -n "$kd" ] || [ -z "$kv" ] || echo "kubelet_cgroup=$kv|$kw"
   ke=${ke:-$ks}; echo "kubelet_endpoint=${ke#unix://}"
-  break
-done
+fi

@@ -87,6 +87,7 @@ PROGRAM = (
     ("gpustate.formats", "quarantine.py"),
     ("gpustate.formats", "xids.py"),
     ("gpustate.shell", "__init__.py"),
+    ("gpustate.shell", "agents.sh"),
 )
 
 _HERE = "gpustate.states.validator"

@@ -23,15 +23,26 @@ def printed(script: str, root: Path, owner: int) -> list[str]:
     return done.stdout.replace(str(root), "@").splitlines()
 
 
-@pytest.mark.parametrize("owner", [os.getuid(), os.getuid() + 1])
+@pytest.mark.parametrize(
+    ("name", "owner", "is_kubelet"),
+    [
+        ("kubelet", os.getuid(), True),
+        ("kubelet", os.getuid() + 1, False),
+        ("k3s-server", os.getuid(), True),
+        ("k3s-agent", os.getuid(), True),
+        ("kubelite", os.getuid(), True),  # MicroK8s
+        # It starts a kubelet, which may not be there yet.
+        ("rke2", os.getuid(), False),
+        ("slurmd", os.getuid(), False),
+    ],
+)
 def test_validations_of_containers_and_of_pods_take_roots_process_alone_for_a_kubelet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, owner: int, is_kubelet: bool
 ) -> None:
     process = tmp_path / "proc/7"
     process.mkdir(parents=True)
-    (process / "comm").write_text("kubelet\n")
-    (process / "cmdline").write_bytes(b"kubelet\0")
-    is_kubelet = owner == os.getuid()
+    (process / "comm").write_text(f"{name}\n")
+    (process / "cmdline").write_bytes(f"{name}\0".encode())
     text = "\n".join(printed(pods._MACHINE, tmp_path, owner))
     assert pods.read_machine(text).kubelet == is_kubelet
     seen: list[bool] = []
