@@ -10,6 +10,7 @@ from gpustate.formats import mps
 
 #: Monitoring, in the order in which it is stopped; started in reverse.
 MONITORS = (
+    "gpu-feature-discovery.service",
     "nvidia-device-plugin.service",
     "nvidia-dcgm-exporter.service",
     "dcgm-exporter.service",

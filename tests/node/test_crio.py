@@ -183,8 +183,6 @@ def test_pods_of_a_kubelet_on_crio_get_gpus_until_the_policy_is_removed(
     assert "pod on gpu1, nvidia.com/gpu: GPU-" in found["pod"]["evidence"]
     assert "kernel ran on 1" in found["pod"]["evidence"]
     assert "gpustate-validate" not in node.run("crictl images; ls -d /run/gpustate-v* || :").stdout
-    # The lab's unit for NVIDIA's feature discovery, a pod elsewhere, would load the driver again.
-    node.run("systemctl disable --now gpu-feature-discovery")
     gpustate("remove", POLICY, "-i", cluster.inventory, "--yes", code=0)
     assert files(node) == before
     assert "nvidia" not in handlers(node)

@@ -35,6 +35,7 @@ module_loaded() { [ ! -e unloaded ]; }
 set -eu
 """
 DAEMON, DCGM = "nvidia-persistenced.service", "nvidia-dcgm.service"
+DISCOVERY = "gpu-feature-discovery.service"
 FOREIGN = ["site-exporter.service", "site-proxy.service"]
 
 
@@ -62,6 +63,13 @@ def ran(node: Path, command: str) -> list[str]:
 
 def test_units_that_need_a_service_are_named_with_it(node: Path) -> None:
     assert ran(node, "running_services") == [DAEMON, DCGM, *FOREIGN]
+
+
+def test_feature_discovery_as_a_service_does_not_load_a_driver_that_leaves(node: Path) -> None:
+    (node / "run" / DISCOVERY).touch()
+    assert DISCOVERY not in ran(node, "stop_services; ls run")
+    ran(node, "leave_services")
+    assert DISCOVERY in (node / "left").read_text().split()
 
 
 def test_what_systemd_stops_along_runs_again_and_nothing_else(node: Path) -> None:
