@@ -25,8 +25,8 @@ _MOST_S = 366 * 86400
 #: NVIDIA's functions on PCI, and GPUs in the module's list, to identify those that are gone or that NVML has lost.
 _MODULE_GPUS = r"""
 for d in "$SYS"/bus/pci/devices/*; do
-  v=; read -r v <"$d/vendor" || continue
-  [ "$v" != 0x10de ] || printf 'pci=%s|||\n' "${d##*/}"
+  v=; read -r v <"$d/vendor" && [ "$v" = 0x10de ] || continue
+  c=; read -r c <"$d/class"; printf 'pci=%s||%s|\n' "${d##*/}" "${c#0x}"
 done
 for d in "$PROC"/driver/nvidia/gpus/*; do [ -d "$d" ] && printf 'gpu=%s|-1|?\n' "${d##*/}"; done
 printf 'clock=%s\n' "$(date +%s)"
@@ -47,7 +47,7 @@ def health(output: str, *, node_condition: bool, kubeconfig: str | None, **optio
 
     Xids since the module was loaded, remapped rows, retired pages, the PCIe link, clock throttling,
     NVLinks, and the driver's recovery action; each finding with the recommended action. A quarantined
-    GPU is shown but does not count.
+    GPU is shown but does not count, as long as another one is left.
     """
     inventory = common.load_inventory(options)
     machines: dict[str, dict[str, Any]] = {}
@@ -112,7 +112,7 @@ def _faults(row: dict[str, Any]) -> list[str]:
         for one in gpu["findings"]
         if one["level"] == "failed"
     ]
-    return found + [f"{one['pci']}: {one['evidence']}" for one in row["others"]]
+    return found + [f"{one['pci']}: {one['evidence']}".removeprefix(": ") for one in row["others"]]
 
 
 def _observe(node: Node) -> ChainObservation:
@@ -141,8 +141,12 @@ def _health(node: Node) -> dict[str, Any]:
         judge.Finding(
             None, address, "missing", judge.FAILED, f"{uuid} {remedies.GONE}", remedies.GPU_COUNT
         )
-        for uuid, address in observed.gone
+        for uuid, address in chain.missing(observed, observed.wanted)
     )
+    if none_left := chain.all_held(observed):
+        findings += (
+            judge.Finding(None, "", "quarantine", judge.FAILED, none_left, remedies.ALL_HELD),
+        )
     gpus: list[dict[str, Any]] = []
     for gpu in nvml.gpus:
         mine = [one for one in findings if one.gpu == gpu.index]
@@ -198,7 +202,7 @@ def _page(rows: list[dict[str, Any]]) -> None:
 def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
     for one in findings:
         style = _STYLES["failed" if one["level"] == "failed" else "warning"]
-        who = "" if one["gpu"] is not None else f"{one['pci']}: "
+        who = f"{one['pci']}: " if one["gpu"] is None and one["pci"] else ""
         page.add("    ", (f"{who}{one['evidence']}", style))
         page.add(f"      next: {one['remedy']}")
 

@@ -75,6 +75,12 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def missing(observed: ChainObservation, wanted: Wanted) -> tuple[tuple[str, str], ...]:
+    """UUID and address of GPUs that are gone, unless their absence is accepted."""
+    accepted = wanted.gpus is not None and wanted.gpus <= len(observed.gpus)
+    return () if accepted else observed.gone
+
+
 def _pci(observed: ChainObservation, wanted: Wanted) -> Check:
     held = [one for one in observed.pci if one.is_gpu and one.driver in PASSTHROUGH]
     aside = f"; {_count(len(held), 'GPU')} bound to vfio for virtual machines" if held else ""
@@ -83,8 +89,8 @@ def _pci(observed: ChainObservation, wanted: Wanted) -> Check:
         aside += f"; display card without the driver: {names}"
     if not observed.gpus:
         return Check("pci", FAILED, f"no NVIDIA GPU on PCI{aside}", remedies.NO_GPU)
-    if observed.gone and (wanted.gpus is None or wanted.gpus > len(observed.gpus)):
-        names = some([f"{uuid} ({address})" for uuid, address in observed.gone])
+    if gone := missing(observed, wanted):
+        names = some([f"{uuid} ({address})" for uuid, address in gone])
         return Check("pci", FAILED, f"{names} {remedies.GONE}{aside}", remedies.GPU_COUNT)
     there = {one.address for one in observed.gpus}
     out = sum(one.pci not in there for one in observed.quarantine.active)  # pulled, or off the bus
@@ -420,7 +426,7 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
         none = "no runtime handler is configured in the validator"
         return by_cdi or Check("runtime", NOT_APPLICABLE, none)
     for name in observed.down:
-        if name == used or (name == "docker" and name in observed.registered):
+        if name == used or name in observed.registered or name not in ("docker", "crio"):
             why = "gpustate has configured it" if name in observed.registered else "it is enabled"
             evidence = f"{name} does not run, and {why}"
             return Check("runtime", FAILED, evidence, remedies.RUNTIME_DOWN)
@@ -578,7 +584,7 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
     if wanted.cdi is False:
         return Check("cdi", NOT_APPLICABLE, "disabled by cdi: false")
     specs, shadowed = specifications(observed.cdi)
-    if not specs and (held := _all_held(observed)):
+    if not specs and (held := all_held(observed)):
         return Check("cdi", FAILED, held, remedies.ALL_HELD)
     if not specs:
         absent = "no CDI specification for nvidia.com/gpu"
@@ -592,6 +598,14 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
         if spec.missing:
             found = f"{spec.path} names missing files: {some(list(spec.missing))}"
             return Check("cdi", FAILED, found, remedies.CDI_STALE)
+    if twice := _named_twice(observed.cdi):
+        return Check("cdi", FAILED, twice, remedies.CDI_TWICE)
+    nodes = {path: f"{node.major}:{node.minor}" for path, node in observed.nodes if node.character}
+    for spec in specs:
+        for path, _, numbers in (row.rpartition("|") for row in spec.numbers):
+            if numbers != nodes.get(path, numbers):
+                found = f"{spec.path} has the numbers {numbers} for {path}, which is {nodes[path]}"
+                return Check("cdi", FAILED, found, remedies.CDI_STALE)
     names = ", ".join(spec.path for spec in specs)
     have = {device for spec in specs for device in spec.devices}
     lacking: list[str] = []
@@ -621,6 +635,19 @@ def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
     )
 
 
+def _named_twice(specs: tuple[CdiSpec, ...]) -> str:
+    """Evidence if two specifications of one folder name one device; a later folder does not help then."""
+    owners: dict[tuple[str, str], list[str]] = {}
+    for spec in specs:
+        for name in set(spec.devices):
+            owners.setdefault((spec.path.rpartition("/")[0], name), []).append(spec.path)
+    twice = sorted((paths, name) for (_, name), paths in owners.items() if len(paths) > 1)
+    if not twice:
+        return ""
+    paths, name = twice[0]
+    return f"{some(paths)} both define nvidia.com/gpu={name}, so runtimes reject both"
+
+
 def cdi_off(found: CriStatus) -> str:
     """Why pods get no CDI devices, from the running configuration."""
     if found.cdi is False:
@@ -637,7 +664,7 @@ def _only_handler(observed: ChainObservation) -> str:
     return f"; containerd {match[1]} does not inject CDI devices itself, NVIDIA's runtime does"
 
 
-def _all_held(observed: ChainObservation) -> str:
+def all_held(observed: ChainObservation) -> str:
     """Evidence if every GPU is in quarantine; empty if one is usable."""
     gpus = observed.nvml.gpus
     if not gpus or not all(observed.held(gpu) for gpu in gpus):
@@ -691,8 +718,8 @@ def _health(observed: ChainObservation, wanted: Wanted) -> Check:
     if not any(gpu.error is None for gpu in observed.nvml.gpus):
         evidence = "; ".join(["no GPU answers", *_quarantined(observed)])
         return Check("health", NOT_APPLICABLE, evidence)
-    if all_held := _all_held(observed):
-        return Check("health", FAILED, all_held, remedies.ALL_HELD)
+    if held := all_held(observed):
+        return Check("health", FAILED, held, remedies.ALL_HELD)
     return _findings(observed, recovered(observed))
 
 

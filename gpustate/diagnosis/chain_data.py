@@ -148,6 +148,7 @@ class CdiSpec:
     path: str
     devices: tuple[str, ...]
     missing: tuple[str, ...]  # files of this node that it names and that do not exist
+    numbers: tuple[str, ...] = ()  # of its device nodes: PATH|MAJOR:MINOR
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ class ChainObservation:
     crio: CriStatus | None = None  # status of a running CRI-O
     bundled: CriStatus | None = None  # status of the containerd of k3s, RKE2, k0s or MicroK8s
     other_runtimes: tuple[str, ...] = ()  # those in use beside containerd
-    down: tuple[str, ...] = ()  # those of docker and crio among them that do not run
+    down: tuple[str, ...] = ()  # units of these and of Kubernetes distributions that do not run
     registered: tuple[str, ...] = ()  # runtimes that gpustate has configured
     kubelet: bool = False  # one runs, or starts at boot
     endpoint: str = ""  # the socket of its runtime; empty: containerd's, or no kubelet runs

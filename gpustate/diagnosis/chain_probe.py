@@ -132,16 +132,15 @@ class _Lines:
         return chain.Program(rows[0][0], _number(rows[0][1]), rows[0][2]) if rows else None
 
     def cdi(self) -> tuple[chain.CdiSpec, ...]:
-        specs: list[tuple[str, list[str], list[str]]] = []
+        specs: list[tuple[str, dict[str, list[str]]]] = []
         for name, value in self.pairs:
             if name == "cdi":
-                specs.append((value, [], []))
-            elif name == "device" and specs:
-                specs[-1][1].append(value)
-            elif name == "missing" and specs:
-                specs[-1][2].append(value)
+                specs.append((value, {"device": [], "missing": [], "number": []}))
+            elif specs and name in specs[-1][1]:
+                specs[-1][1][name].append(value)
         return tuple(
-            chain.CdiSpec(path, tuple(devices), tuple(missing)) for path, devices, missing in specs
+            chain.CdiSpec(path, *(tuple(values) for values in rows.values()))
+            for path, rows in specs
         )
 
 

@@ -31,13 +31,19 @@ used() { # program unit...: one runs or starts at boot, or gpustate has configur
   shift; for u; do systemctl is-active -q "$u" || systemctl is-enabled -q "$u" && return 0; done
   return 1
 }
-down() { # unit...: none runs
+down() { # unit...: the first does not run, and it has failed or none of the others starts it when it is needed
   n=$1; [ -d /run/systemd/system ] || return 0
-  for u; do ! systemctl is-active -q "$u" || return 0; done
+  case $(systemctl show -p SubState --value "$n") in
+    failed|auto-restart) ;;
+    *) for u; do ! systemctl is-active -q "$u" || return 0; done ;;
+  esac
   echo "down=$n"
 }
 ! used crio crio || { echo other=crio; down crio; }
 ! used dockerd docker docker.socket || { echo other=dockerd; down docker docker.socket; }
+for u in k3s k3s-agent rke2-server rke2-agent; do
+  for f in /etc/systemd/system/*.wants/$u.service; do [ ! -L "$f" ] || down $u; done
+done
 for n in k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
 if p=$(command -v containerd); then
   a=0; x=; f=

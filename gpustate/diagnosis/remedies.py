@@ -111,6 +111,7 @@ CDI_STALE = (
     by_apply("regenerate the CDI specification", "cdi")
     + "; or, for the file that is named: nvidia-ctk cdi generate --output=FILE"
 )
+CDI_TWICE = by_apply("remove the file that is not kept up to date, then apply", "cdi")
 CDI_OFF = by_apply(
     "set enable_cdi = true, and cdi_spec_dirs with the specification's folder, in containerd's configuration; then apply",
     "containerd",

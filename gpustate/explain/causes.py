@@ -41,6 +41,12 @@ class View:
         return self.check.evidence if self.check is not None and self.check.failed else ""
 
 
+def runtime_down(view: View) -> str:
+    """The runtime of which the check says that it does not run; empty if it names none."""
+    down = (name for name in view.observed.down if f"{name} does not run" in view.broken)
+    return next(down, "")
+
+
 def in_use(view: View, runtime: str) -> bool:
     """A container runtime serves this node's containers, or gpustate has configured it."""
     observed = view.observed

@@ -11,14 +11,13 @@ Sources:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
 from gpustate.explain import damaged, gpus, services
-from gpustate.explain.causes import Cause, View, evidence_with, in_use, some
+from gpustate.explain.causes import Cause, View, evidence_with, runtime_down, some
 from gpustate.formats import cdi
 from gpustate.formats.numbers import whole
 from gpustate.probes import file_owners
@@ -26,7 +25,6 @@ from gpustate.probes import file_owners
 _DROP_INS = "/etc/containerd/conf.d/"
 _stale = evidence_with("names missing files")
 _gone = evidence_with("MIG devices that no longer exist")
-_RUNTIMES = ("docker", "crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent")
 
 
 def _toolkit_unusable(view: View) -> str:
@@ -59,19 +57,15 @@ def _down(view: View) -> str:
     return view.broken + (f"; its journal: {why}" if why else "")
 
 
-def _stopped(view: View) -> str:
-    """It was stopped by hand and would start at the next boot."""
-    unit = view.clues.unit("containerd")
-    if unit.active != "inactive" or unit.enabled != "enabled":
-        return ""
-    return view.broken if "is not running" in view.broken else ""
+def _stopped(enabled: str, then: str = "") -> Callable[[View], str]:
+    """It was stopped by hand, and would start at the next boot or not."""
 
+    def detect(view: View) -> str:
+        unit = view.clues.unit("containerd")
+        stopped = unit.active == "inactive" and unit.enabled == enabled
+        return view.broken + then if stopped and "is not running" in view.broken else ""
 
-def _disabled(view: View) -> str:
-    unit = view.clues.unit("containerd")
-    if unit.active != "inactive" or unit.enabled != "disabled":
-        return ""
-    return f"{view.broken}, and it is disabled" if "is not running" in view.broken else ""
+    return detect
 
 
 def _imports(view: View) -> str:
@@ -97,13 +91,12 @@ def _cri_dead(view: View) -> str:
     return view.broken if any(one in view.broken for one in words) else ""
 
 
-def _other_runtime(view: View) -> str:
-    units = [view.clues.unit(name) for name in _RUNTIMES if in_use(view, name)]
-    return "; ".join(
-        unit.failure + (damaged.originals_named_in(view, unit.why) if unit.why else "")
-        for unit in units
-        if unit.failure
-    )
+def _failed(view: View) -> str:
+    """Why a runtime that does not run has failed, or what it has been waiting for."""
+    unit = view.clues.unit(runtime_down(view))
+    if not unit.failure:
+        return ""
+    return f"{view.broken}; {unit.failure}{damaged.originals_named_in(view, unit.why)}"
 
 
 def _template(view: View) -> str:
@@ -192,32 +185,6 @@ def _undivided(view: View) -> str:
     return f"{_gone(view)}; {lost}" if lost else ""
 
 
-def _twice(view: View) -> str:
-    folders: dict[str, Counter[str]] = {}
-    for spec in view.observed.cdi:
-        folder = spec.path.rpartition("/")[0]
-        folders.setdefault(folder, Counter()).update(set(spec.devices))
-    for folder, counted in folders.items():
-        twice = sorted(name for name, count in counted.items() if count > 1)
-        if twice:
-            files = [spec.path for spec in view.observed.cdi if spec.path.startswith(f"{folder}/")]
-            return f"{some(files)} both define nvidia.com/gpu={twice[0]}, so runtimes reject both"
-    return ""
-
-
-def _device_numbers(view: View) -> str:
-    nodes = dict(view.observed.nodes)
-    for file, path, major, minor in view.clues.fields("cdi_number", 4):
-        node = nodes.get(path)
-        if (
-            node is not None
-            and node.character
-            and (str(node.major), str(node.minor)) != (major, minor)
-        ):
-            return f"{file} has the numbers {major}:{minor} for {path}, which is {node.major}:{node.minor}"
-    return ""
-
-
 CAUSES = (
     Cause("toolkit-missing", "toolkit", evidence_with("not installed"), remedies.NO_TOOLKIT, state="container-toolkit"),
     Cause("toolkit-not-usable", "toolkit", _toolkit_unusable,
@@ -226,8 +193,8 @@ CAUSES = (
     Cause("toolkit-broken", "toolkit", evidence_with("ended with"), remedies.TOOLKIT_BROKEN, state="container-toolkit"),
     Cause("containerd-configuration-broken", "runtime", _config, remedies.CONTAINERD_CONFIG,
           ("NVIDIA/gpu-operator#598",)),
-    Cause("containerd-stopped", "runtime", _stopped, remedies.CONTAINERD_STOPPED, state="containerd"),
-    Cause("containerd-disabled", "runtime", _disabled, remedies.CONTAINERD_DISABLED, state="containerd"),
+    Cause("containerd-stopped", "runtime", _stopped("enabled"), remedies.CONTAINERD_STOPPED, state="containerd"),
+    Cause("containerd-disabled", "runtime", _stopped("disabled", ", and it is disabled"), remedies.CONTAINERD_DISABLED, state="containerd"),
     Cause("containerd-down", "runtime", _down, remedies.CONTAINERD_DOWN),
     Cause("containerd-missing", "runtime", evidence_with("containerd is not installed"), remedies.NO_CONTAINERD),
     Cause("containerd-cri-disabled", "runtime", evidence_with("serves no pods", "disabled_plugins"), remedies.CRI_DISABLED),
@@ -253,10 +220,10 @@ CAUSES = (
     Cause("runtime-template-in-the-way", "runtime", _template,
           "remove the template, or add the nvidia runtime to it; then: systemctl restart k3s, or k3s-agent, rke2-server, rke2-agent",
           ("rancher/rke2#3385",), explains=False),
-    Cause("container-runtime-failed", "runtime", _other_runtime,
+    Cause("container-runtime-failed", "runtime", _failed,
           "fix what the message names, or restore the file's original (cp -p), and restart the runtime; then apply "
           f"(the runtime's state): {remedies.APPLY}",
-          ("NVIDIA/gpu-operator#992",), explains=False),
+          ("NVIDIA/gpu-operator#992",)),
     Cause("daemon-reload-took-gpus", "runtime", _reloaded,
           "recreate those containers; " + remedies.by_apply("prevent it", "dev-char", "cdi"),
           ("NVIDIA/nvidia-container-toolkit#48", "NVIDIA/gpu-operator#485"), explains=False),
@@ -280,7 +247,6 @@ CAUSES = (
     Cause("mig-devices-lost", "cdi", _undivided,
           remedies.by_apply("recreate them", "mig", "cdi"), state="mig"),
     Cause("cdi-names-gone-devices", "cdi", _gone, remedies.CDI_STALE, state="cdi"),
-    Cause("cdi-device-numbers", "cdi", _device_numbers, remedies.CDI_STALE, ("NVIDIA/NemoClaw#4733",), "cdi", explains=False),
-    Cause("cdi-device-named-twice", "cdi", _twice, remedies.by_apply("remove the file that is not kept up to date, then apply", "cdi"),
-          ("NVIDIA/k8s-dra-driver-gpu#787",), explains=False),
+    Cause("cdi-device-numbers", "cdi", evidence_with("has the numbers"), remedies.CDI_STALE, ("NVIDIA/NemoClaw#4733",), "cdi"),
+    Cause("cdi-device-named-twice", "cdi", evidence_with("both define"), remedies.CDI_TWICE, ("NVIDIA/k8s-dra-driver-gpu#787",)),
 )  # fmt: skip

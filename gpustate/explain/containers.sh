@@ -19,10 +19,6 @@ for d in k3s rke2; do
   for t in "$f"/config.toml.tmpl "$f"/config-v3.toml.tmpl; do [ -e "$t" ] && printf 'template=%s\n' "$t"; done
   [ -e "$f/config.toml" ] && printf 'rancher=%s|%s\n' "$d" "$(grep -D skip -c 'runtimes\.["'\'']*nvidia' "$f/config.toml")"
 done
-cdi_specs | while read -r f; do
-  cdi_lines "$f" | tr -d '",' | awk -v f="$f" '{ sub(/^[ \t-]*/, ""); sub(/: */, ": ") }
-    /^path:/ { p = $2; a = "" } /^major:/ { a = $2 } /^minor:/ { if (a != "" && p ~ /\/dev\//) print "cdi_number=" f "|" p "|" a "|" $2; a = "" }'
-done
 m=$(cdi_specs | while read -r f; do cdi_lost "$f"; done | sort -u)
 [ -z "$m" ] || owners $m | sed 's/^/owned=/'
 f=/etc/nvidia-container-runtime/config.toml

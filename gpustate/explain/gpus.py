@@ -124,27 +124,19 @@ def needs_manager(view: View) -> bool:
 
 
 def _manager_missing(view: View) -> str:
-    if not needs_manager(view) or not view.clues.units:
+    installed = _fabric_package(view)[0] or view.clues.unit(_FM).exists
+    if installed or not view.clues.units or not needs_manager(view):
         return ""
-    name, _ = _fabric_package(view)
-    return (
-        ""
-        if name or view.clues.unit(_FM).exists
-        else "the node has NVSwitches, and Fabric Manager is not installed"
-    )
+    return "the node has NVSwitches, and Fabric Manager is not installed"
 
 
 def manager_version(view: View) -> str:
     """Evidence if Fabric Manager has another version than the loaded driver; empty if it has not."""
     name, version = _fabric_package(view)
-    if (
-        not needs_manager(view)
-        or not name
-        or not view.observed.loaded
-        or version == view.observed.loaded
-    ):
+    loaded = view.observed.loaded
+    if not name or not loaded or version == loaded or not needs_manager(view):
         return ""
-    return f"{name} is {version}, and the driver is {view.observed.loaded}{_journal(view.clues.unit(_FM))}"
+    return f"{name} is {version}, and the driver is {loaded}{_journal(view.clues.unit(_FM))}"
 
 
 def _manager_down(view: View) -> str:
@@ -157,14 +149,10 @@ def _manager_down(view: View) -> str:
 
 
 def _modules_for_nvlink5(view: View) -> str:
-    if not _nvlink5(view) or not needs_manager(view):
-        return ""
     missing = [name for name in ("mlx5_ib", "ib_umad") if name not in view.clues.all("module")]
-    return (
-        f"the switches are managed through {view.clues.one('sw_mng')}, but {' and '.join(missing)} is not loaded"
-        if missing
-        else ""
-    )
+    if not missing or not _nvlink5(view) or not needs_manager(view):
+        return ""
+    return f"the switches are managed through {view.clues.one('sw_mng')}, but {' and '.join(missing)} is not loaded"
 
 
 def _subnet_manager(view: View) -> str:
@@ -217,33 +205,25 @@ def _capability(view: View) -> str:
     return view.broken if found and all("/dev/nvidia-caps/" in one for one in found) else ""
 
 
-def _cuda(view: View, *codes: int) -> str:
+def _cuda(view: View, *codes: int | None) -> str:
     failed = [one for one in view.observed.cuda or () if not one.ok]
     return view.broken if failed and failed[0].error in codes else ""
 
 
 def _exclusive(view: View) -> str:
     found = _cuda(view, 46)
-    daemons = _mps(view)
+    daemons = mps_daemons(view)
     return f"{found}; no MPS daemon runs that could share it" if found and not daemons else ""
 
 
-def _mps(view: View) -> list[str]:
+def mps_daemons(view: View) -> list[str]:
+    """PID and command of every MPS control daemon."""
     return [row for row in view.clues.all("process") if "nvidia-cuda-mps-control" in row]
 
 
 def _two_daemons(view: View) -> str:
-    rows = _mps(view)
-    return (
-        f"{len(rows)} MPS control daemons run: {some(rows)}"
-        if len(rows) > 1 and view.broken
-        else ""
-    )
-
-
-def _wrong_result(view: View) -> str:
-    failed = [one for one in view.observed.cuda or () if not one.ok]
-    return view.broken if failed and failed[0].error is None else ""
+    rows = mps_daemons(view)
+    return f"{len(rows)} MPS control daemons run: {some(rows)}" if rows[1:] and view.broken else ""
 
 
 def _peermem_wanted(view: View) -> str:
@@ -290,17 +270,10 @@ _FIRST_GOOD = (570, 133, 20)
 
 
 def _old_for_b200(view: View) -> str:
-    if (
-        not _nvlink5(view)
-        or not view.observed.loaded
-        or numbers(view.observed.loaded) >= _FIRST_GOOD
-    ):
+    loaded = view.observed.loaded
+    if not loaded or numbers(loaded) >= _FIRST_GOOD or not (_nvlink5(view) and needs_manager(view)):
         return ""
-    return (
-        f"driver {view.observed.loaded} is older than 570.133.20, the first version for these switches"
-        if needs_manager(view)
-        else ""
-    )
+    return f"driver {loaded} is older than 570.133.20, the first version for these switches"
 
 
 CAUSES = (
@@ -360,7 +333,7 @@ CAUSES = (
     Cause("gpu-exclusive-and-taken", "cuda", _exclusive, remedies.cuda(46), ("NVIDIA/k8s-device-plugin#679",)),
     Cause("cuda-compat-in-the-way", "cuda", lambda v: _cuda(v, 803, 804), remedies.cuda(804)),
     Cause("memory-error", "cuda", lambda v: _cuda(v, 214, 700), remedies.cuda(214)),
-    Cause("wrong-result", "cuda", _wrong_result, remedies.cuda(None)),
+    Cause("wrong-result", "cuda", lambda v: _cuda(v, None), remedies.cuda(None)),
     Cause("peermem-built-for-another-rdma-stack", "rdma", _peermem_symbols,
           "rebuild the driver's modules against the new RDMA stack: dkms build --force nvidia/VERSION; or use DMA-BUF instead",
           ("Mellanox/nv_peer_memory#63", "NVIDIA/gpu-operator#2868"), explains=False),

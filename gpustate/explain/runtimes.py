@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from gpustate.diagnosis import remedies as remedies
 from gpustate.explain import damaged
-from gpustate.explain.causes import Cause, View, in_use
+from gpustate.explain.causes import Cause, View, in_use, runtime_down
 from gpustate.explain.services import is_masked
 
 _KEY = "runtimes."
@@ -26,7 +26,7 @@ def _unless_disabled(detect: Callable[[View], str]) -> Callable[[View], str]:
 
 
 def _down(view: View) -> str:
-    name = next((one for one in view.observed.down if f"{one} does not run" in view.broken), "")
+    name = runtime_down(view)
     unit = view.clues.unit(name)
     how = "masked, so nothing can start it" if is_masked(unit) else unit.enabled
     return f"{view.broken}; it is {how or 'not enabled'}" if name else ""

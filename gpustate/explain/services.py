@@ -113,7 +113,7 @@ def _other_pipe_folder(view: View) -> str:
 
 def _other_daemon(view: View) -> str:
     unit = view.clues.unit(_MPS)
-    rows = [row for row in view.clues.all("process") if "nvidia-cuda-mps-control" in row]
+    rows = gpus.mps_daemons(view)
     runs = unit.active in ("active", "activating", "reloading", "deactivating")
     if not unit.exists or len(rows) <= runs:
         return ""

@@ -98,7 +98,7 @@ NVML = st.sampled_from(
 
 def test_the_keys_are_found() -> None:
     assert len(KEYS) > 35
-    assert {"secure_boot", "kube_node", "exposed", "cdi_number", "complete"} <= set(KEYS)
+    assert {"secure_boot", "kube_node", "exposed", "complete"} <= set(KEYS)
 
 
 @settings(max_examples=tries(150, 50))

@@ -710,7 +710,7 @@ CONTAINERS = (
              file("var/lib/rancher/rke2/agent/etc/containerd/config.toml", "[plugins]\n")), ("config.toml.tmpl", "no nvidia runtime"),
              both(file("var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl"),
                   file("var/lib/rancher/rke2/agent/etc/containerd/config.toml", '[plugins.x.containerd.runtimes."nvidia"]\n'))),
-    Scenario("container-runtime-failed", (3,), both(file("var/lib/gpustate/docker.ours", "runtimes.nvidia\n"), drop_in("docker", "/usr/sbin/dockerd -D"), lambda w: w.unit("docker", "activating/auto-restart/enabled",
+    Scenario("container-runtime-failed", (3,), both(programs(dockerd=""), file("var/lib/gpustate/docker.ours", "runtimes.nvidia\n"), drop_in("docker", "/usr/sbin/dockerd -D"), lambda w: w.unit("docker", "activating/auto-restart/enabled",
              "unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid character")),
              # Nobody uses it.
              ("docker failed", "daemon.json"), lambda w: w.unit("docker", "failed/failed/enabled", "invalid character")),
@@ -722,7 +722,7 @@ CONTAINERS = (
              both(docker(RUNS), file("etc/docker/daemon.json", '{\n "runtimes": {}\n}\n'), kept("etc/docker/daemon.json", None))),
     Scenario("docker-without-runtime", (3,), docker(RUNS, runtimes="runc io.containerd.runc.v2"),
              ("docker runs without the runtime nvidia", "it has runc"), docker(RUNS, runtimes="runc", ours=False)),
-    Scenario("container-runtime-drop-in", (3,), both(served("crio"), drop_in("crio"), lambda w: w.unit("crio", "failed/failed/enabled")),
+    Scenario("container-runtime-drop-in", (3,), both(programs(crio=""), served("crio"), drop_in("crio"), lambda w: w.unit("crio", "failed/failed/enabled")),
              ("crio.service.d/x.conf has ExecStart=/bin/false",), both(drop_in("crio"), lambda w: w.unit("crio", "inactive/dead/disabled"))),
     Scenario("crio-configuration-broken", (3,), both(crio(RUNS), served("crio"), programs(crio="!Error: toml: line 3: expected ]\n")),
              ("CRI-O cannot read", "toml: line 3"), both(crio(RUNS), served("crio"), programs(crio=CRIO))),

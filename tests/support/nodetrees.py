@@ -82,6 +82,7 @@ case $last in @TREE@/dev/*) cat @TREE@/answers/devices ;; *) exec @STAT@ "$@" ;;
 _SYSTEMCTL = """for last; do :; done
 case "$*" in
   "show -p ActiveState,ExecStart containerd") cat @TREE@/answers/containerd_unit ;;
+  "show -p SubState --value "*) sed -n "s/^$last //p" @TREE@/answers/sub ;;
   is-active*) grep -qsx "$last" @TREE@/answers/active ;;
   is-enabled*) grep -qsx "$last" @TREE@/answers/enabled ;;
   *UnitsLoadTimestampMonotonic*) cat @TREE@/answers/units_loaded ;;
@@ -347,7 +348,7 @@ class Tree(Node):
     def query(self, query: Query[T]) -> T:
         """Run an ask's fragment in the tree; NVML's answer is the recorded one."""
         script = query.script()
-        if script == GpuFacts(walk.NVML_S).script():
+        if script in (GpuFacts(walk.NVML_S).script(), GpuFacts().script()):
             return query.parse(Answer(0, self._nvml().encode()))
         return query.parse(self.run(script))
 
@@ -493,11 +494,12 @@ class Tree(Node):
     def _services(self) -> None:
         world = self.world
         (self.top / "run/systemd/system").mkdir(parents=True)
-        text, active, at_boot = "", "", ""
+        text, active, at_boot, subs = "", "", "", ""
         for name, state in world.units.items():
             unit = name if name.endswith(".socket") else f"{name}.service"
             is_active, sub, enabled = state.split("/")
             active += f"{name}\n" if is_active == "active" else ""
+            subs += f"{name} {sub}\n"
             at_boot += f"{name}\n" if enabled == "enabled" else ""
             # The order in which systemctl prints them: that of its own interfaces, not that of the question.
             if world.at_boot.get(name, enabled == "enabled"):
@@ -522,6 +524,7 @@ class Tree(Node):
         self.put("answers/units", text)
         self.put("answers/active", active)
         self.put("answers/enabled", at_boot)
+        self.put("answers/sub", subs)
         state = world.units.get("containerd", "inactive").partition("/")[0]
         words = _ROOTED.sub(f"{self.top}/", world.containerd_command)
         command = f"{{ path=/usr/bin/containerd ; argv[]={words} ; ignore_errors=no }}"

@@ -10,7 +10,8 @@ import pytest
 from commandline import Cli
 
 from gpustate.cli import health
-from gpustate.diagnosis.chain_data import ChainObservation, ModuleGpu
+from gpustate.diagnosis import chain
+from gpustate.diagnosis.chain_data import ChainObservation, ModuleGpu, PciSeen
 from gpustate.errors import UsageError
 from gpustate.formats import quarantine
 from gpustate.formats.nvml_report import GpuHealth
@@ -23,6 +24,7 @@ GPUS = tuple(
     for n in range(3)
 )
 NVML = NvmlFacts(source="nvml", gpus=GPUS)
+KNOWN = tuple((gpu.uuid, gpu.pci) for gpu in GPUS)
 ENTRY = Entry("GPU-1", "0000:01:00.0", "RMA 4711", 200, 50, "somebody")
 XID = "[   50.0] NVRM: Xid (PCI:0000:02:00): {}, pid=1"
 
@@ -69,6 +71,23 @@ def test_a_node_without_nvml_or_with_a_torn_file_is_an_error() -> None:
         "NVML: driver not loaded; diagnose it: gpustate explain"
     )
     assert "cannot be read" in str(look(NVML, "quarantine=x", "now=1")["error"])
+
+
+def test_a_node_whose_every_gpu_is_in_quarantine_fails_as_its_validation_does() -> None:
+    entries = tuple(replace(ENTRY, uuid=gpu.uuid, pci=gpu.pci) for gpu in GPUS)
+    found = look(NVML, *held(*entries))
+    assert states(found) == ["quarantine"] * 3
+    (other,) = found["others"]  # type: ignore[misc]
+    assert str(other["evidence"]).startswith("every GPU is in quarantine: ")
+    assert health._faults({**found, "name": "gpu1"}) == [other["evidence"]]
+    assert look(NVML, *held(*entries[:2]))["others"] == []
+
+
+def test_gpus_that_are_gone_are_missed_until_the_policy_accepts_it() -> None:
+    here = tuple(PciSeen(gpu.pci, "2330", "030200", "nvidia") for gpu in GPUS[:2])
+    observed = ChainObservation(pci=here, nvml=replace(NVML, gpus=GPUS[:2]), known=KNOWN)
+    for gpus, gone in ((None, (KNOWN[2],)), (3, (KNOWN[2],)), (2, ())):
+        assert chain.missing(observed, chain.Wanted(gpus=gpus)) == gone
 
 
 def changed(observed: ChainObservation, gpu: str | None, *, end: bool = False) -> tuple[Entry, ...]:

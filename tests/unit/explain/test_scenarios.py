@@ -10,12 +10,16 @@ from pathlib import Path
 
 import brokennodes
 import pytest
+import shares
 from brokennodes import SCENARIOS, Scenario
 from nodetrees import Tree, World
 
 from gpustate import registry
+from gpustate.cli import health
+from gpustate.diagnosis import chain
 from gpustate.explain import walk
 from gpustate.explain.walk import LINKS
+from gpustate.states.validator import HOLDS, NodeValidated
 
 #: Problems of the collected reports that no look at a node can show, with the reason.
 NOT_ON_A_NODE = {
@@ -31,10 +35,57 @@ NOT_ON_A_NODE = {
 }
 
 
+#: Causes at the validation's checks that only ``explain`` looks for, and why a validation may pass.
+ALONE = {
+    "module-file-missing": "the next boot fails",
+    "module-files-gone": "the next boot fails",
+    "module-kept-from-loading": "the next boot fails",
+    "docker-configuration-broken": "the next start of docker fails",
+    "crio-configuration-broken": "the next start of CRI-O fails",
+    "docker-without-runtime": "containers that name no runtime get their GPUs",
+    "daemon-reload-took-gpus": "new containers get their GPUs",
+    "runtime-template-in-the-way": "the containerd of RKE2 does not run, or has the handler by other means",
+    "gpu-off-the-bus": "its later checks fail",
+    "mig-mode-waits-for-a-reset": "the GPUs work in the mode that they have",
+    "toolkit-configuration-broken": "its later checks fail",
+    "fabric-manager-on-a-rack-node": "the GPUs of the node itself work",
+    "imex-failed": "the GPUs of the node itself work",
+    "imex-stopped": "the GPUs of the node itself work",
+}
+
+
 def diagnosis(world: World, folder: Path) -> walk.Diagnosis:
+    """What ``explain`` says of a node, on which a validation has to agree."""
     view = Tree(world, folder).view()
     assert not view.cut_short
-    return walk.diagnose(view)
+    explained = walk.diagnose(view)
+    validated = {check.name: check for check in chain.evaluate(view.observed)}
+    for check in explained.checks:
+        tested = check.name not in ("container", "cuda") or check.outcome != chain.NOT_APPLICABLE
+        if check.name in validated and tested and explained.name not in ALONE:
+            assert check.failed == validated[check.name].failed, (check, validated[check.name])
+    return explained
+
+
+JUDGED = shares.share("verdicts of health and drift", [one.cause for one in SCENARIOS], most=6)
+
+
+@pytest.mark.parametrize("scenario", [one for one in SCENARIOS if one.cause in JUDGED], ids=str)
+def test_health_and_drift_agree_with_explain_on_a_broken_node(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    node = Tree(scenario.broken(), tmp_path / "node")
+    view = node.view()
+    health_row, explained = health._health(node), walk.diagnose(view)
+    if "gpus" in health_row:
+        states = [gpu["state"] for gpu in health_row["gpus"]]
+        failed = "failed" in states or bool(health_row["others"]) or "error" in health_row
+        # One that does not answer fails another check.
+        findings = {one["what"] for gpu in health_row["gpus"] for one in gpu["findings"]}
+        checks = {check.name: check.failed for check in chain.evaluate(view.observed)}
+        assert failed == (checks["health"] or "no-answer" in findings), health_row
+    proof = NodeValidated().probe(node).proof
+    assert explained.validated == (proof == HOLDS or proof.startswith("failed"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
@@ -148,6 +199,26 @@ def test_a_runtime_that_starts_again_and_again_or_hangs_in_its_start_is_named(
     found = diagnosis(Scenario("", (), change, ()).broken(), tmp_path / "node")
     assert (found.name == "container-runtime-failed") == bool(words)
     assert found.broken is None or words in found.broken.evidence
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        ("failed/failed/enabled", "container-runtime-failed"),
+        ("inactive/dead/enabled", "runtime-down"),
+        ("inactive/dead/disabled", ""),
+    ],
+)
+def test_a_kubernetes_distribution_that_does_not_run_fails_the_runtime(
+    state: str, cause: str, tmp_path: Path
+) -> None:
+    world = World()
+    world.unit("k3s-agent", state, 'level=fatal msg="token CA hash does not match"')
+    found = diagnosis(world, tmp_path / "node")
+    assert found.name == cause
+    if found.broken is not None:
+        assert found.broken.evidence.startswith("k3s-agent does not run, and it is enabled")
+        assert ("token CA hash" in found.broken.evidence) == ("failed" in state)
 
 
 @pytest.mark.parametrize(
