@@ -1,4 +1,4 @@
-"""Build and cache the images of nodes: read-only overlay layers made with debootstrap.
+"""Build and cache the images of nodes: read-only overlay layers made with mmdebstrap.
 
 An image is a stack of layers: the Debian root; on top, for ``debian13-containerd2`` containerd 2 of
 unstable, for ``-containerd22`` to ``-containerd24`` and ``-crio`` a release of its own project, for ``-runtimes`` docker,
@@ -58,7 +58,7 @@ class Recipe:
     """The recipe of an image.
 
     Args:
-        suite: for debootstrap.
+        suite: Debian release.
         distribution: the simulator's name of the distribution.
         scripts: files of ``scripts/``, run in an additional layer.
         programs: pinned module whose programs are in ``/run/gpustate-lab-repository`` for the scripts.
@@ -307,7 +307,7 @@ def provide_base(recipe: Recipe, say: Say) -> Path:
         _build([str(script), str(folder / "root"), *arguments], log)
 
     digest = _digest(recipe.suite, *PACKAGES, script.read_text())
-    return _cached(recipe.base, digest, build, say, "debootstrap")
+    return _cached(recipe.base, digest, build, say, "mmdebstrap")
 
 
 def _layer(
@@ -362,7 +362,7 @@ def _cached(
 
 
 def _last_line(log: Path) -> str:
-    """Return what debootstrap or apt does now, without debootstrap's ``I:``."""
+    """Return what mmdebstrap or apt does now, without mmdebstrap's ``I:``."""
     return tail(log.read_text(errors="replace"), 1).removeprefix("I: ")[:80]
 
 

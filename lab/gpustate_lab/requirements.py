@@ -11,7 +11,7 @@ import sys
 #: Debian package of each program.
 PROGRAMS = {
     "systemd-nspawn": "systemd-container",
-    "debootstrap": "debootstrap",
+    "mmdebstrap": "mmdebstrap",
     "ip": "iproute2",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
@@ -40,6 +40,7 @@ TEST_PROGRAMS = {
 
 #: Programs that only ``make proof`` needs, for ``vagrant/README.md``: 22 MB to download, 101 MB on disk.
 PROOF_PROGRAMS = {
+    "debootstrap": "debootstrap",
     "vagrant": "vagrant",
     "libvirtd": "libvirt-daemon-system",
     "virsh": "libvirt-clients",

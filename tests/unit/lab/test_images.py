@@ -153,8 +153,8 @@ def test_a_long_build_reports_what_it_does_now(
         log.write_text("I: Retrieving gcc\nI: Unpacking gcc...\n")
         assert reported.wait(timeout=20)
 
-    images._cached("x", "1", slow, say, "debootstrap")
-    assert lines[0] == "image x: building (debootstrap)"
+    images._cached("x", "1", slow, say, "mmdebstrap")
+    assert lines[0] == "image x: building (mmdebstrap)"
     assert "image x: Unpacking gcc... (0 s)" in lines
     assert lines[-1] == "image x: built in 0 s"
 
