@@ -24,8 +24,6 @@ TAKEN: dict[str, str] = {}
 #: Folders and files of tests that are handed out first. What waits for nodes leaves a processor to the type
 #: checkers; at the end they would keep one process busy while the others have nothing left.
 LONGEST_FIRST = {"proof": 0, "test_checks.py": 1, "node": 2}
-#: Marks of what ``--quick`` leaves out.
-NOT_QUICK = ("node", "proof", "long", "slow")
 #: Tests on Ubuntu's images (marked ``ubuntu``) that a run takes; with ``--proof`` all on the first image, and so
 #: many on the others.
 ON_UBUNTU, ON_OTHER_UBUNTU = 1, 6
@@ -40,17 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--proof`` takes every enumerated point, and the tests that take long; ``--quick`` those of a minute."""
+    """``--proof`` takes every enumerated point, and the tests that take long."""
     parser.addoption("--proof", action="store_true", help="every enumerated point; takes hours")
-    parser.addoption("--quick", action="store_true", help="no nodes, checkers or long tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave tests marked ``proof`` and ``long`` to ``make proof``; begin with what takes long."""
-    if _quick:
-        later = [item for item in items if any(map(item.get_closest_marker, NOT_QUICK))]
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if item not in set(later)]
     if not _everything:
         named = {Path(word.partition("::")[0]).name for word in config.args}
         later = [
