@@ -71,7 +71,7 @@ def test_help_costs_little_more_than_its_command_line_library() -> None:
         (cpu_ms([program, "--help"]), cpu_ms([sys.executable, "-c", "import click"]))
         for _ in range(5)
     ]
-    assert min(own for own, _ in runs) < 2.5 * min(library for _, library in runs)
+    assert min(own for own, _ in runs) < 4 * min(library for _, library in runs)
 
 
 def test_a_graph_needs_no_way_to_nodes() -> None:
