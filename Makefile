@@ -42,7 +42,7 @@ proof: setup
 bench: setup
 	@$(BIN)/python -m bench $(BENCH)
 
-# A minute: unit tests, contracts and properties; neither nodes nor type checkers.
+# A few minutes: unit tests, contracts and properties; neither nodes nor type checkers.
 quick: setup
 	@$(BIN)/pytest --quick --numprocesses auto --dist loadfile --no-loadscope-reorder
 

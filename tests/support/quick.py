@@ -1,4 +1,4 @@
-"""``--quick``: what a minute has; the slow tests are listed in ``slow.txt``, which ``--list-slow`` writes anew.
+"""``--quick`` leaves out the slow tests, which are listed in ``slow.txt``, which ``--list-slow`` writes anew.
 
     pytest -m "not node" --list-slow        alone, on an idle machine: as many minutes as the tests take on one processor
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import shares
 
 SLOW = Path(__file__).with_name("slow.txt")
 #: Seconds of processor time of a test, on average of its parameters, from which it is slow.
@@ -34,14 +35,10 @@ def name(item: pytest.Item) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With ``--quick``, leave out what is slow."""
-    if not config.getoption("--quick"):
-        return
-    slow = frozenset(SLOW.read_text("utf-8").splitlines())
-    later = [
-        item for item in items if name(item) in slow or any(map(item.get_closest_marker, MARKS))
-    ]
-    config.hook.pytest_deselected(items=later)
-    items[:] = [item for item in items if item not in set(later)]
+    if config.getoption("--quick"):
+        slow = frozenset(SLOW.read_text("utf-8").splitlines())
+        later = [i for i in items if name(i) in slow or any(map(i.get_closest_marker, MARKS))]
+        shares.leave_out(config, items, later)
 
 
 def _processor_s() -> float:
@@ -51,7 +48,9 @@ def _processor_s() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Measure a test, its processes included."""
+    """With ``--list-slow``, measure a test, its processes included."""
+    if not item.config.getoption("--list-slow"):
+        return (yield)
     began = _processor_s()
     try:
         return (yield)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,13 +52,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker("proof")
             or (item.get_closest_marker("long") and item.path.name not in named)
         ]
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if item not in set(later)]
-    later = _not_on_ubuntu(items)
-    config.hook.pytest_deselected(items=later)
-    items[:] = [item for item in items if item not in set(later)]
+        leave_out(config, items, later)
+    leave_out(config, items, _not_on_ubuntu(items))
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
+
+
+def leave_out(
+    config: pytest.Config, items: list[pytest.Item], later: Collection[pytest.Item]
+) -> None:
+    """Take tests out of a run."""
+    config.hook.pytest_deselected(items=later)
+    left_out = set(later)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def _not_on_ubuntu(items: list[pytest.Item]) -> list[pytest.Item]:
