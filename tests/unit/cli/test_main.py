@@ -69,9 +69,9 @@ def test_help_costs_little_more_than_its_command_line_library() -> None:
     program = str(Path(sys.executable).with_name("gpustate"))
     runs = [
         (cpu_ms([program, "--help"]), cpu_ms([sys.executable, "-c", "import click"]))
-        for _ in range(5)
+        for _ in range(9)
     ]
-    assert min(own for own, _ in runs) < 4 * min(library for _, library in runs)
+    assert min(own for own, _ in runs) < 3 * min(library for _, library in runs)
 
 
 def test_a_graph_needs_no_way_to_nodes() -> None:
