@@ -81,7 +81,9 @@ _ROOMS = ("steps", "units", "apt", "rpm", "families", "upload", "program")
 def __getattr__(name: str) -> Any:
     if name in __all__:
         modules = (importlib.import_module(f"gpustate.ops.{room}") for room in _ROOMS)
-        return next(getattr(module, name) for module in modules if hasattr(module, name))
+        value = next(getattr(module, name) for module in modules if hasattr(module, name))
+        globals()[name] = value  # the next one is asked for without this function
+        return value
     raise AttributeError(f"module 'gpustate.ops' has no attribute {name!r}")
 
 
