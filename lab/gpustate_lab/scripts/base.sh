@@ -42,7 +42,6 @@ echo 'op ALL=(ALL:ALL) NOPASSWD: ALL' > /etc/sudoers.d/gpustate-lab
 chmod 440 /etc/sudoers.d/gpustate-lab
 usermod --password '*' op
 echo 'oppw:gpustate-lab' | chpasswd
-rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub /etc/resolv.conf /usr/sbin/policy-rc.d
+rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub /etc/resolv.conf
 rm -f /etc/dpkg/dpkg.cfg.d/99mmdebstrap /var/log/*.log /var/log/apt/* /var/cache/debconf/*-old
-rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin
 EOF
