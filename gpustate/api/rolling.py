@@ -303,9 +303,9 @@ def add_rollout(document: dict[str, Any], inventory: Inventory, strategy: Strate
     rollout = strategy.foreseen(inventory, documents.changing(document))
     if rollout.words:
         limit, total = strategy.max_unavailable or MAX_UNAVAILABLE, len(inventory.nodes)
-        share = f": {allowed(limit, total)} of these {total} nodes, if it has no others" * (
-            "%" in limit
-        )
+        share = ""
+        if "%" in limit:
+            share = f": {allowed(limit, total)} of these {total} nodes, if it has no others"
         document["rollout"] = {
             "waves": list(rollout.wave_sizes),
             "max_unavailable": limit,

@@ -11,7 +11,7 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from lightkube.resources.core_v1 import Node
 from lightkube.types import PatchType
@@ -20,7 +20,6 @@ from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
 #: Type of the condition, and the field manager that owns it.
 CONDITION = "GPUHealthy"

@@ -120,7 +120,7 @@ class RunSettings:
 
     def settings(self) -> dict[str, Any]:
         """The values, by name."""
-        return {one.name: getattr(self, one.name) for one in fields(RunSettings)}
+        return {setting.name: getattr(self, setting.name) for setting in fields(RunSettings)}
 
 
 @dataclass(slots=True)

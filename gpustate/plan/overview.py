@@ -320,11 +320,11 @@ def _in_use(one: Group) -> str:
 
 def undone(document: Mapping[str, Any]) -> dict[str, list[str]]:
     """The runs that a rollback undoes, each with its nodes, where several nodes go back."""
-    found: dict[str, list[str]] = {}
+    nodes: dict[str, list[str]] = {}
     for node, row in (document.get("rollback") or {}).items():
         if row["run"]:
-            found.setdefault(row["run"], []).append(node)
-    return found
+            nodes.setdefault(row["run"], []).append(node)
+    return nodes
 
 
 def closing(view: Overview) -> list[tuple[str, str]]:
@@ -352,7 +352,8 @@ def closing(view: Overview) -> list[tuple[str, str]]:
         words = document["context"]["retry"]
         by_default = words[1] == "upgrade" and "--no-rollback-on-failure" not in words
         failed = "stays out of service; a failed package step is undone"
-        failed += ", other changes only with --rollback-on-failure" * (words[1] != "rollback")
+        if words[1] != "rollback":
+            failed += ", other changes only with --rollback-on-failure"
         if by_default or "--rollback-on-failure" in words:
             failed = "is rolled back and returned to service"
             failed += ", with the other nodes of its wave" if rollout else ""

@@ -63,7 +63,7 @@ def look(node: Node) -> fabric.Sight:
 class Follower:
     """A service that a fabric needs in the version of the driver: its package, and what decides."""
 
-    topology: str  # what joins the GPUs; a value of Topology
+    topology: str  # interconnect of the GPUs; a value of Topology
     driver: str | None  # version of the loaded driver; in an image, of the one that is installed
     needed: bool = False  # the topology, or what an image is for, wants it
     package: str | None = None  # name of the installed package
@@ -79,12 +79,12 @@ class Follower:
 
     def fitting(self, stem: str) -> tuple[str, str] | None:
         """The package that has the driver's version: the installed one, else an offered one."""
-        there = ((self.package, self.version),) if self.package and self.version else ()
-        rows = (
-            fabric.fitting(stem, self.driver, r, self.driver_packages)
-            for r in (there, self.offered)
+        installed = ((self.package, self.version),) if self.package and self.version else ()
+        packages = (
+            fabric.fitting(stem, self.driver, rows, self.driver_packages)
+            for rows in (installed, self.offered)
         )
-        return next(filter(None, rows), None)
+        return next(filter(None, packages), None)
 
 
 def follower(node: Node, sight: fabric.Sight, stem: str, unit: str) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def follower(node: Node, sight: fabric.Sight, stem: str, unit: str) -> dict[str,
     packages = node.packages(*names, "libcuda1", "libnvidia-compute*")
     candidates = node.candidates(*names)
     service = node.units(unit).get(unit)
-    there = {name: p for name, p in packages.items() if p.installed}
-    package = next((p for name, p in there.items() if name in names), None)
+    installed = {name: row for name, row in packages.items() if row.installed}
+    package = next((row for name, row in installed.items() if name in names), None)
     return {
         "topology": sight.topology.value,
         "driver": driver,
@@ -104,8 +104,10 @@ def follower(node: Node, sight: fabric.Sight, stem: str, unit: str) -> dict[str,
         else stem in sight.topology.packages,
         "package": package and package.name,
         "version": package and package.version,
-        "offered": tuple((n, c.version) for n, found in candidates.items() for c in found),
-        "driver_packages": {n: p.version for n, p in there.items() if n not in names},
+        "offered": tuple((name, row.version) for name, rows in candidates.items() for row in rows),
+        "driver_packages": {
+            name: row.version for name, row in installed.items() if name not in names
+        },
         "held": package is not None and package.held,
         "active": service is not None and service.active,
         "enabled": service is not None and service.enabled,
