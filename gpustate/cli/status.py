@@ -27,7 +27,7 @@ _AT_WORK = ("queued", "held", "drained", "changing", "validating")
 @click.command()
 @common.inventory_options
 @common.kubeconfig_option("Cluster of the nodes")
-@click.option("--all", "whole", is_flag=True, help="Include nodes in service.")
+@click.option("--all", "whole", is_flag=True, help="Include nodes in service, and nodes without a lock.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> None:
     """Show running rollouts, and nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.
@@ -100,11 +100,13 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     _page(shown)
     if access.named:
         out = sum(not one.in_service for one in found)
+        if found and not shown:
+            click.echo("every node is in service; --all names them")
         click.echo(f"nodes={len(found)} in_service={len(found) - out} out_of_service={out}")
     else:
         locked = [row for row in locks if "lock" in row]
-        for row in (*locked, *(row for row in locks if "error" in row)):
-            click.echo(f"{row['name']}  {row.get('lock') or row['error']}")
+        for row in locks if whole else [row for row in locks if {"lock", "error"} & row.keys()]:
+            click.echo(f"{row['name']}  {row.get('lock') or row.get('error') or 'not locked'}")
         click.echo(f"nodes={len(locks)} locked={len(locked)} unreachable={len(codes)}")
     common.finish(*codes)
 

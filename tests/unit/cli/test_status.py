@@ -280,6 +280,7 @@ def test_an_inventory_without_a_scheduler_shows_the_locks_of_its_nodes(tmp_path:
     assert re.search(
         r"^gpu2  held by \S+ \(locked: CHG-9\) since .*\nnodes=2 locked=1 ", locked.stdout, re.M
     )
+    assert "\ngpu1  not locked\ngpu2  held by " in invoke("status", "--all").stdout
     document = json.loads(invoke("status", "-o", "json").stdout)
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
     assert [sorted(row) for row in document["locks"]] == [["name"], ["lock", "name"]]
@@ -569,4 +570,6 @@ def test_nodes_of_the_inventory_count_before_they_have_gpus(
 ) -> None:
     fresh = tuple(Member(name, True, True, counts=False) for name in ("gpu1", "gpu2", "web"))
     monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh_=fresh, fresh=False: fresh_)
-    assert run("-i", inventory).endswith("nodes=2 in_service=2 out_of_service=0\n")
+    assert run("-i", inventory) == (
+        "every node is in service; --all names them\nnodes=2 in_service=2 out_of_service=0\n"
+    )
