@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
@@ -187,6 +187,30 @@ def _key(file: str) -> paramiko.PKey:
         place=file,
         fix=f"add it to the agent: ssh-add {file}",
     )
+
+
+def _keys(files: Sequence[str]) -> list[paramiko.PKey]:
+    """The keys of files that can be used; an error only if none can."""
+    keys: list[paramiko.PKey] = []
+    problems: list[UsageError] = []
+    for file in files:
+        try:
+            keys.append(_key(file))
+        except UsageError as problem:
+            problems.append(problem)
+    if problems and not keys:
+        raise problems[0]
+    return keys
+
+
+def _accepted(client: paramiko.SSHClient, user: str, key: paramiko.PKey) -> bool:
+    """Whether the node takes a further key of a connection that is not logged in."""
+    transport = client.get_transport()
+    if transport is None or not transport.is_active():
+        return False
+    with suppress(paramiko.AuthenticationException):
+        return not transport.auth_publickey(user, key)
+    return False
 
 
 class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
@@ -408,7 +432,7 @@ def _open(
     client.set_missing_host_key_policy(policy)
     where = f"{target.user}@{target.host}:{target.port}"
     with ExitStack() as cleanup:
-        keys = [_key(key) for key in target.keys if connection.key_file or os.path.isfile(key)]
+        keys = _keys([key for key in target.keys if connection.key_file or os.path.isfile(key)])
         for key in keys:
             if isinstance(key, paramiko.AgentKey):
                 agent: Any = key.agent
@@ -421,21 +445,26 @@ def _open(
         cleanup.enter_context(closing(sock))
         cleanup.callback(client.close)
         try:
-            client.connect(
-                target.host,
-                port=target.port,
-                username=target.user,
-                password=connection.login_password,
-                pkey=keys[0] if keys else None,
-                sock=sock,
-                timeout=connection.timeout_s,
-                banner_timeout=connection.timeout_s,
-                auth_timeout=connection.timeout_s,
-                channel_timeout=connection.timeout_s,
-                allow_agent=target.agent and not connection.key_file,
-                look_for_keys=not keys and connection.password is None,
-                transport_factory=partial(_Transport, host_keys=policy),
-            )
+            try:
+                client.connect(
+                    target.host,
+                    port=target.port,
+                    username=target.user,
+                    password=connection.login_password,
+                    pkey=keys[0] if keys else None,
+                    sock=sock,
+                    timeout=connection.timeout_s,
+                    banner_timeout=connection.timeout_s,
+                    auth_timeout=connection.timeout_s,
+                    channel_timeout=connection.timeout_s,
+                    allow_agent=target.agent and not connection.key_file,
+                    look_for_keys=not keys and connection.password is None,
+                    transport_factory=partial(_Transport, host_keys=policy),
+                )
+            except paramiko.AuthenticationException:
+                # paramiko takes one key that is loaded.
+                if not any(_accepted(client, target.user, key) for key in keys[1:]):
+                    raise
         except paramiko.AuthenticationException as error:
             # paramiko also raises this when the connection breaks or times out during login.
             if any(word in str(error) for word in ("shut down", "timeout")):
@@ -522,5 +551,8 @@ def _shut_down(client: paramiko.SSHClient) -> None:
 def close_client(client: paramiko.SSHClient) -> None:
     """Close a connection and the hops it goes through."""
     for hop in reversed(getattr(client, "_gpustate_hops", [client])):
+        reap = getattr(getattr(hop.get_transport(), "sock", None), "reap", None)
         _shut_down(hop)
         hop.close()
+        if reap is not None:  # a ProxyCommand, which nobody reads any more
+            reap()

@@ -11,7 +11,8 @@ from typing import Any
 import paramiko
 import pytest
 
-from gpustate.errors import UsageError
+from gpustate.core.inventory import Connection
+from gpustate.errors import ConnectionFailed, UsageError
 from gpustate.remote import ssh
 
 
@@ -73,3 +74,34 @@ def test_what_is_no_private_key_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     wrong = "not a private key of OpenSSH or in PEM format; name a private key: --private-key, or"
     assert refused(f"{path}.pub").startswith(wrong)
     assert refused(f"{path}.none").startswith("private key does not exist; name a private key: ")
+
+
+def test_each_identity_file_is_tried_that_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    encrypted, stranger = key(tmp_path, passphrase="secret"), key(tmp_path, "-t", "ed25519")
+    another, own = key(tmp_path, "-t", "ecdsa"), key(tmp_path, "-t", "ed25519")
+    host, sshd, config = key(tmp_path, "-t", "ed25519"), tmp_path / "sshd", tmp_path / "config"
+    sshd.write_text(
+        f"HostKey {host}\nUsePAM no\nStrictModes no\nAuthorizedKeysFile {own}.pub\n"
+        "PermitRootLogin yes\n"
+    )
+
+    def log_in(*files: str) -> None:
+        lines = [
+            f"ProxyCommand /usr/sbin/sshd -i -f {sshd}",
+            "StrictHostKeyChecking no",
+            *(f"IdentityFile {file}" for file in files),
+        ]
+        path = config.with_name(f"config{len(list(tmp_path.iterdir()))}")
+        path.write_text("\n".join(lines))
+        connection = Connection(host="node1", user="root", ssh_config_file=str(path))
+        ssh.close_client(ssh.open_client("node1", connection))
+
+    log_in(encrypted, stranger, another, own)
+    with pytest.raises(ConnectionFailed, match=f"tried {stranger}, {another}"):
+        log_in(stranger, another)
+    with pytest.raises(UsageError, match="private key is encrypted"):
+        log_in(encrypted)
