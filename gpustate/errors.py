@@ -16,8 +16,7 @@
     └── ClusterError         the API server of a cluster failed or refused a request
         └── UnreleasedError  a changed and validated node could not be returned to service
 
-Each carries the exit code that ``design.md`` section 8 gives it; 9 is of nodes only, which wait for a
-person at their console. Which code wins when several
+Each carries its exit code; 9 is of nodes only, which wait for a person at their console. Which code wins when several
 apply is decided in :func:`worst_exit_code`, in one place.
 """
 

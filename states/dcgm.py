@@ -41,7 +41,7 @@ _FILES = PackageFiles(
     (packages.CORE,),
     ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_paths("nvidia-dcgm")),
 )
-_LOOK = (
+_SERVICE_QUERY = (
     f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
     f"{shell.load('process_words')}{shell.load('dcgm_probe', 'gpustate.states')}"
     'while read -r l; do [ -z "$l" ] || printf \'tcp=%s\\n\' "$l"; done <<END\n'
@@ -75,7 +75,9 @@ def _address(text: str) -> str:
     return text if text == services.EVERYWHERE else listeners.ipv4(text)
 
 
-_RUNS = frozenset({"packages", "damaged", "old", "drop_in", "active", "bound", "words"})
+_FIELDS_THAT_RESTART = frozenset(
+    {"packages", "damaged", "old", "drop_in", "active", "bound", "words"}
+)
 
 
 class DcgmRunning(State[Observed]):
@@ -154,7 +156,9 @@ class DcgmRunning(State[Observed]):
         drop_in, drop_ins = node.own_text(DROP_IN_PATH), node.drop_ins(UNIT)
         damaged = node.query(_FILES)
         keys = keyed.lists(
-            node.shell(_LOOK + ("" if self.absent else listeners.elsewhere(self.address))).stdout
+            node.shell(
+                _SERVICE_QUERY + ("" if self.absent else listeners.elsewhere(self.address))
+            ).stdout
         )
         there = {name: one for name, one in found.items() if one.installed}
         mine = {name: one for name, one in there.items() if name.startswith(packages.PREFIX)}
@@ -180,7 +184,7 @@ class DcgmRunning(State[Observed]):
             others={path: text for path, text in drop_ins.items() if path != DROP_IN_PATH},
         )
 
-    def _set(self, observed: Observed) -> dict[str, str] | None:
+    def _wanted_packages(self, observed: Observed) -> dict[str, str] | None:
         """Names and versions that should be there; ``None`` when they cannot be had."""
         major = packages.cuda_major(observed.driver)
         if major is None:
@@ -210,7 +214,7 @@ class DcgmRunning(State[Observed]):
                 bound=() if observed.active else observed.bound,
                 words=() if observed.active else observed.words,
             )
-        wanted = self._set(observed)
+        wanted = self._wanted_packages(observed)
         if wanted is None:
             return observed
         running = observed if observed.image else self._running(observed)
@@ -284,7 +288,7 @@ class DcgmRunning(State[Observed]):
         return diff(
             observed,
             self.desired(observed),
-            costs=dict.fromkeys(_RUNS, cost),
+            costs=dict.fromkeys(_FIELDS_THAT_RESTART, cost),
             why=None
             if self.absent
             else {
@@ -326,7 +330,7 @@ class DcgmRunning(State[Observed]):
             yield ops.DaemonReload()
         if "at_boot" in plan.fields:
             yield ops.EnableUnit(UNIT, now=False)
-        if plan.fields & _RUNS:
+        if plan.fields & _FIELDS_THAT_RESTART:
             yield ops.RestartUnit(UNIT, healthy=self._answers())
 
     def _answers(self) -> str:

@@ -25,9 +25,9 @@ from gpustate.rollout.access import Accesses
 from gpustate.rollout.board import RecordBoard
 from gpustate.rollout.by_label import ByLabel
 from gpustate.rollout.decide import Rollout
-from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
 from gpustate.rollout.options import Schedulers
+from gpustate.rollout.signals import Signals
 from gpustate.rollout.slots import allowed
 from gpustate.rollout.strategy import MAX_UNAVAILABLE, Strategy
 from gpustate.rollout.waves import Check, Waves, no_check
@@ -58,7 +58,7 @@ def roll_out(
     Raises:
         GpustateError: the strategy, an inventory variable or a cluster is invalid; no node was reached.
     """
-    gate, person = Gate(), fleet.controller().name
+    signals, person = Signals(), fleet.controller().name
     strategy = strategy.beside(request.policy.rollout)
     with schedulers.maintenance(
         request.inventory,
@@ -69,7 +69,7 @@ def roll_out(
         run=request.run,
         person=person,
         text=request.ticket,
-        gate=gate,
+        signals=signals,
         max_unavailable=strategy.max_unavailable or MAX_UNAVAILABLE,
     ) as maintenance:
         request.maintenance = maintenance
@@ -107,7 +107,7 @@ def roll_out(
             request.run,
             person,
             check=check,
-            gate=gate,
+            signals=signals,
             boards=boards,
             say=say,
             announce=announce,

@@ -27,7 +27,9 @@ _AT_WORK = ("queued", "held", "drained", "changing", "validating")
 @click.command()
 @common.inventory_options
 @common.kubeconfig_option("Cluster of the nodes")
-@click.option("--all", "whole", is_flag=True, help="Include nodes in service, and nodes without a lock.")
+@click.option(
+    "--all", "whole", is_flag=True, help="Include nodes in service, and nodes without a lock."
+)
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> None:
     """Show running rollouts, and nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.

@@ -1,8 +1,4 @@
-"""What would change on a node, and what that costs the node.
-
-Sources:
-    design.md section 2: the ladder of disruptions.
-"""
+"""What would change on a node, and what that costs the node."""
 
 from __future__ import annotations
 
@@ -13,12 +9,16 @@ from typing import Any
 
 
 class Disruption(IntEnum):
-    """What a change costs a node, worst last."""
+    """What a change costs a node, worst last.
+
+    Kubernetes and Slurm take a node out of service from ``DRAIN`` on: programs with GPUs leave for ``DRAIN`` and
+    ``RESET``, all work for ``REBOOT`` (``rollout.maintenance.scope_of``).
+    """
 
     NONE = 0
     RELOAD = 1  # a service rereads its configuration
     RESTART = 2  # a service restarts, workloads go on
-    DRAIN = 3  # GPU workloads must leave
+    DRAIN = 3  # GPU workloads must leave, as for a reload of the driver
     RESET = 4  # a GPU reset
     REBOOT = 5
 

@@ -1,6 +1,7 @@
-"""What takes a node out of service for a change, and back: the engine's side of it.
+"""What takes a node out of service for a change, and back: what the engine asks for.
 
-The engine knows no scheduler. It tells when a change of some disruption begins and how it ended.
+The engine knows no scheduler: :mod:`gpustate.rollout.maintenance` does it. The engine tells when a change of some
+disruption begins and how it ended.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Subject:
         node: as the inventory has it.
         facts: what was seen of it.
         worst: the most that the change may cost.
-        states: names the states that change, without those that may only after others have; plans are made for it.
-        pending: the same, and states that change without a disruption.
+        states: names of the states that surely change; the call makes their plans.
+        pending: names of all states that change, also without a disruption.
         spared: UIDs of pods whose GPUs do not change; they stay unless the whole node is drained.
     """
 

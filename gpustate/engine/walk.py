@@ -3,9 +3,6 @@
 A stage runs the steps of every state that can be planned now as one program, probes again, and evaluates the
 result. States whose plan depends on a change of this stage are planned from the second probe, and form the
 next stage. A reboot is a barrier: it comes when nothing else is left to do, and only if no state objects.
-
-Sources:
-    design.md section 3; reference/engine.md section 2 (channel budget).
 """
 
 from __future__ import annotations

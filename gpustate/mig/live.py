@@ -29,7 +29,7 @@ from gpustate.mig.layout import (
     Users,
     check,
 )
-from gpustate.probes.gpu_clients import Holder
+from gpustate.probes.gpu_clients import GpuProcess
 
 _A30 = "20b7"
 
@@ -51,10 +51,10 @@ class Use:
     who: str
 
 
-def uses_of(holder: Holder) -> Iterator[Use]:
+def uses_of(process: GpuProcess) -> Iterator[Use]:
     """The parts that a process has open."""
-    for minor, instance, compute in holder.parts:
-        yield Use(minor, instance, None if compute < 0 else compute, holder.who)
+    for minor, instance, compute in process.parts:
+        yield Use(minor, instance, None if compute < 0 else compute, process.who)
 
 
 def in_order(facts: NvmlFacts, pci: Iterable[PciGpu] = ()) -> tuple[Gpu, ...]:

@@ -60,7 +60,10 @@ class AptUpdate(Step):
 
 
 class AptInstall(Install):
-    """The same with apt, which takes its candidate for an empty version."""
+    """Installs with apt-get; an empty version is apt's candidate.
+
+    ``command`` is what messages show; :meth:`script` runs, by the functions of ``packages.sh``.
+    """
 
     @property
     def command(self) -> str:
@@ -89,7 +92,7 @@ class AptInstall(Install):
 
 
 class AptHold(Hold):
-    """The same with apt-mark."""
+    """Holds with apt-mark."""
 
     @property
     def command(self) -> str:
@@ -109,7 +112,7 @@ class AptHold(Hold):
 
 
 class AptRemove(Remove):
-    """The same with apt, which purges them; what others still need stays."""
+    """Purges with apt-get; what others still need stays."""
 
     @property
     def command(self) -> str:

@@ -24,7 +24,7 @@ from gpustate.formats.numbers import whole
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class GpuProcess:
     """A process that has GPUs or MIG capabilities open.
 
     Args:
@@ -65,29 +65,29 @@ _CAP = re.compile(r"(\d+) gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access")
 
 
 @dataclass(frozen=True, slots=True)
-class GpuClientsQuery(Query[tuple[Holder, ...]]):
+class GpuClientsQuery(Query[tuple[GpuProcess, ...]]):
     """Who has which part of which GPU open, but for gpustate's own validation; only worth asking when something is to be removed."""
 
     def script(self) -> str:
         return _HOLDERS
 
-    def parse(self, answer: Answer) -> tuple[Holder, ...]:
+    def parse(self, answer: Answer) -> tuple[GpuProcess, ...]:
         caps: dict[int, tuple[int, int, int]] = {}
-        found: list[Holder] = []
+        found: list[GpuProcess] = []
         for line in answer.text.splitlines():
             key, _, value = line.partition("=")
             if key == "cap" and (match := _CAP.fullmatch(value)):
                 caps[int(match[1])] = (int(match[2]), int(match[3]), int(match[4] or -1))
             elif key == "holder":
-                found += _holder(value, caps)
+                found += _gpu_process(value, caps)
         found = [one for one in found if one.unit != gpu_services.VALIDATION]
-        return tuple(sorted(found, key=lambda holder: holder.pid))
+        return tuple(sorted(found, key=lambda process: process.pid))
 
-    def placeholder(self) -> tuple[Holder, ...]:
+    def placeholder(self) -> tuple[GpuProcess, ...]:
         return ()
 
 
-def holder(text: str) -> Holder | None:
+def gpu_process(text: str) -> GpuProcess | None:
     """What ``who`` printed; ``None`` where that is not it."""
     parts = text.split("|")
     number = whole(parts[0])
@@ -95,7 +95,7 @@ def holder(text: str) -> Holder | None:
         return None
     command, uid, user, host, cgroup = parts[1:6]
     match = _POD.search(cgroup)
-    return Holder(
+    return GpuProcess(
         pid=number,
         command=command,
         user=uid if user == "UNKNOWN" else user,
@@ -106,8 +106,8 @@ def holder(text: str) -> Holder | None:
     )
 
 
-def _holder(text: str, caps: dict[int, tuple[int, int, int]]) -> Iterator[Holder]:
-    one, rest = holder(text), text.split("|")[6:]
+def _gpu_process(text: str, caps: dict[int, tuple[int, int, int]]) -> Iterator[GpuProcess]:
+    one, rest = gpu_process(text), text.split("|")[6:]
     if one is None or not rest:
         return
     files = "|".join(rest).split()

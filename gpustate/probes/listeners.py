@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from gpustate import shell
 from gpustate.core.shared_probes import LISTENING
 from gpustate.formats.dcgm import services
-from gpustate.probes.gpu_clients import WHO, holder
+from gpustate.probes.gpu_clients import WHO, gpu_process
 
 #: While the process ``$m`` itself has the port, that is all that is looked at.
 _SCRIPT = WHO + shell.load("listeners", "gpustate.probes")
@@ -50,7 +50,7 @@ def _others(rows: Iterable[str], host: str, unit: str) -> Iterator[str]:
     for row in rows:
         address, _, rest = row.partition("|")
         found = services.address_of(address.partition(":")[0])
-        one = holder(rest)
+        one = gpu_process(rest)
         every = host == "" or (host == "0.0.0.0" and ":" not in found)
         hinders = every or found in (services.EVERYWHERE, host)
         if hinders and (one is None or one.unit != unit):
@@ -59,7 +59,7 @@ def _others(rows: Iterable[str], host: str, unit: str) -> Iterator[str]:
 
 def who(row: str) -> str:
     """Who listens, in words; a row is what :func:`script` prints behind the address."""
-    one = holder(row)
+    one = gpu_process(row)
     return one.who if one is not None else "a process that cannot be seen from here"
 
 

@@ -24,7 +24,7 @@ from gpustate.formats.masking import mask
 from gpustate.formats.words import shorten
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import MigNode
-from gpustate.rollout.gate import Gate
+from gpustate.rollout.signals import Signals
 from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
     HeldElsewhereError,
@@ -91,7 +91,7 @@ class ScheduledMaintenance:
         text: the ticket or reason; empty: the states that change.
         max_unavailable: members of one cluster that may be out of service at a time, a number or a percentage;
             empty: no limit.
-        gate: shared with the rollout.
+        signals: shared with the rollout.
         mig: Nodes whose MIG layout their label selects, by node.
         policies: how workloads leave, by node, where not by ``policy``.
     """
@@ -104,13 +104,13 @@ class ScheduledMaintenance:
         policy: DrainPolicy,
         text: str = "",
         max_unavailable: str = "",
-        gate: Gate | None = None,
+        signals: Signals | None = None,
         mig: Mapping[str, MigNode] | None = None,
         policies: Mapping[str, DrainPolicy] | None = None,
     ) -> None:
         self._mig = mig or {}
-        self._gate = gate or Gate()
-        self._slots = Slots(max_unavailable, gate=self._gate, run=run)
+        self._signals = signals or Signals()
+        self._slots = Slots(max_unavailable, signals=self._signals, run=run)
         self._access = access
         self._run = run
         self._person = person
@@ -150,7 +150,7 @@ class ScheduledMaintenance:
     def _enter(self, scheduler: Scheduler, why: Why, say: Say, stop: Stop) -> None:
         with self._refusing(scheduler):
             scheduler.enter(why, say, stop)
-        self._gate.enter(scheduler)
+        self._signals.enter(scheduler)
 
     @contextmanager
     def _refusing(self, scheduler: Scheduler | None = None) -> Iterator[None]:
@@ -160,7 +160,7 @@ class ScheduledMaintenance:
         except (RefusedError, LockHeld):
             raise
         except GpustateError as error:
-            if scheduler in self._gate.entered:
+            if scheduler in self._signals.entered:
                 raise
             raise RefusedError(error.message, place=error.place, fix=error.fix) from error
 
@@ -259,7 +259,7 @@ class ScheduledMaintenance:
             mig.cluster.mig.begin(mig.name, self._run)
             mig.open = True
         if scope is None:
-            self._pause(subject, mig, say, stop)
+            self._pause_for_mig(subject, mig, say, stop)
             return
         found = [self._member(subject, kind) for kind in _kinds_to_ask(subject.facts)]
         held, name = _Held(), subject.node.name
@@ -270,7 +270,7 @@ class ScheduledMaintenance:
         why = Why(self._run, self._person, self._text or f"changes {', '.join(subject.states())}")
 
         def leave() -> bool:
-            return stop() or self._gate.aborted
+            return stop() or self._signals.aborted
 
         try:
             for scheduler, member in filter(None, found):
@@ -282,12 +282,12 @@ class ScheduledMaintenance:
                 member = replace(scheduler.hold(member, why), spared=subject.spared)
                 held.holds.append((scheduler, member))
                 say(f"holding {member.name} in {scheduler.title}")
-                self._gate.note(name, "held", f"{member.name} in {scheduler.title}")
+                self._signals.note(name, "held", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
                 policy = self._policies.get(name, self._policy)
                 scheduler.drain(member, scope, policy, say, leave)
                 scheduler.note(member, "drained")
-                self._gate.note(name, "drained", f"{member.name} in {scheduler.title}")
+                self._signals.note(name, "drained", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
                 noted = scheduler.note(member, "changing")
                 if member.hold is not None and (noted.hold is None or noted.schedulable):
@@ -297,11 +297,11 @@ class ScheduledMaintenance:
                 if noted.foreign:  # for a moment it may have been in service
                     policy = self._policies.get(name, self._policy)
                     scheduler.drain(member, scope, policy, say, leave)
-            self._pause(subject, mig, say, leave)
+            self._pause_for_mig(subject, mig, say, leave)
         except GpustateError as error:
-            if self._gate.aborted and not stop():
+            if self._signals.aborted and not stop():
                 error.message = error.message.replace(
-                    "interrupted", self._gate.stopped or "aborted", 1
+                    "interrupted", self._signals.stopped or "aborted", 1
                 )
             if failed:  # an earlier change is still why it is out of service
                 notes = self._leave(subject, recorded=str(error))
@@ -313,7 +313,7 @@ class ScheduledMaintenance:
 
     def end(self, subject: Subject, failed: str, say: Say) -> tuple[str, ...]:
         """Release it, or leave it held with the reason."""
-        paused = self._resume(subject)
+        paused = self._resume_after_mig(subject)
         if failed:
             return (*self._leave(subject, failed), *paused)
         try:
@@ -359,17 +359,17 @@ class ScheduledMaintenance:
             )
         return mig
 
-    def _pause(self, subject: Subject, mig: MigNode | None, say: Say, stop: Stop) -> None:
+    def _pause_for_mig(self, subject: Subject, mig: MigNode | None, say: Say, stop: Stop) -> None:
         """Keep programs that have GPUs open away from the Node, and wait until they have left."""
         if mig is None:
             return
         try:
             mig.cluster.mig.pause(mig.name, say, stop)
         except GpustateError:
-            self._resume(subject)
+            self._resume_after_mig(subject)
             raise
 
-    def _resume(self, subject: Subject) -> tuple[str, ...]:
+    def _resume_after_mig(self, subject: Subject) -> tuple[str, ...]:
         """Let them run again; what went wrong."""
         mig = self._mig.get(subject.node.name)
         if mig is None or not mig.open:
@@ -390,7 +390,9 @@ class ScheduledMaintenance:
                 noted = scheduler.note(member, "validating")
             except HeldElsewhereError:  # the release reports who has it
                 continue
-            self._gate.note(subject.node.name, "validating", f"{member.name} in {scheduler.title}")
+            self._signals.note(
+                subject.node.name, "validating", f"{member.name} in {scheduler.title}"
+            )
             if member.hold is not None and (noted.hold is None or noted.schedulable):
                 notes.append(
                     f"{scheduler.title}: {member.name} was returned to service by someone else during the change; "

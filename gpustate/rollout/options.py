@@ -11,8 +11,8 @@ from gpustate.core.inventory import Inventory
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import MigNode
-from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance
+from gpustate.rollout.signals import Signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Schedulers:
         run: str = "",
         person: str = "",
         text: str = "",
-        gate: Gate | None = None,
+        signals: Signals | None = None,
         max_unavailable: str = "",
     ) -> Iterator[Maintenance]:
         """Maintenance of these nodes; its connections are closed at the end.
@@ -83,7 +83,7 @@ class Schedulers:
             run: id of the run that changes them; empty: they are only planned.
             person: who runs it.
             text: the ticket or reason.
-            gate: shared with the rollout of these nodes.
+            signals: shared with the rollout of these nodes.
             max_unavailable: members of one cluster that may be out of service at a time, whoever took them out: a
                 number, or a percentage of those with GPUs, rounded up; empty: no limit.
 
@@ -98,7 +98,7 @@ class Schedulers:
         used = access or self._accesses(inventory, read=bool(run))
         try:
             yield ScheduledMaintenance(
-                used, run, person, leaving, text, max_unavailable, gate, mig, others
+                used, run, person, leaving, text, max_unavailable, signals, mig, others
             )
         finally:
             if used is not access:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from gpustate.errors import RefusedError, UsageError
-from gpustate.rollout.gate import Gate
+from gpustate.rollout.signals import Signals
 from gpustate.schedulers.base import Member, NotDrainedError, Say, Scheduler, Stop
 
 _LIMIT = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<percent>%?)")
@@ -99,7 +99,7 @@ class Slots:
         limit: members of one cluster that may be out of service; empty: no limit.
         sleep: waits so many seconds.
         clock: seconds, monotonic.
-        gate: a pause or a stop of the rollout, or the end of a maintenance window, keeps nodes in service that wait
+        signals: a pause or a stop of the rollout, or the end of a maintenance window, keeps nodes in service that wait
             for their turn.
         run: id of the run.
     """
@@ -109,11 +109,11 @@ class Slots:
         limit: str,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
-        gate: Gate | None = None,
+        signals: Signals | None = None,
         run: str = "",
     ) -> None:
         check(limit)
-        self._gate = gate or Gate()
+        self._signals = signals or Signals()
         self._run = run
         self._limit = limit
         self._sleep = sleep
@@ -151,9 +151,9 @@ class Slots:
         """
         reported = ""
         while True:
-            if self._gate.stopped and not failed:
-                raise NotDrainedError(f"not started: {self._gate.stopped}")
-            waits = self._gate.paused or self._gate.closed(node)
+            if self._signals.stopped and not failed:
+                raise NotDrainedError(f"not started: {self._signals.stopped}")
+            waits = self._signals.paused or self._signals.closed(node)
             if not waits:
                 names = self._try(scheduler, member, node, back=back)
                 if not names:
@@ -184,9 +184,11 @@ class Slots:
             if not names:
                 taken.add(member.name)
             # One that failed and goes back has given its slot, and will free it.
-            elif not taken and not any(self._gate.at_work(nodes.get(name, "")) for name in names):
+            elif not taken and not any(
+                self._signals.at_work(nodes.get(name, "")) for name in names
+            ):
                 out = ", ".join(names.values())
-                self._gate.exhausted = (
+                self._signals.exhausted = (
                     f"--max-unavailable {self._limit} is used up in {scheduler.title} by {out}"
                 )
                 raise NoSlotError(

@@ -33,7 +33,7 @@ from gpustate.rollout.decide import (
     decide,
     never_begins,
 )
-from gpustate.rollout.gate import Gate
+from gpustate.rollout.signals import Signals
 from gpustate.rollout.windows import wait_s
 
 #: Phases of a node, in their order, and how it ends.
@@ -105,7 +105,7 @@ class Waves:
         rollout: what was asked for.
         run, person: of the run.
         check: checks the nodes done so far during the soak time.
-        gate: shared with the maintenance of the nodes.
+        signals: shared with the maintenance of the nodes.
         boards: where it is shown and controlled, besides the schedulers that the run enters.
         clock: seconds since the epoch.
         say: tells what the rollout does.
@@ -118,7 +118,7 @@ class Waves:
     run: str = ""
     person: str = ""
     check: Check = no_check
-    gate: Gate = field(default_factory=Gate)
+    signals: Signals = field(default_factory=Signals)
     boards: tuple[Board, ...] = ()
     clock: Callable[[], float] = time.time
     say: Callable[[str], None] = lambda _: None
@@ -151,9 +151,9 @@ class Waves:
         if self.survey is not None:
             self.rollout = self.rollout.surveyed
         self._shown = {place.name: _Shown(since=now) for place in self.rollout.places}
-        self.gate.note = self.note
-        self.gate.closed = self._closed
-        self.gate.at_work = lambda name: name in self._progress.busy
+        self.signals.note = self.note
+        self.signals.closed = self._closed
+        self.signals.at_work = lambda name: name in self._progress.busy
 
     # --- the engine's side -------------------------------------------------------------
 
@@ -161,8 +161,8 @@ class Waves:
         """What happens now."""
         self._look()
         with self._lock:
-            if self.gate.exhausted and not self._progress.stopped:
-                self._progress = replace(self._progress, stopped=self.gate.exhausted)
+            if self.signals.exhausted and not self._progress.stopped:
+                self._progress = replace(self._progress, stopped=self.signals.exhausted)
             self._end_survey()
             self._soak()
             self._decision = decide(self.rollout, self._progress, self.clock())
@@ -171,7 +171,7 @@ class Waves:
                 decision = self._decision = replace(
                     decision, start=(), stop="interrupted", why="", over=True
                 )
-            self.gate.stopped = decision.stop
+            self.signals.stopped = decision.stop
             busy = self._progress.busy | set(decision.start)
             self._progress = replace(self._progress, busy=busy)
             for name in decision.start:
@@ -255,7 +255,7 @@ class Waves:
         """Nodes of the waves of failed ones, unless so few may fail; what goes back may be taken out of service again."""
         if len(failed) < (self.rollout.max_failures or 1):
             return frozenset()
-        self.gate.stopped = ""
+        self.signals.stopped = ""
         waves = {place.name: place.wave for place in self.rollout.places}
         last = {waves[name] for name in failed if name in waves}
         return frozenset(name for name, wave in waves.items() if wave in last)
@@ -268,7 +268,7 @@ class Waves:
     # --- control -----------------------------------------------------------------------
 
     def _places(self) -> list[Board]:
-        return [*self.boards, *(one for one in self.gate.entered if isinstance(one, Board))]
+        return [*self.boards, *(one for one in self.signals.entered if isinstance(one, Board))]
 
     def _look(self) -> None:
         """Publish how far it is, and see whether somebody paused or aborted it.
@@ -323,11 +323,11 @@ class Waves:
         words = str(request or "")
         aborted = request is not None and request.action == ABORT
         with self._lock:
-            self.gate.paused, self.gate.aborted = "" if aborted else words, aborted
-            self.gate.stopped = words if aborted else self.gate.stopped
+            self.signals.paused, self.signals.aborted = "" if aborted else words, aborted
+            self.signals.stopped = words if aborted else self.signals.stopped
             self._progress = replace(
                 self._progress,
-                paused=self.gate.paused,
+                paused=self.signals.paused,
                 stopped=self._progress.stopped or (words if aborted else ""),
             )
 

@@ -66,7 +66,8 @@ class Hold:
         run: id of the run that made it.
         person: who ran it.
         text: why.
-        phase: ``held``, ``drained``, ``changing``, ``validating`` or ``failed``.
+        phase: ``held``, ``drained``, ``changing``, ``validating``,
+            ``failed``, or ``left``: the node changed well and could not be released.
         since: time of the phase, in UTC.
         schedulable_before: new work was allowed before the hold.
         gpus_before: GPUs and MIG devices that it offered before the hold.

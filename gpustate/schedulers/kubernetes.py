@@ -42,11 +42,11 @@ from gpustate.schedulers.base import (
     rules_of,
     taken_over,
 )
-from gpustate.schedulers.gpu_clients import FOR_DRIVER, GpuClients, write_node
 from gpustate.schedulers.lease import NAMESPACE, Leased
 from gpustate.schedulers.mig_labels import MigLabels
 from gpustate.schedulers.mig_state import is_ours as mig_is_ours
 from gpustate.schedulers.mig_state import manager_of
+from gpustate.schedulers.nvidia_pods import FOR_DRIVER, NvidiaPods, write_node
 
 Json = dict[str, Any]
 
@@ -124,7 +124,7 @@ class Kubernetes(Leased):
         super().__init__(api, sleep, clock)
         self._events = node_events.NodeEvents(api)
         self.mig = MigLabels(api, sleep, clock)
-        self._clients = GpuClients(api, FOR_DRIVER, sleep, clock)
+        self._nvidia_pods = NvidiaPods(api, FOR_DRIVER, sleep, clock)
         self._lists: _Lists | None = None
         self._written: dict[str, Json] = {}
         #: Of Nodes whose kubelets report that of their machine: as it was when the run began.
@@ -360,7 +360,7 @@ class Kubernetes(Leased):
                 before.gpus_before if before else current.gpus,
                 before.ready_before if before else current.ready,
             )
-            return _patch(record, unschedulable=True)
+            return _hold_patch(record, cordoned=True)
 
         held = self._write(member.name, change)
         self._report(member, node_events.HELD, "cordoned")
@@ -407,7 +407,7 @@ class Kubernetes(Leased):
             if other := taken_over(member, hold):
                 raise HeldElsewhereError(f"{self.title}: Node {member.name}: {other}")
             text = why or hold.text
-            return _patch(replace(hold, phase=phase, since=clock.now(), text=text))
+            return _hold_patch(replace(hold, phase=phase, since=clock.now(), text=text))
 
         noted = self._write(member.name, change)
         if phase == "failed":
@@ -514,7 +514,7 @@ class Kubernetes(Leased):
             hold = read_hold(node)
             return hold is not None and not taken_over(member, hold)
 
-        self._clients.resume(member.name, ours)
+        self._nvidia_pods.resume(member.name, ours)
 
     def release(self, member: Member) -> str:
         """Uncordon it and let NVIDIA's programs run again, where the cordon is ours and nobody else has a claim on it."""
@@ -527,16 +527,16 @@ class Kubernetes(Leased):
                 return None
             if reason := taken_over(member, current.hold):
                 return None
-            labels = self._clients.resumed(node)
+            labels = self._nvidia_pods.resumed(node)
             if current.foreign:
                 reason = "; ".join(current.foreign)
                 if current.hold.phase == "left":
                     return None
                 result = f"left cordoned: {reason}"
-                return _patch(replace(current.hold, phase="left", text=result), labels=labels)
+                return _hold_patch(replace(current.hold, phase="left", text=result), labels=labels)
             stays = not current.hold.schedulable_before
             result = "released, it stays cordoned as it was before" if stays else "uncordoned"
-            return _patch(None, unschedulable=None if stays else False, labels=labels)
+            return _hold_patch(None, cordoned=None if stays else False, labels=labels)
 
         self._write(member.name, change)
         if result:
@@ -592,15 +592,15 @@ class Kubernetes(Leased):
             say(f"{error}; draining the whole node")
             evict(Scope.ALL, after_gpu_pods=True)
         if scope is Scope.GPU:  # a reboot ends them all
-            self._pause(member, say, stop)
+            self._pause_nvidia_pods(member, say, stop)
         which = "pods that use a GPU" if scope is Scope.GPU else "pods"
         self._report(member, node_events.DRAINED, f"{which} have left")
 
-    def _pause(self, member: Member, say: Say, stop: Stop) -> None:
+    def _pause_nvidia_pods(self, member: Member, say: Say, stop: Stop) -> None:
         """Keep NVIDIA's programs that have GPUs open away; for a MIG label, its protocol does so."""
         if mig_is_ours(self._api.node(member.name)):
             return
-        self._clients.pause(member.name, say, stop)
+        self._nvidia_pods.pause(member.name, say, stop)
 
     def _leaving(
         self,
@@ -776,19 +776,25 @@ def read_hold(node: Json) -> Hold | None:
         return Hold("", "", "an unreadable record", "held", "")
 
 
-def _patch(
+def _hold_patch(
     hold: Hold | None,
     *,
-    unschedulable: bool | None = None,
+    cordoned: bool | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Json:
-    """A merge patch of a hold, and of what goes with it."""
+    """A merge patch of a hold.
+
+    Args:
+        hold: its record; ``None`` removes it.
+        cordoned: the Node is cordoned, or uncordoned, with the same write; ``None``: it stays as it is.
+        labels: written as well.
+    """
     record = None if hold is None else json.dumps(asdict(hold), sort_keys=True)
     patch: Json = {"metadata": {"annotations": {HOLD: record}}}
     if labels:
         patch["metadata"]["labels"] = dict(labels)
-    if unschedulable is not None:
-        patch["spec"] = {"unschedulable": unschedulable or None}
+    if cordoned is not None:
+        patch["spec"] = {"unschedulable": cordoned or None}
     return patch
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from gpustate.cluster.api import Api
 from gpustate.schedulers.base import Say, Stop
-from gpustate.schedulers.gpu_clients import FOR_MIG, GpuClients, patch_node
 from gpustate.schedulers.mig_state import (
     CONFIG,
     OURS,
@@ -23,6 +22,7 @@ from gpustate.schedulers.mig_state import (
     is_ours,
     labels_of,
 )
+from gpustate.schedulers.nvidia_pods import FOR_MIG, NvidiaPods, patch_node
 
 Json = dict[str, Any]
 
@@ -42,8 +42,8 @@ class MigLabels:
     clock: Callable[[], float] = time.monotonic
 
     @property
-    def _clients(self) -> GpuClients:
-        return GpuClients(self.api, FOR_MIG, self.sleep, self.clock)
+    def _nvidia_pods(self) -> NvidiaPods:
+        return NvidiaPods(self.api, FOR_MIG, self.sleep, self.clock)
 
     def begin(self, name: str, run: str) -> None:
         """A change begins: ``pending``."""
@@ -64,11 +64,11 @@ class MigLabels:
             NotDrainedError: they do not leave.
             ClusterError: the API server does not answer.
         """
-        self._clients.pause(name, say, stop)
+        self._nvidia_pods.pause(name, say, stop)
 
     def resume(self, name: str) -> None:
         """Let the pods of these programs run again."""
-        self._clients.resume(name, is_ours)
+        self._nvidia_pods.resume(name, is_ours)
 
     def end(self, name: str, config: str, state: str) -> None:
         """The change has ended; nothing is written if it said so already, or if the label was changed meanwhile.

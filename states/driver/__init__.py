@@ -33,7 +33,7 @@ from gpustate.formats import driverset, fabric
 from gpustate.formats.driverschemes import of as schemes_of
 from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
-from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
+from gpustate.probes.gpu_clients import GpuClientsQuery, GpuProcess
 from gpustate.probes.package_files import sources_of
 from gpustate.probes.repository_preview import previewed
 from gpustate.solve.request import OfferedDriver, Solution
@@ -507,7 +507,7 @@ class DriverInstalled(DriverParameters):
         wanted = self.desired(observed)
         return wanted.loaded != observed.loaded or wanted.parameters != observed.parameters
 
-    def _foreign_holders(self, observed: Observed) -> list[Holder]:
+    def _foreign_holders(self, observed: Observed) -> list[GpuProcess]:
         return [holder for holder in observed.holders if holder.unit not in scripts.SERVICES]
 
     def _load_cost(self, observed: Observed) -> tuple[Disruption, str]:

@@ -17,7 +17,7 @@ from gpustate.core.shared_probes import APT_KEY
 from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, keyed, modprobe
 from gpustate.ops.packages import UNMET
 from gpustate.probes import device_nodes, shadowing_libraries
-from gpustate.probes.gpu_clients import Holder
+from gpustate.probes.gpu_clients import GpuProcess
 from gpustate.states.driver import rpmask
 
 _HERE = "gpustate.states.driver"
@@ -62,7 +62,7 @@ class Observed:
     default_kernel: str | None
     gpus: tuple[PciGpu, ...]
     offers: dict[str, tuple[str, ...]]  # name: versions that may be installed
-    holders: tuple[Holder, ...]
+    holders: tuple[GpuProcess, ...]
     in_use: str | None  # why the modules cannot be unloaded in this boot
     secure_boot: SecureBoot
     build_errors: dict[str, str]  # kernel release: first line of the compiler's complaint

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpustate.formats import gpu_services
 from gpustate.formats.nvml_report import Gpu
-from gpustate.probes.gpu_clients import Holder
+from gpustate.probes.gpu_clients import GpuProcess
 
 UNIT = "gpustate-mig.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
@@ -45,7 +45,7 @@ class Observed:
     gpus: tuple[Gpu, ...] = ()  # in PCI order, as NVML has them
     excluded: tuple[int, ...] = ()  # numbers of those in quarantine
     problem: str = ""  # why NVML says nothing
-    holders: tuple[Holder, ...] | None = None  # None: nobody looked
+    holders: tuple[GpuProcess, ...] | None = None  # None: nobody looked
     pods: dict[str, tuple[str, ...]] = field(default_factory=dict)  # their devices, by UID
     clients: tuple[str, ...] = ()  # known services that run
     no_reset: dict[str, str] | None = None  # why a GPU cannot be reset, by its number

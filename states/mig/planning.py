@@ -14,7 +14,7 @@ from gpustate.mig import plan as planner
 from gpustate.mig.config import Config
 from gpustate.mig.layout import GpuLayout, Layout
 from gpustate.mig.plan import GpuPlan, NodePlan
-from gpustate.probes.gpu_clients import Holder
+from gpustate.probes.gpu_clients import GpuProcess
 from gpustate.states.mig.observed import NEVER_IN_THE_WAY, RESET_CLIENTS, Observed
 from gpustate.states.mig.scripts import pieces_text
 
@@ -51,7 +51,7 @@ class Planner:
         self,
         gpus: tuple[Gpu, ...],
         excluded: tuple[int, ...],
-        holders: tuple[Holder, ...] | None,
+        holders: tuple[GpuProcess, ...] | None,
     ) -> Planned:
         uses = None
         if holders is not None:
@@ -176,7 +176,7 @@ def spared_pods(observed: Observed, plan: NodePlan, clients: tuple[str, ...]) ->
 
 def in_the_way(
     observed: Observed, plan: NodePlan, clients: tuple[str, ...]
-) -> Iterator[tuple[Holder, str]]:
+) -> Iterator[tuple[GpuProcess, str]]:
     """Processes that nobody stops and that hold what is to change, with what they hold."""
     stopped = {*clients, *NEVER_IN_THE_WAY}
     for gpu in plan.gpus:

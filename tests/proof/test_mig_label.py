@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rolloutbed import Bed
 
-from gpustate.schedulers.gpu_clients import FOR_MIG as PAUSED
 from gpustate.schedulers.mig_state import CONFIG, OURS, STATE
+from gpustate.schedulers.nvidia_pods import FOR_MIG as PAUSED
 
 pytestmark = [pytest.mark.node, pytest.mark.proof]
 

@@ -366,7 +366,7 @@ class Rollout:
         inventory = Inventory("test", (InventoryNode("gpu1"), InventoryNode("gpu2")))
         rollout = Strategy(("1",)).rollout(inventory, 1, 0.0)
         self.waves = Waves(rollout, "r1", "ann@ops1", boards=(RecordBoard("r1"),))
-        self.waves.gate.entered.extend(cast(Any, clusters))
+        self.waves.signals.entered.extend(cast(Any, clusters))
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._work)
 
@@ -387,7 +387,7 @@ class Rollout:
     def paused(self, value: bool) -> None:
         """Wait until it is, or is not."""
         until = time.monotonic() + 5
-        while bool(self.waves.gate.paused) is not value:
+        while bool(self.waves.signals.paused) is not value:
             assert time.monotonic() < until
             time.sleep(0.01)
 
@@ -458,7 +458,7 @@ def test_a_pause_is_the_same_on_every_machine(inventory: Path, tmp_path: Path, q
         assert "was aborted by" in verb("pause")
         done = elsewhere("resume", "r1")
         assert (done.exit_code, "was aborted by" in str(done.exception)) == (1, True)
-        assert rollout.waves.gate.aborted
+        assert rollout.waves.signals.aborted
 
 
 def test_a_run_that_takes_up_no_request_is_named(

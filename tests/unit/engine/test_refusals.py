@@ -19,7 +19,7 @@ from gpustate.engine import fleet, gate, verdicts
 from gpustate.errors import RefusedError
 from gpustate.plan import document, render
 from gpustate.plan.make import Observations
-from gpustate.probes.gpu_clients import Holder
+from gpustate.probes.gpu_clients import GpuProcess
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.mig import MigLayoutApplied
 
@@ -162,8 +162,8 @@ def test_no_reboot_where_the_state_that_guards_it_could_not_be_looked_at() -> No
 
 
 def test_a_reboot_asks_whoever_has_a_gpu_open_as_a_reload_does() -> None:
-    def holder(unit: str, pod: str = "") -> Holder:
-        return Holder(7, "python3", "alice", unit, pod, gpus=(0,))
+    def holder(unit: str, pod: str = "") -> GpuProcess:
+        return GpuProcess(7, "python3", "alice", unit, pod, gpus=(0,))
 
     known = [holder("nvidia-persistenced.service"), holder("x.scope", pod="train-0")]
     refused = gate.in_use([First()], [*known, holder("job.scope")])

@@ -21,8 +21,8 @@ from gpustate.errors import (
     UsageError,
 )
 from gpustate.formats import masking
-from gpustate.rollout.gate import Gate
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
+from gpustate.rollout.signals import Signals
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Hold,
@@ -267,13 +267,13 @@ def test_the_scheduler_is_told_which_pods_a_change_leaves_alone() -> None:
 
 
 def test_a_node_whose_drain_an_abort_ended_says_who_aborted() -> None:
-    gate = Gate()
+    signals = Signals()
 
     class Aborted(FakeScheduler):
         def drain(
             self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
         ) -> None:
-            gate.aborted, gate.stopped = True, "aborted by bob@ops2 since 10:00"
+            signals.aborted, signals.stopped = True, "aborted by bob@ops2 since 10:00"
             assert stop()
             raise NotDrainedError("interrupted while it was drained")
 
@@ -283,7 +283,7 @@ def test_a_node_whose_drain_an_abort_ended_says_who_aborted() -> None:
         "r2",
         "ann@ops1",
         DrainPolicy(),
-        gate=gate,
+        signals=signals,
     )
     with pytest.raises(NotDrainedError, match=r"^aborted by bob@ops2 since 10:00 while it was"):
         found.begin(subject(), said, never)

@@ -13,7 +13,7 @@ import pytest
 
 from gpustate.errors import UsageError
 from gpustate.rollout import slots
-from gpustate.rollout.gate import Gate
+from gpustate.rollout.signals import Signals
 from gpustate.rollout.slots import NoSlotError, Slots
 from gpustate.schedulers.base import Hold, Member, NotDrainedError, Scheduler
 
@@ -87,15 +87,15 @@ def test_a_node_waits_for_one_that_failed_and_goes_back() -> None:
             busy.clear()
             cluster.cordon("n0", schedulable=True)
 
-    gate = Gate(at_work=lambda node: node in busy)
-    turns = Slots("1", sleep=sleep, clock=lambda: float(len(busy)), gate=gate, run="r1")
+    signals = Signals(at_work=lambda node: node in busy)
+    turns = Slots("1", sleep=sleep, clock=lambda: float(len(busy)), signals=signals, run="r1")
     scheduler, first = cast(Scheduler, cluster), cluster.all["n0"]
     turns.take(scheduler, first, "n0", print, lambda: False)
     cluster.all["n0"] = replace(first, schedulable=False, hold=failed)
     turns.give(scheduler, first)
     turns.take(scheduler, cluster.all["n1"], "n1", said.append, lambda: False)
     assert said == ["waiting for a slot: out of service are n0 (failed, run r1)"]
-    assert gate.exhausted == ""
+    assert signals.exhausted == ""
 
 
 def test_nodes_that_go_back_do_so_one_at_a_time_whoever_failed_in_the_same_run() -> None:
@@ -117,7 +117,7 @@ def test_nodes_that_go_back_do_so_one_at_a_time_whoever_failed_in_the_same_run()
 def test_one_that_failed_needs_no_slot_and_goes_back_though_the_rollout_has_stopped() -> None:
     cluster = Cluster(2)
     cluster.cordon("n0")
-    turns = Slots("1", gate=Gate(stopped="1 node failed"))
+    turns = Slots("1", signals=Signals(stopped="1 node failed"))
     scheduler = cast(Scheduler, cluster)
     turns.take(scheduler, cluster.all["n0"], "n0", print, lambda: False, failed=True)
     with pytest.raises(NotDrainedError, match="not started: 1 node failed"):
@@ -166,8 +166,8 @@ def test_a_list_from_before_a_failure_lets_nobody_in() -> None:
 def test_a_node_that_waits_when_its_window_closes_waits_for_the_next() -> None:
     cluster, said = Cluster(3), list[str]()
     closed = iter(["outside of the maintenance window"] * 3 + [""] * 9)
-    gate = Gate(closed=lambda node: next(closed) if node == "n1" else "")
-    turns = Slots("", sleep=lambda _: None, gate=gate)
+    signals = Signals(closed=lambda node: next(closed) if node == "n1" else "")
+    turns = Slots("", sleep=lambda _: None, signals=signals)
     scheduler = cast(Scheduler, cluster)
     turns.take(scheduler, cluster.all["n0"], "n0", said.append, lambda: False)
     assert said == []

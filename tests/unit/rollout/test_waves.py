@@ -269,7 +269,7 @@ def test_a_pause_holds_the_next_nodes_until_it_is_lifted() -> None:
     loop.desk.request = Control("r1", "pause", "bob@ops2", "2026-11-24T10:00:00Z").text()
     loop.end("n0", "n1")
     assert loop.step().start == ()
-    assert loop.waves.gate.paused == "paused by bob@ops2 since 2026-11-24T10:00:00Z"
+    assert loop.waves.signals.paused == "paused by bob@ops2 since 2026-11-24T10:00:00Z"
     assert loop.waves.state == "paused"
     loop.desk.request = None
     assert loop.step().start == (), "a board that cannot be read lifts no pause"
@@ -292,7 +292,7 @@ def test_a_request_at_one_place_is_shown_at_all_of_them() -> None:
     other.request = None
     late.request = ""
     loop.step()
-    assert (loop.waves.gate.paused, loop.desk.request) == ("", "")
+    assert (loop.waves.signals.paused, loop.desk.request) == ("", "")
     other.request = Control("r1", "pause", "bob@ops2", "10:00").text()
     loop.step()
     assert other.request == "", "what was lifted while it was away does not come back"
@@ -307,7 +307,7 @@ def test_an_abort_is_not_taken_back() -> None:
     loop.step()
     loop.desk.request = ""
     loop.step()
-    assert loop.waves.gate.aborted
+    assert loop.waves.signals.aborted
     assert loop.desk.request == other.request
     assert json.loads(str(other.request))["action"] == "abort"
 
@@ -318,7 +318,7 @@ def test_an_abort_ends_it_after_the_nodes_under_way() -> None:
     loop.desk.request = Control("r1", "abort", "bob@ops2", "10:00").text()
     turn = loop.step()
     assert (turn.start, turn.over) == ((), True)
-    assert loop.waves.gate.aborted
+    assert loop.waves.signals.aborted
     loop.end("n0", "n1")
     assert loop.step().over
     assert loop.waves.stopped == "aborted by bob@ops2 at 10:00"
@@ -374,7 +374,7 @@ def test_a_check_that_cannot_be_made_stops_the_rollout() -> None:
 def test_a_budget_that_is_used_up_ends_the_run_and_says_so() -> None:
     loop = Loop(Strategy(max_failures=5), slots=1)
     loop.step()
-    loop.waves.gate.exhausted = "--max-unavailable 1 is used up by n0"
+    loop.waves.signals.exhausted = "--max-unavailable 1 is used up by n0"
     loop.end("n0", status=NodeStatus.REFUSED)
     assert loop.step().over
     assert loop.said == ["no further node is started: --max-unavailable 1 is used up by n0"]
@@ -387,15 +387,15 @@ def test_outside_of_its_window_nothing_begins_and_the_loop_says_why() -> None:
     assert loop.said == ["outside of the maintenance window until 2026-11-21T00:00Z"]
     assert loop.waves.state == "waiting"
     assert loop.until(lambda turn: bool(turn.start), 3600.0).start == tuple(NAMES[:5])
-    assert loop.waves.gate.closed("n0") == ""
+    assert loop.waves.signals.closed("n0") == ""
     loop.now += 24 * 3600
-    assert loop.waves.gate.closed("n0") == "outside of the maintenance window"
+    assert loop.waves.signals.closed("n0") == "outside of the maintenance window"
 
 
 def test_the_phase_of_every_node_is_shown_with_the_reason() -> None:
     loop = Loop(Strategy(("3",)))
     loop.step()
-    loop.waves.gate.note("n0", "held", "n0 in Kubernetes")
+    loop.waves.signals.note("n0", "held", "n0 in Kubernetes")
     loop.waves.hear(Event("n1", "started", "stage 1: driver"))
     loop.end("n2", status=NodeStatus.FAILED)
     loop.waves.note("n3", "failed", "x " * 200)

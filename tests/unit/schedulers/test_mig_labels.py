@@ -13,9 +13,9 @@ from stubcluster import TOKEN, StubCluster
 from gpustate.cluster.api import connect
 from gpustate.schedulers import foreign
 from gpustate.schedulers.base import NotDrainedError
-from gpustate.schedulers.gpu_clients import FOR_MIG as PAUSED
 from gpustate.schedulers.mig_labels import MigLabels
 from gpustate.schedulers.mig_state import CONFIG, FAILED, OURS, STATE, SUCCESS, manager_of
+from gpustate.schedulers.nvidia_pods import FOR_MIG as PAUSED
 
 DEPLOY = "nvidia.com/gpu.deploy."
 

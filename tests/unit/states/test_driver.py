@@ -21,7 +21,7 @@ from gpustate.engine.before import RunBefore, StateBefore, way_back
 from gpustate.formats import dpkg, driverset
 from gpustate.formats.aptsources import Offer
 from gpustate.ops.modsign import ENROLLED
-from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
+from gpustate.probes.gpu_clients import GpuClientsQuery, GpuProcess
 from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled, files
 from gpustate.states.driver.files import PATHS
@@ -105,7 +105,7 @@ class World(FakeNode):
         self.packages_offered: dict[str, tuple[str, ...]] = dict.fromkeys(NAMES, versions)
         self.packages_offered[f"linux-headers-{OLD}"] = ("1.0",)
         self.broken: set[str] = set()
-        self.holders: tuple[Holder, ...] = ()
+        self.holders: tuple[GpuProcess, ...] = ()
         self.services: tuple[str, ...] = ()
         self.bridges = 0
         self.more = Live()
@@ -576,9 +576,9 @@ def test_modules_that_would_not_unload_are_left_to_a_reboot() -> None:
     )
 
 
-TRAINING = Holder(4711, "python3", "alice", "cri-1.scope", gpus=(0,))
+TRAINING = GpuProcess(4711, "python3", "alice", "cri-1.scope", gpus=(0,))
 IN_POD = replace(TRAINING, pod="trainer-0")
-DAEMON = Holder(
+DAEMON = GpuProcess(
     99, "nvidia-persiste", "nvidia-persistenced", "nvidia-persistenced.service", gpus=(0,)
 )
 

@@ -24,7 +24,7 @@ from gpustate.mig.live import uses_of
 from gpustate.ops import Reboot
 from gpustate.plan.document import change_data
 from gpustate.plan.overview import change_line
-from gpustate.probes.gpu_clients import GpuClientsQuery, Holder
+from gpustate.probes.gpu_clients import GpuClientsQuery, GpuProcess
 from gpustate.states.mig import MigLayoutApplied, scripts
 from gpustate.states.mig.probing import FILES
 from gpustate.testing import FakeNode, check_contract
@@ -33,7 +33,7 @@ STEPLESS = {"mig": "its default, all-disabled, is what these GPUs are"}
 
 H100, A100 = ("2330", "hopper"), ("20b2", "ampere")
 WHOLE = ((0, 3, 0),)
-JOB = Holder(4242, "python3", "alice", "job.scope", "trainer-0", (0,), ((0, 1, -1), (0, 1, 0)))
+JOB = GpuProcess(4242, "python3", "alice", "job.scope", "trainer-0", (0,), ((0, 1, -1), (0, 1, 0)))
 
 
 def gpu(number: int = 0, kind: tuple[str, str] = H100, **fields: Any) -> Gpu:
@@ -60,7 +60,7 @@ def halves() -> Gpu:
 
 def node(
     *gpus: Gpu,
-    holders: tuple[Holder, ...] = (),
+    holders: tuple[GpuProcess, ...] = (),
     files: dict[str, str] | None = None,
     said: str = "state=/var/lib/gpustate\n",
     units: dict[str, str] | None = None,
@@ -202,7 +202,7 @@ def test_a_known_service_that_has_it_open_is_no_refusal() -> None:
 
 
 def test_a_mode_waits_for_everybody_who_has_the_gpu_open() -> None:
-    other = Holder(7, "python3", "bob", "session-3.scope", "", (0,), ())
+    other = GpuProcess(7, "python3", "bob", "session-3.scope", "", (0,), ())
     state = MigLayoutApplied("all-balanced")
     refusal = told(state, node(gpu(), holders=(other,)))[1]
     assert refusal is not None

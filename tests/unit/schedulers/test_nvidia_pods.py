@@ -13,9 +13,9 @@ from gpustate.cluster.api import connect
 from gpustate.core.drain import DrainPolicy
 from gpustate.manifests.ownership import applied_labels
 from gpustate.schedulers.base import Scope, Why
-from gpustate.schedulers.gpu_clients import FOR_DRIVER
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate.schedulers.mig_state import OURS
+from gpustate.schedulers.nvidia_pods import FOR_DRIVER
 
 PLUGIN, FEATURES = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.gpu-feature-discovery"  # fmt: skip
 PRESENT = "nvidia.com/gpu.present"

@@ -36,7 +36,7 @@ _CONFLICTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class GpuClients:
+class NvidiaPods:
     """These programs on the Nodes of one cluster.
 
     Args:
@@ -60,11 +60,15 @@ class GpuClients:
         """
 
         def change(node: Json) -> Json | None:
-            running = {key: self.value for key, value in _clients(node).items() if value == "true"}
+            running = {
+                key: self.value
+                for key, value in _labels_of_programs(node).items()
+                if value == "true"
+            }
             return {"metadata": {"labels": running}} if running else None
 
         node = patch_node(self.api, name, change)
-        paused = {key for key, value in _clients(node).items() if value == self.value}
+        paused = {key for key, value in _labels_of_programs(node).items() if value == self.value}
         end, announced = self.clock() + _LEAVE_S, False
         while left := self._pods(name, paused):
             words = ", ".join(left)
@@ -93,7 +97,9 @@ class GpuClients:
 
     def resumed(self, node: Json) -> dict[str, str]:
         """The labels that let them run again."""
-        return {key: "true" for key, value in _clients(node).items() if value == self.value}
+        return {
+            key: "true" for key, value in _labels_of_programs(node).items() if value == self.value
+        }
 
     def _pods(self, name: str, paused: set[str]) -> list[str]:
         """Pods on a Node that only run there by one of the paused labels."""
@@ -145,7 +151,7 @@ def write_node(api: Api, node: Json, patch: Json) -> Json:
     return api.patch_node(node["metadata"]["name"], {**patch, "metadata": meta})
 
 
-def _clients(node: Json) -> Mapping[str, str]:
+def _labels_of_programs(node: Json) -> Mapping[str, str]:
     labels = labels_of(node)
     keys = (f"{DEPLOY}{one}" for one in _CLIENTS)
     return {key: labels[key] for key in keys if key in labels}

@@ -23,7 +23,7 @@ def _nobody(node: str, phase: str, why: str) -> None:
 
 
 @dataclass(slots=True)
-class Gate:
+class Signals:
     """Shared by a rollout and the maintenance of its nodes.
 
     Args:
