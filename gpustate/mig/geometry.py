@@ -100,8 +100,8 @@ class Profile:
             yield Span(start, self.size)
 
     def compute_profile(self, slices: int) -> ComputeProfile | None:
-        """The compute profile of a size; ``None`` if there is none."""
-        return next((one for one in self.compute if one.slices == slices), None)
+        """The compute profile of a size, of two the later one, with more multiprocessors; ``None`` if there is none."""
+        return {profile.slices: profile for profile in self.compute}.get(slices)
 
 
 @dataclass(frozen=True)

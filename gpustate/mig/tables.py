@@ -17,7 +17,7 @@ Sources:
     [nvml] nvml.h 13.0: NVML_GPU_INSTANCE_PROFILE_*, NVML_COMPUTE_INSTANCE_PROFILE_*.
     [mock] NVIDIA/go-nvml, pkg/nvml/mock/gpus/a100.go and a30.go: engines (its other tables are wrong).
     [gke] GoogleCloudPlatform/container-engine-accelerators, partition_gpu.go: nvidia-smi's numbers.
-    [h100] what nvidia-smi mig -cgi 15 -C prints on an H100 NVL: the compute instance has number 7.
+    [h100] NVIDIA/go-nvlib#85 and #102: compute instances of a 1g with double memory on an H100 NVL and an A100.
     [b200] NVIDIA/mig-parted#166, [gb200] #227 and NVIDIA/gpu-operator#1303, [gh200] #139,
         [h200] #120: what nvidia-smi mig -lgip prints there, engines included.
     [rtx] bigstack-oss/cubecos#312: the same for RTX PRO 6000; its places from nvidia-smi mig -lgipp
@@ -78,10 +78,10 @@ def _compute(sizes: tuple[int, ...]) -> tuple[ComputeProfile, ...]:
     )
 
 
-#: The driver has a separate number for the compute instance of a 1g with double memory (1_SLICE_REV1).
-_DOUBLE = (ComputeProfile(1, (0,), 7),)
 _COMPUTE = {g: _compute(s) for g, s in ((1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (1, 2, 4)))}
 _COMPUTE[7] = _compute((1, 2, 3, 4, 7))
+#: From Hopper on, a 1g with double memory has more multiprocessors than a compute slice: 1_SLICE_REV1 takes all of them.
+_DOUBLE = (*_COMPUTE[1], ComputeProfile(1, (0,), 7))
 
 #: GPUs with seven slices: compute slices, size, starts, most, NVML's number, nvidia-smi's.
 _SEVEN = {
@@ -134,7 +134,7 @@ def _seven(gb: tuple[int, int, int, int], media: dict[str, Media]) -> Geometry:
                 starts,
                 most,
                 media[kind],
-                _DOUBLE if kind == "1g double" else _COMPUTE[slices],
+                _DOUBLE if kind == "1g double" and media is _HOPPER else _COMPUTE[slices],
                 nvml_id,
                 smi_id,
             )

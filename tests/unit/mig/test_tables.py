@@ -106,6 +106,26 @@ def test_compute_instances_are_as_nvidia_smi_lists_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "profile", "numbers", "default"),
+    [
+        ("A100-SXM4-80GB", "1g.20gb", [0], 0),
+        ("H100 80GB HBM3", "1g.20gb", [0, 7], 7),
+        ("H100 80GB HBM3", "1g.10gb", [0], 0),
+        ("B200", "1g.45gb", [0, 7], 7),
+    ],
+)
+def test_from_hopper_on_a_1g_with_double_memory_has_a_compute_instance_of_its_own(
+    model: str, profile: str, numbers: list[int], default: int
+) -> None:
+    row = tables.find(model).geometry.get(profile)
+    assert row is not None
+    assert [compute.nvml_id for compute in row.compute] == numbers
+    compute = row.compute_profile(1)
+    assert compute is not None
+    assert compute.nvml_id == default
+
+
+@pytest.mark.parametrize(
     ("text", "name"),
     [
         ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),

@@ -27,9 +27,10 @@ static int is_named(const char *item, const char *name, unsigned id) {
     return !strcasecmp(item, name) || !strcasecmp(item, name + strlen("MIG "));
 }
 
+/* Of two with all slices the driver takes the later one, which has more multiprocessors. */
 static int default_kind(void *instance, unsigned slices) {
     ci_profile p;
-    for (unsigned n = 0; n < CI_PROFILES; n++)
+    for (unsigned n = CI_PROFILES; n-- > 0;)
         if (compute_profile_at(instance, n, &p) && p.slices == slices)
             return (int)n;
     return -1;
