@@ -219,31 +219,13 @@ class ImexRunning(State[Observed]):
         return str(said) != "0" and not observed.image
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent or not observed.needed:
+        if self.absent or not observed.needed or observed.driver is None:
             return None
-        if self._host and not observed.image:
-            return (
-                self._refuse_version(observed)
-                or self._refuse_domain(observed)
-                or observed.idle
-                or None
-            )
-        return self._refuse_version(observed)
-
-    def _refuse_version(self, observed: Observed) -> str | None:
-        if observed.driver is None and not observed.image:
-            return (
-                "the node is part of a rack and no driver is loaded; add the state driver to the "
-                "policy"
-            )
         if 0 < fabric.branch(observed.driver) < fabric.IMEX_BRANCH:
             return f"IMEX comes with branch {fabric.IMEX_BRANCH}, and the driver is {observed.driver}; choose a newer driver"
-        if observed.fitting(fabric.IMEX) is None:
-            return (
-                f"no repository offers nvidia-imex {observed.driver or ''}, the driver's version, which a node of a rack "
-                "needs; use a repository that has it (NVIDIA's own, or a mirror of it)"
-            )
-        return None
+        if not self._host or observed.image:
+            return None
+        return self._refuse_domain(observed) or observed.idle or None
 
     def _refuse_domain(self, observed: Observed) -> str | None:
         if observed.fabric != COMPLETE:
@@ -277,7 +259,7 @@ class ImexRunning(State[Observed]):
         cost = Disruption.DRAIN if observed.active else Disruption.NONE
         stops = "" if observed.needed else "this node is not part of a rack"
         why_off = "the DRA driver runs its own daemons" if not self._host else stops
-        return diff(
+        changes = diff(
             observed,
             self.desired(observed),
             costs={
@@ -293,9 +275,10 @@ class ImexRunning(State[Observed]):
                 "status": "wait for it; it is not restarted",
                 "kept": "the original files are restored",
             },
-            paths={},
             notes=tuple(self._notes(observed)),
         )
+        unavailable = observed.unavailable(fabric.IMEX, "the node is part of a rack")
+        return replace(changes, refusal=None if self.absent else unavailable)
 
     def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent or observed.image:

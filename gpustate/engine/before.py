@@ -162,7 +162,8 @@ def _is_empty(state: AnyState, observed: object) -> bool:
 def _may_change(state: AnyState, observed: object) -> bool:
     """A state whose plan is known after another's, and empty now, may be one that cannot choose yet, or takes other packages."""
     try:
-        return type(state).as_before is not State.as_before or state.refuse(observed) is not None
+        refusal = state.refuse(observed) or state.plan(observed).refusal
+        return type(state).as_before is not State.as_before or refusal is not None
     except Exception:  # noqa: BLE001  a bug in a state must not end the run
         return False
 

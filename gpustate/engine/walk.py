@@ -347,30 +347,34 @@ class Walk:
             )
             results[state.name] = replace(planned, plan=shown)
             if plan.refusal is not None:
-                refused[state.name] = StateResult(
-                    state.name, Outcome.REFUSED, reason=plan.refusal, validating=state.validating
-                )
+                refused[state.name] = make.refused(state, plan.refusal)
+        refused = refused or self._predict(observations, results)
         if refused:
             for name, result in make.make(self.states, observations, refused).items():
                 if result.outcome is not results[name].outcome:
                     results[name] = result
             self._end(*verdicts.node_status(results.values()))
-        self._predict(observations, results)
         self.result.states = list(results.values())
         return bool(refused) or self._is_rejected()
 
-    def _predict(self, observations: Observations, results: dict[str, StateResult]) -> None:
-        """Predict which versions states will install that follow the driver or wait for a repository."""
+    def _predict(
+        self, observations: Observations, results: dict[str, StateResult]
+    ) -> dict[str, StateResult]:
+        """Predict which versions states will install that follow the driver or wait for a repository.
+
+        Returns:
+            Refusals for what no repository of the node will have, where all of those are known.
+        """
+        refused: dict[str, StateResult] = {}
+        later = [s for s in self.states if results[s.name].outcome is Outcome.KNOWN_AFTER]
         waiting = [
             state
-            for state in self.states
-            if state.predicted
-            and not state.absent
-            and results[state.name].outcome is Outcome.KNOWN_AFTER
-            and state.name in observations.observed
+            for state in later
+            if state.predicted and not state.absent and state.name in observations.observed
         ]
+        repositories_known = all(type(state).preview is State.preview for state in later)
         if not waiting:
-            return
+            return refused
         driver = str(self._facts(observations, results).get(DRIVER, ""))
         pending = (s for s in self.states if results[s.name].outcome is Outcome.PENDING)
         previews = (state.preview(observations.observed[state.name]) for state in pending)
@@ -382,7 +386,11 @@ class Walk:
             known = self._previewed("\n".join(filter(None, previews)))
             predictions = query_node(self.resolved.node, plans, self.session.answer, known)
             for state, plan in zip(waiting, predictions, strict=True):
-                results[state.name] = replace(results[state.name], plan=plan)
+                shown = replace(plan, refusal=None)
+                results[state.name] = replace(results[state.name], plan=shown)
+                if plan.refusal is not None and repositories_known:
+                    refused[state.name] = make.refused(state, plan.refusal)
+        return refused
 
     def _previewed(self, preview: str) -> Mapping[Query[Any], Answer]:
         """All answers so far, those about candidates with the packages of repositories that are not there yet."""

@@ -6,10 +6,11 @@ has changes), would change, unchanged, blocked (it needs the node's console), or
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from gpustate.core.change import Change, Disruption, Plan
@@ -22,6 +23,8 @@ from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
+#: A driver version, not a branch.
+_EXACT = re.compile(r"[0-9]+(\.[0-9]+)+")
 _NO_GPU = "the policy expects no GPU on this node"
 _FAILED = (
     Outcome.FAILED,
@@ -181,16 +184,15 @@ def _one(
     conflicts: Mapping[str, tuple[Outcome, str]],
 ) -> StateResult:
     name = state.name
+    result = partial(StateResult, name, validating=state.validating)
     reason = applicable(state, observations.view)
     if reason is not None:
-        return StateResult(name, Outcome.NOT_APPLICABLE, reason=reason, validating=state.validating)
+        return result(Outcome.NOT_APPLICABLE, reason=reason)
     if state.needs_gpu and observations.expects_no_gpu and not state.absent:
-        return StateResult(
-            name, Outcome.NOT_APPLICABLE, reason=_NO_GPU, validating=state.validating
-        )
+        return result(Outcome.NOT_APPLICABLE, reason=_NO_GPU)
     if name in conflicts:
         outcome, reason = conflicts[name]
-        return StateResult(name, outcome, reason=reason, validating=state.validating)
+        return result(outcome, reason=reason)
     failed = [n for n in first if n in results and results[n].outcome in _FAILED]
     if failed:
         because = results[failed[0]]
@@ -199,7 +201,7 @@ def _one(
             if because.outcome is Outcome.NOT_RUN
             else f"because {failed[0]} {because.outcome.value}"
         )
-        return StateResult(name, Outcome.NOT_RUN, reason=root, validating=state.validating)
+        return result(Outcome.NOT_RUN, reason=root)
     # Removed in reverse, nothing is waited for: what this state looks behind is still there.
     # Beside one that is, it may find something that goes with that.
     gone = tuple(n for n in state.after if n in here and here[n].absent)
@@ -210,22 +212,16 @@ def _one(
     if case is not None and name not in observations.refused:
         masked, plan = _masked_already(state, observations)
         if masked is not None:
-            return StateResult(
-                name, Outcome.REFUSED, plan, reason=masked, validating=state.validating
-            )
-        return StateResult(
-            name,
+            return result(Outcome.REFUSED, plan, reason=masked)
+        return result(
             Outcome.KNOWN_AFTER,
             known_after=waits,
             worst=case[0],
             condition=case[1] if case[0] else "",
-            validating=state.validating,
         )
     if name in observations.errors:
         outcome = Outcome.REFUSED if name in observations.refused else Outcome.FAILED
-        return StateResult(
-            name, outcome, reason=observations.errors[name], validating=state.validating
-        )
+        return result(outcome, reason=observations.errors[name])
     observed = observations.observed[name]
     try:
         refusal = state.refuse(observed)
@@ -248,27 +244,18 @@ def _one(
                 state.apply(observed, plan), observations.masked, observations.links
             )
     except GpustateError as error:
-        return StateResult(name, Outcome.FAILED, reason=str(error), validating=state.validating)
+        return result(Outcome.FAILED, reason=str(error))
     except Exception as error:  # noqa: BLE001  a bug in a state must not end the run
-        return StateResult(name, Outcome.FAILED, reason=_bug(error), validating=state.validating)
+        return result(Outcome.FAILED, reason=_bug(error))
     refusal = refusal or plan.refusal
     if refusal is not None:
-        return StateResult(name, Outcome.REFUSED, plan, reason=refusal, validating=state.validating)
+        return result(Outcome.REFUSED, plan, reason=refusal)
     if plan.blocked is not None and not plan:
-        return StateResult(
-            name, Outcome.BLOCKED, plan, reason=plan.blocked, validating=state.validating
-        )
+        return result(Outcome.BLOCKED, plan, reason=plan.blocked)
     outcome = Outcome.PENDING if plan else Outcome.UNCHANGED
     if plan and observations.view.facts.image and left_to_first_boot(state, observed, plan):
         outcome = Outcome.FIRST_BOOT
-    return StateResult(
-        name,
-        outcome,
-        plan,
-        worst=plan.disruption,
-        condition=plan.condition,
-        validating=state.validating,
-    )
+    return result(outcome, plan, worst=plan.disruption, condition=plan.condition)
 
 
 def _worst_case(state: AnyState, observations: Observations) -> tuple[Disruption, str] | None:
@@ -286,12 +273,20 @@ def labelled(state: AnyState, plan: Plan) -> tuple[Change, ...]:
     return tuple(replace(one, label=state.field_label(one.field)) for one in plan.changes)
 
 
+def refused(state: AnyState, reason: str) -> StateResult:
+    """The result of a state that must not be applied."""
+    return StateResult(state.name, Outcome.REFUSED, reason=reason, validating=state.validating)
+
+
 def predict(state: AnyState, observed: Any, driver: str) -> Plan:
     """What a state that waits will install, and its facts for the compatibility matrix.
 
     Args:
         observed: with the packages that the node's repositories will have.
         driver: version that it will have, ``580.*`` where only the branch is known; empty: nothing is.
+
+    Returns:
+        A plan with a refusal only where that cannot change with the states ahead.
     """
     try:
         if state.follows:
@@ -299,8 +294,9 @@ def predict(state: AnyState, observed: Any, driver: str) -> Plan:
         plan = state.plan(observed)
         planned = PlannedObservation(observed, StateResult(state.name, Outcome.PENDING, plan))
         facts = {n: v for n, v in state.matrix_facts(planned).items() if v is not None}
-        plan = plan.predicted(state.predicted)
-        return Plan(labelled(state, plan), facts=facts) if plan else Plan()
+        exact = not state.follows or _EXACT.fullmatch(driver)
+        refusal, plan = plan.refusal if exact else None, plan.predicted(state.predicted)
+        return Plan(labelled(state, plan), refusal=refusal, facts=facts if plan else {})
     except Exception:  # noqa: BLE001  evaluated again in its stage
         return Plan()
 

@@ -86,6 +86,23 @@ class Follower:
         )
         return next(filter(None, packages), None)
 
+    def unavailable(self, stem: str, reason: str) -> str | None:
+        """That there is no driver, or no repository has the package in its version; ``None`` where the node does not need it.
+
+        Args:
+            stem: name without a branch.
+            reason: why the node needs it.
+        """
+        if not self.needed or self.fitting(stem) is not None:
+            return None
+        if self.driver is None:
+            return f"{reason} and no driver is loaded; add the state driver to the policy"
+        image = "name the GPUs (--gpu) if those of the image do not need it, " if self.image else ""
+        return (
+            f"{reason}, and no repository offers {stem} {self.driver}, the driver's version; {image}"
+            "use a repository that has it (NVIDIA's own, or a mirror of it)"
+        )
+
 
 def follower(node: Node, sight: fabric.Sight, stem: str, unit: str) -> dict[str, Any]:
     """The fields of :class:`Follower`, except for the driver of an image."""

@@ -203,24 +203,7 @@ class FabricManagerRunning(State[Observed]):
         if observed.idle:
             return observed.idle
         found = observed.fitting(fabric.FABRIC_MANAGER)
-        if found is not None:
-            return self._refuse_flavour(observed, *found)
-        if observed.image:
-            return (
-                f"no repository offers nvidia-fabricmanager {observed.driver or ''}, which machines with NVSwitches "
-                "need: use a repository that has it, name the GPUs (--gpu) where they have none, or leave the "
-                "state out"
-            )
-        if observed.driver is None:
-            return (
-                "the node has NVSwitches and no driver is loaded; add the state driver to the "
-                "policy"
-            )
-        return (
-            "the node has NVSwitches, and no repository offers nvidia-fabricmanager "
-            f"{observed.driver}, the "
-            "driver's version; use a repository that has it (NVIDIA's own, or a mirror of it)"
-        )
+        return None if found is None else self._refuse_flavour(observed, *found)
 
     def _refuse_flavour(self, observed: Observed, name: str, version: str) -> str | None:
         there = (observed.package, observed.version) == (name, version)
@@ -238,7 +221,7 @@ class FabricManagerRunning(State[Observed]):
         cost = Disruption.DRAIN if runs else Disruption.NONE
         moves = ("package", "version", "damaged", "config", "fabric", "subnet_manager")
         stops = "no NVSwitches to manage on this node" if not observed.needed else ""
-        return diff(
+        changes = diff(
             observed,
             self.desired(observed),
             costs={
@@ -256,6 +239,8 @@ class FabricManagerRunning(State[Observed]):
             },
             notes=tuple(self._notes(observed)),
         )
+        unavailable = observed.unavailable(fabric.FABRIC_MANAGER, "the node has NVSwitches")
+        return replace(changes, refusal=None if self.absent else unavailable)
 
     def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent or observed.image or observed.needed:

@@ -142,6 +142,16 @@ TWINS = {
     "the newest version lacks its modules": Twin(
         edit=without("nvidia-kernel-open-dkms", NEW), version=OLD
     ),
+    "Fabric Manager is missing": Twin(
+        r"no repository offers nvidia-fabricmanager 580\.178\.04",
+        without("nvidia-fabricmanager"),
+        state="fabric-manager",
+    ),
+    "Fabric Manager is older than the newest driver": Twin(
+        r"no repository offers nvidia-fabricmanager 580\.178\.04",
+        without("nvidia-fabricmanager", NEW),
+        state="fabric-manager",
+    ),
     "the branch is missing": Twin(
         r"branch 580.*570\.211\.01|570.*595",
         stanzas(lambda n, v, t: None if v.startswith("580.") else t),

@@ -8,6 +8,7 @@ dpkg, rpm, modinfo and nvidia-smi, not with the probes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,23 @@ def test_readmes_policy_with_every_branch_of_every_distribution(
         run("apply", target, "--yes")
         machine.is_whole(offered[newest if target == NEWEST else target])
 
+    def planned() -> set[str]:
+        """Packages of the driver's version that a plan names, with the repository that it names."""
+        row = run("plan", branch, "-o", "json").node(machine.node.name)
+        changes = {
+            (state["state"], change["field"]): change
+            for state in row["states"]
+            for change in state.get("changes", ())
+        }
+        packages = changes["driver", "packages"]
+        assert machine.origin() in packages["why"], packages
+        manager, version = (changes["fabric-manager", f]["after"] for f in ("package", "version"))
+        driver = offered[newest if branch == NEWEST else branch]
+        versions = [*packages["after"].values(), version]
+        assert all(re.match(rf"(\d+:)?{re.escape(driver)}[-_]", v) for v in versions), versions
+        assert all(changes["container-toolkit", "versions"]["after"].values())
+        return {*packages["after"], manager}
+
     before = machine.etc_files()
     if branch != NEWEST and branch not in offered:
         refusal = next(
@@ -94,7 +112,10 @@ def test_readmes_policy_with_every_branch_of_every_distribution(
         assert offered[newest] in refusal, refusal
         assert machine.etc_files() == before
         return
+    named = planned()
+    assert machine.etc_files() == before
     apply(branch)
+    assert machine.packages().keys() == named
     assert run("apply", branch, "--yes").summary["changed"] == "0"
     checks = run("validate", branch, "-o", "json").node(machine.node.name)["checks"]
     outcomes = {check["name"]: check["outcome"] for check in checks}

@@ -317,6 +317,12 @@ class Machine:
             f"rm /boot/vmlinuz-*-lab; rpm -i --nosignature $(ls /srv/base/kernel*{kernel}-*.rpm | grep -v devel)"
         )
 
+    def origin(self) -> str:
+        """What the package manager calls NVIDIA's repository, once gpustate has configured it."""
+        if self.distribution.tag:
+            return "from gpustate-driver-repository"
+        return f"/cuda/repos/{self.distribution.folder}/x86_64"
+
     def output(self, command: str) -> str:
         return self.node.run(command, timeout_s=120, check=False).stdout.strip()
 

@@ -756,3 +756,41 @@ def test_what_follows_the_driver_is_predicted_without_a_cost(run: Runner, tmp_pa
     assert result.plan.facts == {"toolkit": "580.65.06"}
     assert result.plan.disruption is Disruption.NONE
     assert run(*states, apply=False).nodes[0].states[1].plan.changes == (), "a run does not predict"
+
+
+class Lacks(Following):
+    """No repository has what fits the driver."""
+
+    def plan(self, observed: Seen) -> Plan:
+        return Plan(refusal="no repository offers it")
+
+
+class Follows(Third):
+    """A repository whose own plan waits for another state."""
+
+    known_after: ClassVar[tuple[str, ...]] = ("first",)
+
+    def preview(self, observed: Seen) -> str:
+        return "add"
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_what_no_repository_has_for_the_driver_is_refused_before_the_driver_changes(
+    run: Runner, tmp_path: Path, apply: bool
+) -> None:
+    path = tmp_path / "a"
+    result = run(Driving(path=str(path)), Lacks(), apply=apply, forecast=True).nodes[0]
+    assert (result.status, result.proceeds) == (NodeStatus.REFUSED, False)
+    assert result.reason == "second: no repository offers it"
+    assert not path.exists()
+
+
+def test_nothing_is_missing_for_certain_while_a_repository_is_not_known(
+    run: Runner, tmp_path: Path
+) -> None:
+    repository = Follows(path=str(tmp_path / "b"))
+    planned = run(
+        Driving(path=str(tmp_path / "a")), Lacks(), repository, apply=False, forecast=True
+    )
+    assert planned.nodes[0].status is NodeStatus.OK
+    assert outcomes(planned)["second"] is Outcome.KNOWN_AFTER

@@ -153,9 +153,15 @@ def test_the_name_with_a_branch_leaves_when_the_driver_moves_on() -> None:
 
 def test_a_node_whose_repositories_lack_the_version_is_refused_by_name() -> None:
     state = FabricManagerRunning()
-    reason = state.refuse(state.probe(node(candidates={})))
-    assert reason is not None
-    assert "nvidia-fabricmanager 580.65.06" in reason
+    assert state.plan(state.probe(node(candidates={}))).refusal == (
+        "the node has NVSwitches, and no repository offers nvidia-fabricmanager 580.65.06, the driver's version; use a "
+        "repository that has it (NVIDIA's own, or a mirror of it)"
+    )
+    assert state.plan(state.probe(node(files={}))).refusal == (
+        "the node has NVSwitches and no driver is loaded; add the state driver to the policy"
+    )
+    absent = FabricManagerRunning(ensure="absent")
+    assert absent.plan(absent.probe(node(candidates={}))).refusal is None
 
 
 def test_it_can_be_taken_away() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpustate import Plan
 from gpustate.core.queries import Answer, Candidates
 from gpustate.core.state import State
 from gpustate.errors import ProbeError
@@ -60,12 +61,17 @@ def test_what_a_state_will_install_is_known_with_the_drivers_version(name: str) 
     assert bool(of_branch) is (name in ("container-toolkit", "dcgm"))
 
 
-def test_nothing_is_predicted_of_what_no_repository_offers() -> None:
-    node = test_fabric_manager.node(candidates={})
-    state = FabricManagerRunning()
-    plan = make.predict(state, state.probe(node), "595.91.07")
-    assert not plan
-    assert plan.facts == {}, "that it is missing is not certain"
+@pytest.mark.parametrize("state", [FabricManagerRunning(), ImexRunning(nodes=test_imex.NODES)])
+def test_what_no_repository_offers_for_the_driver_is_a_refusal(state: State[Any]) -> None:
+    rack = state.name == "imex"
+    node = test_imex.rack(candidates={}) if rack else test_fabric_manager.node(candidates={})
+    observed = state.probe(node)
+    plan = make.predict(state, observed, "595.91.07")
+    assert (plan.changes, plan.facts) == ((), {})
+    name = "nvidia-imex" if rack else "nvidia-fabricmanager"
+    assert f"no repository offers {name} 595.91.07, the driver's version" in (plan.refusal or "")
+    for driver in ("595.*", "595", "latest-lts", ""):
+        assert make.predict(state, observed, driver) == Plan(), "its version is not certain"
 
 
 def test_candidates_are_read_in_the_folders_of_the_preview(tmp_path: Path) -> None:
