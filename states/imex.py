@@ -243,16 +243,12 @@ class ImexRunning(State[Observed]):
         if not nodes:
             there = ", ".join(sorted(self.domains)[:4])
             return (
-                f"the node is in NVLink domain {observed.domain or '(not reported by NVML)'}, and "
-                "domains names "
-                f"only {there}; add it (gpustate fabric -i INVENTORY -o domains writes it)"
+                f"the node is in NVLink domain {observed.domain or '(not reported by NVML)'}, and domains names only "
+                f"{there}; add it (gpustate fabric -i INVENTORY -o domains writes it)"
             )
         if observed.addresses and not imex.has_own(nodes, observed.addresses):
             own = ", ".join(observed.addresses[:4])
-            return (
-                f"none of the {len(nodes)} nodes of the domain is this one (it has {own}); add "
-                "this node's address to the list"
-            )
+            return f"none of the {len(nodes)} nodes of the domain is this one (it has {own}); add this node's address to the list"
         return None
 
     def plan(self, observed: Observed) -> Plan:

@@ -23,8 +23,7 @@ from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
-#: A driver version, not a branch.
-_EXACT = re.compile(r"[0-9]+(\.[0-9]+)+")
+_DRIVER_VERSION = re.compile(r"[0-9]+(\.[0-9]+)+")
 _NO_GPU = "the policy expects no GPU on this node"
 _FAILED = (
     Outcome.FAILED,
@@ -294,7 +293,7 @@ def predict(state: AnyState, observed: Any, driver: str) -> Plan:
         plan = state.plan(observed)
         planned = PlannedObservation(observed, StateResult(state.name, Outcome.PENDING, plan))
         facts = {n: v for n, v in state.matrix_facts(planned).items() if v is not None}
-        exact = not state.follows or _EXACT.fullmatch(driver)
+        exact = not state.follows or _DRIVER_VERSION.fullmatch(driver)
         refusal, plan = plan.refusal if exact else None, plan.predicted(state.predicted)
         return Plan(labelled(state, plan), refusal=refusal, facts=facts if plan else {})
     except Exception:  # noqa: BLE001  evaluated again in its stage

@@ -87,12 +87,7 @@ class Follower:
         return next(filter(None, packages), None)
 
     def unavailable(self, stem: str, reason: str) -> str | None:
-        """That there is no driver, or no repository has the package in its version; ``None`` where the node does not need it.
-
-        Args:
-            stem: name without a branch.
-            reason: why the node needs it.
-        """
+        """That there is no driver, or no repository has the package in its version, with the reason why the node needs it."""
         if not self.needed or self.fitting(stem) is not None:
             return None
         if self.driver is None:

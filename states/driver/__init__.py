@@ -288,10 +288,11 @@ class DriverInstalled(DriverParameters):
         install = {**target.packages, **headers, **building.further_modules(observed)}
         pin = files.settled_pin_text(target.version, observed, target.packages)
         what = observed.manager, tuple(install.items()), target.remove
+        problem, installs = node.query(TransactionQuery(*what, preview, pin))
         return replace(
             observed,
-            unsolvable=node.query(TransactionQuery(*what, preview, pin)),
-            origin=building.origin(node.query(query), observed, target),
+            unsolvable=problem,
+            origin=building.origin(node.query(query), observed, target.packages, installs),
         )
 
     def forecast(self, node: Node, preview: str) -> Plan:
@@ -623,11 +624,7 @@ class DriverInstalled(DriverParameters):
 
     def _refuse_present(self, observed: Observed) -> str | None:
         if observed.installer and self.leftovers == "refuse":
-            return (
-                "a driver was installed by NVIDIA's .run installer; run nvidia-uninstall on the "
-                "node first, or "
-                "set leftovers: uninstall"
-            )
+            return "a driver was installed by NVIDIA's .run installer; run nvidia-uninstall on the node first, or set leftovers: uninstall"
         if observed.barred and self.load:
             return refusals.barred(observed)
         if observed.beside and not observed.installer:

@@ -97,10 +97,12 @@ def signed_only(observed: Observed) -> bool:
     return any(map(files.is_signed, names)) and not any(n.startswith("nvidia-dkms-") for n in names)
 
 
-def origin(apt: Apt, observed: Observed, target: driverset.Target) -> str:
-    """Which repositories the packages that change are from; of several the smaller ones with names."""
-    names: dict[str, list[str]] = {}
-    for name, version in target.packages.items():
+def origin(
+    apt: Apt, observed: Observed, packages: Mapping[str, str], installs: Mapping[str, str]
+) -> str:
+    """Which repositories ``packages`` that change are from, of several the smaller ones with names; and others of ``installs``."""
+    names, dependencies = dict[str, list[str]](), dict[str, list[str]]()
+    for name, version in {**installs, **packages}.items():
         if observed.packages.get(name) != version:
             offers = (offer for offer in apt.offers.get(name, ()) if offer.version == version)
             first = next((origin for offer in offers for origin in offer.origins), "")
@@ -110,7 +112,10 @@ def origin(apt: Apt, observed: Observed, target: driverset.Target) -> str:
     names.pop("", None)
     main = max(names, key=lambda origin: len(names[origin]), default="")
     others = (f"{', '.join(names[one])} from {one}" for one in names if one != main)
-    return "; ".join((f"from {main}", *others)) if main else ""
+    for name in sorted(installs.keys() - packages.keys()):
+        dependencies.setdefault(installs[name], []).append(name)
+    brought = (f"with {', '.join(some)} {v}" for v, some in dependencies.items())
+    return "; ".join((f"from {main}", *others, *brought)) if main else ""
 
 
 def stream(observed: Observed, target: driverset.Target) -> str | None:

@@ -89,7 +89,7 @@ class Observed:
     unsolvable: str = (
         ""  # what the package manager has against installing the set, in its own words
     )
-    origin: str = ""  # which repositories the packages that change are from
+    origin: str = ""  # repositories of the packages that change, and what comes with them
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
     switches: bool = False  # Fabric Manager is for this node, or for those an image is for
     services: tuple[str, ...] = ()  # units that unloading the modules stops

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Prints what dnf or zypper has against installing WANT and removing GO, as its solver says it; nothing if it has nothing, or cannot
-# be asked. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not count, BUNDLE is a folder of a node
+# be asked. Rows of =installs are dependencies that it would install. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not count, BUNDLE is a folder of a node
 # that sees a bundle only.
 # shellcheck disable=SC2034 # rpm_open reads them
 # shellcheck disable=SC2154 # pm: the preview sets it
@@ -14,5 +14,10 @@ rpm_dnf() {
 rpm_open $RELEASED
 case $PM in dnf) set -- ;; *) set -- --dry-run ;; esac
 rpm_go "$@" >"$T/solved" 2>&1 </dev/null || :
-grep -qE '^ *Problem( [0-9]+)?: |^(No match for argument|All matches were filtered out)|^No provider of ' "$T/solved" && tail -c 4000 "$T/solved"
+if grep -qE '^ *Problem( [0-9]+)?: |^(No match for argument|All matches were filtered out)|^No provider of ' "$T/solved"; then tail -c 4000 "$T/solved"
+elif [ "$PM" = dnf ]; then
+  awk '/^[^ ]/ { on = /^Installing dependencies:/ } on && NF > 4 { print "=installs", $1 ($2 ~ /^i[356]86$/ ? "." $2 : ""), $3 }' "$T/solved"
+else
+  XML=-x rpm_go --dry-run 2>/dev/null </dev/null | sed -n '/<to-install>/,/<\/to-install>/s/.* name="\([^"]*\)".* edition="\([^"]*\)".*/=installs \1 \2/p'
+fi
 :

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
+from gpustate.formats import driverset
 from gpustate.ops.rpm import word
 from gpustate.ops.rpmpackages import RPM_PACKAGES
 from gpustate.ops.upload import RPM_REPOS
@@ -19,8 +21,10 @@ _HERE = "gpustate.states.driver"
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionQuery(Query[str]):
-    """What the solver has against a transaction, in its own words; empty where it has nothing, or cannot be asked.
+class TransactionQuery(Query[tuple[str, dict[str, str]]]):
+    """What the solver has against a transaction, in its own words, and packages of the driver that it installs, name to version.
+
+    Both are empty where it has nothing, or cannot be asked.
 
     Args:
         manager: apt, dnf or zypper.
@@ -51,8 +55,12 @@ class TransactionQuery(Query[str]):
             + shell.load("rpm_transaction", _HERE)
         )
 
-    def parse(self, answer: Answer) -> str:
-        return "" if repository_preview.failure(answer.text) else answer.text.strip()
+    def parse(self, answer: Answer) -> tuple[str, dict[str, str]]:
+        if repository_preview.failure(answer.text):
+            return self.placeholder()
+        problem, *rows = re.split(r"^=installs ", answer.text, flags=re.MULTILINE)
+        installs = dict(row.split() for row in rows)
+        return problem.strip(), {n: v for n, v in installs.items() if driverset.is_member(n, v)}
 
-    def placeholder(self) -> str:
-        return ""
+    def placeholder(self) -> tuple[str, dict[str, str]]:
+        return "", {}

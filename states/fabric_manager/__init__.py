@@ -191,15 +191,11 @@ class FabricManagerRunning(State[Observed]):
         branch = fabric.branch(observed.driver)
         if self._with_subnet_manager(observed) and 0 < branch < fabric.NVLINK5_BRANCH:
             return (
-                "the NVSwitches of this board are supported by Fabric Manager from branch "
-                f"{fabric.NVLINK5_BRANCH} on, "
+                f"the NVSwitches of this board are supported by Fabric Manager from branch {fabric.NVLINK5_BRANCH} on, "
                 f"and the driver is {observed.driver}; choose a newer driver"
             )
         if self._with_subnet_manager(observed) and not observed.nvlsm:
-            return (
-                "the NVSwitches of this board need the subnet manager, and nvlsm is not "
-                "installed; add the state nvlsm to the policy"
-            )
+            return "the NVSwitches of this board need the subnet manager, and nvlsm is not installed; add the state nvlsm to the policy"
         if observed.idle:
             return observed.idle
         found = observed.fitting(fabric.FABRIC_MANAGER)

@@ -12,12 +12,13 @@ import pytest
 from gpustate import Disruption, NodeFacts, PciGpu, Plan
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
-from gpustate.formats import driverset
+from gpustate.formats import driverset, rpm
 from gpustate.formats.aptsources import Offer
 from gpustate.probes.repository_preview import Previewed, RepositoryQuery
 from gpustate.states.driver import DriverInstalled, building
 from gpustate.states.driver.observed import PIN_PATH, Apt, AptQuery
 from gpustate.states.driver.probing import observe
+from gpustate.states.driver.transaction import TransactionQuery
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode
 
@@ -93,11 +94,53 @@ def test_what_debians_contrib_has_is_refused_with_the_components_to_add() -> Non
     lacking = "nvidia-driver-libs : Depends: glx-alternative-nvidia but it is not installable"
     node.answers["TransactionQuery"] = (
         "The following packages have unmet dependencies:\n "
-        f"{lacking}\nE: Unable to correct problems, you have held broken packages.\n"
+        f"{lacking}\nE: Unable to correct problems, you have held broken packages.\n",
+        {},
     )
     why = DriverInstalled(branch=580).forecast(node, "the repository").refusal or ""
     assert why.startswith("apt cannot install driver 580.178.04: ")
     assert f"{lacking}; no repository of the node has it: add contrib and non-free" in why
+
+
+TRANSACTIONS = {
+    "apt": (
+        "Inst libcuda1 (580.178.04-1 NVIDIA:CUDA [amd64])\n"
+        "Inst libnvidia-ml1 [570.1-1] (580.178.04-1 NVIDIA:CUDA [amd64]) []\nInst dkms (3.0-1 Debian:12 [all])\n",
+        {"libcuda1": "580.178.04-1", "libnvidia-ml1": "580.178.04-1"},
+    ),
+    "dnf": (
+        "Installing:\n nvidia-driver-cuda  x86_64  3:580.178.04-1.el9  cuda  1 k\nInstalling dependencies:\n"
+        " nvidia-kmod-common  noarch  3:580.178.04-1.el9  cuda  1 k\n libnvidia-ml  i686  3:580.178.04-1.el9  cuda  1 k\n"
+        "\nTransaction Summary\nInstall  3 Packages\n",
+        {"nvidia-kmod-common": "3:580.178.04-1.el9", "libnvidia-ml.i686": "3:580.178.04-1.el9"},
+    ),
+    "zypper": (
+        "<to-install>\n<solvable type='package' name='nvidia-common-G06' edition='580.178.04-1' arch='x86_64'/>\n"
+        "</to-install>\n<to-remove>\n<solvable type='package' name='libcuda1' edition='580.178.04-1'/>\n</to-remove>\n",
+        {"nvidia-common-G06": "580.178.04-1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("manager", list(TRANSACTIONS))
+def test_what_a_transaction_installs_is_read_from_its_simulation(
+    tmp_path: Path, manager: str
+) -> None:
+    """Real sh; the package manager is a stand-in that says what the real one says."""
+    said, expected = TRANSACTIONS[manager]
+    (tmp_path / "said").write_text(said.replace("'", '"'))
+    program = "apt-get" if manager == "apt" else manager
+    (tmp_path / program).write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
+    (tmp_path / program).chmod(0o755)
+    query = TransactionQuery(manager, (("nvidia-driver-cuda", "580.178.04-1"),), ())
+    script = query.script().replace(rpm.FAMILY, f"pm={manager}")
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path), "G": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    assert query.parse(Answer(0, done.stdout)) == ("", expected)
 
 
 def test_origins_of_packages_are_summed_up() -> None:
@@ -112,11 +155,16 @@ def test_origins_of_packages_are_summed_up() -> None:
     offers = {n: (Offer("1", 500, (origin,) if origin else ()),) for n, origin in rows.items()}
     target = driverset.Target("debian", "1", "open", dict.fromkeys(rows, "1"))
     observed = observe(World(gpu()), AptQuery(()), ())
-    text = building.origin(Apt({}, offers), observed, target)
+    text = building.origin(Apt({}, offers), observed, target.packages, {})
     other = "nvidia-modprobe from https://deb.debian.org/debian bookworm/contrib"
     assert text == f"from {nvidia}; {other}"
+    asked = {name: "1" for name in rows if name != "libcuda1"}
+    text = building.origin(
+        Apt({}, offers), observed, asked, {"libcuda1": "1", "libnvidia-ml1": "1"}
+    )
+    assert text == f"from {nvidia}; {other}; with libcuda1 1"
     same = replace(observed, packages=dict(target.packages))
-    assert building.origin(Apt({}, offers), same, target) == "", "nothing changes"
+    assert building.origin(Apt({}, offers), same, target.packages, {}) == "", "nothing changes"
 
 
 @pytest.mark.parametrize(

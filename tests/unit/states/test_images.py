@@ -50,7 +50,7 @@ def test_an_image_for_cards_without_nvswitches_gets_no_fabric_manager() -> None:
 
 def test_an_image_whose_repositories_lack_fabric_manager_is_refused_with_the_ways_out() -> None:
     state = FabricManagerRunning()
-    why = state.refuse(state.probe(fabric(candidates={}))) or ""
+    why = state.plan(state.probe(fabric(candidates={}))).refusal or ""
     assert "--gpu" in why
     assert "580.65.06" in why
 
