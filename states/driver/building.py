@@ -106,8 +106,9 @@ def origin(
         if observed.packages.get(name) != version:
             offers = (offer for offer in apt.offers.get(name, ()) if offer.version == version)
             first = next((origin for offer in offers for origin in offer.origins), "")
-            # Address and suite of a source of apt's, or the id of a repository.
-            short = " ".join(first.removesuffix(" Packages").split()[:2])
+            # Address and suite of a source of apt's, or a repository by its id (dnf) or name (zypper).
+            words = first.removesuffix(" Packages").split()
+            short = first if is_rpm(observed.manager) else " ".join(words[:2])
             names.setdefault(short, []).append(name)
     names.pop("", None)
     main = max(names, key=lambda origin: len(names[origin]), default="")

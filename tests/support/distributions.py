@@ -320,7 +320,12 @@ class Machine:
     def origin(self) -> str:
         """What the package manager calls NVIDIA's repository, once gpustate has configured it."""
         if self.distribution.tag:
-            return "from gpustate-driver-repository"
+            sles = self.distribution.name == "sles"
+            return (
+                "NVIDIA packages (gpustate-driver-repository)"
+                if sles
+                else "from gpustate-driver-repository"
+            )
         return f"/cuda/repos/{self.distribution.folder}/x86_64"
 
     def output(self, command: str) -> str:

@@ -163,6 +163,10 @@ def test_origins_of_packages_are_summed_up() -> None:
         Apt({}, offers), observed, asked, {"libcuda1": "1", "libnvidia-ml1": "1"}
     )
     assert text == f"from {nvidia}; {other}; with libcuda1 1"
+    offers = {"libcuda1": (Offer("1", 500, ("NVIDIA packages (gpustate-driver-repository)",)),)}
+    suse = replace(observed, manager="zypper")
+    text = building.origin(Apt({}, offers), suse, target.packages, {})
+    assert text == "from NVIDIA packages (gpustate-driver-repository)"
     same = replace(observed, packages=dict(target.packages))
     assert building.origin(Apt({}, offers), same, target.packages, {}) == "", "nothing changes"
 
