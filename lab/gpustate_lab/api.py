@@ -204,9 +204,9 @@ def _create(spec: LabSpec, prepared: images.Prepared) -> Lab:
     """Choose a subnet; write ``lab.json``, keys and inventory."""
     directory = paths.state_dir() / spec.name
     tag = network.tag_of(directory)
-    # Concurrent calls must choose different subnets: until its bridge exists, a lab's subnet is only in
-    # its record.
-    with paths.locked(paths.state_dir() / ".locks" / ".subnet", wait_s=30, what="subnets"):
+    # Concurrent calls must choose different subnets, also those with another state folder: the lock is the
+    # machine's, and the bridge that takes the subnet is made under it. Labs that are down have only their record.
+    with paths.locked(paths.SUBNET_LOCK, wait_s=60, what="subnets"):
         taken = [*network.networks_in_use(), *(lab.network.subnet for lab in labs())]
         taken += [lab.network.cluster for lab in labs() if lab.spec.kubernetes]
         subnet = network.choose_subnet(taken, cluster=bool(spec.kubernetes))
@@ -224,6 +224,7 @@ def _create(spec: LabSpec, prepared: images.Prepared) -> Lab:
         head = None if head_spec is None else machine(head_spec, prepared.slurm_head)
         lab = Lab(spec, directory, chosen, nodes, complete=False, head=head)
         write_record(lab, complete=False)
+        network.make_bridge(chosen, cluster=bool(spec.kubernetes))
     setup.make_key(lab.private_key, f"gpustate-lab {spec.name}")
     for node in lab.machines:
         node.directory.mkdir(parents=True)

@@ -19,6 +19,8 @@ from gpustate.errors import LabError
 
 STATE_VARIABLE = "GPUSTATE_LAB_DIR"
 CACHE_VARIABLE = "GPUSTATE_LAB_CACHE"
+#: Of all labs of a machine, whatever their state folder.
+SUBNET_LOCK = Path("/run/lock/gpustate-lab.subnet")
 
 
 def state_dir() -> Path:
