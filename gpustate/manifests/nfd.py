@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from gpustate.formats.yaml_events import Dumper
-from gpustate.manifests import templates
+from gpustate.manifests import jinja_templates as templates
 from gpustate.manifests.containers import host_path, mount, variable
 from gpustate.manifests.ownership import NFD, NFD_LEASE, PART_OF
 

@@ -1,29 +1,31 @@
-"""The components of a cluster, one module each.
+"""The components of a cluster: a row here, the objects in a file of ``data``, the settings in :mod:`gpustate.manifests.settings`.
 
-A new one is a module with a ``PART``, its settings in :mod:`gpustate.manifests.settings`, and its name here.
+What a policy decides beside its settings is in a module of the component.
 """
 
 from __future__ import annotations
 
 from gpustate.manifests.components import (
-    cc_manager,
     container_toolkit,
-    dcgm,
     dcgm_exporter,
     device_plugin,
     dra_driver,
     driver,
-    feature_discovery,
-    kata_device_plugin,
     mig_manager,
-    node_status_exporter,
-    sandbox_device_plugin,
     validator,
     vfio_manager,
     vgpu_device_manager,
     vgpu_manager,
 )
-from gpustate.manifests.components.part import Part
+from gpustate.manifests.components.part import Json, Part
+from gpustate.manifests.ownership import DEPLOY
+from gpustate.manifests.settings import ClusterObjects
+
+
+def _of_node_status(settings: ClusterObjects) -> Json:
+    labels = settings.dcgm_exporter.monitor.labels
+    return {"monitor_labels": {"app": "nvidia-node-status-exporter", **labels}}
+
 
 PARTS: tuple[Part, ...] = (
     driver.PART,
@@ -34,13 +36,28 @@ PARTS: tuple[Part, ...] = (
     vgpu_device_manager.PART,
     vfio_manager.PART,
     device_plugin.PART,
-    feature_discovery.PART,
-    dcgm.PART,
+    Part("gfd", "feature_discovery", f"{DEPLOY}gpu-feature-discovery"),
+    Part("dcgm", "dcgm", f"{DEPLOY}dcgm", "dcgm", claims=True),
     dcgm_exporter.PART,
-    node_status_exporter.PART,
-    sandbox_device_plugin.PART,
-    kata_device_plugin.PART,
-    cc_manager.PART,
+    Part(
+        "nodeStatusExporter",
+        "node_status_exporter",
+        f"{DEPLOY}node-status-exporter",
+        values=_of_node_status,
+    ),
+    Part(
+        "sandboxDevicePlugin",
+        "sandbox_device_plugin",
+        f"{DEPLOY}sandbox-device-plugin",
+        machines=True,
+    ),
+    Part(
+        "kataSandboxDevicePlugin",
+        "kata_device_plugin",
+        f"{DEPLOY}kata-sandbox-device-plugin",
+        machines=True,
+    ),
+    Part("ccManager", "cc_manager", f"{DEPLOY}cc-manager", machines=True),
     dra_driver.PART,
 )
 

@@ -173,4 +173,4 @@ def _inside(source: str) -> str:
     return f"{kind}=/host/{path.lstrip('/')}" if kind == "file" and path else source
 
 
-PART = Part("toolkit", "toolkit", _objects, NODE_LABEL, "container-toolkit", replaces=True)
+PART = Part("toolkit", "toolkit", NODE_LABEL, "container-toolkit", replaces=True, build=_objects)

@@ -22,7 +22,7 @@ from gpustate.errors import GpustateError
 from gpustate.formats.dcgm import counters, shipped
 from gpustate.formats.dcgm.dashboard import dashboard
 from gpustate.manifests import monitoring, rbac
-from gpustate.manifests.components import dcgm
+
 from gpustate.manifests.components.part import Json, Part, by_claim
 from gpustate.manifests.containers import config_map, host_path, mount
 from gpustate.manifests.pods import Program, claim_template, daemon_set
@@ -98,7 +98,7 @@ def _variables(settings: ClusterObjects) -> dict[str, str]:
         "DCGM_EXPORTER_COLLECTORS": f"{_FOLDER}/dcp-metrics-included.csv",
     }
     engine = (
-        f"{by_claim(settings, dcgm.NAME)}:{dcgm.PORT}" if settings.dcgm.enabled else exporter.engine
+        f"{by_claim(settings, 'nvidia-dcgm')}:5555" if settings.dcgm.enabled else exporter.engine
     )
     if engine:
         env[_ENGINE] = engine
@@ -203,8 +203,8 @@ def _dashboard(settings: ClusterObjects, name: str) -> Json:
 PART = Part(
     "dcgmExporter",
     "dcgm_exporter",
-    _objects,
     NODE_LABEL,
     "dcgm-exporter",
     claims=True,
+    build=_objects,
 )

@@ -165,4 +165,4 @@ def _mps_volumes(settings: ClusterObjects) -> list[Json]:
     ]
 
 
-PART = Part("devicePlugin", "device_plugin", _objects, NODE_LABEL)
+PART = Part("devicePlugin", "device_plugin", NODE_LABEL, build=_objects)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpustate.manifests import templates
+from gpustate.manifests import jinja_templates as templates
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.containers import (
     DRIVER_ROOT,
@@ -288,4 +288,4 @@ def _variables(values: Mapping[str, str], fields: Mapping[str, str]) -> list[dic
     ]
 
 
-PART = Part("draDriver", "dra_driver", _objects, NODE_LABEL)
+PART = Part("draDriver", "dra_driver", NODE_LABEL, build=_objects)

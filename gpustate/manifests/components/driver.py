@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from gpustate import shell
 from gpustate.errors import PolicyError
-from gpustate.manifests import rbac, systems, templates
+from gpustate.manifests import jinja_templates as templates, rbac, systems
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.containers import (
     config_map,
@@ -521,4 +521,4 @@ def _digest(
     return str(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
 
 
-PART = Part("driver", "drivers", _objects, NODE_LABEL, "driver", replaces=True)
+PART = Part("driver", "drivers", NODE_LABEL, "driver", replaces=True, build=_objects)

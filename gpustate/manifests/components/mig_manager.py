@@ -100,9 +100,9 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
 PART = Part(
     "migManager",
     "mig_manager",
-    _objects,
     NODE_LABEL,
     "mig",
     partitions=True,
     replaces=True,
+    build=_objects,
 )

@@ -6,9 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.manifests import workloads
 from gpustate.manifests.settings import ClusterObjects, Component
 
 Json = dict[str, Any]
+
+
+def _no_values(settings: ClusterObjects) -> Json:
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,25 +22,27 @@ class Part:
 
     Args:
         name: its section in a ClusterPolicy, by which its image is looked up.
-        field: of :class:`ClusterObjects`, with its settings.
-        objects: its objects, of the settings and the image.
+        field: of :class:`ClusterObjects`, with its settings, and name of the file in ``data`` with its objects.
         node_label: the label of Nodes on which its pods run.
-        machines: its pods run on Nodes whose GPUs are for virtual machines, and on no others.
         host_state: the state that does the same as a service of a node, where the pods do not run then.
+        machines: its pods run on Nodes whose GPUs are for virtual machines, and on no others.
+        claims: where a DRA driver offers the GPUs, the pods claim them, and :func:`by_claim` names the objects.
         partitions: its pods run only on Nodes with GPUs that can be partitioned, which are labelled elsewhere.
         replaces: it and its host state on one node would damage each other.
-        claims: where a DRA driver offers the GPUs, the pods claim them, and :func:`by_claim` names the objects.
+        values: what the policy decides for its file, beside the settings themselves.
+        build: its objects, of the settings and the image, where one file does not suffice.
     """
 
     name: str
     field: str
-    objects: Callable[[ClusterObjects, str], Iterator[Json]]
     node_label: str
     host_state: str = ""
     machines: bool = False
     claims: bool = False
     partitions: bool = False
     replaces: bool = False
+    values: Callable[[ClusterObjects], Json] = _no_values
+    build: Callable[[ClusterObjects, str], Iterator[Json]] | None = None
 
     def settings(self, whole: ClusterObjects) -> Component:
         """Its settings; of several the first."""
@@ -43,6 +50,15 @@ class Part:
         if isinstance(found, tuple):
             return found[0] if found else Component(enabled=False)
         return found
+
+    def objects(self, whole: ClusterObjects, image: str) -> Iterator[Json]:
+        """Its objects."""
+        if self.build is not None:
+            return self.build(whole, image)
+        name, values = self.field.replace("_", "-"), self.values(whole)
+        if self.claims:
+            values = {"name": by_claim(whole, f"nvidia-{name}"), **values}
+        return workloads.objects(name, whole, self.settings(whole), image, values)
 
 
 def by_claim(settings: ClusterObjects, name: str) -> str:

@@ -170,4 +170,4 @@ def _stop(pattern: str) -> dict[str, Json]:
     return {"lifecycle": {"preStop": {"exec": {"command": command}}}}
 
 
-PART = Part("validator", "validator", _objects, NODE_LABEL)
+PART = Part("validator", "validator", NODE_LABEL, build=_objects)

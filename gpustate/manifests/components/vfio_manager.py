@@ -66,9 +66,9 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
 PART = Part(
     "vfioManager",
     "vfio_manager",
-    _objects,
     NODE_LABEL,
     "vfio",
     machines=True,
     replaces=True,
+    build=_objects,
 )

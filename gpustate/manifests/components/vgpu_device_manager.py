@@ -82,7 +82,7 @@ def _wait(settings: ClusterObjects) -> Json:
 PART = Part(
     "vgpuDeviceManager",
     "vgpu_device_manager",
-    _objects,
     NODE_LABEL,
     machines=True,
+    build=_objects,
 )

@@ -86,4 +86,4 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     yield daemon_set(settings, merged, driver.with_system(image, system), program)
 
 
-PART = Part("vgpuManager", "vgpu_manager", _objects, NODE_LABEL, machines=True)
+PART = Part("vgpuManager", "vgpu_manager", NODE_LABEL, machines=True, build=_objects)
