@@ -12,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from gpustate import shell
 from gpustate.manifests import templates
 from gpustate.manifests.containers import image_of
 from gpustate.manifests.settings import ClusterObjects, Component
@@ -69,6 +70,11 @@ def _values(settings: ClusterObjects, component: Component) -> Json:
         "validator_image": partial(image_of, settings, validator, "validator"),
         "validator_secrets": secrets(validator),
     }
+
+
+def entrypoint(script: str) -> str:
+    """A program that waits for the driver, and knows where it is."""
+    return f"#!/bin/sh\n{shell.load('driver_root', 'gpustate.manifests')}{script}"
 
 
 def secrets(*components: Component) -> list[Json]:

@@ -13,8 +13,6 @@ from gpustate.manifests.components import (
     driver,
     mig_manager,
     validator,
-    vfio_manager,
-    vgpu_device_manager,
     vgpu_manager,
 )
 from gpustate.manifests.components.part import Json, Part
@@ -27,14 +25,37 @@ def _of_node_status(settings: ClusterObjects) -> Json:
     return {"monitor_labels": {"app": "nvidia-node-status-exporter", **labels}}
 
 
+def _of_vgpu_devices(settings: ClusterObjects) -> Json:
+    return {"has_data": settings.vgpu_device_manager.data is not None}
+
+
+def _of_vfio(settings: ClusterObjects) -> Json:
+    manager = settings.vfio_manager.manager
+    return driver.manager_values(settings, manager, "vfioManager.driverManager")
+
+
 PARTS: tuple[Part, ...] = (
     driver.PART,
     container_toolkit.PART,
     validator.PART,
     mig_manager.PART,
     vgpu_manager.PART,
-    vgpu_device_manager.PART,
-    vfio_manager.PART,
+    Part(
+        "vgpuDeviceManager",
+        "vgpu_device_manager",
+        f"{DEPLOY}vgpu-device-manager",
+        machines=True,
+        values=_of_vgpu_devices,
+    ),
+    Part(
+        "vfioManager",
+        "vfio_manager",
+        f"{DEPLOY}vfio-manager",
+        "vfio",
+        machines=True,
+        replaces=True,
+        values=_of_vfio,
+    ),
     device_plugin.PART,
     Part("gfd", "feature_discovery", f"{DEPLOY}gpu-feature-discovery"),
     Part("dcgm", "dcgm", f"{DEPLOY}dcgm", "dcgm", claims=True),

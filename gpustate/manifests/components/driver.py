@@ -17,10 +17,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpustate import shell
 from gpustate.errors import PolicyError
-from gpustate.manifests import jinja_templates as templates, rbac, systems
+from gpustate.manifests import jinja_templates as templates, rbac, systems, workloads
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.containers import (
     config_map,
@@ -309,6 +310,15 @@ def _rdma(driver: DriverContainer) -> dict[str, str]:
     return {
         "GPU_DIRECT_RDMA_ENABLED": "true",
         **({"USE_HOST_MOFED": "true"} if driver.host_mofed else {}),
+    }
+
+
+def manager_values(settings: ClusterObjects, manager: Component, section: str) -> Json:
+    """Values of the init container that removes the loaded driver before another one is loaded."""
+    return {
+        "manager_image": partial(image_of, settings, manager, section),
+        "manager_env": workloads.variables(manager.env),
+        "manager_secrets": workloads.secrets(manager),
     }
 
 
