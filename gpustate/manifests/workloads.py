@@ -69,6 +69,7 @@ def _values(settings: ClusterObjects, component: Component) -> Json:
         "checks": {part: variables(env) for part, env in checks.items()},
         "validator_image": partial(image_of, settings, validator, "validator"),
         "validator_secrets": secrets(validator),
+        "secret_names": ",".join(validator.image_pull_secrets),
     }
 
 

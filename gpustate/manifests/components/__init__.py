@@ -12,7 +12,6 @@ from gpustate.manifests.components import (
     dra_driver,
     driver,
     mig_manager,
-    validator,
     vgpu_manager,
 )
 from gpustate.manifests.components.part import Json, Part
@@ -37,7 +36,7 @@ def _of_vfio(settings: ClusterObjects) -> Json:
 PARTS: tuple[Part, ...] = (
     driver.PART,
     container_toolkit.PART,
-    validator.PART,
+    Part("validator", "validator", f"{DEPLOY}operator-validator"),
     mig_manager.PART,
     vgpu_manager.PART,
     Part(
