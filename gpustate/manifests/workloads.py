@@ -41,7 +41,7 @@ def objects(
         image: of their containers without one.
         values: of the file, beside those of the settings.
     """
-    for item in templates.objects(f"{name}.yaml", {**_values(settings, component), **values}):
+    for item in templates.objects(f"{name}.yaml", {**_values(settings, component), "image": image, **values}):
         if item["kind"] in KINDS:
             _complete(item, settings, component, image)
         yield item
