@@ -17,19 +17,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpustate.manifests import nfd
+from gpustate.manifests import nfd, workloads
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.components.part import by_claim
-from gpustate.manifests.containers import config_map, image_of
 from gpustate.manifests.kinds import order
 from gpustate.manifests.ownership import OWNER
 from gpustate.manifests.settings import ClusterObjects, Files
+from gpustate.manifests.workloads import config_map, image_of
 
 Json = dict[str, Any]
 
 #: Handlers that the toolkit's container registers beside its own, with CDI.
 _OF_TOOLKIT = ("nvidia-cdi", "nvidia-legacy")
-_WORKLOADS = ("Deployment", "DaemonSet")
 #: Annotation of pods, as in Helm charts.
 _CHECKSUM = "checksum/config"
 #: Of a pod.
@@ -65,7 +64,7 @@ def _add_checksums(items: Sequence[Json]) -> None:
     }
     for item in items:
         strategy = item.get("spec", {}).get("updateStrategy", {})
-        if item["kind"] not in _WORKLOADS or strategy.get("type") == "OnDelete":
+        if item["kind"] not in workloads.KINDS or strategy.get("type") == "OnDelete":
             continue
         template = item["spec"]["template"]
         volumes = template["spec"].get("volumes", ())
@@ -162,7 +161,7 @@ def _namespace(settings: ClusterObjects) -> Json:
 
 def _stored(item: Json) -> Json:
     """An object without the fields of its pods that the API server does not store."""
-    if item["kind"] not in _WORKLOADS:
+    if item["kind"] not in workloads.KINDS:
         return item
     spec, template = item["spec"], item["spec"]["template"]
     pod = {

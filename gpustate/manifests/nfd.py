@@ -20,7 +20,6 @@ import yaml
 
 from gpustate.formats.yaml_events import Dumper
 from gpustate.manifests import jinja_templates as templates
-from gpustate.manifests.containers import host_path, mount, variable
 from gpustate.manifests.ownership import NFD, NFD_LEASE, PART_OF
 
 Json = dict[str, Any]
@@ -32,6 +31,21 @@ _RESTRICTED, _PROFILE = ("master", "gc"), {"seccompProfile": {"type": "RuntimeDe
 _RELEASE = "gpu-operator"
 _VERSION = "v0.19.0"
 _CONFIGS = "/etc/kubernetes/node-feature-discovery"
+
+
+def variable(name: str, path: str) -> Json:
+    """A variable with a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def mount(name: str, path: str, **more: Any) -> Json:
+    """A mount of a volume in a container."""
+    return {"name": name, "mountPath": path, **more}
+
+
+def host_path(name: str, path: str) -> Json:
+    """A volume with a path of the node."""
+    return {"name": name, "hostPath": {"path": path}}
 
 
 @cache

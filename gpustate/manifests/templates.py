@@ -84,7 +84,7 @@ def _value(path: str, values: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as new lists and mappings, which an object may own."""
+    """A value as new lists and mappings, which an object may own; equal values are equal bytes."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain(value[key]) for key in sorted(value)}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

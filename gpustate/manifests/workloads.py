@@ -13,16 +13,19 @@ from types import MappingProxyType
 from typing import Any
 
 from gpustate import shell
+from gpustate.errors import PolicyError
 from gpustate.manifests import templates
-from gpustate.manifests.containers import image_of
-from gpustate.manifests.settings import ClusterObjects, Component
+from gpustate.manifests.settings import ClusterObjects, Component, Files
 
 Json = dict[str, Any]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 KINDS = ("DaemonSet", "Deployment")
-_CHECKED = ("driver", "toolkit", "cuda", "plugin", "cc-manager")
-_CHECKED_FOR_MACHINES = ("vfio-pci", "vgpu-manager", "vgpu-devices")
+#: What NVIDIA's validator checks.
+_CHECKED = (
+    *("driver", "toolkit", "cuda", "plugin"),
+    *("cc-manager", "vfio-pci", "vgpu-manager", "vgpu-devices"),
+)
 
 
 def objects(
@@ -41,10 +44,38 @@ def objects(
         image: of their containers without one.
         values: of the file, beside those of the settings.
     """
-    for item in templates.objects(f"{name}.yaml", {**_values(settings, component), "image": image, **values}):
+    for item in templates.objects(
+        f"{name}.yaml", {**_values(settings, component), "image": image, **values}
+    ):
         if item["kind"] in KINDS:
             _complete(item, settings, component, image)
         yield item
+
+
+def image_of(settings: ClusterObjects, component: Component, section: str) -> str:
+    """The image of a container: its own, or that of the release.
+
+    Args:
+        settings: of the policy, with the images of the release.
+        component: of the container.
+        section: of a ClusterPolicy.
+
+    Raises:
+        PolicyError: neither.
+    """
+    image = component.image or settings.images.get(section, "")
+    if not image:
+        raise PolicyError(
+            f"{section} has no image", fix="set it in the policy, or name a release with --release"
+        )
+    return image
+
+
+def config_map(settings: ClusterObjects, files: Files) -> Json:
+    """The ConfigMap of files."""
+    values = {"namespace": settings.namespace, "files": files}
+    item: Json = templates.fragment("config_map", values)
+    return item
 
 
 def variables(env: Mapping[str, str]) -> list[Json]:
@@ -54,7 +85,6 @@ def variables(env: Mapping[str, str]) -> list[Json]:
 
 def _values(settings: ClusterObjects, component: Component) -> Json:
     validator, root = settings.validator, settings.host_root
-    checks = dict.fromkeys((*_CHECKED, *_CHECKED_FOR_MACHINES), dict[str, str]()) | validator.checks
     return {
         **{field.name: getattr(settings, field.name) for field in fields(settings)},
         "component": component,
@@ -66,7 +96,7 @@ def _values(settings: ClusterObjects, component: Component) -> Json:
         "dev_char": f"{root.rstrip('/')}/dev/char",
         "sees_mig": settings.mig_strategy != "none",
         "driver_moved": settings.driver_root != "/run/nvidia/driver",
-        "checks": {part: variables(env) for part, env in checks.items()},
+        "checks": {part: variables(validator.checks.get(part, {})) for part in _CHECKED},
         "validator_image": partial(image_of, settings, validator, "validator"),
         "validator_secrets": secrets(validator),
         "secret_names": ",".join(validator.image_pull_secrets),
@@ -90,7 +120,7 @@ def _complete(item: Json, settings: ClusterObjects, component: Component, image:
     meta, pod = spec["template"].setdefault("metadata", {}), spec["template"]["spec"]
     labels = {**pods.labels, **spec["selector"]["matchLabels"], **meta.get("labels", {})}
     item["metadata"] |= {"namespace": settings.namespace, "labels": labels}
-    meta["labels"] = labels
+    meta["labels"] = dict(labels)
     if pods.annotations:
         item["metadata"]["annotations"] = dict(pods.annotations)
     meta["annotations"] = {**meta.get("annotations", {}), **pods.annotations}
@@ -99,7 +129,10 @@ def _complete(item: Json, settings: ClusterObjects, component: Component, image:
     pod.setdefault("automountServiceAccountToken", False)
     pod["tolerations"] = [*pod.get("tolerations", ()), *_tolerations(settings)]
     pull = secrets(component)
-    pod["imagePullSecrets"] = [*pull, *(s for s in pod.get("imagePullSecrets", ()) if s not in pull)]
+    pod["imagePullSecrets"] = [
+        *pull,
+        *(s for s in pod.get("imagePullSecrets", ()) if s not in pull),
+    ]
     if pods.priority_class:
         pod["priorityClassName"] = pods.priority_class
     if pods.security_context:

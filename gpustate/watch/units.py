@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustate.manifests.rbac import rule
-
 Json = dict[str, Any]
 
 NAME = NAMESPACE = "gpustate-watch"
@@ -27,29 +25,25 @@ _LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "gpus
 #: Draining a node, changing it and a reboot may take so long.
 _GRACE_S = 3600
 
+
+def rule(group: str, resources: str, verbs: str) -> Json:
+    """One rule; resources and verbs are separated by blanks."""
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
+
+
 #: Everything that following Nodes, holding, draining and releasing them takes.
 RULES: tuple[Json, ...] = (
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "delete"]},
-    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-    {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["list"]},
-    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
-    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]},
-    {
-        "apiGroups": ["resource.k8s.io"],
-        "resources": ["resourceslices"],
-        "verbs": ["list", "patch"],
-    },
-    {"apiGroups": ["maintenance.nvidia.com"], "resources": ["nodemaintenances"], "verbs": ["list"]},
+    rule("", "nodes", "get list watch patch"),
+    rule("", "pods", "list delete"),
+    rule("", "pods/eviction", "create"),
+    rule("", "events", "create"),
+    rule("apps", "daemonsets", "list"),
+    rule("policy", "poddisruptionbudgets", "list"),
+    rule("resource.k8s.io", "resourceclaims", "list"),
+    rule("resource.k8s.io", "resourceslices", "list patch"),
+    rule("maintenance.nvidia.com", "nodemaintenances", "list"),
 )
-LEASE_RULES: tuple[Json, ...] = (
-    {
-        "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"],
-        "verbs": ["get", "create", "update"],
-    },
-)
+LEASE_RULES: tuple[Json, ...] = (rule("coordination.k8s.io", "leases", "get create update"),)
 _OBJECT = "list create patch delete"
 _CHANGE = "create patch delete"
 #: What ``--cluster-objects`` needs besides, and what it grants; see docs/cluster-objects.md.

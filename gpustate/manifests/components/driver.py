@@ -21,39 +21,26 @@ from functools import partial
 
 from gpustate import shell
 from gpustate.errors import PolicyError
-from gpustate.manifests import jinja_templates as templates, rbac, systems, workloads
+from gpustate.manifests import systems, workloads
 from gpustate.manifests.components.part import Json, Part
-from gpustate.manifests.containers import (
-    config_map,
-    host_path,
-    image_of,
-    mount,
-    variable,
-    with_secrets,
-)
-from gpustate.manifests.pods import Program, daemon_set
-from gpustate.manifests.settings import (
-    ClusterObjects,
-    Component,
-    DriverContainer,
-    Files,
-    System,
-)
+from gpustate.manifests.kinds import Key, key
+from gpustate.manifests.ownership import DEPLOY
+from gpustate.manifests.settings import ClusterObjects, Component, DriverContainer, Files, System
+from gpustate.manifests.workloads import image_of
 
-NODE_LABEL = "nvidia.com/gpu.deploy.driver"
+NODE_LABEL = f"{DEPLOY}driver"
 #: Names the NVIDIADriver of a Node.
 OWNER_LABEL = "nvidia.com/gpu-operator.driver.owner"
-_NAME, _ACCOUNT, _COMPONENT = "nvidia-driver-daemonset", "nvidia-driver", "nvidia-driver"
-_PROBE_MAP, _PROBE_KEY = "nvidia-driver-startup-probe", "startup-probe.sh"
-_BUILT = {"initialDelaySeconds": 10, "timeoutSeconds": 10}
-#: Of precompiled drivers in an NVIDIADriver, which build nothing.
-_PRECOMPILED_S = 5
+_NAME, _ACCOUNT = "nvidia-driver-daemonset", "nvidia-driver"
+_PROBE = {
+    "exec": {"command": ["sh", "/usr/local/bin/startup-probe.sh"]},
+    "initialDelaySeconds": 60,
+    "failureThreshold": 120,
+    "successThreshold": 1,
+    "periodSeconds": 10,
+    "timeoutSeconds": 60,
+}
 _ARCHITECTURE = re.compile(r"(x86_64|aarch64)(_64k)?")
-_DIGEST = "DRIVER_CONFIG_DIGEST"
-_WAIT = (
-    "until [ -d /run/nvidia/driver/usr/src ] && lsmod | grep nvidia; do echo waiting for the driver; sleep 10; done; "
-    "exec {} install"
-)
 #: Folders of package sources and of certificates in the containers, by system.
 _SUSE = ("sles", "sl-micro")
 _REPOSITORIES = {
@@ -66,29 +53,6 @@ _CERTIFICATES = {
     **dict.fromkeys(("centos", "rhcos", "rhel", "rocky", "ol"), "/etc/pki/ca-trust/extracted/pem"),
     **dict.fromkeys(_SUSE, "/etc/pki/trust/anchors"),
 }
-#: Subscriptions of the node, by which containers install packages: path in the container, on the node, its type.
-_SUBSCRIPTIONS = {
-    "rhel": (
-        ("/run/secrets/etc-pki-entitlement", "/etc/pki/entitlement", "Directory"),
-        ("/run/secrets/redhat.repo", "/etc/yum.repos.d/redhat.repo", "File"),
-        ("/run/secrets/rhsm", "/etc/rhsm", "Directory"),
-    ),
-    **dict.fromkeys(
-        _SUSE,
-        (
-            ("/etc/SUSEConnect", "/etc/SUSEConnect", "FileOrCreate"),
-            ("/etc/zypp/credentials.d", "/etc/zypp/credentials.d", "Directory"),
-        ),
-    ),
-}
-
-RULES = (
-    rbac.rule("", "nodes", "get list patch update watch"),
-    rbac.rule("", "pods", "get list watch"),
-    rbac.rule("", "pods/eviction", "create"),
-    rbac.rule("resource.k8s.io", "resourceclaims", "get list"),
-    rbac.rule("apps", "daemonsets", "get"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +73,15 @@ class _Pool:
 
 
 def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
-    probe = shell.program("driver_ready", "gpustate.manifests")
-    yield config_map(settings, Files(_PROBE_MAP, {_PROBE_KEY: probe}))
-    accounts: set[str] = set()
-    maps: set[str] = set()
+    items: dict[Key, Json] = {}
     for driver in settings.drivers:
         for pool in _pools(settings, driver):
-            if pool.account not in accounts:
-                accounts.add(pool.account)
-                yield rbac.account(pool.account, settings.namespace)
-                yield from rbac.grant(pool.account, settings.namespace, RULES, cluster=True)
-            yield _daemon_set(settings, pool, driver.image or image)
-        for one in (driver.repositories, driver.certificates, driver.module_config):
-            if one is not None and one.name not in maps:
-                maps.add(one.name)
-                yield config_map(settings, one)
+            items |= {key(item): item for item in _of_pool(settings, pool, driver.image or image)}
+        for files in (driver.repositories, driver.certificates, driver.module_config):
+            if files is not None:
+                item = workloads.config_map(settings, files)
+                items.setdefault(key(item), item)
+    yield from items.values()
 
 
 def systems_of(settings: ClusterObjects) -> tuple[System, ...]:
@@ -186,65 +144,58 @@ def _plain_kernel(kernel: str) -> str:
     return _ARCHITECTURE.sub("", kernel).replace("_", ".").removesuffix(".").lower()
 
 
-def _daemon_set(settings: ClusterObjects, pool: _Pool, image: str) -> Json:
-    driver = pool.driver
+def _of_pool(settings: ClusterObjects, pool: _Pool, image: str) -> Iterator[Json]:
+    driver, system = pool.driver, pool.system
     if driver.pods is not None:
         settings = replace(settings, pods=driver.pods)
-    tagged = with_system(image, pool.system, driver.precompiled)
-    manager = image_of(settings, driver.manager, "driver.manager")
-    files, volumes = _files(pool)
-    pod = _pod(driver)
-    beside = [*_beside(settings, pool, tagged, files, pod)]
-    digest = _digest(driver, (tagged, manager, *(one["image"] for one in beside)), pool, settings)
-    probe = pod["probe"]
-    if driver.owner and driver.precompiled:
-        probe["initialDelaySeconds"] = _PRECOMPILED_S
-    program = Program(
-        name=pool.name if driver.owner else _NAME,
-        container="nvidia-driver-ctr",
-        account=pool.account,
-        nodes=_nodes(pool),
-        command=["nvidia-driver"],
+    tagged = with_system(image, system, driver.precompiled)
+    values = {
+        **manager_values(settings, driver.manager, "driver.manager"),
+        **_files(pool),
+        "manager_image": image_of(settings, driver.manager, "driver.manager"),
+    }
+    images = [tagged, values["manager_image"], *([tagged] if driver.rdma else ())]
+    for section, component in (("gds", driver.gds), ("gdrcopy", driver.gdrcopy)):
+        if component.enabled:
+            values[f"{section}_image"] = _image_of_module(settings, pool, component, section)
+            values[f"{section}_env"] = workloads.variables(component.env)
+            images.append(values[f"{section}_image"])
+    values |= {
+        "name": pool.name,
+        "account": pool.account,
+        "system": system,
+        "plain_kernel": _plain_kernel(system.kernel),
+        "node_selector": _nodes(pool),
+        "pull_secrets": workloads.secrets(driver.manager, driver.gds, driver.gdrcopy),
         # An NVIDIADriver's arguments follow, those of a ClusterPolicy replace.
-        args=["init", *(driver.args if driver.owner else ())],
-        env={
-            **({"NVIDIA_VISIBLE_DEVICES": "void"} if driver.owner else {}),
-            **_variables(driver),
-            _DIGEST: digest,
+        "driver_args": ["init", *driver.args] if driver.owner else driver.args or ["init"],
+        "driver_variables": workloads.variables(_variables(driver)),
+        "digest": _digest(driver, tuple(images), pool, settings),
+        "has_secret_env": driver.secret_env and (driver.owner or not driver.precompiled),
+        "startup_probe": {
+            **_PROBE,
+            **({"initialDelaySeconds": 5} if driver.owner and driver.precompiled else {}),
+            **driver.startup_probe,
         },
-        fields={"NODE_NAME": "spec.nodeName", "NODE_IP": "status.hostIP"},
-        mounts=[*pod["mounts"], *files],
-        volumes=[*pod["volumes"], *volumes],
-        more={
-            "startupProbe": {
-                "exec": {"command": ["sh", f"/usr/local/bin/{_PROBE_KEY}"]},
-                **probe,
-                **driver.startup_probe,
-            },
-            "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", pod["stop"]]}}},
-            **env_from(driver),
-        },
-        annotations={"kubectl.kubernetes.io/default-container": "nvidia-driver-ctr"},
-        security=PRIVILEGED,
-        marks=_marks(pool),
-        first=[_manager(driver, manager, {**pod["manager"], _DIGEST: digest})],
-        beside=beside,
-        updates="OnDelete",
-        spec={"affinity": pod["affinity"]},
-        host_pid=True,
-        api=True,
-        gpus=False,
-    )
-    merged = with_secrets(driver, driver.manager, driver.gds, driver.gdrcopy)
-    if driver.owner:
-        merged = replace(merged, args=())
-    found = daemon_set(settings, merged, tagged, program)
-    found["metadata"]["name"] = pool.name
-    return found
+        "startup_probe_script": shell.program("driver_ready", "gpustate.manifests"),
+    }
+    yield from workloads.objects("drivers", settings, driver, tagged, values)
 
 
-#: Of containers that change the kernel of their node.
-PRIVILEGED = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
+def _image_of_module(
+    settings: ClusterObjects, pool: _Pool, component: Component, section: str
+) -> str:
+    """The image of a container with a further kernel module.
+
+    Raises:
+        PolicyError: it is built, and a precompiled driver has no sources.
+    """
+    if pool.driver.precompiled:
+        raise PolicyError(
+            f"{section} is built from the driver's sources, which a precompiled driver has not",
+            fix=f"set {section}.enabled or usePrecompiled to false",
+        )
+    return with_system(image_of(settings, component, section), pool.system)
 
 
 def with_system(image: str, system: System, precompiled: bool = False) -> str:
@@ -275,19 +226,6 @@ def _nodes(pool: _Pool) -> dict[str, str]:
             found[systems.VERSION] = system.version
     if driver.precompiled:
         found[systems.KERNEL] = system.kernel
-    return found
-
-
-def _marks(pool: _Pool) -> dict[str, str]:
-    driver, system = pool.driver, pool.system
-    found = {
-        "app.kubernetes.io/component": _COMPONENT,
-        "nvidia.com/precompiled": str(driver.precompiled).lower(),
-    }
-    if driver.owner:
-        found["nvidia.com/node.os-version"] = system.tag
-        if driver.precompiled:
-            found["nvidia.com/precompiled.kernel-version"] = _plain_kernel(system.kernel)
     return found
 
 
@@ -322,113 +260,6 @@ def manager_values(settings: ClusterObjects, manager: Component, section: str) -
     }
 
 
-def manager_container(
-    component: Component, image: str, env: Mapping[str, str], resources: Mapping[str, object]
-) -> Json:
-    """The init container that removes the loaded driver before another one is loaded."""
-    variables = {"NVIDIA_VISIBLE_DEVICES": "void", **env, **component.env}
-    fields = {"NODE_NAME": "spec.nodeName", "OPERATOR_NAMESPACE": "metadata.namespace"}
-    return {
-        "name": "k8s-driver-manager",
-        "image": image,
-        "imagePullPolicy": component.image_pull_policy,
-        "command": ["driver-manager"],
-        "args": ["uninstall_driver"],
-        "env": [
-            *({"name": key, "value": text} for key, text in variables.items()),
-            *(variable(key, path) for key, path in fields.items() if key not in variables),
-        ],
-        "securityContext": {"privileged": True},
-        "volumeMounts": [
-            mount("run-nvidia", "/run/nvidia", mountPropagation="Bidirectional"),
-            mount("host-root", "/host", readOnly=True, mountPropagation="HostToContainer"),
-            mount("host-sys", "/sys"),
-        ],
-        "resources": dict(resources),
-    }
-
-
-def _manager(driver: DriverContainer, image: str, env: Mapping[str, str]) -> Json:
-    found = manager_container(driver.manager, image, {**env, **_rdma(driver)}, driver.resources)
-    found["volumeMounts"].append(
-        mount("run-mellanox-drivers", "/run/mellanox/drivers", mountPropagation="HostToContainer")
-    )
-    return found
-
-
-def _beside(
-    settings: ClusterObjects, pool: _Pool, image: str, files: list[Json], pod: Json
-) -> Iterator[Json]:
-    """Containers with further kernel modules.
-
-    Raises:
-        PolicyError: they are built, and a precompiled driver has no sources.
-    """
-    driver = pool.driver
-    log = [mount("var-log", "/var/log"), mount("dev-log", "/dev/log", readOnly=True)]
-    if driver.rdma:
-        host = {"USE_HOST_MOFED": "true"} if driver.host_mofed else {}
-        env = {"NVIDIA_VISIBLE_DEVICES": "void", **host} if driver.owner else host
-        shared = files if driver.owner else _of(driver.module_config, "/drivers")
-        container = {
-            **pod["peermem"],
-            "image": image,
-            "imagePullPolicy": driver.image_pull_policy,
-            **_env(env),
-            "volumeMounts": [*pod["peermem"]["volumeMounts"], *shared],
-        }
-        yield {key: value for key, value in container.items() if value}
-    for name, component, section, program, module in (
-        ("nvidia-fs-ctr", driver.gds, "gds", "nvidia-gds-driver", "nvidia_fs"),
-        ("nvidia-gdrcopy-ctr", driver.gdrcopy, "gdrcopy", "nvidia-gdrcopy-driver", "gdrdrv"),
-    ):
-        if not component.enabled:
-            continue
-        if driver.precompiled:
-            raise PolicyError(
-                f"{section} is built from the driver's sources, which a precompiled driver has not",
-                fix=f"set {section}.enabled or usePrecompiled to false",
-            )
-        shared = files
-        if not driver.owner:
-            system = pool.system.name
-            shared = [
-                *_of(driver.repositories, folder(_REPOSITORIES, system)),
-                *_of(driver.certificates, folder(_CERTIFICATES, system)),
-            ]
-        yield {
-            "name": name,
-            "image": with_system(image_of(settings, component, section), pool.system),
-            "imagePullPolicy": component.image_pull_policy,
-            "command": ["bash", "-xc"],
-            "args": [_WAIT.format(program)],
-            **_env(component.env),
-            **env_from(driver),
-            "securityContext": PRIVILEGED,
-            "startupProbe": {
-                "exec": {"command": ["sh", "-c", f"lsmod | grep {module}"]},
-                **pod["probe"],
-                **_BUILT,
-            },
-            "volumeMounts": [
-                mount("run-nvidia", "/run/nvidia", mountPropagation="HostToContainer"),
-                *log,
-                *shared,
-            ],
-        }
-
-
-def _env(env: Mapping[str, str]) -> Json:
-    return {"env": [{"name": key, "value": text} for key, text in env.items()]} if env else {}
-
-
-def env_from(driver: DriverContainer) -> dict[str, list[Json]]:
-    """Variables from a Secret."""
-    if not driver.secret_env or (driver.precompiled and not driver.owner):
-        return {}
-    return {"envFrom": [{"secretRef": {"name": driver.secret_env}}]}
-
-
 def folder(folders: Mapping[str, str], system: str) -> str:
     """A folder in the containers of a system.
 
@@ -443,74 +274,43 @@ def folder(folders: Mapping[str, str], system: str) -> str:
     return folders[system]
 
 
-def _of(files: Files | None, path: str) -> list[Json]:
-    if files is None:
-        return []
-    return [
-        mount(files.name, f"{path}/{key}", readOnly=True, subPath=key) for key in sorted(files.data)
-    ]
-
-
-def files_volume(files: Files) -> Json:
-    """The volume of files, with each of its keys."""
-    items = [{"key": key, "path": key} for key in sorted(files.data)]
-    return {"name": files.name, "configMap": {"name": files.name, "items": items}}
-
-
-def module_files(files: Files | None) -> tuple[list[Json], list[Json]]:
+def module_files(files: Files | None) -> Json:
     """Mounts and volumes of parameters of kernel modules."""
-    return _of(files, "/drivers"), [files_volume(files)] if files is not None else []
+    mounts, volumes = _mounted(files, "/drivers")
+    return {"module_mounts": mounts, "module_volumes": volumes}
 
 
-def _files(pool: _Pool) -> tuple[list[Json], list[Json]]:
-    """Mounts and volumes of what the policy adds."""
+def _mounted(files: Files | None, path: str) -> tuple[list[Json], list[Json]]:
+    """Mounts of files, with each of their keys, and their volume."""
+    if files is None:
+        return [], []
+    keys = sorted(files.data)
+    items = [{"key": key, "path": key} for key in keys]
+    mounts = [
+        {"name": files.name, "mountPath": f"{path}/{key}", "readOnly": True, "subPath": key}
+        for key in keys
+    ]
+    return mounts, [{"name": files.name, "configMap": {"name": files.name, "items": items}}]
+
+
+def _files(pool: _Pool) -> Json:
+    """What the policy and the system of the nodes add to the files in the container."""
     driver, system = pool.driver, pool.system.name
-    mounts, volumes = module_files(driver.module_config)
-    if driver.license is not None:
-        one = driver.license
-        keys = ["gridd.conf", *(["client_configuration_token.tok"] if one.token else [])]
-        paths = ("/drivers/gridd.conf", "/drivers/ClientConfigToken/client_configuration_token.tok")
-        items = [{"key": key, "path": key} for key in keys]
-        source: Json = (
-            {"secret": {"secretName": one.name, "items": items}}
-            if one.secret
-            else {"configMap": {"name": one.name, "items": items}}
-        )
-        mounts += [
-            mount("licensing-config", path, readOnly=True, subPath=key)
-            for key, path in zip(keys, paths, strict=False)
-        ]
-        volumes.append({"name": "licensing-config", **source})
-    if driver.topology:
-        key = "nvidia-topologyd.conf"
-        mounts.append(mount("topology-config", f"/etc/nvidia/{key}", readOnly=True, subPath=key))
-        source = {"name": driver.topology, "items": [{"key": key, "path": key}]}
-        volumes.append({"name": "topology-config", "configMap": source})
-    if driver.precompiled:
-        if system in _SUSE and not driver.owner:
-            mounts.append(mount("lib-modules", "/run/host/lib/modules", readOnly=True))
-            volumes.append(host_path("lib-modules", "/lib/modules", "Directory"))
-        return mounts, volumes
-    for files, folders in (
-        (driver.repositories, _REPOSITORIES),
-        (driver.certificates, _CERTIFICATES),
-    ):
-        if files is not None:
-            mounts += _of(files, folder(folders, system))
-            volumes.append(files_volume(files))
-    if not (system == "rhel" and driver.repositories is not None):
-        for number, (path, source_path, kind) in enumerate(_SUBSCRIPTIONS.get(system, ())):
-            name = f"subscription-config-{number}"
-            mounts.append(mount(name, path, readOnly=True))
-            volumes.append(host_path(name, source_path, kind))
-    return mounts, volumes
-
-
-def _pod(driver: DriverContainer) -> Json:
-    """What does not depend on the other settings."""
-    host_mofed = driver.rdma and driver.host_mofed
-    (pod,) = templates.objects("driver-pod.yaml", owner=bool(driver.owner), host_mofed=host_mofed)
-    return pod
+    built, mounts, volumes = not driver.precompiled, list[Json](), list[Json]()
+    sources = ((driver.repositories, _REPOSITORIES), (driver.certificates, _CERTIFICATES))
+    for files, folders in sources:
+        if files is not None and built:
+            more_mounts, more_volumes = _mounted(files, folder(folders, system))
+            mounts += more_mounts
+            volumes += more_volumes
+    return {
+        **module_files(driver.module_config),
+        "source_mounts": mounts,
+        "source_volumes": volumes,
+        "reads_modules": driver.precompiled and system in _SUSE and not driver.owner,
+        "subscribed_rhel": built and system == "rhel" and driver.repositories is None,
+        "subscribed_suse": built and system in _SUSE,
+    }
 
 
 def _digest(

@@ -21,9 +21,8 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
             fix="list only the system of the nodes for virtual machines",
         )
     (system,) = systems.values()
-    mounts, volumes = driver.module_files(manager.module_config)
     values = driver.manager_values(settings, manager.manager, "vgpuManager.driverManager")
-    values |= {"module_mounts": mounts, "module_volumes": volumes}
+    values |= driver.module_files(manager.module_config)
     whole_image = driver.with_system(image, system)
     yield from workloads.objects("vgpu-manager", settings, manager, whole_image, values)
 
