@@ -251,8 +251,9 @@ def divide(lab: Lab, layouts: Path, layout: str) -> None:
 def explained(lab: Lab, node: Node) -> str:
     """The verdict of ``explain`` on what the scheduler knows of the node's GPUs."""
     found = gpustate("explain", node.name, "-i", lab.inventory, "-o", "json").node(node.name)
-    (check,) = (check for check in found["checks"] if check["name"] == "scheduler")
-    return str(check if check["outcome"] != "ok" else "ok")
+    checks = {check["name"]: check for check in found["checks"]}
+    assert "scheduler" in checks, found
+    return str(checks["scheduler"] if checks["scheduler"]["outcome"] != "ok" else "ok")
 
 
 def test_a_class_that_was_edited_is_drift_and_is_restored(cluster: Lab, policy: Path) -> None:
