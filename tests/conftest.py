@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from gpustate import registry
 from gpustate.formats import masking
 
-pytest_plugins = ["labnodes", "shares", "quick", "cycles", "shortpaths"]
+pytest_plugins = ["labnodes", "shares", "quick", "cycles", "shortpaths", "stublibraries"]
 
 # Runs of the tests are no runs of the person whose machine this is: ``gpustate resume`` must not find them.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gpustate-tests-")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from migoracle import best, counts_of, random_instances, random_wanted, worth
-from migsim import Simulated, built, described, driver
+from migsim import Simulated, described, driver
 from shares import seed, tries
 
 from gpustate.mig import live
@@ -22,15 +22,17 @@ from gpustate.mig.layout import Layout
 from gpustate.mig.live import Use
 from gpustate.mig.plan import NodePlan, plan
 from gpustate.mig.tables import MODELS, Model
+from gpustate_lab.sim.native import Libraries
 
 #: Changes of all GPUs together.
 MANY = tries(10_000, 300)
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
-    folder = tmp_path_factory.mktemp("mig")
-    with driver(folder / "root", built(folder / "built")) as made:
+def simulated(
+    libraries: Libraries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Simulated]:
+    with driver(tmp_path_factory.mktemp("mig") / "root", libraries) as made:
         yield made
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from stublibraries import VERSION
 
 from gpustate.formats import nvml_report
 from gpustate.mig import live
@@ -26,20 +27,10 @@ from gpustate.mig.tables import Model
 from gpustate.nodeside import nvml_facts
 from gpustate_lab.sim import hardware, models
 from gpustate_lab.sim.models import GpuModel
-from gpustate_lab.sim.native import Builder, Libraries
+from gpustate_lab.sim.native import Libraries
 
-VERSION = "580.65.06"
 RUN = "run/gpustate-lab"
 IN_USE = 19
-
-
-def built(folder: Path) -> Libraries:
-    """The stub libraries; skips where there is no compiler."""
-    if shutil.which("gcc") is None:
-        pytest.skip("the stub libraries are built with gcc, and there is none")
-    if os.geteuid() != 0:
-        pytest.skip("MIG is changed as root")
-    return Builder(folder).libraries(VERSION, 13000)
 
 
 def described(model: Model) -> GpuModel:
@@ -141,7 +132,12 @@ class Simulated:
 
 @contextmanager
 def driver(root: Path, libraries: Libraries) -> Iterator[Simulated]:
-    """The simulated driver, found by nvidia-ml-py in this process for as long as the block lasts."""
+    """The simulated driver, found by nvidia-ml-py in this process for as long as the block lasts.
+
+    Skips the test where this user may not change MIG.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("MIG is changed as root")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUSTATE_LAB_ROOT", str(root))
         patch.setattr(pynvml, "CDLL", lambda _name: ctypes.CDLL(str(libraries.nvml)))

@@ -121,13 +121,10 @@ def check(module: Path, state: str, said: tuple[str, ...]) -> None:
 
 def asked_for(text: str) -> set[str]:
     """States a module names, by name, by class, or through the policy it applies."""
-    found = {
-        name
-        for name in registry.names()
-        if re.search(rf"(?<![\w-])(?:{re.escape(name)}|{name.replace('-', '_')})(?![\w-])", text)
-    }
+    words = set(re.findall(r"[\w-]+", text))
+    found = {name for name in registry.names() if words & {name, name.replace("-", "_")}}
     classes = {registry.get(name).__name__: name for name in registry.names()}
-    found |= {name for one, name in classes.items() if re.search(rf"\b{one}\b", text)}
+    found |= {classes[name] for name in classes.keys() & set(re.findall(r"\w+", text))}
     if "docs/examples/clusterpolicy.yaml" in text:
         found |= {
             state.name for state in load(str(TOP / "docs/examples/clusterpolicy.yaml")).states

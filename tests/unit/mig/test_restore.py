@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from migsim import Simulated, built, driver
+from migsim import Simulated, driver
 
 from gpustate.core.queries import ShippedFile
 from gpustate.formats import nvsmi
@@ -19,11 +19,6 @@ from gpustate_lab.sim.native import Libraries
 
 PROGRAM = ShippedFile("restore", "gpustate.nodeside", "mig_restore.sh")
 Restore = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
-    return built(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stublibraries import VERSION
 
 from gpustate_lab.sim import hardware, models, native
-
-VERSION = "580.65.06"
 
 
 @dataclass(frozen=True)
@@ -34,16 +33,9 @@ class StubNode:
         shutil.rmtree(self.root / "run/gpustate-lab/sys/module/nvidia")
 
 
-@pytest.fixture(scope="session")
-def stub_libraries(tmp_path_factory: pytest.TempPathFactory) -> native.Libraries:
-    if shutil.which("gcc") is None:
-        pytest.skip("the stub libraries are built with gcc, which is not installed")
-    return native.Builder(tmp_path_factory.mktemp("stub")).libraries(VERSION, 13000)
-
-
 @pytest.fixture
 def stub_node(
-    stub_libraries: native.Libraries,
+    libraries: native.Libraries,
     tmp_path: Path,
     short_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -63,8 +55,8 @@ def stub_node(
         folder = tmp_path / "lib"
         folder.mkdir()
         for file, name in (
-            (stub_libraries.nvml, "libnvidia-ml.so.1"),
-            (stub_libraries.cuda, "libcuda.so.1"),
+            (libraries.nvml, "libnvidia-ml.so.1"),
+            (libraries.cuda, "libcuda.so.1"),
         ):
             shutil.copy(file, folder)
             (folder / name).symlink_to(file.name)

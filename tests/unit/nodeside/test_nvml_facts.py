@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stublibraries import VERSION
 
 from gpustate.core.queries import Answer
 from gpustate.formats import nvml_report
 from gpustate.probes.gpu_facts import NVML_FACTS, PYNVML, GpuFacts
 
-from .conftest import VERSION, StubNode
+from .conftest import StubNode
 
 
 def query(

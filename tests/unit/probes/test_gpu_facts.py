@@ -9,20 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from stublibraries import VERSION
 
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
 from gpustate.probes.gpu_facts import NVML_FACTS, PYNVML, GpuFacts, NvmlFacts, parse
 from gpustate_lab.sim import hardware, models, native
-
-VERSION = "580.65.06"
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> native.Libraries:
-    if shutil.which("gcc") is None:
-        pytest.skip("the stub libraries are built with gcc, which is not installed")
-    return native.Builder(tmp_path_factory.mktemp("stub")).libraries(VERSION, 13000)
 
 
 class World:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from migsim import Simulated, built, driver
+from migsim import Simulated, driver
 
 from gpustate import ops
 from gpustate.bake import first_boot
@@ -26,11 +26,6 @@ from gpustate_lab.sim.native import Libraries
 IMAGE = Observed({}, {}, image=True)
 RESTORE = ShippedFile("restore", "gpustate.nodeside", "mig_restore.sh").load().decode()
 Boot = Callable[[MigLayoutApplied], str]
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
-    return built(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture

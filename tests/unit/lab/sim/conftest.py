@@ -1,4 +1,4 @@
-"""A made-up node root, and the stub libraries built once for all tests of the simulator."""
+"""A made-up node root, and a compiler for all tests of the simulator."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from stublibraries import VERSION
 
 from gpustate_lab.sim import hardware, models
-from gpustate_lab.sim.native import Builder, Libraries
+from gpustate_lab.sim.native import Builder
 
-VERSION = "580.65.06"
 RUN = "run/gpustate-lab"
 
 
@@ -42,13 +42,8 @@ class FakeRoot:
 @pytest.fixture(scope="session")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     if shutil.which("gcc") is None:
-        pytest.skip("the stub libraries are built with gcc, and there is none")
+        pytest.skip("the lab's programs are built with gcc, which is not installed")
     return Builder(tmp_path_factory.mktemp("native"))
-
-
-@pytest.fixture(scope="session")
-def libraries(builder: Builder) -> Libraries:
-    return builder.libraries(VERSION, 13000)
 
 
 @pytest.fixture

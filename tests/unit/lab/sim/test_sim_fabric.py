@@ -7,10 +7,11 @@ import subprocess
 from typing import Any
 
 import pytest
+from stublibraries import VERSION
 
 from gpustate_lab.sim import hardware, models
 from gpustate_lab.sim.native import Libraries
-from tests.unit.lab.sim.conftest import VERSION, FakeRoot
+from tests.unit.lab.sim.conftest import FakeRoot
 
 
 def describe(gpus: str, node: str = "node1") -> dict[str, Any]:
@@ -44,10 +45,7 @@ def test_cards_and_parts_of_boards_have_no_fabric(gpus: str) -> None:
 
 
 def smi(libraries: Libraries, *arguments: str) -> str:
-    link = libraries.nvml.with_name("libnvidia-ml.so.1")
-    if not link.exists():
-        link.symlink_to(libraries.nvml.name)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(link.parent)}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries.nvml.parent)}
     words = [str(libraries.smi), "-i", "0", "--format=csv,noheader", *arguments]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     return done.stdout.strip()

@@ -12,9 +12,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from stublibraries import VERSION
 
 from gpustate_lab.sim.native import PAYLOAD
-from tests.unit.lab.sim.conftest import VERSION, FakeRoot
+from tests.unit.lab.sim.conftest import FakeRoot
 
 KERNEL = "6.1.0-1-test"
 NAMES = ("labnode", "modules", "kmodtool", "boot")

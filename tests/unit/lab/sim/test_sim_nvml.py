@@ -12,9 +12,10 @@ from types import ModuleType
 
 import pynvml
 import pytest
+from stublibraries import VERSION
 
 from gpustate_lab.sim.native import Builder, Libraries
-from tests.unit.lab.sim.conftest import VERSION, FakeRoot
+from tests.unit.lab.sim.conftest import FakeRoot
 
 
 @pytest.fixture
@@ -28,10 +29,7 @@ def nvml(libraries: Libraries, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modu
 
 
 def smi(libraries: Libraries, *arguments: str) -> tuple[int, str]:
-    link = libraries.nvml.with_name("libnvidia-ml.so.1")
-    if not link.exists():
-        link.symlink_to(libraries.nvml.name)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(link.parent)}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries.nvml.parent)}
     done = subprocess.run(
         [libraries.smi, *arguments], capture_output=True, text=True, check=False, env=environment
     )

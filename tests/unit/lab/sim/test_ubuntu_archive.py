@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,6 @@ ARCHIVE, VENDOR, VENDOR_BY_BRANCH, DESKTOP = driverschemes.of("ubuntu")
 #: A dependency with a bound and without an alternative.
 BOUND = re.compile(r"(?P<name>[a-z0-9][a-z0-9+.-]*) \((?P<op><<|<=|=|>=|>>) (?P<version>\S+)\)")
 SIGNS = {"<<": (-1,), "<=": (-1, 0), "=": (0,), ">=": (0, 1), ">>": (1,)}
-
-
-@pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    if shutil.which("gcc") is None:
-        pytest.skip("packages are built with gcc, which is not installed")
-    return Builder(tmp_path_factory.mktemp("native"))
 
 
 @pytest.fixture(scope="module")
