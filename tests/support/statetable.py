@@ -10,6 +10,7 @@ distribution is recorded data, and is found by the names in them.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -24,6 +25,7 @@ from gpustate.policies import load
 
 TOP = Path(__file__).parents[2]
 PAGE = TOP / "docs/states.md"
+EXAMPLE = "docs/examples/clusterpolicy.yaml"
 REAL_NODE, SIMULATED, REAL_GPU, RECORDED = (
     "real node",
     "simulated node",
@@ -125,13 +127,17 @@ def asked_for(text: str) -> set[str]:
     found = {name for name in registry.names() if words & {name, name.replace("-", "_")}}
     classes = {registry.get(name).__name__: name for name in registry.names()}
     found |= {classes[name] for name in classes.keys() & set(re.findall(r"\w+", text))}
-    if "docs/examples/clusterpolicy.yaml" in text:
-        found |= {
-            state.name for state in load(str(TOP / "docs/examples/clusterpolicy.yaml")).states
-        }
+    if EXAMPLE in text:
+        found |= example_states()
     if "preset: kubernetes-node" in text:
         found |= {state.name for state in presets.kubernetes_node().states}
     return found
+
+
+@functools.cache
+def example_states() -> set[str]:
+    """States of the example ClusterPolicy."""
+    return {state.name for state in load(str(TOP / EXAMPLE)).states}
 
 
 def rows(modules: Iterable[Path] | None = None) -> list[Row]:
