@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from stublibraries import VERSION
@@ -37,6 +38,23 @@ class FakeRoot:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+class NoCompiler:
+    """A builder of empty files."""
+
+    def libraries(self, version: str, cuda: int) -> SimpleNamespace:
+        return SimpleNamespace(nvml=b"", cuda=b"", smi=b"")
+
+    def stub_library(self, *_: str) -> bytes:
+        return b""
+
+    def mps_client(self) -> bytes:
+        return b""
+
+    def module(self, source: Path, target: Path, *includes: Path) -> Path:
+        target.touch()
+        return target
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,8 +15,10 @@ from gpustate_lab.sim import ubuntu_archive, ubuntu_packages
 from gpustate_lab.sim.deb import Package
 from gpustate_lab.sim.native import Builder
 from gpustate_lab.sim.signing import ModuleSigner
+from tests.unit.lab.sim.conftest import NoCompiler
 
 RUNNING = "6.1.0-9-lab"
+BUILDER = cast(Builder, NoCompiler())
 RELEASE = ubuntu_packages.RELEASES["ubuntu2404"]
 ARCHIVE, VENDOR, VENDOR_BY_BRANCH, DESKTOP = driverschemes.of("ubuntu")
 
@@ -26,11 +29,11 @@ SIGNS = {"<<": (-1,), "<=": (-1, 0), "=": (0,), ">=": (0, 1), ">>": (1,)}
 
 
 @pytest.fixture(scope="module")
-def archive(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Package]]:
+def archive(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Package]]:
     """Packages by pocket."""
     folder = tmp_path_factory.mktemp("archive")
     signer = ModuleSigner(folder / "keys")
-    found = ubuntu_archive.pockets(RELEASE, RUNNING, builder, signer, folder)
+    found = ubuntu_archive.pockets(RELEASE, RUNNING, BUILDER, signer, folder)
     return {one.suite: [p for part in one.packages.values() for p in part] for one in found}
 
 
@@ -57,10 +60,8 @@ def test_the_archive_has_every_name_that_is_asked_for(
 @pytest.mark.parametrize(
     ("scheme", "version"), [(VENDOR_BY_BRANCH, "580.65.06"), (VENDOR, "595.91.07")]
 )
-def test_nvidias_repository_has_every_name_that_is_asked_for(
-    builder: Builder, scheme: Scheme, version: str
-) -> None:
-    names = {package.name for package in ubuntu_packages.vendor_packages(builder)}
+def test_nvidias_repository_has_every_name_that_is_asked_for(scheme: Scheme, version: str) -> None:
+    names = {package.name for package in ubuntu_packages.vendor_packages(BUILDER)}
     assert asked(scheme, int(version[:3]), version) - names == set()
 
 
@@ -79,8 +80,8 @@ def test_every_exact_dependency_can_be_met(archive: dict[str, list[Package]]) ->
             assert not choices or there & set(choices), (package.name, need)
 
 
-def test_the_bounds_on_versions_in_nvidias_repository_can_be_met(builder: Builder) -> None:
-    packages = ubuntu_packages.vendor_packages(builder)
+def test_the_bounds_on_versions_in_nvidias_repository_can_be_met() -> None:
+    packages = ubuntu_packages.vendor_packages(BUILDER)
     for package in packages:
         bounds = [BOUND.fullmatch(need) for need in package.depends]
         for name in {bound["name"] for bound in bounds if bound}:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +14,7 @@ from gpustate_lab.sim import ubuntu_archive, ubuntu_packages
 from gpustate_lab.sim.deb import Package
 from gpustate_lab.sim.native import Builder
 from gpustate_lab.sim.ubuntu_packages import Driver, UbuntuSet
+from tests.unit.lab.sim.conftest import NoCompiler
 
 RECORDS: dict[str, Any] = yaml.safe_load(
     (Path(__file__).parents[3] / "data/ubuntu/archive.yaml").read_text()
@@ -34,23 +34,10 @@ LIBRARIES = {"libc6", "passwd"}
 KERNEL = "5.15.0-56-generic"
 
 
-class Nothing:
-    """A builder that compiles nothing."""
-
-    def libraries(self, version: str, cuda: int) -> SimpleNamespace:
-        return SimpleNamespace(nvml=b"", cuda=b"", smi=b"")
-
-    def stub_library(self, *_: str) -> bytes:
-        return b""
-
-    def mps_client(self) -> bytes:
-        return b""
-
-
 def one_set(version: str, branch: str, release: str = "noble") -> UbuntuSet:
     upstream, _, revision = version.partition("-")
     driver = Driver(upstream, 13000, branch.endswith("-server"), revision.rpartition(".")[2])
-    return ubuntu_packages.archive_set(RELEASES[release], driver, cast(Builder, Nothing()))
+    return ubuntu_packages.archive_set(RELEASES[release], driver, cast(Builder, NoCompiler()))
 
 
 def simulated(version: str, branch: str, release: str) -> dict[str, Package]:
@@ -172,7 +159,7 @@ def test_signed_modules_of_one_kernel_are_the_packages_that_a_machine_has(
     installed = {name: version for name, version in rows if re.fullmatch(named, name)}
     (kernel,) = {match[3] for name in installed if (match := re.fullmatch(named, name))}
     driver = Driver(f"{branch[:3]}.1", 13000, branch.endswith("-server"), modules=upload)
-    found = ubuntu_packages.archive_set(RELEASES["noble"], driver, cast(Builder, Nothing()))
+    found = ubuntu_packages.archive_set(RELEASES["noble"], driver, cast(Builder, NoCompiler()))
     kind = "-open" if any("-open-" in name for name in installed) else ""
     *parts, modules = found._prebuilt_of(kind, kernel, {})
     signatures = {need.split()[0] for need in modules.depends if "signatures" in need}
@@ -266,7 +253,7 @@ def test_components_are_those_of_the_archive() -> None:
 def test_nvidias_own_packages_have_their_revisions() -> None:
     packages = {
         package.name: package.version
-        for package in ubuntu_packages.vendor_packages(cast(Builder, Nothing()))
+        for package in ubuntu_packages.vendor_packages(cast(Builder, NoCompiler()))
     }
     recorded = {row["package"]: row["version"] for row in RECORDS["reports"] if "version" in row}
     mine = packages["nvidia-fabricmanager-570"], packages["nvidia-firmware-570-570.211.01"]
