@@ -20,7 +20,7 @@ from gpustate.resolver import bundle_nodes
 from gpustate.states.bundle import CONF_TEXT, BundleInPlace
 from gpustate.states.preflight import PreflightPassed
 from gpustate.states.repository import DriverRepository
-from gpustate.testing import FakeNode, check_contract
+from gpustate.testing import FakeNode
 
 STEPLESS = {"bundle": "its default names no bundle"}
 PARTLESS = {"bundle": (("removed",), "no state of a policy: removing the policy removes it")}
@@ -41,10 +41,6 @@ def bundle(tmp_path: Path) -> Bundle:
 def node(**facts: Any) -> FakeNode:
     shell = {"gpustate-bundle": (0, "")}
     return FakeNode(facts=NodeFacts(**{**FACTS, **facts}), shell=shell)
-
-
-def test_the_contract_is_kept_with_a_bundle(bundle: Bundle) -> None:
-    check_contract(BundleInPlace(file=bundle.path))
 
 
 def test_without_a_file_nothing_is_done() -> None:

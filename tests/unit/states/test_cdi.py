@@ -101,15 +101,6 @@ def new_toolkit(**more: Any) -> Node:
     return Node(toolkit_units=dict.fromkeys(TOOLKIT_UNITS, "disabled"), **more)
 
 
-@pytest.mark.parametrize("node", [old_toolkit(), new_toolkit()])
-def test_a_missing_specification_is_written_and_refreshed_at_boot(node: Node) -> None:
-    before, after = converge(CdiSpecificationCurrent(), node)
-    assert "present" in before.fields
-    assert before.disruption is Disruption.NONE
-    assert not after
-    assert SPEC_PATH in node.files
-
-
 def test_a_gpu_whose_device_node_is_gone_is_not_left_out_of_the_specification() -> None:
     node = new_toolkit()
     rows = node.shells["nvidia-ctk ] && echo ctk"]
@@ -163,14 +154,6 @@ def test_our_unit_leaves_when_the_toolkit_brings_its_own() -> None:
     assert not after
     assert node.enabled == set()
     assert OUR_UNIT_PATH not in node.files
-
-
-def test_a_specification_of_another_driver_is_written_again() -> None:
-    node = new_toolkit(specs={SPEC_PATH: spec("570.1.2")})
-    plan, after = converge(CdiSpecificationCurrent(), node)
-    assert "stale" in plan.fields
-    assert "570.1.2" in plan.changes[0].before[0]
-    assert not after
 
 
 def test_a_specification_that_users_cannot_read_is_made_readable() -> None:
@@ -356,26 +339,6 @@ def test_an_image_gets_the_boot_time_refresh_and_no_specification() -> None:
     assert all(not step.now for step in node.done if isinstance(step, ops.EnableUnit))
 
 
-@pytest.mark.parametrize("node", [old_toolkit(), new_toolkit()])
-def test_taking_it_away_leaves_nothing_and_is_stable(node: Node) -> None:
-    list(converge(CdiSpecificationCurrent(), node))
-    _, after = converge(CdiSpecificationCurrent(ensure="absent"), node)
-    assert not after
-    assert SPEC_PATH not in node.files
-    assert OUR_UNIT_PATH not in node.files
-    assert node.enabled == set()
-    assert node.originals == {}
-
-
-@pytest.mark.parametrize("ensure", ["present", "absent"])
-@pytest.mark.parametrize("node", [old_toolkit(), new_toolkit(specs={SPEC_PATH: spec("1.2")})])
-def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
-    state = CdiSpecificationCurrent(ensure=ensure)
-    wanted = state.desired(state.probe(node))
-    assert not state.plan(wanted)
-    assert state.desired(wanted) == wanted
-
-
 def test_a_unit_that_was_not_asked_for_is_put_into_no_command() -> None:
     node = Node()
     rows = node.answer() + "unit=-H=x\nunit=other.service\n"
@@ -435,26 +398,6 @@ def entry(uuid: str = UUID, until: int = 20) -> quarantine.Entry:
 
 
 DROPIN = leave_out.dropin_path(TOOLKIT_UNITS[0])
-
-
-def test_a_gpu_in_quarantine_leaves_the_specification_and_comes_back_at_the_end() -> None:
-    node = Pair()
-    list(converge(CdiSpecificationCurrent(), node))
-    assert UUID in node.files[SPEC_PATH]
-    node.entries = (entry(),)
-    plan, after = converge(CdiSpecificationCurrent(), node)
-    assert plan.fields == {"stale", "dropins", "program"}
-    assert "in quarantine" in plan.changes[0].before[0]
-    assert not after
-    assert UUID not in node.files[SPEC_PATH]
-    assert "cdi_without.py" in node.files[DROPIN]
-    assert set(leave_out.program()) <= set(node.files)
-    node.now = 20
-    plan, after = converge(CdiSpecificationCurrent(), node)
-    assert plan.fields == {"stale", "dropins", "program"}
-    assert not after
-    assert UUID in node.files[SPEC_PATH]
-    assert DROPIN not in node.files
 
 
 def test_a_program_that_somebody_changed_is_put_right() -> None:

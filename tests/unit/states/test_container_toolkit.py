@@ -116,28 +116,11 @@ def test_without_a_version_an_installed_set_stays_as_it_is() -> None:
     assert not state.plan(state.probe(node))
 
 
-@pytest.mark.parametrize("asked", ["1.18.1", "1.18.1-1"])
-def test_a_named_version_is_an_upgrade(asked: str) -> None:
-    node = Node(installed="1.17.8-1", config=SHIPPED)
-    _, after = converge(ContainerToolkitInstalled(version=asked), node)
-    assert not after
-    assert set(node.installed.values()) == {"1.18.1-1"}
-
-
 def test_a_named_version_may_be_a_downgrade() -> None:
     node = Node(installed="1.18.1-1", config=SHIPPED)
     _, after = converge(ContainerToolkitInstalled(version="1.17.8"), node)
     assert not after
     assert set(node.installed.values()) == {"1.17.8-1"}
-
-
-def test_a_mixture_of_versions_is_brought_into_lockstep() -> None:
-    mixed = {**dict.fromkeys(PACKAGES, "1.17.8-1"), "libnvidia-container1": "1.18.1-1"}
-    node = Node(installed=mixed, config=SHIPPED)
-    plan, after = converge(ContainerToolkitInstalled(), node)
-    assert "versions" in plan.fields
-    assert not after
-    assert set(node.installed.values()) == {"1.18.1-1"}
 
 
 def test_a_program_that_is_gone_comes_from_its_package_at_the_same_version() -> None:
@@ -220,19 +203,6 @@ def test_what_the_operator_left_behind_is_unset(line: str) -> None:
     assert node.files[CONFIG_PATH] == f"[nvidia-container-cli]\n#{line}\nload-kmods = true\n"
 
 
-def test_a_file_that_users_cannot_read_is_made_readable_and_its_bytes_stay() -> None:
-    node = Node(installed="1.18.1-1", config=SHIPPED)
-    list(converge(ContainerToolkitInstalled(), node))
-    before = dict(node.files)
-    node.modes[CONFIG_PATH] = 0o600
-    plan, after = converge(ContainerToolkitInstalled(), node)
-    assert plan.fields == {"config_access"}
-    assert plan.changes[0].before == "owner 0:0, mode 0600"
-    assert plan.disruption is Disruption.NONE
-    assert not after
-    assert node.files == before
-
-
 def test_a_root_that_the_policy_asks_for_stays() -> None:
     text = '[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n'
     node = Node(installed="1.17.8-1", config=text)
@@ -276,29 +246,6 @@ def test_lists_may_be_given_as_tuples() -> None:
     assert 'runtimes = ["crun", "runc"]' in node.files[CONFIG_PATH]
 
 
-def test_taking_it_away_gives_the_file_back_and_purges_the_packages() -> None:
-    mine = "# mine\n" + SHIPPED
-    node = Node(config=mine)
-    list(
-        converge(ContainerToolkitInstalled(config={"nvidia-container-cli.load-kmods": False}), node)
-    )
-    plan, after = converge(ContainerToolkitInstalled(ensure="absent"), node)
-    assert {"versions", "kept"} <= plan.fields
-    assert not after
-    assert node.files[CONFIG_PATH] == mine
-    assert node.installed == {}
-    assert node.held == set()
-
-
-def test_taking_it_away_leaves_no_file_where_there_was_none() -> None:
-    node = Node()
-    list(converge(ContainerToolkitInstalled(), node))
-    assert node.files[CONFIG_PATH] == SHIPPED
-    _, after = converge(ContainerToolkitInstalled(ensure="absent"), node)
-    assert not after
-    assert CONFIG_PATH not in node.files
-
-
 def test_a_kill_between_purging_and_restoring_leaves_a_plan_to_restore() -> None:
     node = Node()
     list(converge(ContainerToolkitInstalled(), node))
@@ -306,15 +253,6 @@ def test_a_kill_between_purging_and_restoring_leaves_a_plan_to_restore() -> None
     observed = absent.probe(node)
     node.carry_out(next(absent.apply(observed, absent.plan(observed))))
     assert absent.plan(absent.probe(node)).fields == {"kept"}
-
-
-@pytest.mark.parametrize("ensure", ["present", "absent"])
-@pytest.mark.parametrize("node", [Node(), Node(installed="1.17.8-1", config=SHIPPED)])
-def test_what_is_desired_has_an_empty_plan(ensure: Any, node: Node) -> None:
-    state = ContainerToolkitInstalled(ensure=ensure, config={"disable-require": True})
-    wanted = state.desired(state.probe(node))
-    assert not state.plan(wanted)
-    assert state.desired(wanted) == wanted
 
 
 def test_the_common_keys_have_parameters_of_their_own() -> None:

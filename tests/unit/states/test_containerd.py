@@ -92,26 +92,6 @@ def plan_of(node: FakeNode, **parameters: Any) -> Any:
     return state.plan(observed)
 
 
-@pytest.mark.parametrize("version", ["1.6.20", "1.7.24", "2.0.5", "2.1.9", "2.3.4"])
-@pytest.mark.parametrize("enable_cdi", [True, None])
-def test_it_converges_in_one_round_and_gives_the_bytes_back(
-    version: str, enable_cdi: bool | None
-) -> None:
-    node = node_with(version)
-    state = ContainerdHandlerRegistered(enable_cdi=enable_cdi)
-    first, last = converge(state, node)
-    assert first.fields == {"files", "lacks"}
-    assert first.disruption is Disruption.RESTART
-    assert not last
-    assert (DROP_IN in node.files) == version.startswith("2.")
-    node.done.clear()
-    gone, rest = converge(ContainerdHandlerRegistered(ensure="absent"), node)
-    assert gone.fields == {"files"}
-    assert not rest
-    assert node.files == {ROOT: DEBIAN}
-    assert node.originals == {}
-
-
 def test_what_was_before_is_forgotten_with_files_that_have_become_others() -> None:
     node = node_with("1.7.24")
     list(converge(ContainerdHandlerRegistered(), node))

@@ -12,14 +12,14 @@ import pytest
 from goingback import rolled_back
 from runtimeinputs import CRIO
 
-from gpustate import Disruption, PolicyError, ops
+from gpustate import PolicyError, ops
 from gpustate.core.policy import build
 from gpustate.core.queries import Answer
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.crio import CrioHandlerRegistered
 from gpustate.states.crio.query import CrioQuery, Found
-from gpustate.testing import FakeNode, check_contract
+from gpustate.testing import FakeNode
 from gpustate.testing.fake import converge
 
 STEPLESS = {"crio": "CRI-O is not on these nodes"}
@@ -56,27 +56,6 @@ def node_with(files: Mapping[str, str] = PACKAGED, **facts: Any) -> FakeNode:
     )
 
 
-def test_it_converges_in_one_round_and_goes_away_again() -> None:
-    node = node_with()
-    first, last = converge(CrioHandlerRegistered(), node)
-    assert first.fields == {"files", "lacks"}
-    assert first.disruption is Disruption.RESTART
-    assert not last
-    labels = [step.label for step in node.done]
-    assert labels[-3:] == [
-        f"write {DROP_IN}",
-        "validate crio's new configuration",
-        "restart crio.service",
-    ]
-    scripts = "\n".join(step.script() for step in node.done)
-    assert "daemon-reload" not in scripts
-    assert subprocess.run(["sh", "-n"], input=scripts, text=True, capture_output=True).stderr == ""
-    gone, rest = converge(CrioHandlerRegistered(ensure="absent"), node)
-    assert gone.fields == {"files"}
-    assert not rest
-    assert node.files == PACKAGED
-
-
 @pytest.mark.parametrize("damage", ["", "x = [\n", "\ufffd", "[crio.network]\n"])
 @pytest.mark.parametrize("ensure", ["present", "absent"])
 def test_its_own_file_is_mended_whatever_stands_in_it(damage: str, ensure: str) -> None:
@@ -96,13 +75,6 @@ def test_a_comment_in_its_file_asks_for_nothing() -> None:
     list(converge(CrioHandlerRegistered(), node))
     node.files[DROP_IN] += "# mine\n"
     assert not CrioHandlerRegistered().plan(CrioHandlerRegistered().probe(node))
-
-
-def test_the_contract_holds_before_and_after() -> None:
-    node = node_with()
-    check_contract(CrioHandlerRegistered(), node)
-    list(converge(CrioHandlerRegistered(), node))
-    check_contract(CrioHandlerRegistered(), node)
 
 
 @pytest.mark.parametrize(

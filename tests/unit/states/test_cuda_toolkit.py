@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gpustate.states.cuda_toolkit import LINK_RECORD, CudaToolkitsInstalled
-from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.testing import FakeNode, converge
 
 STEPLESS = {"cuda-toolkit": "its default names no version"}
 
@@ -93,22 +93,6 @@ class Cuda(FakeNode):
         words = self.files.pop(LINK_RECORD).split()
         self.auto = words[0] != "manual"
         self._move()
-
-
-def test_a_toolkit_comes_in_its_own_package_which_brings_no_driver() -> None:
-    node = Cuda()
-    first, second = converge(CudaToolkitsInstalled(versions=("12.9",)), node)
-    assert node.installed == {"cuda-toolkit-12-9": "12.9.1-1"}
-    assert first.disruption.word == "none"
-    assert not second
-
-
-def test_a_newer_toolkit_does_not_move_the_link() -> None:
-    node = Cuda({"cuda-toolkit-12-9": "12.9.1-1"})
-    _, second = converge(CudaToolkitsInstalled(versions=("13.0",)), node)
-    assert node.versions() == ["12.9", "13.0"]
-    assert node.value == "/usr/local/cuda-12.9"
-    assert not second
 
 
 @pytest.mark.parametrize("leads", ["", "/usr/local/cuda-12.9", "cuda-12.9"])
@@ -214,7 +198,3 @@ def test_a_link_that_no_package_made_is_not_switched() -> None:
 def test_wrong_parameters_are_errors_before_any_node_is_reached(parameters: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         CudaToolkitsInstalled(**parameters)
-
-
-def test_it_keeps_the_contract_of_every_state() -> None:
-    check_contract(CudaToolkitsInstalled(versions=("12.9",)), Cuda())

@@ -106,17 +106,6 @@ def test_another_address_costs_a_restart_and_is_what_it_is_bound_to() -> None:
     assert not second
 
 
-def test_a_service_that_was_stopped_is_started_and_nothing_else_is_done() -> None:
-    one = node()
-    list(converge(DcgmRunning(), one))
-    one.unit_states[UNIT] = "inactive"
-    one.done.clear()
-    first, second = converge(DcgmRunning(), one)
-    assert first.fields == {"active", "bound", "words"}
-    assert [type(step) for step in one.done] == [ops.RestartUnit]
-    assert not second
-
-
 def test_a_program_that_is_gone_comes_back_with_its_package() -> None:
     one = node()
     list(converge(DcgmRunning(), one))
@@ -150,16 +139,6 @@ def test_what_cannot_be_is_refused_with_the_next_move(
     reason = state.refuse(state.probe(made))
     assert reason is not None
     assert said in reason
-
-
-def test_it_is_taken_away() -> None:
-    one = node()
-    list(converge(DcgmRunning(), one))
-    *_, last = converge(DcgmRunning(ensure="absent"), one)
-    assert one.installed == {}
-    assert DROP_IN_PATH not in one.files
-    assert UNIT not in one.enabled
-    assert not last
 
 
 @pytest.mark.parametrize(

@@ -215,15 +215,6 @@ def test_an_exporter_without_a_unit_gets_one() -> None:
     assert not second
 
 
-def test_it_is_taken_away_to_the_last_file() -> None:
-    world = World()
-    world.converge()
-    _, last = world.converge(ensure="absent")
-    assert world.node.installed == {}
-    assert not {DROP_IN_PATH, COUNTERS_PATH, UNIT_PATH} & set(world.node.files)
-    assert not last
-
-
 @pytest.mark.parametrize(
     ("world", "parameters", "said"),
     [

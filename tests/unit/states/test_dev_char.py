@@ -9,7 +9,7 @@ from goingback import rolled_back
 
 from gpustate.ops.library import LIBRARY
 from gpustate.states.dev_char import RULE_PATH, RULE_TEXT, DevCharLinksPresent
-from gpustate.testing import FakeNode, check_contract
+from gpustate.testing import FakeNode
 from gpustate.testing.fake import converge
 
 NODES = "node=/dev/nvidia0 c3 0\nnode=/dev/nvidiactl c3 ff\nnode=/dev/nvidia-uvm 1ff 0\n"
@@ -80,10 +80,6 @@ def test_containers_that_a_daemon_reload_would_rob_are_named() -> None:
     plan = next(converge(DevCharLinksPresent(), node))
     assert not plan
     assert "docker-abc.scope would lose its GPUs at a systemctl daemon-reload" in plan.notes[0]
-
-
-def test_the_contract_holds() -> None:
-    check_contract(DevCharLinksPresent(), node_with(NODES))
 
 
 def test_a_reload_asks_first_who_would_suffer() -> None:

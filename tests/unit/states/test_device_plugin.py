@@ -11,7 +11,7 @@ from gpustate.core.policy import build
 from gpustate.errors import PolicyError
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.device_plugin import PATH, DevicePluginConfigured
-from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.testing import FakeNode, converge
 
 UNIT = "nvidia-device-plugin.service"
 
@@ -89,8 +89,3 @@ def test_mps_that_the_gpus_cannot_do_is_refused() -> None:
     assert "GPU 3 has MIG enabled" in str(mps.refuse(mps.probe(divided)))
     new = node(Gpu(0, name="L4", compute_capability="8.9"))
     assert mps.refuse(mps.probe(new)) is None
-
-
-def test_it_keeps_the_contract() -> None:
-    check_contract(made(), node())
-    check_contract(made(config=sliced()), node(active=True))

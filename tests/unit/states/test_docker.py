@@ -19,7 +19,7 @@ from gpustate.ops.daemon_seen import unit_command
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.states.docker import DockerRuntimeRegistered, query
 from gpustate.states.docker.query import DockerQuery, Found
-from gpustate.testing import FakeNode, check_contract
+from gpustate.testing import FakeNode
 from gpustate.testing.fake import converge
 
 STEPLESS = {"docker": "docker is not on these nodes"}
@@ -97,27 +97,6 @@ def plan_of(node: FakeNode, **parameters: Any) -> Any:
     return state.plan(observed)
 
 
-@pytest.mark.parametrize("files", [{}, {PATH: SITE}, {PATH: ""}])
-@pytest.mark.parametrize("default", [False, True])
-def test_it_converges_in_one_round_and_gives_the_bytes_back(
-    files: dict[str, str], default: bool
-) -> None:
-    node = Node(files)
-    first, last = converge(DockerRuntimeRegistered(default=default), node)
-    assert first.fields == {"files", "ours"}
-    assert first.disruption is Disruption.RELOAD
-    assert not last
-    assert node.docker.runtimes == {"nvidia": BINARY}
-    gone, rest = converge(DockerRuntimeRegistered(ensure="absent", default=default), node)
-    assert gone.disruption is Disruption.RELOAD
-    assert not rest
-    assert node.files == files
-    assert node.originals == {}
-    assert node.docker.ours == ()
-    assert "nvidia" not in node.docker.runtimes
-    assert node.docker.default == "runc"
-
-
 def test_what_was_before_is_forgotten_with_a_file_that_has_become_another() -> None:
     for changed in (None, '{"debug": true}'):
         node = Node({})
@@ -140,13 +119,6 @@ def test_without_what_was_before_a_removal_leaves_nothing_kept_either() -> None:
     assert not rest
     assert node.originals == {}
     assert "nvidia" not in node.files[PATH]
-
-
-def test_the_contract_holds_before_and_after() -> None:
-    node = Node({PATH: SITE})
-    check_contract(DockerRuntimeRegistered(), node)
-    list(converge(DockerRuntimeRegistered(), node))
-    check_contract(DockerRuntimeRegistered(), node)
 
 
 def test_docker_is_asked_between_writing_and_reloading_and_systemd_is_left_alone() -> None:

@@ -38,7 +38,7 @@ from gpustate.states.driver.observed import (
 )
 from gpustate.states.fabric_manager import FabricManagerRunning
 from gpustate.states.kernel import KernelPinned
-from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.testing import FakeNode, converge
 
 OLD, NEW = "6.1.0-9-amd64", "6.1.0-18-amd64"
 VERSIONS = ("595.91.07-1", "580.178.04-1", "580.65.06-1", "570.211.01-1")
@@ -243,17 +243,6 @@ def test_nvswitches_without_a_fabric_manager_on_the_node_are_refused_by_the_plan
     assert "add the state fabric-manager" in reason(switches, driver)
     assert reason(switches, driver, manager) == "None"
     assert reason(NodeFacts(pci=(gpu(),)), driver) == "None"
-
-
-def test_a_fresh_node_gets_one_matched_set_held_built_and_loaded() -> None:
-    node = World(gpu())
-    before, after = node.reach(DriverInstalled(version="580.65.06"))
-    assert before.disruption is Disruption.NONE
-    assert not after
-    assert set(node.installed.values()) == {"580.65.06-1"}
-    assert node.held == set(node.installed)
-    assert node.running == "580.65.06 open"
-    assert all(kernel.nvidia_version == "580.65.06" for kernel in node.kernels.values())
 
 
 def test_all_is_downloaded_first_then_headers_and_a_kernel_left_over_is_built_last() -> None:
@@ -1657,22 +1646,6 @@ def test_absent_unloads_purges_and_leaves_no_file() -> None:
     assert not node.files
 
 
-def test_desired_is_a_fixed_point_from_every_start() -> None:
-    node = World(gpu())
-    goals = (
-        DriverInstalled(branch=580, parameters=PROFILING),
-        DriverInstalled(module_type="proprietary"),
-        DriverInstalled(ensure="absent"),
-        DriverInstalled(load=False),
-    )
-    for goal in goals:
-        for start in goals:
-            node.reach(start)
-            wanted: Observed = goal.desired(goal.probe(node))
-            assert goal.desired(wanted) == wanted
-            assert not goal.plan(wanted)
-
-
 # --- what a node prints ----------------------------------------------------------------------
 
 
@@ -1767,44 +1740,7 @@ def test_a_device_node_of_a_gpu_that_was_opened_is_made_again() -> None:
     assert not node.goal.plan(node.goal.probe(node)).fields
 
 
-def test_the_state_keeps_its_contract_on_a_fresh_node() -> None:
-    check_contract(DriverInstalled(branch=580, parameters=PROFILING), World(gpu()))
-
-
 # --- rollback --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "then",
-    [
-        DriverInstalled(branch=570, parameters={"NVreg_EnableStreamMemOPs": 1}),
-        DriverInstalled(branch=580, module_type="proprietary"),
-        DriverInstalled(branch=570, hold=False, load=False),
-    ],
-)
-def test_a_rollback_leads_to_the_version_type_parameters_and_holds_before(
-    then: DriverInstalled,
-) -> None:
-    """Only the branch is in the policy: the exact version is what was observed."""
-    node = World(gpu("2330"))
-    _, rest = node.reach(then)
-    assert not rest
-    before = node.probe_of(then)
-    other = DriverInstalled(version="580.65.06", parameters={"NVreg_EnableMSI": 0})
-    pinned = other.pinned(node.probe_of(other))
-    # A newer one of the branch is offered meanwhile.
-    newer = {570: "570.250.01-1", 580: "580.200.01-1"}[int(then.branch or 0)]
-    for name in NAMES:
-        node.packages_offered[name] = (newer, *node.packages_offered[name])
-    _, rest = node.reach(other)
-    assert not rest
-    back = build(DriverInstalled, {**parameters(then), **pinned})
-    assert isinstance(back, DriverInstalled)
-    _, rest = node.reach(back)
-    assert not rest
-    now = node.probe_of(then)
-    for field in ("packages", "built", "options_text", "autoload_text", "pin_text", "library"):
-        assert getattr(now, field) == getattr(before, field), field
 
 
 def back(observed: Observed, by: DriverInstalled) -> DriverInstalled:

@@ -21,7 +21,7 @@ from gpustate.states.fabric_manager import (
     FabricManagerRunning,
     scripts,
 )
-from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.testing import FakeNode, converge
 
 SWITCH = PciGpu("0000:05:00.0", "22a3", "068000", None)
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)\n"
@@ -62,16 +62,6 @@ def b200(**more: object) -> FakeNode:
         "shell": {"nvlsm": lambda n: (0, "running" if n.unit_states.get(UNIT) == "active" else "")},
     }
     return node(**{**settings, **more})  # type: ignore[arg-type]
-
-
-def test_it_is_installed_in_the_drivers_version_held_and_started() -> None:
-    one = node()
-    first, second = converge(FabricManagerRunning(), one)
-    assert one.installed == MINE
-    assert one.held == {"nvidia-fabricmanager"}
-    assert one.unit_states[UNIT] == "active"
-    assert first.disruption is Disruption.NONE
-    assert not second
 
 
 @pytest.mark.parametrize(
@@ -162,14 +152,6 @@ def test_a_node_whose_repositories_lack_the_version_is_refused_by_name() -> None
     )
     absent = FabricManagerRunning(ensure="absent")
     assert absent.plan(absent.probe(node(candidates={}))).refusal is None
-
-
-def test_it_can_be_taken_away() -> None:
-    one = node(packages=MINE, units={UNIT: "active"})
-    *_, last = converge(FabricManagerRunning(ensure="absent"), one)
-    assert one.installed == {}
-    assert not last
-    assert any(isinstance(step, ops.DisableUnit) for step in one.done)
 
 
 FOREIGN = "# of the site\nLOG_LEVEL=2\n"
@@ -427,12 +409,6 @@ def test_the_version_is_found_in_both_forms_of_the_file(
     text: str | None, version: str | None
 ) -> None:
     assert loaded_version(text) == version
-
-
-@pytest.mark.parametrize("one", [node(), b200(), node(switch=False)])
-def test_it_keeps_the_contract(one: FakeNode) -> None:
-    check_contract(FabricManagerRunning(), one)
-    check_contract(FabricManagerRunning(config={"FABRIC_MODE": 1}), one)
 
 
 def test_a_rollback_of_its_installation_leaves_nothing() -> None:

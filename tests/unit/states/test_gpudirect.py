@@ -298,14 +298,6 @@ def gdr_node(driver: str = "open", **more: Any) -> FakeNode:
     return FakeNode(**{**settings, **more})
 
 
-def test_gdrcopy_comes_in_one_version_is_loaded_and_can_be_opened() -> None:
-    node = gdr_node()
-    first, second = converge(GdrCopyInstalled(), node)
-    assert first.disruption is Disruption.NONE
-    assert not second
-    assert set(node.installed.values()) == {"2.6-1"}
-
-
 def test_gdrdrv_is_built_anew_when_the_driver_changes_its_kind() -> None:
     node = gdr_node()
     list(converge(GdrCopyInstalled(), node))
@@ -326,16 +318,6 @@ def test_gdrdrv_whose_file_is_gone_is_built_anew() -> None:
     first, second = converge(GdrCopyInstalled(), node)
     assert first.fields == {"built"}
     assert not second
-
-
-def test_gdrcopy_leaves_nothing() -> None:
-    node = gdr_node()
-    before = dict(node.files)
-    list(converge(GdrCopyInstalled(), node))
-    *_, last = converge(GdrCopyInstalled(ensure="absent"), node)
-    assert not last
-    assert node.files == before
-    assert node.installed == {}
 
 
 def test_versions_that_do_not_match_are_refused() -> None:

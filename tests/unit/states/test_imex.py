@@ -12,7 +12,7 @@ from gpustate import Disruption, NodeFacts, PciGpu, ops
 from gpustate.core.facts import meant_for
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.states.imex import CONFIG_PATH, NODES_PATH, UNIT, ImexRunning
-from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.testing import FakeNode, converge
 
 STEPLESS = {"imex": "no rack joins these GPUs across nodes"}
 
@@ -72,18 +72,6 @@ def mask(node: FakeNode) -> None:
     node.vars["masked"] = True  # type: ignore[index]
     node.unit_states[UNIT] = "inactive"
     node.enabled.discard(UNIT)
-
-
-def test_a_tray_gets_the_package_the_list_and_the_service() -> None:
-    one = rack()
-    first, second = converge(ImexRunning(nodes=NODES), one)
-    assert one.installed == {"nvidia-imex": "580.65.06-1"}
-    assert one.held == {"nvidia-imex"}
-    assert one.files[NODES_PATH] == "10.0.0.1\n10.0.0.2\n"
-    assert one.unit_states[UNIT] == "active"
-    assert UNIT in one.enabled
-    assert first.disruption is Disruption.NONE
-    assert not second
 
 
 def test_the_domain_picks_the_list() -> None:
@@ -223,15 +211,6 @@ def test_elsewhere_a_unit_that_fails_is_disabled_and_one_that_runs_is_named(acti
     assert not second
 
 
-def test_it_can_be_taken_away() -> None:
-    one = rack()
-    list(converge(ImexRunning(nodes=NODES), one))
-    *_, last = converge(ImexRunning(ensure="absent"), one)
-    assert one.installed == {}
-    assert UNIT not in one.enabled
-    assert not last
-
-
 def test_what_was_there_before_the_package_is_there_after_it() -> None:
     one = rack()
     one.files |= {CONFIG_PATH: "# of the site\n", NODES_PATH: "10.9.9.9\n"}
@@ -271,12 +250,6 @@ def test_an_image_gets_it_when_it_is_for_trays(
     assert (UNIT in one.enabled) is (comes and bool(nodes))
     assert not second
     assert bool(list(state.first_boot(state.probe(one)))) is (comes and bool(nodes))
-
-
-def test_it_keeps_the_contract() -> None:
-    check_contract(ImexRunning(nodes=NODES), rack())
-    check_contract(ImexRunning(domains={DOMAIN: NODES}, config={"LOG_LEVEL": 3}), rack())
-    check_contract(ImexRunning(managed_by="compute-domains"), rack())
 
 
 def test_a_list_of_nodes_with_another_mode_is_written_again_and_nothing_restarts() -> None:

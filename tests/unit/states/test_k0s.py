@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from goingback import rolled_back
 from standins import merge_k0s
 
-from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
 from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.k0s import (
@@ -22,7 +20,7 @@ from gpustate.states.k0s import (
     K0sHandlerRegistered,
     K0sQuery,
 )
-from gpustate.testing import FakeNode, check_contract
+from gpustate.testing import FakeNode
 from gpustate.testing.fake import converge
 
 STEPLESS = {"k0s": "k0s is not on these nodes"}
@@ -56,25 +54,6 @@ def node_with(
         answers={"K0sQuery": found},
         runs=dict.fromkeys(("check that", "wait for k0s"), lambda node: None),
     )
-
-
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("default", [False, True])
-def test_one_file_comes_and_goes_and_k0s_restarts_its_containerd_itself(
-    version: int, default: bool
-) -> None:
-    node = node_with(version)
-    first, last = converge(K0sHandlerRegistered(default=default), node)
-    assert first.fields == {"files", "lacks"}
-    assert first.disruption is Disruption.RESTART
-    assert not last
-    data = tomllib.loads(node.files[DROP_IN_PATH])
-    assert data["version"] == version
-    assert "SystemdCgroup = true" in node.files[DROP_IN_PATH]
-    assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
-    _, rest = converge(K0sHandlerRegistered(ensure="absent"), node)
-    assert not rest
-    assert node.files == {}
 
 
 @pytest.mark.parametrize(
@@ -127,10 +106,6 @@ def test_a_node_without_it_has_nothing_to_do() -> None:
     plan = next(converge(K0sHandlerRegistered(), node))
     assert not plan
     assert "not installed" in plan.notes[0]
-
-
-def test_the_contract_holds() -> None:
-    check_contract(K0sHandlerRegistered(), node_with())
 
 
 def test_the_answer_of_a_node_is_read() -> None:

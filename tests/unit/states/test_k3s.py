@@ -11,7 +11,7 @@ from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
 from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.k3s import SOCKET, Found, K3sHandlerRegistered, K3sQuery, Service
-from gpustate.testing import FakeNode, check_contract
+from gpustate.testing import FakeNode
 
 STEPLESS = {"k3s": "k3s and RKE2 are not on these nodes"}
 PARTLESS = {"k3s": (("removed",), "it writes nothing that could be removed")}
@@ -149,10 +149,6 @@ def test_a_stopped_service_that_has_run_before_is_started(
 def test_a_stopped_service_that_has_never_run_awaits_its_configuration() -> None:
     state, observed = look(node_with(replace(STOPPED, enabled="disabled", config=None)))
     assert not state.plan(observed)
-
-
-def test_the_contract_holds() -> None:
-    check_contract(K3sHandlerRegistered(), node_with())
 
 
 def test_the_answer_of_a_node_is_read() -> None:

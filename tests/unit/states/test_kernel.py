@@ -97,25 +97,6 @@ def test_only_what_this_state_has_held_is_let_go() -> None:
     assert HELD_PATH not in node.files
 
 
-def test_a_kernel_is_pinned_away_installed_built_for_and_only_then_booted() -> None:
-    node = World()
-    state = KernelPinned(policy=NEW)
-    assert state.plan(state.probe(node)).disruption is Disruption.REBOOT
-    *_, last = converge(state, node)
-    assert not last
-    labels = [step.label for step in node.done]
-    order = [
-        f"set {OLD} as GRUB's default kernel",
-        f"install linux-image-{NEW}, linux-headers-{NEW}",
-        f"build the nvidia module for {NEW}",
-        f"set {NEW} as GRUB's default kernel",
-    ]
-    assert [label for label in labels if label in order] == order
-    assert labels.index(order[-1]) < len(labels) - 1
-    assert isinstance(node.done[-1], Reboot)
-    assert f"linux-image-{OLD}" in node.installed
-
-
 def test_without_a_driver_nothing_has_to_be_built() -> None:
     node = World(driver=None)
     *_, last = converge(KernelPinned(policy=NEW), node)

@@ -18,7 +18,7 @@ from gpustate.formats.quarantine import Entry, Quarantine
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.probes.gpu_labels import Machine, MachineQuery
 from gpustate.states.labels import CONFIG_PATH, FOLDER, PATH, GpuLabelsWritten
-from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.testing import FakeNode, converge
 
 PCI = PciGpu("0000:1b:00.0", "2330", "030200", "nvidia")
 GPU = Gpu(
@@ -45,20 +45,6 @@ def node(nvml: NvmlFacts = NVML, *, machine: Machine | None = None, **files: str
             "with the time": lambda fake: fake.files.update({PATH: "nvidia.com/gfd.timestamp=1\n"})
         },
     )
-
-
-def test_the_labels_are_written_once() -> None:
-    fake = node()
-    first, last = converge(GpuLabelsWritten(), fake)
-    assert first.fields == {"text"}
-    assert not last
-    lines = fake.files[PATH].splitlines()
-    assert "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3" in lines
-    assert "nvidia.com/gpu.mode=compute" in lines
-    assert "nvidia.com/gpu.machine=DGXH100" in lines
-    assert "nvidia.com/gpu.replicas=1" in lines
-    assert lines == sorted(lines)
-    assert not any("timestamp" in line for line in lines)
 
 
 def test_sharing_comes_from_the_device_plugin_s_configuration_on_the_node() -> None:
@@ -96,15 +82,6 @@ def test_labels_are_not_written_of_fewer_gpus_than_the_driver_has_unless_one_is_
 def test_a_configuration_s_path_that_is_relative_is_an_error() -> None:
     with pytest.raises(PolicyError, match="config_path"):
         build(GpuLabelsWritten, {"config_path": "rel"})
-
-
-def test_a_label_that_somebody_changed_is_drift() -> None:
-    fake = node()
-    list(converge(GpuLabelsWritten(), fake))
-    fake.files[PATH] = fake.files[PATH].replace("gpu.count=1", "gpu.count=2")
-    first, last = converge(GpuLabelsWritten(), fake)
-    assert first
-    assert not last
 
 
 def test_the_time_in_the_file_is_no_drift() -> None:
@@ -151,14 +128,6 @@ def test_a_label_that_kubernetes_would_refuse_is_left_out_and_named() -> None:
     assert any("O.E.M." in note for note in first.notes)
 
 
-def test_it_is_taken_away() -> None:
-    fake = node()
-    list(converge(GpuLabelsWritten(), fake))
-    *_, last = converge(GpuLabelsWritten(ensure="absent"), fake)
-    assert PATH not in fake.files
-    assert not last
-
-
 def test_a_node_without_gpus_and_an_image_get_no_file() -> None:
     none = node(NvmlFacts(error=12))
     none.node_facts = NodeFacts(systemd=True)
@@ -169,11 +138,6 @@ def test_a_node_without_gpus_and_an_image_get_no_file() -> None:
     plan = GpuLabelsWritten().plan(GpuLabelsWritten().probe(image))
     assert not plan
     assert "first apply on the machine" in plan.notes[0]
-
-
-def test_it_keeps_the_contract() -> None:
-    check_contract(GpuLabelsWritten(), node())
-    check_contract(GpuLabelsWritten(timestamp=True, mig_strategy="mixed"), node())
 
 
 def test_the_machine_is_read_from_what_the_node_printed() -> None:

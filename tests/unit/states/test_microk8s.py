@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from goingback import rolled_back
 from standins import MICROK8S_TEMPLATE, render_microk8s
 
 from gpustate import Disruption, ops
 from gpustate.core.queries import Answer
-from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.runtimes.facts import RuntimeFacts
 from gpustate.states.microk8s import (
@@ -22,7 +20,7 @@ from gpustate.states.microk8s import (
     Microk8sHandlerRegistered,
     Microk8sQuery,
 )
-from gpustate.testing import FakeNode, check_contract
+from gpustate.testing import FakeNode
 from gpustate.testing.fake import converge
 
 STEPLESS = {"microk8s": "MicroK8s is not on these nodes"}
@@ -52,25 +50,6 @@ def node_with(template: str | None = MICROK8S_TEMPLATE, **facts: Any) -> FakeNod
         answers={"Microk8sQuery": found},
         runs=dict.fromkeys(labels, lambda node: None),
     )
-
-
-@pytest.mark.parametrize("version", ["1.6.28", "1.7.24", "2.1.3"])
-@pytest.mark.parametrize("default", [False, True])
-def test_it_converges_in_one_round_and_gives_the_bytes_back(version: str, default: bool) -> None:
-    node = node_with(version=version)
-    first, last = converge(Microk8sHandlerRegistered(default=default), node)
-    assert first.fields == {"files", "lacks"}
-    assert first.disruption is Disruption.RESTART
-    assert not last
-    assert isinstance(node.done[-1], RestartDaemon)
-    text = node.files[TEMPLATE_PATH]
-    if not default:
-        assert text.startswith(MICROK8S_TEMPLATE)
-    assert "imports" not in text
-    _, rest = converge(Microk8sHandlerRegistered(ensure="absent"), node)
-    assert not rest
-    assert node.files == {TEMPLATE_PATH: MICROK8S_TEMPLATE}
-    assert node.originals == {}
 
 
 def test_a_node_without_it_and_one_where_it_does_not_run_are_not_restarted() -> None:
@@ -104,10 +83,6 @@ def test_a_containerd_that_does_not_serve_pods_is_refused_or_restarted() -> None
     )
     assert state.refuse(old) is None
     assert state.plan(old).disruption is Disruption.RESTART
-
-
-def test_the_contract_holds() -> None:
-    check_contract(Microk8sHandlerRegistered(), node_with())
 
 
 def test_the_answer_of_a_node_is_read() -> None:

@@ -160,16 +160,6 @@ def test_debian_s_package_comes_in_the_driver_s_version() -> None:
     assert not last
 
 
-def test_it_is_taken_away_with_its_unit_and_proof() -> None:
-    world = World()
-    fake = node(world)
-    run(fake, clients=4)
-    _, last = run(fake, ensure="absent")
-    assert UNIT_PATH not in fake.files
-    assert not world.proof
-    assert not last
-
-
 @pytest.mark.parametrize(
     ("pipes", "found"),
     [

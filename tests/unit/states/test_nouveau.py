@@ -68,15 +68,6 @@ class Node(FakeNode):
             self.world.rebuild(self, step.kernels)
 
 
-def test_a_fresh_node_is_settled_in_one_go_and_stays_so() -> None:
-    node = Node(World())
-    before, after = converge(NouveauBlacklisted(), node)
-    assert before.fields == {"conf_text", "hook_text", "hook_executable", "initramfs"}
-    assert before.disruption is Disruption.NONE
-    assert not after
-    assert [type(step).__name__ for step in node.done] == ["PutText", "PutText", "RebuildInitramfs"]
-
-
 def test_plan_costs_a_reboot_only_while_the_module_is_loaded() -> None:
     state = NouveauBlacklisted()
     loaded = state.plan(state.probe(Node(World(), driver="nouveau", modules=["nouveau"])))
@@ -120,18 +111,6 @@ def test_a_kill_between_files_and_images_leaves_a_plan_for_the_images() -> None:
     for step in list(state.apply(observed, state.plan(observed)))[:2]:
         node.carry_out(step)
     assert state.plan(state.probe(node)).fields == {"initramfs"}
-
-
-def test_taking_it_away_removes_the_files_and_rebuilds_what_was_built_with_them() -> None:
-    node = Node(World())
-    list(converge(NouveauBlacklisted(), node))
-    node.done.clear()
-    plan, after = converge(NouveauBlacklisted(ensure="absent"), node)
-    assert "ours_in_initramfs" in plan.fields
-    assert not after
-    assert not [path for path in node.files if "gpustate" in path]
-    assert node.originals == {}
-    assert node.world.found == dict.fromkeys(KERNELS, "nouveau")
 
 
 def test_a_kill_in_the_middle_of_taking_it_away_is_made_good() -> None:
@@ -218,15 +197,6 @@ def test_an_image_is_judged_by_its_files_not_by_the_kernel_that_runs() -> None:
     node.node_facts = NodeFacts(os_id="debian", os_version="12", pci=node.node_facts.pci)
     observed = NouveauBlacklisted().probe(node)
     assert (observed.loaded, observed.bound, observed.running) == ((), (), False)
-
-
-@pytest.mark.parametrize("ensure", ["present", "absent"])
-@pytest.mark.parametrize("tools", ["initramfs-tools", "dracut", "initramfs-tools\ndracut", ""])
-def test_what_is_desired_has_an_empty_plan(ensure: Any, tools: str) -> None:
-    state = NouveauBlacklisted(ensure=ensure)
-    wanted = state.desired(state.probe(Node(World(tools=tools), modules=["nouveau"])))
-    assert not state.plan(wanted)
-    assert state.desired(wanted) == wanted
 
 
 def test_our_own_file_keeps_every_module_out_even_when_asked_for_by_name() -> None:

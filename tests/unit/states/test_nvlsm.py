@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
 from gpustate.core.facts import meant_for
 from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.states.nvlsm import LOAD_PATH, MODULES, SubnetManagerInstalled
-from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.testing import FakeNode, converge
 
 STEPLESS = {"nvlsm": "their NVSwitches are on PCI, and need no subnet manager"}
 
@@ -27,17 +25,6 @@ def node(**more: object) -> FakeNode:
         "shell": {"modinfo": (0, "")},
     }
     return FakeNode(**{**settings, **more})  # type: ignore[arg-type]
-
-
-def test_the_package_comes_and_the_modules_are_loaded_now_and_at_boot() -> None:
-    one = node()
-    first, second = converge(SubnetManagerInstalled(), one)
-    assert one.installed == {"nvlsm": "2025.10.14-1"}
-    assert one.held == {"nvlsm"}
-    assert one.loaded == set(MODULES)
-    assert set(MODULES) <= set(one.files[LOAD_PATH].split())
-    assert first.disruption is Disruption.NONE
-    assert not second
 
 
 def test_modules_are_loaded_before_the_package_is_installed() -> None:
@@ -115,10 +102,3 @@ def test_an_image_gets_it_when_it_is_for_such_boards(gpus: str, comes: bool) -> 
     assert bool(one.installed) is comes
     assert not one.loaded
     assert not second
-
-
-def test_it_keeps_the_contract() -> None:
-    check_contract(SubnetManagerInstalled(), node())
-    check_contract(SubnetManagerInstalled(version="2025.10.14"), node())
-    facts = replace(NodeFacts(pci=B200), image=True)
-    check_contract(SubnetManagerInstalled(), node(facts=facts))

@@ -71,18 +71,6 @@ def rebooted(node: FakeNode, look: str = BOUND) -> None:
 STATE = VfioBound(devices=(GPU,))
 
 
-def test_arguments_and_unit_are_written_then_a_reboot_takes_them_up() -> None:
-    one = node()
-    first, second = converge(STATE, one)
-    assert first.disruption is Disruption.REBOOT
-    assert one.reboots == 1
-    assert second.fields == {"running_lacks", "bound", "overrides"}
-    rebooted(one)
-    (third,) = converge(STATE, one, rounds=0)
-    assert not third
-    assert UNIT in one.enabled
-
-
 def test_a_device_that_nobody_drives_is_bound_at_once() -> None:
     line = replace(LINE, running=("ro", *ON), menu=(("6.1", ("ro", *ON)),))
     one = node(line, FREE)
@@ -215,14 +203,6 @@ def test_what_the_host_lacks_is_named(
     reason = state.refuse(state.probe(node(line, facts=host, shell={"dev/kvm": (0, look)})))
     assert reason is not None
     assert word in reason
-
-
-def test_the_arguments_of_kata_are_taken_away_by_a_file() -> None:
-    one = node()
-    list(converge(KataHostReady(runtime="kata"), one))
-    *_, last = converge(KataHostReady(runtime="kata", ensure="absent"), one)
-    assert not last
-    assert one.files == {}
 
 
 @pytest.mark.parametrize(

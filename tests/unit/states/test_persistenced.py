@@ -63,15 +63,6 @@ def node(unit: str | None, *, gpus: tuple[PciGpu, ...] = (GPU,)) -> FakeNode:
     )
 
 
-def test_nvidias_unit_is_enabled_and_started_as_it_is() -> None:
-    fake = node(NVIDIA)
-    first, last = converge(PersistenceModeEnabled(), fake)
-    assert first.fields == {"active", "at_boot", "persistent"}
-    assert not last
-    assert DROP_IN_PATH not in fake.files
-    assert UNIT in fake.enabled
-
-
 def test_ubuntus_unit_gets_a_drop_in_and_is_wanted_at_boot() -> None:
     fake = node(UBUNTU)
     *_, last = converge(PersistenceModeEnabled(), fake)
@@ -79,16 +70,6 @@ def test_ubuntus_unit_gets_a_drop_in_and_is_wanted_at_boot() -> None:
     assert "StopWhenUnneeded=false" in fake.files[DROP_IN_PATH]
     assert WANTS_PATH in fake.files
     assert UNIT not in fake.enabled, "it cannot be enabled"
-
-
-@pytest.mark.parametrize("unit", [NVIDIA, UBUNTU])
-def test_absent_gives_the_packages_behaviour_back(unit: str) -> None:
-    fake = node(unit)
-    list(converge(PersistenceModeEnabled(), fake))
-    *_, last = converge(PersistenceModeEnabled(ensure="absent"), fake)
-    assert not last
-    assert fake.files == {UNIT_PATH: unit, PROGRAM_PATH: ""}
-    assert fake.unit_states[UNIT] == "inactive"
 
 
 def test_a_gpu_that_fell_back_gets_a_restart() -> None:

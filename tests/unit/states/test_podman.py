@@ -11,7 +11,7 @@ from goingback import rolled_back
 
 from gpustate.core.queries import Answer
 from gpustate.states.podman import Found, PodmanCdiEnabled, PodmanQuery
-from gpustate.testing import FakeNode, check_contract
+from gpustate.testing import FakeNode
 from gpustate.testing.fake import converge
 
 STEPLESS = {"podman": "podman and its hooks are not on these nodes"}
@@ -82,10 +82,6 @@ def test_a_later_file_gives_the_folder_back() -> None:
     }
     state = PodmanCdiEnabled()
     assert state.refuse(state.probe(node_with(files))) is None
-
-
-def test_the_contract_holds() -> None:
-    check_contract(PodmanCdiEnabled(), node_with({HOOK: TEXT}))
 
 
 def test_the_answer_of_a_node_is_read() -> None:

@@ -377,16 +377,6 @@ def test_a_cdrom_is_named_and_left_alone() -> None:
     assert any("apt may prompt for a disc" in note for note in state.plan(state.probe(fake)).notes)
 
 
-def test_absent_takes_every_file_away_again() -> None:
-    fake = node()
-    before = dict(fake.files)
-    list(converge(DriverRepository(**MIRROR), fake))
-    gone = DriverRepository(**MIRROR, ensure="absent")
-    *_, last = converge(gone, fake)
-    assert not last
-    assert fake.files == before
-
-
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
@@ -430,11 +420,6 @@ def test_wrong_parameters_are_refused_before_any_node_is_reached(
 def test_a_key_file_is_read_at_once_so_that_a_plan_carries_the_key() -> None:
     state = build(DriverRepository, {**MIRROR, "key": str(DATA / "one.asc")})
     assert parameters(state)["key"] == KEY
-
-
-@pytest.mark.parametrize("cls", [DriverRepository, ToolkitRepository])
-def test_the_states_keep_their_contract(cls: type[DriverRepository]) -> None:
-    check_contract(cls(**MIRROR), node())
 
 
 @pytest.mark.parametrize("word", ["'$(touch${IFS}/x)'", "$(x)", ";x", "`x`"])

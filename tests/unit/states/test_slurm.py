@@ -14,7 +14,7 @@ from gpustate.formats.slurm import Cpu
 from gpustate.probes.gpu_facts import Gpu, MigDevice, NvmlFacts
 from gpustate.probes.slurm_gpus import Places, SlurmPlacesQuery
 from gpustate.states.slurm import SlurmGresConfigured
-from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.testing import FakeNode, converge
 
 STEPLESS = {"slurm-gres": "no slurmd there, and nothing to configure"}
 
@@ -113,13 +113,6 @@ def test_slurmd_starts_after_the_device_nodes_and_again_when_it_ended() -> None:
     assert DROP_IN not in fake.files
 
 
-def test_a_file_that_had_nothing_but_ours_goes() -> None:
-    fake = node(active=False)
-    list(converge(SlurmGresConfigured(), fake))
-    list(converge(SlurmGresConfigured(ensure="absent"), fake))
-    assert GRES not in fake.files
-
-
 def test_somebody_s_own_line_for_gpus_is_refused() -> None:
     fake = node()
     fake.files[GRES] = "AutoDetect=nvml\n"
@@ -159,13 +152,6 @@ def test_a_host_without_slurm_is_left_alone_and_told() -> None:
     first, _ = converge(SlurmGresConfigured(), fake)
     assert not first
     assert "not installed" in first.notes[0]
-
-
-def test_it_keeps_the_contract() -> None:
-    check_contract(SlurmGresConfigured(), node())
-    check_contract(
-        SlurmGresConfigured(shards=4, features=("ib",), node_name="n1"), node(active=False)
-    )
 
 
 def test_places_are_read_from_what_the_node_printed() -> None:

@@ -269,16 +269,6 @@ def test_absent_takes_everything_away(proven: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [NodeValidated(), NodeValidated(ensure="absent"), NodeValidated(cuda=False)]
-)
-def test_what_is_desired_stays_desired(proven: Node, state: NodeValidated) -> None:
-    for node in (proven, Node()):
-        wanted = state.desired(state.probe(node))
-        assert state.desired(wanted) == wanted
-        assert not state.plan(wanted)
-
-
-@pytest.mark.parametrize(
     "parameters",
     [
         {"gpus": 0},

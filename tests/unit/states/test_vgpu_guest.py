@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from gpustate import Disruption, PolicyError, ops
 from gpustate.core.encode import plain
 from gpustate.states.vgpu_guest import CONF_PATH, TEMPLATE_PATH, TOKEN_PATH, UNIT, VgpuLicensed
-from gpustate.testing import FakeNode, check_contract, converge
+from gpustate.testing import FakeNode, converge
 
 STEPLESS = {"vgpu-guest": "its default names neither token nor server"}
 
@@ -153,10 +153,6 @@ def test_a_token_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes 
 def test_wrong_parameters_are_errors_before_any_node_is_reached(parameters: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         VgpuLicensed(**parameters)
-
-
-def test_it_keeps_the_contract_of_every_state(token: str) -> None:
-    check_contract(VgpuLicensed(token_file=token), Guest())
 
 
 def test_a_rollback_restores_the_bytes(token: str) -> None:
