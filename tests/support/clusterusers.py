@@ -25,7 +25,7 @@ def documented(place: tuple[str, int] = ALWAYS) -> list[Rule]:
     page, number = place
     text = (_DOCS / page).read_text("utf-8").partition("## Rights\n")[2]
     blocks = re.findall(r"^    rules:\n(?:    .*\n)+", text, re.MULTILINE)
-    return sorted(set(_single(yaml.safe_load(blocks[number])["rules"])))
+    return sorted(set(_single(yaml.load(blocks[number], yaml.CSafeLoader)["rules"])))
 
 
 def _single(rules: list[dict[str, Any]]) -> Iterator[Rule]:

@@ -13,10 +13,12 @@ Json = dict[str, Any]
 
 _TESTS = Path(__file__).parents[1]
 DEFINITIONS: list[Json] = [
-    yaml.safe_load(file.read_text())
+    yaml.load(file.read_text(), yaml.CSafeLoader)
     for file in sorted((_TESTS / "data" / "prometheus-operator").glob("*.yaml"))
 ]
-NFD_VALUES: Json = yaml.safe_load((_TESTS / "data" / "nfd-chart" / "all.values.yaml").read_text())
+NFD_VALUES: Json = yaml.load(
+    (_TESTS / "data" / "nfd-chart" / "all.values.yaml").read_text(), yaml.CSafeLoader
+)
 _MPS = """\
 version: v1
 sharing:

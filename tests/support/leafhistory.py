@@ -35,7 +35,6 @@ CHART = "deployments/gpu-operator"
 SUBCHART = "node-feature-discovery"
 #: The last release with the subchart of the first ones, and the first that has it unpacked.
 UNPACKED = "v1.7.0"
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def git(clone: str, *words: str) -> str:
@@ -84,7 +83,7 @@ def schema_of(clone: str, tag: str, names: set[str], kind: str) -> Mapping[str, 
     for pattern in SCHEMAS:
         file = pattern.format(KINDS[kind])
         if file in names:
-            spec = yaml.load(git(clone, "show", f"{tag}:{file}"), Loader=_LOADER)["spec"]
+            spec = yaml.load(git(clone, "show", f"{tag}:{file}"), Loader=yaml.CSafeLoader)["spec"]
             versions = spec.get("versions") or [{}]
             schema = versions[0].get("schema") or spec["validation"]
             found: Mapping[str, Any] = schema["openAPIV3Schema"]["properties"]["spec"]
@@ -101,7 +100,9 @@ def of_subchart(clone: str, tag: str, names: set[str]) -> set[str]:
     if f"{base}values.yaml" not in names:
         return set()
     values = dict(
-        value_leaves(yaml.load(git(clone, "show", f"{tag}:{base}values.yaml"), Loader=_LOADER))
+        value_leaves(
+            yaml.load(git(clone, "show", f"{tag}:{base}values.yaml"), Loader=yaml.CSafeLoader)
+        )
     )
     text = "".join(
         git(clone, "show", f"{tag}:{name}")
@@ -123,7 +124,7 @@ def of_subchart(clone: str, tag: str, names: set[str]) -> set[str]:
 def of_chart(clone: str, tag: str, names: set[str], schema: set[str]) -> dict[str, Any]:
     """Keys of the chart in one release, with the defaults of values.yaml (``None``: none)."""
     text = git(clone, "show", f"{tag}:{CHART}/values.yaml")
-    values = dict(value_leaves(yaml.load(text, Loader=_LOADER)))
+    values = dict(value_leaves(yaml.load(text, Loader=yaml.CSafeLoader)))
     templates = "".join(
         git(clone, "show", f"{tag}:{name}")
         for name in names
@@ -198,7 +199,7 @@ def count(clone: str) -> dict[str, Any]:
         inside |= {one for one in NFD if any(f"{path}.".startswith(f"{one}.") for path in inner)}
         there["helm"][tag] = (set(chart) - inner) | inside
         text = git(clone, "show", f"{tag}:{CHART}/values.yaml")
-        charts[tag] = dict(value_leaves(yaml.load(text, Loader=_LOADER)))
+        charts[tag] = dict(value_leaves(yaml.load(text, Loader=yaml.CSafeLoader)))
     since: dict[str, dict[str, str]] = {}
     for kind in kinds:
         first: dict[str, str] = {}

@@ -11,8 +11,8 @@ from gpustate import compat
 from gpustate.cli.matrix import known_facts
 
 DATA = Path(__file__).parents[2] / "data"
-CASES = yaml.safe_load((DATA / "matrix.yaml").read_text("utf-8"))
-MACHINES = yaml.safe_load((DATA / "machines.yaml").read_text("utf-8"))["machines"]
+CASES = yaml.load((DATA / "matrix.yaml").read_text("utf-8"), yaml.CSafeLoader)
+MACHINES = yaml.load((DATA / "machines.yaml").read_text("utf-8"), yaml.CSafeLoader)["machines"]
 
 
 def ids(results: tuple[compat.Result, ...]) -> set[str]:

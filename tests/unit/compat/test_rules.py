@@ -112,7 +112,7 @@ def test_the_sums_are_those_of_the_files() -> None:
 @pytest.mark.parametrize("path", sorted((TOP / "data").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_file_fits_its_schema_and_its_theme_is_its_name(path: Path) -> None:
     schema = json.loads((TOP / "schema/rules.json").read_text("utf-8"))
-    data = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    data = yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)
     jsonschema.validate(data, schema, cls=jsonschema.Draft202012Validator)
     assert data["theme"] == path.stem
 

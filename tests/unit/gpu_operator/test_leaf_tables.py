@@ -72,7 +72,7 @@ def leaves_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str
 
 def spec_of(file: str) -> dict[str, Any]:
     text = (UPSTREAM / file).read_text()
-    loaded: Any = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    loaded: Any = yaml.load(text, Loader=yaml.CSafeLoader)
     versions = loaded["spec"]["versions"]
     spec: dict[str, Any] = versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return spec
@@ -100,7 +100,7 @@ def test_types_choices_defaults_and_minima_agree_with_the_schema(file: str) -> N
 
 def value_leaves() -> dict[str, Any]:
     text = (UPSTREAM / "values.yaml").read_text()
-    loaded: Any = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    loaded: Any = yaml.load(text, Loader=yaml.CSafeLoader)
     return dict(leafhistory.value_leaves(loaded))
 
 

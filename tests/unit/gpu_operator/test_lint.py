@@ -28,8 +28,8 @@ from gpustate.gpu_operator.records import records
 ROOT = Path(__file__).parents[3]
 UPSTREAM = ROOT.parent / "shared" / "upstream" / "gpu-operator"
 GOLDEN = ROOT / "tests" / "golden" / "clusterpolicy"
-MISTAKES: list[dict[str, Any]] = yaml.safe_load(
-    (ROOT / "tests" / "data" / "lint" / "mistakes.yaml").read_text("utf-8")
+MISTAKES: list[dict[str, Any]] = yaml.load(
+    (ROOT / "tests" / "data" / "lint" / "mistakes.yaml").read_text("utf-8"), yaml.CSafeLoader
 )
 HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
 DRIVER = "apiVersion: nvidia.com/v1alpha1\nkind: NVIDIADriver\nmetadata: {name: d}\nspec:\n"

@@ -12,8 +12,7 @@ from gpustate.gpu_operator.lint import lint
 from gpustate.policies import operator
 
 _DATA = Path(__file__).parents[2] / "data" / "lint" / "public-files.yaml"
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-CASES: list[dict[str, Any]] = yaml.load(_DATA.read_text("utf-8"), Loader=_LOADER)
+CASES: list[dict[str, Any]] = yaml.load(_DATA.read_text("utf-8"), Loader=yaml.CSafeLoader)
 #: What lint says of keys; the other rules have tests of their own.
 _OF_KEYS = (
     *("unknown-key", "newer-key", "misnamed-key", "ignored-key", "deprecated-key"),

@@ -16,8 +16,8 @@ from gpustate_lab.sim.native import Builder
 from gpustate_lab.sim.ubuntu_packages import Driver, UbuntuSet
 from tests.unit.lab.sim.conftest import NoCompiler
 
-RECORDS: dict[str, Any] = yaml.safe_load(
-    (Path(__file__).parents[3] / "data/ubuntu/archive.yaml").read_text()
+RECORDS: dict[str, Any] = yaml.load(
+    (Path(__file__).parents[3] / "data/ubuntu/archive.yaml").read_text(), yaml.CSafeLoader
 )
 RELEASES = {release.codename: release for release in ubuntu_packages.RELEASES.values()}
 #: Packages that the lab has not.
