@@ -4,7 +4,7 @@
     pytest --quick --list-slow              adds what has become slow since
 
 A test that is listed nowhere runs, and random inputs are a fifth of a run of all tests (:func:`shares.tries`).
-Nothing of ``tests/node`` and ``tests/proof`` is quick, nor is what compiles the lab's C sources; neither is listed.
+Nothing of ``tests/node`` and ``tests/proof`` is quick, nor is what compiles the lab's C sources.
 """
 
 from __future__ import annotations
