@@ -103,24 +103,6 @@ def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
         assert not any(isinstance(step, ops.PutText) for step in steps)
 
 
-def test_a_stopped_service_that_is_meant_to_run_is_started() -> None:
-    done = node_with()
-    list(converge(CrioHandlerRegistered(), done))
-    state = CrioHandlerRegistered()
-    observed = state.probe(node_with(done.files, active="inactive", enabled="enabled"))
-    plan = state.plan(observed)
-    assert plan.fields == {"running"}
-    assert [type(step) for step in state.apply(observed, plan)] == [ops.StartUnit]
-    idle = state.probe(node_with(done.files, active="inactive", enabled="disabled"))
-    assert [step.label for step in state.apply(idle, state.plan(idle))] == [
-        "enable crio.service",
-        "start crio.service",
-    ]
-    beside = node_with(done.files, active="inactive", enabled="disabled")
-    beside.unit_states["containerd.service"] = "active"
-    assert not state.plan(state.probe(beside))
-
-
 @pytest.mark.parametrize(
     ("files", "facts", "reason"),
     [
@@ -141,16 +123,6 @@ def test_what_cannot_be_done_safely_is_refused_in_one_line(
     assert reason in refused
     assert "\n" not in refused
     assert state.verify(observed), "a look that cannot be judged is not a success"
-
-
-def test_files_that_crio_does_not_follow_are_no_success() -> None:
-    node = node_with()
-    list(converge(CrioHandlerRegistered(), node))
-    observed = CrioHandlerRegistered().probe(node_with(node.files, dump=DUMP))
-    assert "CRI-O reports: runtime nvidia is not defined" in (
-        CrioHandlerRegistered().refuse(observed) or ""
-    )
-    assert CrioHandlerRegistered().verify(observed).fields == {"lacks"}
 
 
 def test_a_node_without_crio_has_nothing_to_do_and_unread_drop_ins_are_named() -> None:

@@ -114,14 +114,6 @@ def test_a_folder_in_place_of_the_link_is_refused_although_there_are_alternative
     assert "is a folder that no package" in str(state.refuse(state.probe(node)))
 
 
-def test_the_link_moves_when_it_is_asked_for() -> None:
-    node = Cuda({"cuda-toolkit-12-9": "12.9.1-1"})
-    node.wanted = "13.0"
-    _, second = converge(CudaToolkitsInstalled(versions=("13.0",), default="13.0"), node)
-    assert node.value == "/usr/local/cuda-13.0"
-    assert not second
-
-
 def test_a_link_that_somebody_moved_goes_back() -> None:
     node = Cuda({"cuda-toolkit-12-9": "12.9.1-1"})
     state = CudaToolkitsInstalled(versions=("13.0",))
@@ -151,12 +143,6 @@ def test_a_compiler_that_does_not_answer_comes_back() -> None:
     first, second = converge(state, node)
     assert first.fields == {"nvcc"}
     assert not second
-
-
-def test_an_exact_release_is_kept() -> None:
-    node = Cuda()
-    list(converge(CudaToolkitsInstalled(versions=("12.9",), releases={"12.9": "12.9.0-1"}), node))
-    assert node.installed == {"cuda-toolkit-12-9": "12.9.0-1"}
 
 
 REFUSALS = [

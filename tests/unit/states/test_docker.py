@@ -97,30 +97,6 @@ def plan_of(node: FakeNode, **parameters: Any) -> Any:
     return state.plan(observed)
 
 
-def test_what_was_before_is_forgotten_with_a_file_that_has_become_another() -> None:
-    for changed in (None, '{"debug": true}'):
-        node = Node({})
-        list(converge(DockerRuntimeRegistered(), node))
-        node.files.clear()
-        node.files.update({PATH: changed} if changed else {})
-        node.docker.read(node, "restart")
-        gone, rest = converge(DockerRuntimeRegistered(ensure="absent"), node)
-        assert "kept" in gone.fields
-        assert not rest
-        assert node.originals == {}
-        assert node.files == ({PATH: changed} if changed else {})
-
-
-def test_without_what_was_before_a_removal_leaves_nothing_kept_either() -> None:
-    node = Node({PATH: SITE})
-    list(converge(DockerRuntimeRegistered(), node))
-    node.originals.clear()
-    _, rest = converge(DockerRuntimeRegistered(ensure="absent"), node)
-    assert not rest
-    assert node.originals == {}
-    assert "nvidia" not in node.files[PATH]
-
-
 def test_docker_is_asked_between_writing_and_reloading_and_systemd_is_left_alone() -> None:
     node = Node({PATH: SITE})
     list(converge(DockerRuntimeRegistered(), node))
@@ -163,12 +139,6 @@ def test_a_daemon_that_has_not_read_its_file_is_told_to() -> None:
     assert not any(isinstance(step, ops.PutText) for step in node.done)
 
 
-def test_a_node_without_docker_has_nothing_to_do() -> None:
-    plan = plan_of(Node(program="", active=""))
-    assert not plan
-    assert "not installed" in plan.notes[0]
-
-
 def test_dockers_snap_is_refused_by_name_unless_another_docker_is_there() -> None:
     assert DockerQuery("docker.service").parse(Answer(0, b"snap=1\nconfig=/c.json\n")).snap
     state = DockerRuntimeRegistered()
@@ -194,30 +164,6 @@ def test_dockers_snap_is_known_by_its_folder_or_its_program(
     assert "snap=1" not in prints()
     (tmp_path / name).mkdir()
     assert "snap=1" in prints()
-
-
-@pytest.mark.parametrize(
-    ("facts", "parameters"),
-    [({"active": "inactive", "runtimes": {}}, {}), ({}, {"restart": "none"})],
-)
-def test_a_service_that_does_not_run_or_is_not_ours_is_not_started(
-    facts: dict[str, Any], parameters: dict[str, Any]
-) -> None:
-    node = Node({PATH: SITE}, **facts)
-    plan = plan_of(node, **parameters)
-    assert plan.disruption is Disruption.NONE
-    assert "is not restarted" in plan.notes[-1]
-    list(converge(DockerRuntimeRegistered(**parameters), node))
-    assert not any(isinstance(step, ops.RestartUnit) for step in node.done)
-
-
-def test_a_stopped_daemon_that_is_meant_to_run_is_started() -> None:
-    node = Node({PATH: NVIDIA % BINARY}, active="inactive", enabled="enabled", runtimes={})
-    state = DockerRuntimeRegistered()
-    observed = state.probe(node)
-    plan = state.plan(observed)
-    assert plan.fields == {"running"}
-    assert [type(step) for step in state.apply(observed, plan)] == [ops.StartUnit]
 
 
 @pytest.mark.parametrize(

@@ -330,12 +330,6 @@ def test_a_pin_for_an_older_version_keeps_the_installed_one() -> None:
     assert state.desired(state.probe(node)).library == "580.178.04"
 
 
-def test_with_neither_what_is_installed_stays() -> None:
-    node = World(gpu())
-    node.reach(DriverInstalled(version="570.211.01"))
-    assert not DriverInstalled().plan(DriverInstalled().probe(node))
-
-
 @pytest.mark.parametrize(
     "then",
     [
@@ -605,16 +599,6 @@ def test_a_pod_on_a_gpu_is_left_to_its_scheduler_which_drains_the_node() -> None
     plan = state.plan(observed)
     assert cost(plan, "loaded") is Disruption.DRAIN
     assert plan.gpu_users == ("pid 4711 (python3, user alice, pod trainer-0)",)
-
-
-def test_a_known_service_is_stopped_and_started_again() -> None:
-    node = World(gpu())
-    node.reach(DriverInstalled(branch=570))
-    node.holders = (DAEMON,)
-    state = DriverInstalled(branch=580)
-    assert state.refuse(state.probe(node)) is None
-    _, after = node.reach(state)
-    assert not after
 
 
 SERVICES = ("nvidia-persistenced.service", "nvidia-device-plugin.service", "site.service")

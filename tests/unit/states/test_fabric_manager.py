@@ -201,13 +201,6 @@ def test_completed_without_success_is_drift_too() -> None:
     assert state.plan(state.probe(one)).fields == {"fabric"}
 
 
-def test_gpus_before_hopper_say_nothing_of_their_fabric() -> None:
-    one = node(answers={"BridgesQuery": 0, "GpuFacts": gpus("", "")})
-    _, second = converge(FabricManagerRunning(), one)
-    assert one.unit_states[UNIT] == "active"
-    assert not second
-
-
 @pytest.mark.parametrize("mode", [1, 2])
 def test_in_progress_is_no_fault_in_the_virtualization_modes(mode: int) -> None:
     state = FabricManagerRunning(config={"FABRIC_MODE": mode})
@@ -252,13 +245,6 @@ def test_a_key_fabric_manager_does_not_know_is_refused_before_any_node() -> None
 
 
 # --- boards of the B200 generation ----------------------------------------------------------------
-
-
-def test_a_b200_board_gets_it_although_no_nvswitch_is_on_pci() -> None:
-    one = b200()
-    _, second = converge(FabricManagerRunning(), one)
-    assert one.unit_states[UNIT] == "active"
-    assert not second
 
 
 def test_a_subnet_manager_that_died_is_repaired_by_a_restart() -> None:

@@ -195,36 +195,6 @@ def test_under_compute_domains_a_rack_that_is_not_up_is_no_reason_to_refuse() ->
     assert state.refuse(state.probe(one)) is None
 
 
-@pytest.mark.parametrize("active", ["failed", "active"])
-def test_elsewhere_a_unit_that_fails_is_disabled_and_one_that_runs_is_named(active: str) -> None:
-    h100 = (PciGpu("0000:10:00.0", "2330", "030200", None), PciGpu("0", "22a3", "068000", None))
-    one = rack(
-        facts=NodeFacts(pci=h100),
-        answers={"BridgesQuery": 0, "GpuFacts": gpus("")},
-        units={UNIT: active},
-    )
-    one.enabled.add(UNIT)
-    first, second = converge(ImexRunning(nodes=NODES), one)
-    assert (UNIT in one.enabled) is (active == "active")
-    assert bool(first.notes) is (active == "active")
-    assert one.installed == {}
-    assert not second
-
-
-def test_what_was_there_before_the_package_is_there_after_it() -> None:
-    one = rack()
-    one.files |= {CONFIG_PATH: "# of the site\n", NODES_PATH: "10.9.9.9\n"}
-    before = dict(one.files)
-    list(converge(ImexRunning(nodes=NODES), one))
-    assert one.files[NODES_PATH] != before[NODES_PATH]
-    list(converge(ImexRunning(ensure="absent"), one))
-    kinds = [type(step) for step in one.done]
-    assert kinds.index(ops.KeepOriginal) < kinds.index(ops.AptInstall)
-    # A purge deletes the files, whoever wrote them.
-    assert kinds.index(ops.AptRemove) < kinds.index(ops.RestoreOriginal)
-    assert one.files == before
-
-
 def test_a_missing_channel_is_told() -> None:
     one = rack(shell={"nvidia-imex-ctl": (0, "address=10.0.0.1\nchannels=0")})
     (plan,) = converge(ImexRunning(nodes=NODES), one, rounds=0)

@@ -73,14 +73,6 @@ def test_what_k0s_would_not_follow_is_refused(
     assert state.verify(observed)
 
 
-def test_a_drop_in_that_k0s_does_not_take_up_is_no_success() -> None:
-    node = node_with()
-    list(converge(K0sHandlerRegistered(), node))
-    stuck = node_with(files=dict(node.files), dump=merge_k0s(2, []))
-    state = K0sHandlerRegistered()
-    assert "runtime nvidia is not defined" in (state.refuse(state.probe(stuck)) or "")
-
-
 @pytest.mark.parametrize(
     ("cri", "reason"),
     [
@@ -99,13 +91,6 @@ def test_a_containerd_that_does_not_serve_pods_is_no_success(cri: CriStatus, rea
     state = K0sHandlerRegistered()
     assert reason in (state.refuse(state.probe(broken)) or "")
     assert state.verify(state.probe(broken))
-
-
-def test_a_node_without_it_has_nothing_to_do() -> None:
-    node = FakeNode(answers={"K0sQuery": Found()})
-    plan = next(converge(K0sHandlerRegistered(), node))
-    assert not plan
-    assert "not installed" in plan.notes[0]
 
 
 def test_the_answer_of_a_node_is_read() -> None:

@@ -44,15 +44,6 @@ def test_an_installed_version_stays_until_another_one_is_asked_for() -> None:
     assert not second
 
 
-def test_a_module_that_was_unloaded_is_drift() -> None:
-    state, one = SubnetManagerInstalled(), node()
-    list(converge(state, one))
-    one.loaded.discard("ib_umad")
-    first, second = converge(state, one)
-    assert first.fields == {"loaded"}
-    assert not second
-
-
 def test_a_kernel_without_the_module_is_refused_with_the_package_that_has_it() -> None:
     state = SubnetManagerInstalled()
     why = state.refuse(state.probe(node(shell={"modinfo": (0, "ib_umad\n")}))) or ""

@@ -73,33 +73,6 @@ def test_a_package_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert "./usr/l -> bin" in listed
 
 
-@pytest.mark.parametrize("kind", ["cuda", "toolkit", "mirror", "debian", "lab"])
-@pytest.mark.parametrize("suite", DEBIAN)
-def test_every_exact_dependency_can_be_met_from_the_same_repository(
-    built: Repository, kind: str, suite: str
-) -> None:
-    known = stanzas(built.root / built.path(kind, suite) / "Packages")
-    there = {(one["Package"], one["Version"]) for one in known}
-    exact = [
-        re.findall(r"(\S+) \(= (\S+)\)", group)
-        for one in known
-        for group in one["Depends"].split(", ")
-    ]
-    assert known
-    for alternatives in filter(None, exact):
-        assert any(alternative in there for alternative in alternatives), alternatives
-
-
-def test_all_driver_versions_stand_side_by_side(built: Repository) -> None:
-    known = stanzas(built.root / built.path("cuda", "debian12") / "Packages")
-    versions = {one["Version"] for one in known if one["Package"] == "nvidia-open"}
-    assert versions == {f"{version}-1" for version in built.driver_versions}
-    names = {one["Package"] for one in known}
-    assert {"nvidia-fabricmanager", "nvidia-fabricmanager-570", "nvidia-driver-pinning-580",
-            "nvidia-driver-pinning-580.65.06", "nvidia-driver-cuda", "nvlsm"} <= names  # fmt: skip
-    assert "nvidia-fabricmanager-580" not in names
-
-
 def test_the_distribution_has_another_origin_and_its_own_names(built: Repository) -> None:
     directory = built.root / built.path("debian", "debian12")
     known = {one["Package"]: one for one in stanzas(directory / "Packages")}
