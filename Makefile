@@ -42,7 +42,7 @@ proof: setup
 bench: setup
 	@$(BIN)/python -m bench $(BENCH)
 
-# A few minutes: unit tests, contracts and properties; neither nodes nor type checkers.
+# Unit tests, contracts and properties that take no node, compiler, type checker or build: some 90 seconds of processor time in all.
 quick: setup
 	@$(BIN)/pytest --quick --numprocesses auto --dist loadfile --no-loadscope-reorder
 
