@@ -53,42 +53,6 @@ def test_slurm_conf_counts_the_gpus_of_the_lab(gpus: str, value: str) -> None:
     assert slurm_files.gres_value(gpus) == value
 
 
-def test_slurm_conf_names_the_head_and_each_node_by_address(tmp_path: Path) -> None:
-    spec = LabSpec.parse(nodes=2, gpus="8xH100,none", slurm=True)
-    head = spec.head_spec()
-    assert head is not None
-    nodes = [machine(tmp_path, node) for node in spec.node_specs()]
-    lines = slurm_files.config("lab", machine(tmp_path, head), nodes).splitlines()
-    assert "SlurmctldHost=slurm(10.217.0.10)" in lines
-    assert "ReturnToService=2" in lines
-    gpu1, gpu2 = (line for line in lines if line.startswith("NodeName="))
-    assert gpu1.startswith("NodeName=gpu1 NodeAddr=10.217.0.11 ")
-    assert gpu1.endswith(" Gres=gpu:h100:8")
-    assert "Gres=" not in gpu2
-    assert lines[-1] == "PartitionName=gpu Nodes=gpu1,gpu2 Default=YES"
-
-
-def test_each_machine_gets_the_key_of_the_lab_for_munge_alone(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    for folder in ("etc/munge", "etc/slurm"):
-        (root / folder).mkdir(parents=True)
-    (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nmunge:x:103:104::/x:/bin/false\n")
-    spec = LabSpec(slurm=True)
-    head = spec.head_spec()
-    assert head is not None
-    slurm_files.write(tmp_path, machine(tmp_path, head), [])
-    source = tmp_path / "slurm/munge.key"
-    assert (source.stat().st_mode & 0o777, source.stat().st_size) == (0o600, 128)
-    owners: list[tuple[Path, int, int]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.chown", lambda path, *owner: owners.append((path, *owner)))
-        slurm_files.fill(root, tmp_path)
-    key = root / "etc/munge/munge.key"
-    assert key.read_bytes() == source.read_bytes()
-    assert key.stat().st_mode & 0o777 == 0o400
-    assert owners == [(key, 103, 104)]
-
-
 def test_an_image_without_munge_is_named(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\n")

@@ -61,61 +61,11 @@ def modinfo(path: str) -> dict[str, list[str]]:
     return {field: [text] for field, text in fields.items()}
 
 
-def read(root: FakeRoot, path: str) -> str:
-    return (root.path / path).read_text()
-
-
-def test_boot_builds_the_pci_tree(node: Any, node_root: FakeRoot) -> None:
-    assert node.boot.main() == 0
-    devices = node_root.path / "sys/bus/pci/devices"
-    ids = sorted((path / "device").read_text().strip() for path in devices.iterdir())
-    assert ids == ["0x22a3"] * 4 + ["0x2330"] * 8 + ["0x29c0"]
-    gpu = devices / "0000:1b:00.0"
-    assert (gpu / "class").read_text() == "0x030200\n"
-    config = (gpu / "config").read_bytes()
-    assert len(config) == 256
-    assert config[:4] == bytes.fromhex("de103023")
-    assert config[0x2C:0x30] == bytes.fromhex("de10c116")
-    assert not (gpu / "driver").exists()
-
-
 def test_boot_does_nothing_the_second_time(node: Any, node_root: FakeRoot) -> None:
     node.boot.main()
     node.modules.insert("nvidia.ko", [])
     assert node.boot.main() == 0
     assert "nvidia" in node.modules.loaded()
-
-
-def test_loading_nvidia_shows_everywhere_and_unloading_takes_it_away(
-    node: Any, node_root: FakeRoot
-) -> None:
-    node.boot.main()
-    before = sorted(path for path in node_root.path.rglob("*") if path.name != "holders")
-    node.modules.insert("nvidia.ko", [])
-    node.modules.insert("nvidia-uvm.ko", [])
-    assert f"Open Kernel Module for x86_64  {VERSION} " in read(
-        node_root, "proc/driver/nvidia/version"
-    )
-    information = read(node_root, "proc/driver/nvidia/gpus/0000:43:00.0/information")
-    assert "Device Minor: \t 1\n" in information
-    run = "run/gpustate-lab"
-    assert read(node_root, f"{run}/sys/module/nvidia/version") == f"{VERSION}\n"
-    assert read(node_root, f"{run}/sys/module/nvidia/refcnt") == "1\n"
-    assert os.listdir(node_root.path / run / "sys/module/nvidia/holders") == ["nvidia_uvm"]
-    lines = read(node_root, f"{run}/proc/modules").splitlines()
-    assert [line.split()[0] for line in lines] == ["nvidia_uvm", "nvidia"]
-    assert "510 nvidia-uvm\n" in read(node_root, f"{run}/proc/devices")
-    minors = read(node_root, "proc/driver/nvidia-caps/mig-minors").splitlines()
-    assert minors[:3] == ["config 1", "monitor 2", "gpu0/gi0/access 3"]
-    assert f"gpu1/gi2/ci0/access {3 + 135 + 2 * 9 + 1}" in minors
-    assert node.labnode.bound_to("0000:1b:00.0") == "nvidia"
-    names = {path.name for path in (node_root.path / "dev").iterdir()}
-    assert {"nvidia0", "nvidia7", "nvidiactl", "nvidia-uvm", "nvidia-nvswitchctl"} <= names
-    node.modules.remove("nvidia_uvm")
-    node.modules.remove("nvidia")
-    after = sorted(path for path in node_root.path.rglob("*") if path.name != "holders")
-    assert [path for path in after if path not in before and path.name != "dev"] == []
-    assert read(node_root, f"{run}/proc/modules") == ""
 
 
 @pytest.mark.parametrize(
@@ -136,31 +86,6 @@ def test_what_the_kernel_does_not_take(
         node.modules.insert(path, [])
     assert node.modules.loaded() == {}
     assert not (node_root.path / "proc/driver/nvidia").exists()
-
-
-def test_nvidia_finds_no_device_while_nouveau_has_them(node: Any, node_root: FakeRoot) -> None:
-    node.boot.main()
-    node.modules.insert("nouveau.ko", [])
-    with pytest.raises(node.modules.LoadError, match="No such device"):
-        node.modules.insert("nvidia.ko", [])
-    node.modules.remove("nouveau")
-    node.modules.insert("nvidia.ko", [])
-
-
-def test_options_show_in_params_under_the_names_the_driver_gives_them(
-    node: Any, node_root: FakeRoot
-) -> None:
-    node.boot.main()
-    options = ["NVreg_RestrictProfilingToAdminUsers=0", "NVreg_DeviceFileMode=0660"]
-    node.modules.insert(
-        "nvidia.ko", [*options, "NVreg_CoherentGPUMemoryMode=driver", "NVreg_Nope=1"]
-    )
-    lines = read(node_root, "proc/driver/nvidia/params").splitlines()
-    assert "RmProfilingAdminOnly: 0" in lines
-    assert "DeviceFileMode: 432" in lines
-    assert 'CoherentGPUMemoryMode: "driver"' in lines
-    assert not any("Nope" in line for line in lines)
-    assert (node_root.path / "dev/nvidia0").stat().st_mode & 0o777 == 0o660
 
 
 def test_a_process_that_holds_a_gpu_keeps_the_module_until_it_ends(
