@@ -5,19 +5,16 @@ from __future__ import annotations
 import shlex
 
 import click
-import pytest
 from nextsteps import commands, mending
 
 from gpustate.cli.main import cli
 from gpustate.diagnosis import remedies
-from gpustate.explain.causes import Cause
 from gpustate.explain.walk import CAUSES
 from gpustate.probes import shadowing_libraries
 
 
-@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
-def test_a_cause_s_next_step_has_a_command(cause: Cause) -> None:
-    assert commands(cause.remedy), cause.remedy
+def test_a_cause_s_next_step_has_a_command() -> None:
+    assert [cause.name for cause in CAUSES if not commands(cause.remedy)] == []
 
 
 def test_our_own_commands_are_taken_by_the_command_line() -> None:
