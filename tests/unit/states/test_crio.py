@@ -12,10 +12,9 @@ import pytest
 from goingback import rolled_back
 from runtimeinputs import CRIO
 
-from gpustate import PolicyError, ops
+from gpustate import PolicyError
 from gpustate.core.policy import build
 from gpustate.core.queries import Answer
-from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.crio import CrioHandlerRegistered
 from gpustate.states.crio.query import CrioQuery, Found
@@ -75,32 +74,6 @@ def test_a_comment_in_its_file_asks_for_nothing() -> None:
     list(converge(CrioHandlerRegistered(), node))
     node.files[DROP_IN] += "# mine\n"
     assert not CrioHandlerRegistered().plan(CrioHandlerRegistered().probe(node))
-
-
-@pytest.mark.parametrize(
-    ("facts", "fields"),
-    [
-        ({}, set()),
-        ({"owed": True}, {"read"}),
-        ({"newer": (DROP_IN,)}, {"read"}),
-        ({"newer": (DROP_IN,), "served": True}, set()),
-        ({"owed": True, "active": "inactive"}, set()),
-    ],
-)
-def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
-    facts: dict[str, Any], fields: set[str]
-) -> None:
-    node = node_with()
-    list(converge(CrioHandlerRegistered(), node))
-    ours = node_with(node.files, **facts)
-    state = CrioHandlerRegistered()
-    observed = state.probe(ours)
-    plan = state.plan(observed)
-    assert plan.fields == fields
-    if fields:
-        steps = list(state.apply(observed, plan))
-        assert isinstance(steps[-1], RestartDaemon)
-        assert not any(isinstance(step, ops.PutText) for step in steps)
 
 
 @pytest.mark.parametrize(

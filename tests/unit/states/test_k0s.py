@@ -10,7 +10,7 @@ from goingback import rolled_back
 from standins import merge_k0s
 
 from gpustate.core.queries import Answer
-from gpustate.probes.cri_status import CriHandler, CriStatus
+from gpustate.probes.cri_status import CriStatus
 from gpustate.states.k0s import (
     DROP_IN_PATH,
     MERGED_PATH,
@@ -21,11 +21,9 @@ from gpustate.states.k0s import (
     K0sQuery,
 )
 from gpustate.testing import FakeNode
-from gpustate.testing.fake import converge
 
 STEPLESS = {"k0s": "k0s is not on these nodes"}
 
-SERVES = CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"), CriHandler("nvidia")))
 
 #: What is compared after a rollback: see :mod:`goingback`.
 GOES_BACK = {"k0s": "its one file"}
@@ -71,26 +69,6 @@ def test_what_k0s_would_not_follow_is_refused(
     observed = state.probe(node_with(files=files, **facts))
     assert reason in (state.refuse(observed) or "")
     assert state.verify(observed)
-
-
-@pytest.mark.parametrize(
-    ("cri", "reason"),
-    [
-        (CriStatus(SOCKET, "unserved", "load failed"), "without its CRI service"),
-        (CriStatus(SOCKET, "silent", "timed out"), "does not answer: timed out"),
-        (CriStatus(SOCKET, "ok", handlers=(CriHandler("runc"),)), "has no nvidia; it has runc"),
-    ],
-)
-def test_a_containerd_that_does_not_serve_pods_is_no_success(cri: CriStatus, reason: str) -> None:
-    node = node_with()
-    list(converge(K0sHandlerRegistered(), node))
-    assert not K0sHandlerRegistered().verify(
-        K0sHandlerRegistered().probe(node_with(files=dict(node.files), cri=SERVES))
-    )
-    broken = node_with(files=dict(node.files), cri=cri)
-    state = K0sHandlerRegistered()
-    assert reason in (state.refuse(state.probe(broken)) or "")
-    assert state.verify(state.probe(broken))
 
 
 def test_the_answer_of_a_node_is_read() -> None:
