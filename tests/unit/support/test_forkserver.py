@@ -16,6 +16,7 @@ TOP = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def server() -> Iterator[forkserver.ForkServer]:
     made = forkserver.ForkServer()
+    made.run(["--version"], 60)  # it has imported everything then
     yield made
     made.close()
 
