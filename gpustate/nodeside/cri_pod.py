@@ -186,7 +186,7 @@ def pull(socket: str, name: str, image: tuple[bytes, bytes], deadline: float) ->
 
     Args:
         socket: of the runtime.
-        name: of the image, for :func:`remove_images`.
+        name: of the image, for :func:`clean`.
         image: its configuration and its layer.
         deadline: monotonic time in seconds.
 
@@ -196,26 +196,6 @@ def pull(socket: str, name: str, image: tuple[bytes, bytes], deadline: float) ->
     with _registry(name, *image) as reference:
         cri.call(socket, "PullImage", cri.encode({1: {1: reference}}), deadline)
     return reference
-
-
-def remove_images(socket: str, name: str) -> None:
-    """Remove the images of this name that :func:`pull` brought, from whatever port, with containers that have ended.
-
-    Raises:
-        cri.CriError: the runtime does not answer.
-    """
-    deadline = time.monotonic() + 20
-    for raw in cri.fields(cri.call(socket, "ListImages", b"", deadline)).get(1, []):
-        image = cri.fields(raw)
-        if not any(f"/{name}:".encode() in tag for tag in image.get(2, ())):
-            continue
-        key = cri.text(image, 1)
-        # CRI-O keeps the image of a container that a kubelet has not removed yet.
-        for held in cri.fields(cri.call(socket, "ListContainers", b"", deadline)).get(1, []):
-            if key.encode() in held and cri.fields(held).get(6) == [_EXITED]:
-                container = cri.encode({1: cri.text(cri.fields(held), 1)})
-                cri.call(socket, "RemoveContainer", container, deadline)
-        cri.call(socket, "RemoveImage", cri.encode({1: {1: key}}), deadline)
 
 
 def _start(
@@ -261,16 +241,38 @@ def _call(socket: str, method: str, request: bytes, deadline: float) -> str:
     return cri.text(cri.fields(cri.call(socket, method, request, deadline)), 1)
 
 
-def clean(socket: str) -> None:
-    """Remove pods and the image of this module, also those that a killed process left."""
-    request = cri.encode({1: {3: [{1: _LABEL, 2: NAME}]}})
+def clean(socket: str, name: str = NAME) -> None:
+    """Remove the pods and images of this name, from whatever port, also those that a killed process left.
+
+    The runtime fails to remove what a kubelet is removing: this is repeated until none is listed, or none can be.
+    """
     deadline = time.monotonic() + 20
     with contextlib.suppress(cri.CriError):
-        for raw in cri.fields(cri.call(socket, "ListPodSandbox", request, deadline)).get(1, []):
-            pod = cri.encode({1: cri.text(cri.fields(raw), 1)})
-            cri.call(socket, "StopPodSandbox", pod, deadline)
-            cri.call(socket, "RemovePodSandbox", pod, deadline)
-        remove_images(socket, NAME)
+        while removals := list(_removals(socket, name, deadline)):
+            for method, removed in removals:
+                with contextlib.suppress(cri.CriError):
+                    cri.call(socket, method, cri.encode({1: removed}), deadline)
+            time.sleep(0.1)
+
+
+def _removals(socket: str, name: str, deadline: float) -> Iterator[tuple[str, Any]]:
+    """Methods and what they remove: pods, images, and containers that have ended."""
+
+    def listed(method: str, request: dict[int, Any]) -> list[bytes]:
+        return cri.fields(cri.call(socket, method, cri.encode(request), deadline)).get(1, [])
+
+    for raw in listed("ListPodSandbox", {1: {3: [{1: _LABEL, 2: name}]}}):
+        pod = cri.text(cri.fields(raw), 1)
+        yield from (("StopPodSandbox", pod), ("RemovePodSandbox", pod))
+    for image in map(cri.fields, listed("ListImages", {})):
+        if not any(f"/{name}:".encode() in tag for tag in image.get(2, ())):
+            continue
+        key = cri.text(image, 1)
+        # CRI-O keeps the image of a container that a kubelet has not removed yet.
+        for held in listed("ListContainers", {}):
+            if key.encode() in held and cri.fields(held).get(6) == [_EXITED]:
+                yield "RemoveContainer", cri.text(cri.fields(held), 1)
+        yield "RemoveImage", {1: key}
 
 
 def _log(path: Path) -> str:

@@ -13,7 +13,6 @@ Standard library only, Python 3.9.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -52,8 +51,7 @@ def main() -> int:
     """Entry point on the node."""
     verb, word = sys.argv[1:]
     if verb == "remove":
-        with contextlib.suppress(cri.CriError):
-            cri_pod.remove_images(word, NAME)
+        cri_pod.clean(word, NAME)
         return 0
     if verb == "hook":
         sys.stdout.write(f"\n{MARK}{json.dumps({'message': name_hook(word)})}\n")

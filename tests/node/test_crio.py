@@ -136,15 +136,17 @@ def test_containers_of_crio_get_gpus_until_the_policy_is_removed(
     assert "nvidia" not in handlers(node)
 
 
+@pytest.mark.parametrize("version", ["1.34", "1.36"])
 def test_pods_of_a_kubelet_on_crio_get_gpus_until_the_policy_is_removed(
-    lab_programs: None, kubeadm_labs: Callable[[LabSpec], Lab]
+    version: str, lab_programs: None, kubeadm_labs: Callable[[LabSpec], Lab]
 ) -> None:
-    spec = LabSpec(nodes=1, images=(IMAGE,), gpus=("2xH100",), kubernetes="1.36")
+    spec = LabSpec(nodes=1, images=(IMAGE,), gpus=("2xH100",), kubernetes=version)
     cluster = kubeadm_labs(spec)
     (node,) = cluster.nodes
     add_crictl(node)
-    version = get(cluster, "node", "gpu1")["status"]["nodeInfo"]["containerRuntimeVersion"]
-    assert version == "cri-o://1.34.0"
+    info = get(cluster, "node", "gpu1")["status"]["nodeInfo"]
+    assert info["containerRuntimeVersion"] == "cri-o://1.34.0"
+    assert info["kubeletVersion"].startswith(f"v{version}.")
     before = files(node)
     assert outcomes("apply", cluster)["crio"] == "changed"
     assert set(outcomes("apply", cluster).values()) <= {"unchanged", "not applicable"}

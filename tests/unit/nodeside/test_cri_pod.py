@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -63,3 +64,41 @@ def test_a_log_is_read_without_its_marks(tmp_path: Path) -> None:
         f"{now} stdout P long \n{now} stdout F line\n{now} stderr F\n{now} stdout F a  b\n"
     )
     assert cri_pod._log(path) == "long line\n\na  b\n"
+
+
+def test_a_kubelet_that_removes_the_same_leaves_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CRI-O answers the slower of two with an error, and keeps the image of a container."""
+    listed: dict[str, dict[str, dict[int, object]]] = {
+        "PodSandbox": {"pod": {1: "pod"}},
+        "Container": {"container": {1: "container", 4: {1: "image"}, 6: 2}},
+        "Image": {
+            "image": {1: "image", 2: [f"127.0.0.1:40000/{cri_pod.NAME}:1"]},
+            "foreign": {1: "foreign", 2: ["docker.io/library/busybox:1"]},
+        },
+    }
+    raced = {"PodSandbox", "Container"}
+
+    def call(socket: str, method: str, message: bytes, deadline: float) -> bytes:
+        match = re.fullmatch("(List|Stop|Remove)(PodSandbox|Container|Image)s?", method)
+        assert match
+        verb, kind = match.groups()
+        if verb == "List":
+            return cri.encode({1: list(listed[kind].values())})
+        if verb == "Remove":
+            inner = cri.fields(message)[1][0]
+            key = inner.decode() if kind != "Image" else cri.text(cri.fields(inner), 1)
+            if kind == "Image" and listed["Container"]:
+                raise cri.CriError("RemoveImage: image is in use by a container")
+            del listed[kind][key]
+            if kind in raced:
+                raced.remove(kind)
+                raise cri.CriError(f"{method}: failed to delete {key} from index")
+        return b""
+
+    monkeypatch.setattr(cri, "call", call)
+    cri_pod.clean("/run/crio/crio.sock")
+    assert {kind: list(things) for kind, things in listed.items()} == {
+        "PodSandbox": [],
+        "Container": [],
+        "Image": ["foreign"],
+    }
