@@ -22,6 +22,7 @@ import contextlib
 import hashlib
 import http.server
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -42,7 +43,7 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _NAMESPACES = {1: 2, 2: 1}
 #: Of the enumerations ContainerState and PodSandboxState.
 _EXITED, _NOT_READY = 2, 1
-_KILLED = ("the container exited with 137", "ContainerStatus:")
+_KILLED = re.compile("container exited with 137|ContainerStatus:|a container that has stopped")
 #: A kubelet looks for pods of others every two seconds.
 _KUBELET_S = 5.0
 
@@ -140,7 +141,7 @@ def run(pod: Pod, container: Container, timeout_s: float, watch: Callable[[], bo
             return _log(folder / "output")
         except cri.CriError as error:
             output = _log(folder / "output")
-            if pod.kubelet and str(error).startswith(_KILLED):  # and perhaps removed it
+            if pod.kubelet and _KILLED.search(str(error)):  # and perhaps removed it
                 raise Ended(output) from None
             tail = " ".join(output.strip().splitlines()[-6:])
             raise cri.CriError(f"{error}: {tail}" if tail else str(error)) from None
@@ -158,8 +159,7 @@ def _sandbox(pod: Pod, config: dict[int, Any], handler: str, deadline: float) ->
         status = cri.call(pod.socket, "PodSandboxStatus", cri.encode({1: sandbox}), deadline)
         if cri.fields(cri.fields(status)[1][-1]).get(3) == [_NOT_READY]:
             config[1][2] = str(uuid.uuid4())
-            request = cri.encode({1: config, 2: handler})
-            return _call(pod.socket, "RunPodSandbox", request, deadline)
+            return _call(pod.socket, "RunPodSandbox", cri.encode({1: config, 2: handler}), deadline)
         time.sleep(0.02)
     return sandbox
 

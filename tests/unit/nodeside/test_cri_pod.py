@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import socket
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -102,3 +103,29 @@ def test_a_kubelet_that_removes_the_same_leaves_no_image(monkeypatch: pytest.Mon
         "Container": [],
         "Image": ["foreign"],
     }
+
+
+@pytest.mark.parametrize("kubelet", [True, False])
+def test_a_container_that_a_kubelet_stopped_before_its_start_has_not_failed(
+    kubelet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(socket: str, method: str, message: bytes, deadline: float) -> bytes:
+        if method == "StartContainer":
+            raise cri.CriError(
+                "StartContainer: failed to start container 15926: `/usr/bin/nvidia-container-runtime start 15926` "
+                'failed: "cannot start a container that has stopped"\n: exit status 1'
+            )
+        # Ended by the kubelet, so that the test's own pod is created at once.
+        return cri.encode({1: {1: "pod", 3: 1}} if method == "PodSandboxStatus" else {1: "pod"})
+
+    def folder(prefix: str, dir: str) -> str:
+        return str(tmp_path)
+
+    monkeypatch.setattr(cri, "call", call)
+    monkeypatch.setattr(cri_pod, "clean", lambda socket: None)
+    monkeypatch.setattr(cri_pod, "pull", lambda socket, name, image, deadline: "image")
+    monkeypatch.setattr(tempfile, "mkdtemp", folder)
+    pod = cri_pod.Pod("/run/crio/crio.sock", (b"", b""), kubelet=kubelet)
+    with pytest.raises(cri.CriError) as caught:
+        cri_pod.run(pod, cri_pod.Container("nvidia", ["true"]), 10, lambda: True)
+    assert isinstance(caught.value, cri_pod.Ended) is kubelet
