@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 Json = dict[str, Any]
-_VALUE = re.compile(r"\$([a-z][a-z_.-]*)")
+_VALUE = re.compile(r"\$([a-z][A-Za-z_.-]*)")
 
 
 def text(name: str) -> str:
