@@ -134,13 +134,6 @@ def test_a_configuration_file_that_is_gone_comes_back_with_the_package() -> None
     assert first.reinstall
 
 
-def test_the_name_with_a_branch_leaves_when_the_driver_moves_on() -> None:
-    one = node(packages={"nvidia-fabricmanager-570": "570.211.01-1"}, units={UNIT: "active"})
-    converged = list(converge(FabricManagerRunning(), one))
-    assert one.installed == MINE
-    assert not converged[-1]
-
-
 def test_a_node_whose_repositories_lack_the_version_is_refused_by_name() -> None:
     state = FabricManagerRunning()
     assert state.plan(state.probe(node(candidates={}))).refusal == (

@@ -12,9 +12,7 @@ from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.probes.kernel_modules import Kmod
 from gpustate.probes.rdma import Rdma
 from gpustate.states.gdrcopy import GdrCopyInstalled
-from gpustate.states.gds import GpuDirectStorageEnabled
 from gpustate.states.mps import MpsRunning
-from gpustate.states.ofed import OfedInstalled
 from gpustate.states.peermem import GpuDirectRdmaEnabled
 from gpustate.states.persistenced import PROGRAM_PATH, UNIT, PersistenceModeEnabled
 from gpustate.testing import FakeNode
@@ -83,27 +81,6 @@ def test_the_device_is_left_to_the_group_video_where_suse_gives_it_to_it(
     )
     state = GdrCopyInstalled()
     assert state.desired(state.probe(fake)).device == mode
-
-
-@MANAGERS
-def test_gds_and_ofed_come_with_what_they_need_and_go(manager: str) -> None:
-    offers = {
-        "nvidia-fs-dkms": [("2.26.6-1", "x")],
-        "doca-ofed": [("25.04.0.6.0-1", "x")],
-        "mlnx-ofa_kernel-dkms": [("25.10-OFED.25.10.1.7.1.1.el10", "x")],
-    }
-    fake = node(manager, candidates=offers)
-    for state, name in (
-        (GpuDirectStorageEnabled(), "nvidia-fs-dkms"),
-        (OfedInstalled(package="doca-ofed"), "doca-ofed"),
-        (OfedInstalled(package="mlnx-ofa_kernel-dkms"), "mlnx-ofa_kernel-dkms"),
-    ):
-        told = steps(state, fake)
-        assert f"PM={manager}; WANT={name}" in told.replace("'", "")
-        assert "rpm_swap" in told
-    fake.files["/var/lib/gpustate/brought/ofed"] = "doca-ofed\n"
-    told = steps(OfedInstalled(package="doca-ofed", ensure="absent"), fake)
-    assert 'rpm_remove "$@"' in told
 
 
 @MANAGERS

@@ -15,7 +15,7 @@ from rpmworld import needs
 from gpustate import NodeFacts, ops
 from gpustate.formats import alternatives, openpgp, rpmrepos
 from gpustate.states.container_toolkit import PACKAGES, ContainerToolkitInstalled
-from gpustate.states.cuda_toolkit import QUERY, CudaToolkitsInstalled
+from gpustate.states.cuda_toolkit import QUERY
 from gpustate.states.repository import DriverRepository, ToolkitRepository, rpm
 from gpustate.states.repository.where import Repository
 from gpustate.testing import FakeNode, converge
@@ -238,21 +238,6 @@ def test_the_toolkit_comes_in_one_transaction_of_the_nodes_own_manager(manager: 
 )
 def test_repositories_of_a_file_are_read_as_dnf_reads_them(text: str, uris: list[str]) -> None:
     assert [one.uri for one in rpmrepos.parse_repos({"/etc/yum.repos.d/x.repo": text})] == uris
-
-
-@pytest.mark.parametrize("manager", ["dnf", "zypper"])
-def test_cuda_toolkits_come_with_the_nodes_own_manager(manager: str) -> None:
-    offers = {"cuda-toolkit-13-0": [("13.0.2-1", "x")]}
-    node = FakeNode(
-        facts=facts("rocky", "9.6", manager), candidates=offers, shell={"cuda_query": (0, "")}
-    )
-    state = CudaToolkitsInstalled(versions=("13.0",))
-    observed = state.probe(node)
-    assert state.refuse(observed) is None
-    texts = [step.script() for step in state.apply(observed, state.plan(observed))]
-    sign = "-" if manager == "dnf" else "="
-    assert any(f"WANT=cuda-toolkit-13-0{sign}13.0.2-1;" in text for text in texts)
-    assert not any("apt_" in text for text in texts)
 
 
 def test_the_alternatives_of_rhel_are_read_from_their_file(tmp_path: Path) -> None:
