@@ -17,25 +17,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpustate.manifests import nfd, workloads
+from gpustate.manifests import nfd, templates, workloads
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.components.part import by_claim
 from gpustate.manifests.kinds import order
 from gpustate.manifests.ownership import OWNER
-from gpustate.manifests.settings import ClusterObjects, Files
-from gpustate.manifests.workloads import config_map, image_of
+from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.workloads import image_of
 
 Json = dict[str, Any]
 
-#: Handlers that the toolkit's container registers beside its own, with CDI.
-_OF_TOOLKIT = ("nvidia-cdi", "nvidia-legacy")
 #: Annotation of pods, as in Helm charts.
 _CHECKSUM = "checksum/config"
 #: Of a pod.
 _OF_HOST, _CONTAINERS = ("hostIPC", "hostNetwork", "hostPID"), {"containers", "initContainers"}
-_POD_SECURITY = "pod-security.kubernetes.io/"
-#: Of a namespace in which claims may be for devices that others use.
-_ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
 
 
 def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
@@ -115,17 +110,14 @@ def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[
 
 def _objects(settings: ClusterObjects) -> Iterator[Json]:
     config = settings.config
-    yield _namespace(settings)
-    for name in _runtime_classes(settings):
-        yield {
-            "apiVersion": "node.k8s.io/v1",
-            "kind": "RuntimeClass",
-            "metadata": {"name": name},
-            "handler": name,
-        }
-    used = settings.device_plugin.enabled or settings.feature_discovery.enabled
-    if config is not None and config.data is not None and used:
-        yield config_map(settings, Files(config.name, config.data))
+    reads_config = settings.device_plugin.enabled or settings.feature_discovery.enabled
+    monitoring = settings.dcgm.enabled or settings.dcgm_exporter.enabled
+    values = {
+        "settings": settings,
+        "claims_used_devices": settings.dra_driver.enabled and monitoring,
+        "has_plugin_config": reads_config and config is not None and config.data is not None,
+    }
+    yield from templates.objects("cluster.yaml", values)
     yield from nfd.objects(
         settings.node_feature_discovery,
         settings.namespace,
@@ -136,27 +128,6 @@ def _objects(settings: ClusterObjects) -> Iterator[Json]:
         component = part.settings(settings)
         if component.enabled:
             yield from part.objects(settings, image_of(settings, component, part.name))
-
-
-def _runtime_classes(settings: ClusterObjects) -> Iterator[str]:
-    if settings.runtime_class:
-        yield settings.runtime_class
-        if settings.toolkit.enabled and settings.cdi:
-            yield from _OF_TOOLKIT
-
-
-def _namespace(settings: ClusterObjects) -> Json:
-    labels: dict[str, str] = {}
-    if settings.privileged_namespace:
-        labels = {f"{_POD_SECURITY}{mode}": "privileged" for mode in ("audit", "enforce", "warn")}
-    monitoring = settings.dcgm.enabled or settings.dcgm_exporter.enabled
-    if settings.dra_driver.enabled and monitoring:
-        labels[_ADMIN_ACCESS] = "true"
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": settings.namespace, "labels": labels},
-    }
 
 
 def _stored(item: Json) -> Json:

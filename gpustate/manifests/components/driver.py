@@ -104,32 +104,33 @@ def _pools(settings: ClusterObjects, driver: DriverContainer) -> Iterator[_Pool]
     Raises:
         PolicyError: systems that one DaemonSet does not serve, or a kernel that is not known.
     """
-    found = systems_of(settings)
+    targets = systems_of(settings)
     if driver.precompiled:
-        for one in found:
-            if not one.kernel:
+        for system in targets:
+            if not system.kernel:
                 raise PolicyError(
-                    f"precompiled drivers are for one kernel, and that of {one.tag} is not known",
-                    fix=f"write {one.name}{one.version}/KERNEL in systems, as uname -r prints it",
+                    f"precompiled drivers are for one kernel, and that of {system.tag} is not known",
+                    fix=f"write {system.name}{system.version}/KERNEL in systems, as uname -r prints it",
                 )
-        found = tuple({(one.tag, one.kernel): one for one in found}.values())
+        targets = tuple({(system.tag, system.kernel): system for system in targets}.values())
     else:
-        found = tuple({one.tag: one for one in found}.values())
+        targets = tuple({system.tag: system for system in targets}.values())
     if driver.owner:
-        for one in found:
-            account = f"nvidia-gpu-driver-{driver.owner}-{one.tag}"[:253]
-            yield _Pool(driver, one, _pool_name(driver, one), account)
+        for system in targets:
+            account = f"nvidia-gpu-driver-{driver.owner}-{system.tag}"[:253]
+            yield _Pool(driver, system, _pool_name(driver, system), account)
         return
-    if not driver.precompiled and len(found) > 1:
+    if not driver.precompiled and len(targets) > 1:
+        tags = ", ".join(system.tag for system in targets)
         raise PolicyError(
-            f"a ClusterPolicy has one driver image, and the nodes have {', '.join(one.tag for one in found)}",
+            f"a ClusterPolicy has one driver image, and the nodes have {tags}",
             fix="use an NVIDIADriver, which has a DaemonSet for each system: driver.useNvidiaDriverCRD",
         )
-    for one in found:
+    for system in targets:
         name = _NAME
         if driver.precompiled:
-            name = f"{_NAME}-{_plain_kernel(one.kernel)}-{one.name}{one.version}"
-        yield _Pool(driver, one, name, _ACCOUNT)
+            name = f"{_NAME}-{_plain_kernel(system.kernel)}-{system.name}{system.version}"
+        yield _Pool(driver, system, name, _ACCOUNT)
 
 
 def _pool_name(driver: DriverContainer, system: System) -> str:
@@ -216,39 +217,34 @@ def with_system(image: str, system: System, precompiled: bool = False) -> str:
 
 def _nodes(pool: _Pool) -> dict[str, str]:
     driver, system = pool.driver, pool.system
-    found = {NODE_LABEL: "true"}
+    labels = {NODE_LABEL: "true"}
     if driver.owner:
-        found |= {**driver.nodes, systems.PRESENT: "true", OWNER_LABEL: driver.owner}
-        found[systems.NAME] = system.name
+        labels |= {**driver.nodes, systems.PRESENT: "true", OWNER_LABEL: driver.owner}
+        labels[systems.NAME] = system.name
         if system.is_major:
-            found[systems.MAJOR] = system.version.partition(".")[0]
+            labels[systems.MAJOR] = system.version.partition(".")[0]
         else:
-            found[systems.VERSION] = system.version
+            labels[systems.VERSION] = system.version
     if driver.precompiled:
-        found[systems.KERNEL] = system.kernel
-    return found
+        labels[systems.KERNEL] = system.kernel
+    return labels
 
 
 def _variables(driver: DriverContainer) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if driver.module_type:
-        found["KERNEL_MODULE_TYPE"] = driver.module_type
+        variables["KERNEL_MODULE_TYPE"] = driver.module_type
         if driver.module_type == "open":
-            found["OPEN_KERNEL_MODULES_ENABLED"] = "true"  # of earlier images
-    if driver.gdrcopy.enabled:
-        found["GDRCOPY_ENABLED"] = "true"
-    if driver.gds.enabled:
-        found["GDS_ENABLED"] = "true"
-    return {**found, **_rdma(driver)}
-
-
-def _rdma(driver: DriverContainer) -> dict[str, str]:
-    if not driver.rdma:
-        return {}
-    return {
-        "GPU_DIRECT_RDMA_ENABLED": "true",
-        **({"USE_HOST_MOFED": "true"} if driver.host_mofed else {}),
-    }
+            variables["OPEN_KERNEL_MODULES_ENABLED"] = "true"  # of earlier images
+    for name, enabled in (
+        ("GDRCOPY_ENABLED", driver.gdrcopy.enabled),
+        ("GDS_ENABLED", driver.gds.enabled),
+        ("GPU_DIRECT_RDMA_ENABLED", driver.rdma),
+        ("USE_HOST_MOFED", driver.rdma and driver.host_mofed),
+    ):
+        if enabled:
+            variables[name] = "true"
+    return variables
 
 
 def manager_values(settings: ClusterObjects, manager: Component, section: str) -> Json:
@@ -323,8 +319,8 @@ def _digest(
         *(driver.secret_env, driver.topology, settings.host_root),
         driver.license.name if driver.license is not None else "",
         *(
-            one.name if one is not None else ""
-            for one in (driver.module_config, driver.repositories, driver.certificates)
+            files.name if files is not None else ""
+            for files in (driver.module_config, driver.repositories, driver.certificates)
         ),
     ]
     text = json.dumps(parts, sort_keys=True, default=dict)
