@@ -92,7 +92,9 @@ class Follower:
             return None
         if self.driver is None:
             return f"{reason} and no driver is loaded; add the state driver to the policy"
-        image = "name the GPUs (--gpu) if those of the image do not need it, " if self.image else ""
+        image = (
+            "name the GPUs (--gpu) if those of the image do not need it, or " if self.image else ""
+        )
         return (
             f"{reason}, and no repository offers {stem} {self.driver}, the driver's version; {image}"
             "use a repository that has it (NVIDIA's own, or a mirror of it)"

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Prints what dnf or zypper has against installing WANT and removing GO, as its solver says it; nothing if it has nothing, or cannot
-# be asked. Rows of =installs are dependencies that it would install. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not count, BUNDLE is a folder of a node
-# that sees a bundle only.
+# be asked. Rows of =installs are dependencies that it would install. Nothing is installed. Expects T of the preview; RELEASED are
+# words whose locks do not count, BUNDLE is a folder of a node that sees a bundle only.
 # shellcheck disable=SC2034 # rpm_open reads them
 # shellcheck disable=SC2154 # pm: the preview sets it
 [ ! -d "$BUNDLE" ] || exit 0

@@ -59,7 +59,7 @@ class TransactionQuery(Query[tuple[str, dict[str, str]]]):
         if repository_preview.failure(answer.text):
             return self.placeholder()
         problem, *rows = re.split(r"^=installs ", answer.text, flags=re.MULTILINE)
-        installs = dict(row.split() for row in rows)
+        installs = dict(row.split()[:2] for row in rows)
         return problem.strip(), {n: v for n, v in installs.items() if driverset.is_member(n, v)}
 
     def placeholder(self) -> tuple[str, dict[str, str]]:
