@@ -101,7 +101,7 @@ def test_readmes_policy_with_every_branch_of_every_distribution(
         versions = [*packages["after"].values(), version]
         assert all(re.match(rf"(\d+:)?{re.escape(driver)}[-_]", v) for v in versions), versions
         assert all(changes["container-toolkit", "versions"]["after"].values())
-        dependencies = re.findall(r"; with (\S+(?:, \S+)*) \S+", packages["why"])
+        dependencies = re.findall(r"; with ([^ ,;]+(?:, [^ ,;]+)*) [^ ,;]+", packages["why"])
         return {*packages["after"], manager, *(n for row in dependencies for n in row.split(", "))}
 
     before = machine.etc_files()
