@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,12 @@ def report_warnings(policy: Policy) -> None:
     for note in policy.notes:
         if ": warning: " in note:
             click.echo(printable(f"gpustate: {note}"), err=True)
+
+
+def report_left_out_objects(policy: Policy, options: Mapping[str, Any]) -> None:
+    """Print that a policy's objects of the cluster are not part of the run; notes of an Operator file say so themselves."""
+    if policy.cluster is not None and not policy.release and not options["cluster_objects"]:
+        print_notes(["objects of the cluster (cluster:) are left out; add --cluster-objects"])
 
 
 def report_unknown_targets(inventory: Inventory, policy: Policy, source: str) -> None:

@@ -126,6 +126,8 @@ def report_text(report: Report) -> str:
         ("allowed", report.overridden),
     ):
         parts += ["\n".join(_held(word, result)) for result in results]
+    if not report.blocks:
+        parts.append("no rule blocks these facts")
     missing = report.most_missing()
     if missing:
         names = ", ".join(f"{name} ({count})" for name, count in missing[:_SHOWN])

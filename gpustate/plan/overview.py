@@ -347,9 +347,8 @@ def closing(view: Overview) -> list[tuple[str, str]]:
     lost = f"; {objects.NO_GPUS}" if objects.takes_gpus(clusters) else ""
     if number := sum(map(objects.pending, clusters)):
         rows.append(("objects", f"{number} of the cluster{'s' * (len(clusters) > 1)} change{lost}"))
-    command = way_back(document, "RUN")
-    if command:
-        words = document["context"]["retry"]
+    command, words = way_back(document, "RUN"), (document.get("context") or {}).get("retry", ())
+    if command and words[1] != "drift":
         by_default = words[1] == "upgrade" and "--no-rollback-on-failure" not in words
         failed = "stays out of service; a failed package step is undone"
         if words[1] != "rollback":

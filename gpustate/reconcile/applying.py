@@ -294,5 +294,9 @@ class Applier:
             why = readiness.problems(pods, found[name])
             if not why and (failure := readiness.creation_failure(events, found[name])):
                 why = [failure]
-            lines.append(f"{words} after {waited:.0f} s" + "".join(f"; {one}" for one in why[:3]))
+            if any("ended with" in reason for reason in why):
+                workload = "/".join(name).lower()
+                log = f"kubectl logs -n {self.target.namespace} {workload} --all-containers --prefix --tail 20"
+                why = [*why[:3], f"read its log: {log}"]
+            lines.append("; ".join((f"{words} after {waited:.0f} s", *why[:4])))
         return lines

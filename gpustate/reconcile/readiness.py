@@ -112,4 +112,11 @@ def problem(pod: Json) -> str:
     ready = any(
         one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ()
     )
-    return "" if ready else f"phase {status.get('phase', 'Pending')}"
+    if ready:
+        return ""
+    for one in containers:
+        last = (one.get("lastState") or {}).get("terminated") or {}
+        if not one.get("ready") and "exitCode" in last:
+            times = one.get("restartCount", 1)
+            return f"{one['name']}: restarted {times} times, last ended with exit code {last['exitCode']}"
+    return f"phase {status.get('phase', 'Pending')}"

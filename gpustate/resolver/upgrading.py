@@ -49,11 +49,24 @@ def with_driver(policy: Policy, driver: str, place: str) -> Policy:
     new = build(type(state), {**parameters(state), **wanted}, place="--driver")
     states = [new if one is state else one for one in policy.states]
     bare = copy(policy)
+    bare.notes += _left_behind(policy, state.name, parameters(state), driver, place)
     # A version beside another branch would be a contradiction.
     bare.groups, bare.nodes = (
         _without(overrides, state.name, wanted) for overrides in (policy.groups, policy.nodes)
     )
     return bare.but(*states, last=[("states", state.name, key) for key in wanted])
+
+
+def _left_behind(
+    policy: Policy, state: str, own: Mapping[str, Any], driver: str, place: str
+) -> tuple[str, ...]:
+    """A note that the policy still names another driver."""
+    for key in ("version", "branch"):
+        if own.get(key) is not None and str(own[key]) != driver:
+            where = policy.places.get(("states", state, key), place)
+            text = f"the file keeps {state}.{key} {own[key]}: set {driver} there too, or the next apply goes back"
+            return (f"{where}: {text}",)
+    return ()
 
 
 def _without(

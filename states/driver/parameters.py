@@ -43,6 +43,10 @@ class DriverParameters(SolvedState[Observed]):
     def _version(cls, value: str | None) -> str | None:
         if value in branches.CHANNELS or value is None:
             return value
+        if re.fullmatch(r"\d{3}", value):
+            raise ValueError(
+                f"must be a whole version; for the newest of a branch set branch: {value}"
+            )
         if not re.fullmatch(r"\d{3}\.\d+(\.\d+)?", value):
             raise ValueError(
                 f"must be a driver version such as '580.65.06', or {', '.join(branches.CHANNELS)}"

@@ -153,6 +153,18 @@ def test_settings_of_objects_are_carried_out_with_the_option(
     assert objects == tuple(note for note in plain if note not in named)
 
 
+def test_objects_of_a_policy_that_are_left_out_are_noted(
+    project: Path, monkeypatch: pytest.MonkeyPatch, gpustate: Cli
+) -> None:
+    monkeypatch.chdir(project)
+    (project / "own.yaml").write_text("states: {validator: {}}\ncluster: {device_plugin: {}}\n")
+    note = "gpustate: note: objects of the cluster (cluster:) are left out; add --cluster-objects\n"
+    for verb in ("plan", "apply", "drift"):
+        yes = ("--yes",) if verb == "apply" else ()
+        assert note in gpustate(verb, "own.yaml", "-i", "127.0.0.1:9,", *yes).err
+    assert note not in gpustate("plan", "cp.yaml", "-i", "127.0.0.1:9,").err
+
+
 class Objects(StubCluster):
     """One with objects of every kind, of which an apply is only a dry run."""
 

@@ -98,7 +98,7 @@ def test_a_release_that_is_none_is_told_with_the_nearest(gpustate: Cli, files: P
         ("own.py", "from gpustate import Policy\n\npolicy = Policy()\n"),
     ],
 )
-def test_a_policy_of_gpustate_s_own_is_sent_to_plan(
+def test_a_policy_of_gpustate_s_own_is_sent_to_resolve(
     gpustate: Cli, project: Path, name: str, text: str
 ) -> None:
     (project / name).write_text(text)
@@ -106,5 +106,5 @@ def test_a_policy_of_gpustate_s_own_is_sent_to_plan(
     assert (done.status, done.out) == (1, "")
     assert done.err == (
         f"gpustate: {name}: is a gpustate policy; lint checks files of the GPU Operator; "
-        f"check it with: gpustate plan {name} -i INVENTORY\n"
+        f"check it with: gpustate resolve {name}\n"
     )

@@ -543,7 +543,9 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
         "p on gpu1: nvidia-device-plugin: ErrImagePull: not found"
     )
     assert list(exit_codes(cluster_data("s", "n", done.changes, done))) == [EXIT_VALIDATION]
-    applier = Applier(objects, target(), 300, stop=lambda: True, clock=iter((7.0, 9.0)).__next__)
+    applier = Applier(
+        objects, target(), 300, stop=lambda: True, clock=itertools.count(7.0, 2.0).__next__
+    )
     assert "1 of 2 pods are available after 2 s; p on" in applier._wait_for_pods()[1]
     objects.items["Pod", "q"] = {**pod, "metadata": {**pod["metadata"], "name": "q"}}
     told: list[str] = []
@@ -554,6 +556,14 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
     assert lines[1].endswith(f" after 20 s; {words}")
     assert told.count(words) == 1
     del objects.items["Pod", "q"]
+    ended = {"ready": False, "restartCount": 5, "lastState": {"terminated": {"exitCode": 2}}}
+    crashed = {"phase": "Running", "containerStatuses": [{"name": "plugin", **ended}]}
+    objects.items["Pod", "p"] = {**pod, "status": crashed}
+    assert applier._wait_for_pods()[1].endswith(
+        "; p on gpu1: plugin: restarted 5 times, last ended with exit code 2; read its log: kubectl logs -n "
+        f"gpu-operator daemonset/{PLUGIN[1]} --all-containers --prefix --tail 20"
+    )
+    objects.items["Pod", "p"] = pod
     for nodes, waits in (("gpu1", True), ("gpu2", False), ("gpu1 gpu2", True)):
         some = replace(applier, nodes=frozenset(nodes.split()), clock=itertools.count().__next__)
         lines = [line for line in some._wait_for_pods() if PLUGIN[1] in line]

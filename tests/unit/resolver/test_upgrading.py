@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpustate import Policy
@@ -32,6 +34,19 @@ def test_it_wins_over_policy_group_node_and_lock_file(
     assert (found["version"], found["branch"], found["locked"]) == (version, branch, {})
     assert (found["module_type"], found["load"]) == ("open", False)
     assert [s.name for s in upgraded.states] == ["nouveau", "driver"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kept"),
+    [({"version": "570.211.01"}, "version 570.211.01"), ({"branch": 570}, "branch 570")],
+)
+def test_a_version_that_the_file_keeps_is_noted(parameters: dict[str, Any], kept: str) -> None:
+    policy = Policy(DriverInstalled(**parameters))
+    assert with_driver(policy, "580", "policy.py").notes == (
+        f"policy.py: the file keeps driver.{kept}: set 580 there too, or the next apply goes back",
+    )
+    assert not with_driver(Policy(DriverInstalled(branch=580)), "580", "policy.py").notes
+    assert not with_driver(Policy(DriverInstalled()), "580", "policy.py").notes
 
 
 def test_a_policy_without_a_driver_is_refused() -> None:

@@ -743,7 +743,7 @@ def test_values_are_compared_as_the_driver_shows_them(given: int | str, shown: s
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"version": "580"}, "must be a driver version"),
+        ({"version": "580"}, "for the newest of a branch set branch: 580"),
         ({"version": "580.65.06", "branch": 570}, "is not of branch 570"),
         ({"parameters": {"modeset": 1}}, "must be NVreg_NAME"),
         ({"parameters": {"NVreg_X": "a b"}}, "blanks or quotes"),
