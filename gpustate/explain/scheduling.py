@@ -191,7 +191,9 @@ def _missing(view: View) -> list[str]:
 
 
 def _divided(view: View) -> str:
-    """GPUs in MIG mode that the device plugin offers as whole ones."""
+    """GPUs in MIG mode that the device plugin offers as whole ones; beside a DRA driver the kubelet only remembers one."""
+    if not wants_plugin(view):
+        return ""
     whole = _physical((view.clues.registered or {}).get(_GPU, ()))
     gpus = [gpu for gpu in view.observed.nvml.gpus if gpu.mig_current and gpu.uuid in whole]
     if not gpus:

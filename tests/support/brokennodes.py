@@ -836,6 +836,8 @@ def sliced(*, divided: bool) -> Change:
         status("allocatable", gpu="0")(world)
         file("var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock", "")(world)
         world.slices = tuple(f"gpu|{uuid}|gpu-{number}" for number, uuid in enumerate(UUIDS))
+        # What the kubelet remembers of the device plugin that was there before.
+        world.registered = {"nvidia.com/gpu": list(UUIDS)}
 
     return change
 
