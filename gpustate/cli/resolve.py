@@ -11,7 +11,11 @@ from gpustate.cli import common
 from gpustate.errors import PolicyError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gpustate.core.inventory import Inventory
+    from gpustate.core.layers import Path
+    from gpustate.core.policy import Policy
     from gpustate.core.provenance import Resolution, Value
     from gpustate.plan.render import Page
 
@@ -40,7 +44,7 @@ def resolve(
     from gpustate.cli.notes import print_notes
     from gpustate.cli.show import show
     from gpustate.core import provenance
-    from gpustate.core.cluster_part import SECTION, as_data
+    from gpustate.core.cluster_part import as_data
     from gpustate.core.inventory import Inventory, InventoryNode
     from gpustate.core.policy import unselected
     from gpustate.engine import gate
@@ -58,8 +62,9 @@ def resolve(
     found = provenance.resolution(made, inventory.nodes[0], common.known_states())
     if found.allow:
         gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow)
+    sections = _sections(made)
     if why is not None:
-        rows = _values_at(found, why)
+        rows = _values_at(found, why, sections)
     else:
         rows = [value for value in found.values if whole or value.said]
     objects = unselected(made, inventory.nodes[0])
@@ -71,15 +76,39 @@ def resolve(
         common.write_out(
             common.as_json(document | ({} if cluster is None else {"cluster": cluster}))
         )
-    elif why is not None:
-        show(_why_page(rows))
     else:
-        page = _page(found, rows)
-        if cluster is not None:
-            rows_of_cluster = {f"{SECTION}.{key}": _short(value) for key, value in cluster.items()}
-            for key, text in (rows_of_cluster or {SECTION: "defaults"}).items():
-                page.add(f"  {key}  {text}  ", ("objects of the cluster", "dim"))
+        page = _why_page(rows) if why is not None else _page(found, rows)
+        for name, value, place in sections:
+            if why is None or f"{name}.".startswith(f"{why}.") or why.startswith(f"{name}."):
+                text = "defaults" if value in (None, {}) else _short(value)
+                page.add(f"  {name}  {text}  ", (place or "policy", "dim"))
         show(page)
+
+
+def _sections(policy: Policy) -> list[tuple[str, Any, str]]:
+    """Path, value and place of what a policy says beside its states."""
+    from gpustate.core import cluster_part
+
+    data = {
+        "rollout": policy.rollout.as_data(),
+        "drain": {} if policy.drain is None else policy.drain.as_data(),
+        cluster_part.SECTION: {}
+        if policy.cluster is None
+        else cluster_part.as_data(policy.cluster),
+    }
+    given = {path: place for path, place in policy.places.items() if path[0] in data}
+    paths: dict[Path, None] = dict.fromkeys(
+        [
+            *((section, key) for section, values in data.items() for key in values),
+            *(path for path in given if len(path) == 2),
+        ]
+    )
+    if policy.cluster is not None and not any(path[0] == cluster_part.SECTION for path in paths):
+        paths[cluster_part.SECTION,] = None
+    return [
+        (".".join(path), data[path[0]].get(path[-1]), given.get(path) or given.get(path[:1], ""))
+        for path in paths
+    ]
 
 
 def _only(name: str, options: dict[str, Any]) -> Inventory:
@@ -89,8 +118,10 @@ def _only(name: str, options: dict[str, Any]) -> Inventory:
     return loaded
 
 
-def _values_at(found: Resolution, why: str) -> list[Value]:
-    """The values at or below a path.
+def _values_at(
+    found: Resolution, why: str, sections: Iterable[tuple[str, Any, str]]
+) -> list[Value]:
+    """The values of states at or below a path; none where it is of another section.
 
     Raises:
         PolicyError: there are none; the message has the nearest path.
@@ -104,7 +135,7 @@ def _values_at(found: Resolution, why: str) -> list[Value]:
     path = keys(why)
     path = path[1:] if path[:1] == ("states",) else path
     rows = [value for value in found.values if value.path[: len(path)] == path]
-    if rows:
+    if rows or any(path[:2] == tuple(name.split("."))[: len(path)] for name, *_ in sections):
         return rows
     states = {value.path[0] for value in found.values}
     if path and path[0] in states:

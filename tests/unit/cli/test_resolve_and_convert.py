@@ -83,8 +83,8 @@ def test_a_preset_is_printed_with_the_origin_of_each_state(gpustate: Cli, projec
 @pytest.mark.parametrize(
     ("settings", "row"),
     [
-        ("{}", "  cluster  defaults  objects of the cluster"),
-        ("{dcgm_exporter: {}}", "  cluster.dcgm_exporter  {}  objects of the cluster"),
+        ("{}", "  cluster  defaults  p.yaml:2"),
+        ("{dcgm_exporter: {}}", "  cluster.dcgm_exporter  defaults  p.yaml:2"),
     ],
 )
 def test_the_objects_of_the_cluster_are_printed(
@@ -94,6 +94,19 @@ def test_the_objects_of_the_cluster_are_printed(
     assert gpustate("resolve", "p.yaml").out.splitlines()[-1] == row
     document = json.loads(gpustate("resolve", "p.yaml", "-o", "json").out)
     assert document["cluster"] == ({} if settings == "{}" else {"dcgm_exporter": {}})
+
+
+def test_sections_beside_the_states_have_their_places(gpustate: Cli, project: Path) -> None:
+    (project / "p.yaml").write_text(
+        "states: {nouveau: {}}\nrollout: {max_unavailable: 2}\ndrain: {gpu_pods: {timeout_s: 100}}\n"
+    )
+    assert gpustate("resolve", "p.yaml").out.endswith(
+        '  rollout.max_unavailable  "2"  p.yaml:2\n  drain.gpu_pods  {"timeout_s": 100}  p.yaml:3\n'
+    )
+    for why in ("rollout", "rollout.max_unavailable"):
+        done = gpustate("resolve", "p.yaml", "--why", why)
+        assert done.out == '  rollout.max_unavailable  "2"  p.yaml:2\n'
+    assert "no state 'rollot'" in gpustate("resolve", "p.yaml", "--why", "rollot").err
 
 
 def test_the_reason_for_which_a_state_comes_along_is_named(gpustate: Cli, project: Path) -> None:
