@@ -101,11 +101,11 @@ def test_sections_beside_the_states_have_their_places(gpustate: Cli, project: Pa
         "states: {nouveau: {}}\nrollout: {max_unavailable: 2}\ndrain: {gpu_pods: {timeout_s: 100}}\n"
     )
     assert gpustate("resolve", "p.yaml").out.endswith(
-        '  rollout.max_unavailable  "2"  p.yaml:2\n  drain.gpu_pods  {"timeout_s": 100}  p.yaml:3\n'
+        '  rollout.max_unavailable  2  p.yaml:2\n  drain.gpu_pods  {"timeout_s": 100}  p.yaml:3\n'
     )
     for why in ("rollout", "rollout.max_unavailable"):
         done = gpustate("resolve", "p.yaml", "--why", why)
-        assert done.out == '  rollout.max_unavailable  "2"  p.yaml:2\n'
+        assert done.out == '  rollout.max_unavailable  2  p.yaml:2\n'
     assert "no state 'rollot'" in gpustate("resolve", "p.yaml", "--why", "rollot").err
 
 
