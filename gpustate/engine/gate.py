@@ -321,7 +321,7 @@ def refuse_what_exceeds(
 
 
 def in_use(
-    states: Iterable[AnyState], holders: Iterable[gpu_clients.Holder]
+    states: Iterable[AnyState], processes: Iterable[gpu_clients.GpuProcess]
 ) -> RefusedError | None:
     """Processes that would end with a reboot and that the policy does not let end, as for a reload of the driver.
 
@@ -332,7 +332,7 @@ def in_use(
         if state.may_end is None:
             return None
         stoppable.update(state.may_end)
-    users = [one.who for one in holders if not one.pod and one.unit not in stoppable]
+    users = [user.who for user in processes if not user.pod and user.unit not in stoppable]
     if not users:
         return None
     return RefusedError(

@@ -212,10 +212,11 @@ class _Chart:
         }
 
     def _pull_secrets(self) -> list[Json] | None:
-        secrets = self.values.get("imagePullSecrets") or self.values.get("global", {}).get(
-            "imagePullSecrets"
+        of_all = self.values.get("global", {})
+        secrets: list[Json] = (
+            self.values.get("imagePullSecrets") or of_all.get("imagePullSecrets") or []
         )
-        unique = [name for at, name in enumerate(secrets or ()) if name not in secrets[:at]]
+        unique = [name for at, name in enumerate(secrets) if name not in secrets[:at]]
         return unique or None
 
     def _tolerations(self, given: Mapping[str, Any]) -> list[Json] | None:

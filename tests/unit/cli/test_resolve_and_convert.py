@@ -105,7 +105,7 @@ def test_sections_beside_the_states_have_their_places(gpustate: Cli, project: Pa
     )
     for why in ("rollout", "rollout.max_unavailable"):
         done = gpustate("resolve", "p.yaml", "--why", why)
-        assert done.out == '  rollout.max_unavailable  2  p.yaml:2\n'
+        assert done.out == "  rollout.max_unavailable  2  p.yaml:2\n"
     assert "no state 'rollot'" in gpustate("resolve", "p.yaml", "--why", "rollot").err
 
 
