@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, objects
 from gpustate.cli.apply import apply_options, apply_policy
 from gpustate.cli.plan import check_accepted, driver_option
 
@@ -26,6 +26,8 @@ from gpustate.cli.plan import check_accepted, driver_option
     ),
     heading="Waves",
 )
+@objects.object_options
+@common.options(objects.rollout_option, heading="Kubernetes objects")
 def upgrade(policy: str, **options: Any) -> None:
     """Apply POLICY with another driver version, and roll back a wave in which a node fails.
 

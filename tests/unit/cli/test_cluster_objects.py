@@ -42,6 +42,10 @@ def files(project: Path) -> None:
         (("plan", "cp.yaml", "--install-nfd"), "--install-nfd is only for objects"),
         (("drift", "cp.yaml", "--force-conflicts"), "--force-conflicts is only for objects"),
         (("apply", "cp.yaml", "--yes", "--cluster-objects"), "no node has a kubeconfig; pass"),
+        (
+            ("upgrade", "cp.yaml", "--driver", "595", "--dry-run", "--cluster-objects"),
+            "no node has a kubeconfig; pass",
+        ),
         (("plan", "own.yaml", "--cluster-objects"), "the policy has no objects of a cluster"),
         (
             ("apply", "plan.json", "--yes", "--cluster-objects"),
