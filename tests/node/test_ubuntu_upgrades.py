@@ -107,7 +107,7 @@ def test_unattended_upgrades_move_others_and_no_kernel_comes_without_its_module(
     assert on.said(pids) == before
     if how == "dkms":
         # The headers of the old kernel went with the package that had brought them; the next driver needs them.
-        assert f"headers: {old}: false -> true" in on.run("drift", driver, kernel, code=2).out
+        assert f"kernel headers: {old}: no -> yes" in on.run("drift", driver, kernel, code=2).out
         on.run("apply", driver, kernel)
     on.run("drift", driver, kernel)
     # Whatever else a person lets apt do.
