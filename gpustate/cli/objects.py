@@ -14,6 +14,7 @@ import click
 from gpustate.cli import admission, common
 from gpustate.cli import show as pages
 from gpustate.cli.render import namespace_option, pinned, settings_of
+from gpustate.cluster import pods
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
@@ -21,6 +22,7 @@ from gpustate.manifests.kinds import BY_NAME, NODE, Key, key, title
 from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN, NFD_DEFINITION, is_owned
 from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import NO_GPUS, QUIET, REFUSED, SKIPPED, pending, refused
+from gpustate.plan.ranges import fold
 from gpustate.plan.render import objects_page
 from gpustate.reconcile import placement
 from gpustate.reconcile.applying import Applied, Applier
@@ -564,7 +566,7 @@ def remove_records(
 
 def _notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
     """What others have in the cluster, or lack, that concerns these objects."""
-    looks = (operator_notes, feature_notes, other_plugin_notes)
+    looks = (operator_notes, feature_notes, other_plugin_notes, mig_notes)
     return [note for look in looks for note in look(objects, changes)]
 
 
@@ -620,6 +622,36 @@ def other_plugin_notes(objects: Objects, changes: Sequence[Change]) -> list[str]
         for containers in [one["spec"]["template"]["spec"]["containers"]]
         if any(_PLUGIN_IMAGE in container["image"] for container in containers)
     ]
+
+
+def mig_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
+    """Nodes with MIG devices where the device plugin no longer offers these."""
+
+    def offers_devices(value: Any) -> bool:  # of the variable: its text, or all of it
+        return (value.get("value") if isinstance(value, dict) else value) in ("single", "mixed")
+
+    ends = any(
+        "env[MIG_STRATEGY]" in one.field
+        and offers_devices(one.before)
+        and not offers_devices(one.after)
+        for change in changes
+        if title(change.item) == f"daemonset/{DEVICE_PLUGIN}" and change.action is Action.UPDATE
+        for one in change.differences
+    )
+    try:
+        nodes = objects.list(NODE, "") if ends else []
+    except ClusterError:  # without the right
+        return []
+    divided = [
+        node["metadata"]["name"]
+        for node in nodes
+        if any(name.startswith(pods.MIG_PREFIX) for name in pods.allocatable(node))
+        or (node["metadata"].get("labels") or {}).get("nvidia.com/mig.strategy") == "single"
+    ]
+    return [
+        f"{', '.join(fold(divided))}: the device plugin will offer GPUs in MIG mode as whole ones, and pods that get one do "
+        "not start; take a layout of gpustate back with mig: {ensure: absent}, or keep mig_strategy"
+    ] * bool(divided)
 
 
 def clusters(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from apigate import Gate
@@ -20,8 +20,11 @@ from gpustate.core.outcome import NodeResult
 from gpustate.engine import fleet
 from gpustate.engine.maintenance import Subject
 from gpustate.errors import RefusedError
+from gpustate.manifests.build import build
+from gpustate.manifests.differences import differences
 from gpustate.manifests.kinds import KINDS
-from gpustate.reconcile.planning import Action
+from gpustate.manifests.settings import ClusterObjects
+from gpustate.reconcile.planning import Action, Change
 
 ON = ("-i", "n1,n2")
 
@@ -399,3 +402,37 @@ def test_a_removal_from_the_cluster_of_other_nodes_changes_nothing(
     assert isinstance(done.exception, RefusedError)
     assert "no Node of the cluster is n1, where a kubelet runs" in str(done.exception)
     assert set(methods) == {"GET"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "node", "noted"),
+    [
+        ("mixed", "", {"nvidia.com/mig-3g.40gb": "2"}, True),
+        ("mixed", "none", {"nvidia.com/mig-3g.40gb": "2"}, True),
+        ("mixed", "single", {"nvidia.com/mig-3g.40gb": "2"}, False),
+        ("mixed", "", {"nvidia.com/gpu": "8"}, False),
+        ("", "none", {"nvidia.com/mig-3g.40gb": "2"}, False),
+    ],
+)
+def test_mig_devices_that_are_no_longer_offered_are_noted(
+    before: str, after: str, node: dict[str, str], noted: bool
+) -> None:
+    then, now = (
+        next(
+            item
+            for item in build(
+                ClusterObjects(mig_strategy=strategy),
+                dict.fromkeys(("devicePlugin", "gfd"), "a/b:c"),
+            )
+            if item["metadata"]["name"] == "nvidia-device-plugin-daemonset"
+        )
+        for strategy in (before, after)
+    )
+    change = Change(now, Action.UPDATE, tuple(differences(then, now)))
+
+    class Nodes:
+        def list(self, kind: object, namespace: str) -> list[dict[str, Any]]:
+            return [{"metadata": {"name": "gpu1"}, "status": {"allocatable": node}}]
+
+    notes = objects.mig_notes(cast(Any, Nodes()), [change] if change.differences else [])
+    assert [note.partition(":")[0] for note in notes] == ["gpu1"] * noted
