@@ -290,8 +290,7 @@ def execute(
         notes.report_unknown_targets(inventory, target, source)
         if ensure is None:
             notes.report_warnings(target)
-        if "cluster_objects" in options:
-            notes.report_left_out_objects(target, options)
+        notes.report_left_out_objects(target, options)
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
     absent = ensure == "absent"

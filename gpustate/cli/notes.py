@@ -31,7 +31,7 @@ def report_warnings(policy: Policy) -> None:
 
 def report_left_out_objects(policy: Policy, options: Mapping[str, Any]) -> None:
     """Print that a policy's objects of the cluster are not part of the run; notes of an Operator file say so themselves."""
-    if policy.cluster is not None and not policy.release and not options["cluster_objects"]:
+    if policy.cluster is not None and not policy.release and not options.get("cluster_objects"):
         print_notes(["objects of the cluster (cluster:) are left out; add --cluster-objects"])
 
 

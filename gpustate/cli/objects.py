@@ -311,13 +311,8 @@ class Clusters:
         Raises:
             UsageError: they would have MIG devices of several profiles under the strategy ``single``.
         """
-        values = [
-            (one.before, one.after)
-            for change in changes
-            for one in change.differences
-            if one.field.endswith(".env[MIG_STRATEGY].value")
-        ]
-        if self.options.get("rollback_on_failure") and ("mixed", "single") in values:
+        changed = ("mixed", "single") in _mig_strategies(changes)
+        if self.options.get("rollback_on_failure") and changed:
             raise UsageError(
                 "--rollback-on-failure: a node that is rolled back may have MIG devices of several profiles, with which the "
                 "device plugin does not start under the strategy single",
@@ -624,19 +619,31 @@ def other_plugin_notes(objects: Objects, changes: Sequence[Change]) -> list[str]
     ]
 
 
+def _mig_strategies(changes: Iterable[Change]) -> list[tuple[Any, Any]]:
+    """MIG strategies of programs before and after, where their variable changes, comes or goes."""
+
+    def text(variable: Any) -> Any:
+        return variable.get("value") if isinstance(variable, dict) else variable
+
+    return [
+        (text(one.before), text(one.after))
+        for change in changes
+        for one in change.differences
+        if "env[MIG_STRATEGY]" in one.field
+    ]
+
+
 def mig_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
     """Nodes with MIG devices where the device plugin no longer offers these."""
 
-    def offers_devices(value: Any) -> bool:  # of the variable: its text, or all of it
-        return (value.get("value") if isinstance(value, dict) else value) in ("single", "mixed")
-
-    ends = any(
-        "env[MIG_STRATEGY]" in one.field
-        and offers_devices(one.before)
-        and not offers_devices(one.after)
+    plugins = [
+        change
         for change in changes
         if title(change.item) == f"daemonset/{DEVICE_PLUGIN}" and change.action is Action.UPDATE
-        for one in change.differences
+    ]
+    offering = ("single", "mixed")
+    ends = any(
+        before in offering and after not in offering for before, after in _mig_strategies(plugins)
     )
     try:
         nodes = objects.list(NODE, "") if ends else []

@@ -152,8 +152,7 @@ def make_plan(
     policy = api.Policy() if verb == "rollback" else common.load_policy(source, options)
     inventory = common.load_inventory(options)
     notes.report_unknown_targets(inventory, policy, source)
-    if "cluster_objects" in options:
-        notes.report_left_out_objects(policy, options)
+    notes.report_left_out_objects(policy, options)
     clusters = objects.clusters(policy, source, inventory, options, absent=ensure == "absent")
     made = context(verb, source, options)
     strategy = strategy_of(options)

@@ -11,8 +11,6 @@ from gpustate.cli import common
 from gpustate.errors import PolicyError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gpustate.core.inventory import Inventory
     from gpustate.core.layers import Path
     from gpustate.core.policy import Policy
@@ -64,7 +62,12 @@ def resolve(
         gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow)
     sections = _sections(made)
     if why is not None:
-        rows = _values_at(found, why, sections)
+        sections = [
+            row
+            for row in sections
+            if f"{row[0]}.".startswith(f"{why}.") or why.startswith(f"{row[0]}.")
+        ]
+        rows = [] if sections else _values_at(found, why)
     else:
         rows = [value for value in found.values if whole or value.said]
     objects = unselected(made, inventory.nodes[0])
@@ -79,9 +82,8 @@ def resolve(
     else:
         page = _why_page(rows) if why is not None else _page(found, rows)
         for name, value, place in sections:
-            if why is None or f"{name}.".startswith(f"{why}.") or why.startswith(f"{name}."):
-                text = "defaults" if value in (None, {}) else _short(value)
-                page.add(f"  {name}  {text}  ", (place or "policy", "dim"))
+            text = "defaults" if value in (None, {}) else _short(value)
+            page.add(f"  {name}  {text}  ", (place or "policy", "dim"))
         show(page)
 
 
@@ -118,10 +120,8 @@ def _only(name: str, options: dict[str, Any]) -> Inventory:
     return loaded
 
 
-def _values_at(
-    found: Resolution, why: str, sections: Iterable[tuple[str, Any, str]]
-) -> list[Value]:
-    """The values of states at or below a path; none where it is of another section.
+def _values_at(found: Resolution, why: str) -> list[Value]:
+    """The values at or below a path.
 
     Raises:
         PolicyError: there are none; the message has the nearest path.
@@ -135,7 +135,7 @@ def _values_at(
     path = keys(why)
     path = path[1:] if path[:1] == ("states",) else path
     rows = [value for value in found.values if value.path[: len(path)] == path]
-    if rows or any(path[:2] == tuple(name.split("."))[: len(path)] for name, *_ in sections):
+    if rows:
         return rows
     states = {value.path[0] for value in found.values}
     if path and path[0] in states:

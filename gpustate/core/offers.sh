@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# Prints what repositories offer of the packages @NAMES@, words; of rpm's, behind @MARK@ and the package manager pm. dnf would hide what is of module
-# streams that are not enabled (module_hotfixes); the state driver enables the one that has the driver.
+# Prints what repositories offer of the packages @NAMES@, words; of rpm's, behind @MARK@ and the package manager pm.
+# dnf would hide what is of module streams that are not enabled (module_hotfixes); the state driver enables the one that has
+# the driver.
 # KEPT_OFFERS is a file with those that are kept for a rollback. @KEPT@ is a name for the answer, @APT_KEY@ and @RPM_KEY@ what it depends on, read once for all fragments. Expects kept.
 # shellcheck disable=SC2154 # pm: set by the caller
 offered() { case $pm in

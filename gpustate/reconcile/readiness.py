@@ -103,8 +103,8 @@ def problem(pod: Json) -> str:
             reason = (state.get(kind) or {}).get("reason")
             if reason and reason != "Completed":
                 message = (state[kind].get("message") or "").strip()
-                last = (one.get("lastState") or {}).get("terminated") or {}
-                ended = f", ended with exit code {last['exitCode']}" if "exitCode" in last else ""
+                end = _last_end(one)
+                ended = f", {end}" if end else ""
                 return f"{one['name']}: {reason}{ended}{': ' if message else ''}{message}"
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -115,8 +115,12 @@ def problem(pod: Json) -> str:
     if ready:
         return ""
     for one in containers:
-        last = (one.get("lastState") or {}).get("terminated") or {}
-        if not one.get("ready") and "exitCode" in last:
-            times = one.get("restartCount", 1)
-            return f"{one['name']}: restarted {times} times, last ended with exit code {last['exitCode']}"
+        if not one.get("ready") and (end := _last_end(one)):
+            return f"{one['name']}: restarted {one.get('restartCount', 1)} times, last {end}"
     return f"phase {status.get('phase', 'Pending')}"
+
+
+def _last_end(container: Json) -> str:
+    """How a container last ended, by its status; empty if it has not."""
+    last = (container.get("lastState") or {}).get("terminated") or {}
+    return f"ended with exit code {last['exitCode']}" if "exitCode" in last else ""

@@ -424,6 +424,37 @@ class _Transport(paramiko.Transport):
             self.sock.close()
 
 
+def _log_in(
+    client: paramiko.SSHClient,
+    target: _Target,
+    connection: Connection,
+    keys: Sequence[paramiko.PKey],
+    sock: Any,
+    policy: _HostKeyPolicy,
+) -> None:
+    """Connect, and log in with the first key that the node takes."""
+    try:
+        client.connect(
+            target.host,
+            port=target.port,
+            username=target.user,
+            password=connection.login_password,
+            pkey=keys[0] if keys else None,
+            sock=sock,
+            timeout=connection.timeout_s,
+            banner_timeout=connection.timeout_s,
+            auth_timeout=connection.timeout_s,
+            channel_timeout=connection.timeout_s,
+            allow_agent=target.agent and not connection.key_file,
+            look_for_keys=not keys and connection.password is None,
+            transport_factory=partial(_Transport, host_keys=policy),
+        )
+    except paramiko.AuthenticationException:
+        # paramiko takes one key that is loaded.
+        if not any(_accepted(client, target.user, key) for key in keys[1:]):
+            raise
+
+
 def _open(
     target: _Target, connection: Connection, hops: list[paramiko.SSHClient], depth: int
 ) -> paramiko.SSHClient:
@@ -445,26 +476,7 @@ def _open(
         cleanup.enter_context(closing(sock))
         cleanup.callback(client.close)
         try:
-            try:
-                client.connect(
-                    target.host,
-                    port=target.port,
-                    username=target.user,
-                    password=connection.login_password,
-                    pkey=keys[0] if keys else None,
-                    sock=sock,
-                    timeout=connection.timeout_s,
-                    banner_timeout=connection.timeout_s,
-                    auth_timeout=connection.timeout_s,
-                    channel_timeout=connection.timeout_s,
-                    allow_agent=target.agent and not connection.key_file,
-                    look_for_keys=not keys and connection.password is None,
-                    transport_factory=partial(_Transport, host_keys=policy),
-                )
-            except paramiko.AuthenticationException:
-                # paramiko takes one key that is loaded.
-                if not any(_accepted(client, target.user, key) for key in keys[1:]):
-                    raise
+            _log_in(client, target, connection, keys, sock, policy)
         except paramiko.AuthenticationException as error:
             # paramiko also raises this when the connection breaks or times out during login.
             if any(word in str(error) for word in ("shut down", "timeout")):
