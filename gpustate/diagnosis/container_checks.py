@@ -6,7 +6,7 @@ hooks), so each kind of failure has its own reason and remedy. Pure.
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 
 Sources:
-    opencontainers/runc, libcontainer ("error mounting", "error running hook", cgroupsPath);
+    opencontainers/runc, libcontainer ("error mounting", "error running hook", cgroupsPath); containers/crun (utils.c, linux.c);
     NVIDIA/nvidia-container-toolkit, internal/modifier and internal/oci; cncf/container-device-interface,
     pkg/cdi ("unresolvable CDI devices", "failed to stat CDI host device");
     containerd, runtime/v2 ("runtime ... binary not installed").
@@ -97,7 +97,7 @@ REPORTED = (
          pattern=r"failed to stat CDI host device|CDI host device|error creating device nodes|gathering device information"),
     Kind("file-missing", "a file that the CDI specification names does not exist", remedies.CDI_STALE, "cdi",
          pattern=r"error mounting \"[^\"]+\".*no such file or directory|mount source .*does not exist|"
-                 r"(?:mount|stat) `?[^ `]+`?.*: No such file or directory"),
+                 r"(?:mount|stat|stat'ing file) `?[^ `]+`?.*: No such file or directory"),
     Kind("hook-missing", "a hook's program does not exist or cannot be executed", _PACKAGES, "container-toolkit",
          pattern=r"(?:hook|fork/exec) .*nvidia-c[a-z-]+(?:hook|ctk)?: (?:no such file|permission denied|exec format)|"
                  r"error running .*hook.*(?:no such file or directory|permission denied|not found)"),
@@ -106,9 +106,9 @@ REPORTED = (
     Kind("cgroup-path", "the runtime and its handler use different cgroup drivers",
          "set SystemdCgroup of both runtimes to the same value; then: systemctl restart containerd", pattern=r"expected cgroupsPath"),
     Kind("apparmor", "AppArmor denies the container",
-         "load or change the profile that the denial names: journalctl -k | grep apparmor", pattern=r"apparmor"),
+         "load or change the profile that the denial names: journalctl -k | grep apparmor", pattern=r"(?i:apparmor)"),
     Kind("selinux", "SELinux denies the container",
-         "allow what the denial names: ausearch -m avc -ts recent; for devices: setsebool -P container_use_devices on", pattern=r"(?i:selinux)|avc: +denied"),
+         "allow what the denial names: ausearch -m avc -ts recent; for devices: setsebool -P container_use_devices on", pattern=r"(?i:selinux)|avc: +denied|attr/keycreate"),
     Kind("seccomp", "the seccomp profile denies the container",
          f"allow the denied call in the seccomp profile that the runtime's configuration names; then: {remedies.VALIDATE}", pattern=r"seccomp"),
     Kind("timeout", "the container did not finish in time",

@@ -43,7 +43,8 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _NAMESPACES = {1: 2, 2: 1}
 #: Of the enumerations ContainerState and PodSandboxState.
 _EXITED, _NOT_READY = 2, 1
-_KILLED = re.compile("container exited with 137|ContainerStatus:|a container that has stopped")
+#: The last two are words of runc and crun.
+_KILLED = re.compile("container exited with 137|ContainerStatus:|that has stopped|` is not running")
 #: A kubelet looks for pods of others every two seconds.
 _KUBELET_S = 5.0
 

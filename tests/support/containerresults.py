@@ -57,3 +57,16 @@ RESULTS = {
     "refused": failed(f"{INIT}exec /usr/bin/python3.13: permission denied: unknown"),
     "not-started": failed("ctr: something new"),
 }  # fmt: skip
+
+#: Texts of crun 1.8.1 and 1.21, as they print them, by the kind of failure.
+OF_CRUN = [
+    ("file-missing", "error stat'ing file `/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.15`: No such file or directory"),
+    ("file-missing", "cannot stat `/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.15`: No such file or directory"),
+    ("hook-failed", "error executing hook `/usr/bin/nvidia-cdi-hook` (exit code: 1)"),
+    ("apparmor", "AppArmor is not initialized correctly"),
+    ("selinux", "write to `/proc/self/attr/keycreate`: Invalid argument"),
+    ("seccomp", "invalid seccomp action `SCMP_ACT_NOPE`"),
+    ("refused", "the path `/usr/bin/python3.13` exists but it is not executable: Operation not permitted"),
+    ("refused", "open executable: Permission denied"),
+    ("not-started", "executable file `/usr/bin/python3.13` not found in $PATH: No such file or directory"),
+]  # fmt: skip

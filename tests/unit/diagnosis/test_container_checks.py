@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from containerresults import GPUS, RESULTS, ran
+from containerresults import GPUS, OF_CRUN, RESULTS, SHIM, ran
 
 from gpustate.diagnosis import chain, container_checks
 
@@ -40,6 +40,11 @@ def test_a_missing_shim_is_recognised_by_either_text_of_containerd() -> None:
     # containerd 1.7.24, with and without the shim's path in its memory.
     later = "ctr: failed to start shim: start failed: : fork/exec /usr/bin/containerd-shim-runc-v2: no such file or directory: unknown"
     assert container_checks.classify(later).name == "shim-missing"
+
+
+@pytest.mark.parametrize(("name", "text"), OF_CRUN)
+def test_a_failure_is_recognised_by_the_words_of_crun(name: str, text: str) -> None:
+    assert container_checks.classify(f"{SHIM}crun: {text}: unknown").name == name
 
 
 def test_a_container_with_every_gpu_has_no_failure() -> None:

@@ -106,14 +106,17 @@ def test_a_kubelet_that_removes_the_same_leaves_no_image(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kubelet", [True, False])
+@pytest.mark.parametrize(
+    "words", ["cannot start a container that has stopped", "container `15926` is not running"]
+)
 def test_a_container_that_a_kubelet_stopped_before_its_start_has_not_failed(
-    kubelet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, kubelet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def call(socket: str, method: str, message: bytes, deadline: float) -> bytes:
         if method == "StartContainer":
             raise cri.CriError(
                 "StartContainer: failed to start container 15926: `/usr/bin/nvidia-container-runtime start 15926` "
-                'failed: "cannot start a container that has stopped"\n: exit status 1'
+                f'failed: "{words}"\n: exit status 1'
             )
         # Ended by the kubelet, so that the test's own pod is created at once.
         return cri.encode({1: {1: "pod", 3: 1}} if method == "PodSandboxStatus" else {1: "pod"})
