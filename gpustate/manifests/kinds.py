@@ -47,13 +47,7 @@ KINDS = (
         large=True,
     ),
     Kind("Namespace", "v1", "namespaces", namespaced=False),
-    Kind(
-        "DeviceClass",
-        "resource.k8s.io/v1",
-        "deviceclasses",
-        namespaced=False,
-        without=_DRA,
-    ),
+    Kind("DeviceClass", "resource.k8s.io/v1", "deviceclasses", namespaced=False, without=_DRA),
     Kind(
         "ValidatingAdmissionPolicy",
         "admissionregistration.k8s.io/v1",
@@ -137,13 +131,17 @@ POD = Kind("Pod", "v1", "pods", namespaced=True)
 RESOURCE_CLAIM = Kind(
     "ResourceClaim", "resource.k8s.io/v1", "resourceclaims", namespaced=True, without=_DRA
 )
-COMPUTE_DOMAIN = Kind(
-    "ComputeDomain",
-    "resource.nvidia.com/v1beta1",
-    "computedomains",
-    namespaced=True,
-    without="install the definitions of the DRA driver's chart: kubectl apply -f deployments/helm/dra-driver-nvidia-gpu/crds; "
-    "or set draDriver.computeDomains.enabled to false",
+#: Kinds of compute domains; an upgrade by Helm does not add those that a newer chart has.
+COMPUTE_DOMAINS = tuple(
+    Kind(
+        name,
+        "resource.nvidia.com/v1beta1",
+        f"{name.lower()}s",
+        namespaced=True,
+        without="install the definitions of the DRA driver's chart: kubectl apply -f deployments/helm/dra-driver-nvidia-gpu/crds; "
+        "or set draDriver.computeDomains.enabled to false",
+    )
+    for name in ("ComputeDomain", "ComputeDomainClique")
 )
 
 #: Kind and name; every namespaced object is in one and the same namespace.

@@ -24,7 +24,7 @@ from gpustate.errors import ClusterError
 from gpustate.manifests.differences import Difference, additions, differences
 from gpustate.manifests.kinds import (
     BY_NAME,
-    COMPUTE_DOMAIN,
+    COMPUTE_DOMAINS,
     KINDS,
     NODE,
     Key,
@@ -335,7 +335,8 @@ def _undefined(objects: Objects, item: Json) -> str:
     containers = (template.get("spec") or {}).get("containers") or ()
     if any(container["name"].startswith("compute-domain") for container in containers):
         try:
-            objects.list(COMPUTE_DOMAIN, "*")
+            for kind in COMPUTE_DOMAINS:
+                objects.list(kind, "*")
         except MissingKind as error:
             return f"{error.message}: {error.fix}"
     return ""

@@ -27,6 +27,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
         "gpus": _container(driver.gpus),
         "domains": _container(driver.compute_domain_plugin),
         "controller": _container(driver.controller),
+        "pull_secrets": ",".join(driver.image_pull_secrets),
     }
     # Its containers have resources and arguments of their own.
     component = replace(driver, resources={})

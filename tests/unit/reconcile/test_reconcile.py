@@ -263,7 +263,10 @@ def test_programs_of_compute_domains_need_their_definitions() -> None:
         name for name, action in actions(objects, domains).items() if action is Action.REFUSED
     }
     assert refused == programs
+    # Of an older chart, whose upgrade adds no definition.
     objects.kinds.add("ComputeDomain")
+    assert Action.REFUSED in actions(objects, domains).values()
+    objects.kinds.add("ComputeDomainClique")
     assert Action.REFUSED not in actions(objects, domains).values()
 
 
