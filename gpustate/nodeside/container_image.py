@@ -28,6 +28,7 @@ import tarfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 #: Folder of the test programs in the image.
 FOLDER = "/gpustate/nodeside"
@@ -75,14 +76,16 @@ def _run(argv: list[str], **environment: str) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def modules(programs: Path) -> dict[str, bytes]:
-    """Files of every module that the test programs load, with their byte code, empty where there is none."""
-    text = _run([sys.executable, "-I", "-S", "-B", "-c", _LIST, str(programs.parents[1])])
+def modules(root: str) -> dict[str, bytes]:
+    """Files of every module of Python that the test programs load, with their byte code, empty where there is none.
+
+    Args:
+        root: folder or zip file with the test programs.
+    """
+    text = _run([sys.executable, "-I", "-S", "-B", "-c", _LIST, root])
     files: dict[str, str] = json.loads(text)
     return {
-        name: base64.b64decode(code)
-        for name, code in files.items()
-        if not name.startswith(str(programs))
+        name: base64.b64decode(code) for name, code in files.items() if not name.startswith(root)
     }
 
 
@@ -153,18 +156,19 @@ def make(reference: str) -> tuple[bytes, list[str]]:
         ImageError: a part of this node's Python cannot be found or read.
     """
     programs = Path(__file__).resolve().parent
+    loader: Any = sys.modules[__name__].__loader__
     interpreter = os.path.realpath(sys.executable)
     # Without byte code each process in the container would compile the library again.
     files: dict[str, str | bytes] = {}
     extensions = []
-    for name, code in modules(programs).items():
+    for name, code in modules(str(programs.parents[1])).items():
         files[merged(f"{name}c" if code else name)] = code or name
         if name.endswith(".so"):
             extensions.append(name)
     files |= libraries(interpreter, extensions)
     files[interpreter] = interpreter
     for name in PROGRAMS:
-        files[f"{FOLDER}/{name}"] = str(programs / name)
+        files[f"{FOLDER}/{name}"] = loader.get_data(str(programs / name))
     command = [interpreter, "-I", "-S", "-B", f"{FOLDER}/container_inside.py"]
     pause = [*command[:-1], "-c", "import signal; signal.pause()"]
     return archive(reference, files, {}, pause), command

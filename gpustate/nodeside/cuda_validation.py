@@ -242,11 +242,20 @@ def users(uuid: str) -> list[str]:
     return [f"{pid} ({name})" if name else str(pid) for pid, name in sorted(found.items())]
 
 
+#: This module may be in a zip file.
+_CHILD = """import sys
+sys.path.insert(0, sys.argv[1])
+from gpustate.nodeside import cuda_validation
+cuda_validation.main(*sys.argv[2:])
+"""
+
+
 def _start(uuid: str, nonce: int) -> subprocess.Popen[bytes]:
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES=uuid, CUDA_CACHE_DISABLE="1")
     environment.pop("LD_PRELOAD", None)
+    root = os.path.abspath(__file__).rpartition("/gpustate/")[0] or "/"
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-B", os.path.abspath(__file__), "one", uuid, str(nonce)],
+        [sys.executable, "-I", "-S", "-B", "-c", _CHILD, root, uuid, str(nonce)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -307,7 +316,6 @@ def validate(
     return [results[uuid] for uuid in uuids]
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] != "one":
-        sys.exit("usage: cuda_validation.py one UUID NONCE")
-    sys.stdout.write(json.dumps(run_one(sys.argv[2], int(sys.argv[3]))) + "\n")
+def main(uuid: str, nonce: str) -> None:
+    """Run the kernel on one device and print the result."""
+    sys.stdout.write(json.dumps(run_one(uuid, int(nonce))) + "\n")

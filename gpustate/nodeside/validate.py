@@ -29,8 +29,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-# On a node there is no installed gpustate: this file's own tree is it.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+# On a node there is no installed gpustate: the zip application is it.
+ROOT = str(Path(__file__).resolve().parents[2])
+sys.path.insert(0, ROOT)
 
 from gpustate.diagnosis import chain, chain_probe
 from gpustate.formats import nvml_report
@@ -143,8 +144,7 @@ class Validator:
             L=config["libraries"],
             limit="15",
             G=str(self.state),
-            CRI=str(Path(__file__).with_name("cri.py")),
-            CRI_ROWS=str(Path(__file__).with_name("cri_rows.py")),
+            CRI_ROWS=f"{ROOT} cri_rows {ROOT}/gpustate/nodeside/cri.py",
         )
 
     def sh(self, script: str) -> str:

@@ -13,7 +13,7 @@ _ROWS = ShippedFile("cri_rows.py", "gpustate.nodeside", "cri_rows.py")
 #: What such an ask ships.
 SHIPS = (_CRI, _ROWS)
 #: Where they lie, for a fragment that has ``cri_says``.
-PLACES = f'CRI="{_CRI.path}"; CRI_ROWS="{_ROWS.path}"; export CRI CRI_ROWS\n'
+PLACES = f'CRI_ROWS="{_ROWS.path} {_CRI.path}"; export CRI_ROWS\n'
 #: Goes ahead of a fragment that calls ``cri_says SOCKET``.
 CRI_SAYS = PLACES + cri_status.FUNCTION
 

@@ -3,7 +3,7 @@
 A runtime's files and its own reading of them (``config dump``) say nothing about the process: a containerd whose
 CRI plugin did not load is active, and its dump looks well. So the process is asked, as a kubelet asks it.
 
-``CRI`` and ``CRI_ROWS`` name the programs of :mod:`gpustate.nodeside` on the node. Without Python there,
+``CRI_ROWS`` names the programs of :mod:`gpustate.nodeside` on the node. Without Python there,
 containerd's own client says whether its CRI plugin is loaded.
 
 This module also runs on the nodes themselves: standard library only, Python 3.9.

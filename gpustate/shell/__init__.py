@@ -14,24 +14,30 @@ that begins with ``#!/bin/sh`` is a program of its own and is read whole with :f
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shlex
 import sys
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 _PLACEHOLDER = re.compile(r"^[ \t]*@([A-Z][A-Z_]*)@\n|@([A-Z][A-Z_]*)@", re.MULTILINE)
 
 
-def _path(name: str, package: str) -> Path:
+@cache
+def program(name: str, package: str) -> str:
+    """The program ``name.sh``, as it is; arguments as for :func:`load`."""
     # A module loads its fragments while its package is still being imported.
     module = sys.modules.get(package) or importlib.import_module(package)
-    return Path(module.__path__[0], f"{name}.sh")
+    # On a node the packages are in a zip file.
+    loader: Any = sys.modules[__name__].__loader__
+    data: bytes = loader.get_data(os.path.join(module.__path__[0], f"{name}.sh"))
+    return data.decode("utf-8")
 
 
 @cache
 def _text(name: str, package: str) -> str:
-    lines = _path(name, package).read_text("utf-8").splitlines(keepends=True)
+    lines = program(name, package).splitlines(keepends=True)
     return "".join(line for line in lines if not line.lstrip().startswith("#"))
 
 
@@ -45,12 +51,6 @@ def load(name: str, package: str = __name__, **variables: str) -> str:
     """
     given = "".join(f"{key}={shlex.quote(value)}\n" for key, value in variables.items())
     return given + _text(name, package)
-
-
-@cache
-def program(name: str, package: str) -> str:
-    """The program ``name.sh``, as it is; arguments as for :func:`load`."""
-    return _path(name, package).read_text("utf-8")
 
 
 def fill(text: str, /, **values: str) -> str:

@@ -45,9 +45,9 @@ for s in {" ".join(_SOCKETS)}; do [ -S $s ] && grep -q "${{s#/var}}\\$" /proc/ne
 :
 """
 _PROGRAM = """
-f=$G/validator/gpustate/nodeside/pod_image.py
+f=$G/validator/validate.pyz
 [ -f "$f" ] || { echo "$f is missing"; exit 1; }
-exec python3 -I -S -B "$f" """
+exec python3 -I -S -B "$f" pod_image """
 
 
 @dataclass(frozen=True, slots=True)

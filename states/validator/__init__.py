@@ -24,9 +24,11 @@ Sources:
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 import shlex
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -47,11 +49,13 @@ UNIT = gpu_services.VALIDATION
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 UNIT_LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 STATUS_FOLDER = "/run/nvidia/validations"
+#: The program on the node, beside its wrapper ``validate`` and ``config.json``.
+ARCHIVE = "validate.pyz"
 
 HOLDS = "holds"
 NONE = "none"
 
-#: The programs of the node: package and file. They keep these paths there.
+#: What :data:`ARCHIVE` contains: package and file.
 PROGRAM = (
     ("gpustate.nodeside", "validate.py"),
     ("gpustate.nodeside", "container_hooks.py"),
@@ -93,7 +97,7 @@ PROGRAM = (
 _HERE = "gpustate.states.validator"
 _WRAPPER_HEAD = """#!/bin/sh
 # Written by gpustate (state validator); changes are undone by the next apply.
-# Validates every GPU of this node: see validate.py below this folder.
+# Validates every GPU of this node: see gpustate/nodeside/validate.py in validate.pyz (unzip -l).
 """
 _UNIT = """# Written by gpustate (state validator); changes are undone by the next apply.
 [Unit]
@@ -118,11 +122,32 @@ _PROBE = shell.load("probe", _HERE, LINK=UNIT_LINK, STATUS=STATUS_FOLDER)
 _FORGET = shell.load("forget", _HERE, STATUS=STATUS_FOLDER)
 
 
-@cache
-def _program_text(package: str, file: str) -> str:
+#: Runs the module of ``gpustate.nodeside`` that the first argument names.
+_MAIN = """import runpy, sys
+runpy.run_module("gpustate.nodeside." + sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+
+
+def _content(package: str, file: str) -> bytes:
     if file.endswith(".sh"):
-        return shell.load(file.removesuffix(".sh"), package)
-    return ShippedFile(file, package, file).load().decode("utf-8")
+        return shell.load(file.removesuffix(".sh"), package).encode()
+    return ShippedFile(file, package, file).load()
+
+
+@cache
+def archive() -> bytes:
+    """The program as a zip application: the same bytes on every controller, so it is not compressed."""
+    members = {"__main__.py": _MAIN.encode()}
+    for package, file in PROGRAM:
+        folders = package.split(".")
+        for end in range(1, len(folders) + 1):
+            members.setdefault("/".join([*folders[:end], "__init__.py"]), b"")
+        members[f"{package.replace('.', '/')}/{file}"] = _content(package, file)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as pyz:
+        for name, data in sorted(members.items()):
+            pyz.writestr(zipfile.ZipInfo(name), data)
+    return buffer.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,13 +392,11 @@ class NodeValidated(State[Observed]):
             "pynvml": PYNVML.path.replace("$SHIPPED", f"{observed.state_folder}/lib"),
             "libraries": LIBRARY_FOLDERS,
         }
-        files = {
+        return {
             f"{folder}/validate": _WRAPPER_HEAD + shell.load("validate", _HERE, FOLDER=folder),
+            f"{folder}/{ARCHIVE}": archive().decode("utf-8", "surrogateescape"),
             f"{folder}/config.json": json.dumps(config, indent=1) + "\n",
         }
-        for package, file in PROGRAM:
-            files[f"{folder}/{package.replace('.', '/')}/{file}"] = _program_text(package, file)
-        return files
 
     def _unit(self, observed: Observed) -> str:
         return shell.fill(
@@ -406,12 +429,11 @@ def _verdict(kept: ValidationRecord | None, key: chain.Key) -> str:
     )
 
 
-def _program_digest(files: dict[str, str], folder: str) -> str:
-    """Of what ``sha256sum validate config.json gpustate/*/*.*`` prints for these."""
-    names = [path.removeprefix(folder) for path in files]
-    order = ["validate", "config.json", *sorted(name for name in names if "/" in name)]
+def _program_digest(files: Mapping[str, str], folder: str) -> str:
+    """Of what ``sha256sum validate validate.pyz config.json`` prints for these."""
     return _digest(
-        f"{hashlib.sha256(files[folder + name].encode()).hexdigest()}  {name}" for name in order
+        f"{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()}  {path.removeprefix(folder)}"
+        for path, text in files.items()
     )
 
 

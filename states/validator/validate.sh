@@ -10,4 +10,4 @@ done
   echo "validation needs python3 3.9 or newer, complete (not python3-minimal); this node has ${v:-none}; install python3, or beside an older one python39 or python311"
   exit 69
 }
-exec "$p" -I -S -B "$FOLDER"/gpustate/nodeside/validate.py --config "$FOLDER"/config.json "$@"
+exec "$p" -I -S -B "$FOLDER"/validate.pyz validate --config "$FOLDER"/config.json "$@"

@@ -70,7 +70,7 @@ def test_a_container_gets_every_gpu_and_nothing_is_left_behind(proven: Node) -> 
 
 def test_the_image_has_nothing_of_nvidias(proven: Node) -> None:
     script = (
-        "import sys, io, tarfile; sys.path.insert(0, '/var/lib/gpustate/validator'); "
+        "import sys, io, tarfile; sys.path.insert(0, '/var/lib/gpustate/validator/validate.pyz'); "
         "from gpustate.nodeside import container_image as c; d = c.make('x:1')[0]; "
         "o = tarfile.open(fileobj=io.BytesIO(d)); n = [m for m in o.getnames() if m.endswith('layer.tar')][0]; "
         "print('\\n'.join(tarfile.open(fileobj=o.extractfile(n)).getnames()))"

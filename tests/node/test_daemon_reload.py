@@ -35,7 +35,7 @@ TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
 #: Reloads systemd while the test container waits, and prints whether its cgroup still has the GPU then.
 RELOAD = """
 import re, subprocess, sys
-sys.path.insert(0, "/var/lib/gpustate/validator")
+sys.path.insert(0, "/var/lib/gpustate/validator/validate.pyz")
 from gpustate.nodeside import container_scope, validate
 
 observe = container_scope.observe

@@ -13,8 +13,8 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 IMAGE = "docker.io/library/gpustate-lab-cuda:1"
-#: What the validator has brought to a node.
-VALIDATOR = "/var/lib/gpustate/validator"
+#: The program that the validator has brought to a node.
+VALIDATOR = "/var/lib/gpustate/validator/validate.pyz"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 _UUID = rb"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 MARK = "gpustate-container="

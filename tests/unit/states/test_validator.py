@@ -90,12 +90,10 @@ class Node(FakeNode):
         folder = f"{STATE}/validator/"
         names = [path.removeprefix(folder) for path in self.files if path.startswith(folder)]
         if names:
-            # What sha256sum prints for: validate config.json gpustate/*/*.*
-            order = ["validate", "config.json", *sorted(name for name in names if "/" in name)]
-            lines += [
-                f"program={hashlib.sha256(self.files[folder + name].encode()).hexdigest()}  {name}"
-                for name in order
-            ]
+            # What sha256sum prints.
+            for name in ("validate", "validate.pyz", "config.json"):
+                data = self.files[folder + name].encode("utf-8", "surrogateescape")
+                lines.append(f"program={hashlib.sha256(data).hexdigest()}  {name}")
             lines.append("left=validator")
         proof = self.files.get(f"{STATE}/proof.json")
         lines += ["left=proof.json"] if proof else []
