@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 # On a node there is no installed gpustate: the zip application is it.
-ROOT = str(Path(__file__).resolve().parents[2])
-sys.path.insert(0, ROOT)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpustate.diagnosis import chain, chain_probe
 from gpustate.formats import nvml_report
 from gpustate.nodeside import container_validation, cuda_validation, nvml_facts
 
+ROOT = str(Path(__file__).resolve().parents[2])
 FORMAT = "gpustate.proof/1"
 EXIT_BROKEN = 3
 EXIT_UNUSABLE = 69
