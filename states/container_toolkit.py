@@ -43,7 +43,7 @@ from gpustate import (
     diff,
     ops,
 )
-from gpustate.core.packages import Offer, StatePackages, fitting_version
+from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.required_programs import (
     RUNTIME_FILES,
@@ -293,22 +293,20 @@ class ContainerToolkitInstalled(State[Observed]):
         return edited if edited or text is not None else None
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent:
+        if self.absent or not observed.config_error:
             return None
-        if observed.config_error:
-            return f"{observed.config_error}; fix or remove the file"
-        if not observed.target:
-            if observed.offered and self.version:
-                return (
-                    f"version {self.version} is not available for all four packages (available: "
-                    f"{', '.join(observed.offered[:5])}): name one of those"
-                )
-            return (
-                "no repository offers the four packages at the same version; add the state "
-                "toolkit-repository to the policy, or search for nvidia-container-toolkit with "
-                "the node's package manager"
-            )
-        return None
+        return f"{observed.config_error}; fix or remove the file"
+
+    def _unavailable(self, observed: Observed) -> str | None:
+        if self.absent or observed.target:
+            return None
+        version = f"version {self.version}" if self.version else "the same version"
+        advice = (
+            "name that version"
+            if observed.offered
+            else "add the state toolkit-repository to the policy, or search for nvidia-container-toolkit with the node's package manager"
+        )
+        return not_offered(f"the four packages at {version}", observed.offered, advice)
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         versions, facts = planned.value("versions"), dict[str, object]()
@@ -353,6 +351,7 @@ class ContainerToolkitInstalled(State[Observed]):
             notes=()
             if self.absent
             else tuple(f"{name} is superseded by the toolkit" for name in observed.old_packages),
+            refusal=self._unavailable(observed),
         )
         return replace(found, warnings=tuple(self._warnings(observed)))
 

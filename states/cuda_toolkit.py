@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, StatePackages, fitting_version
+from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
 from gpustate.formats import alternatives, keyed
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import owned_packages
@@ -81,6 +81,7 @@ class CudaToolkitsInstalled(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     after: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository",)
+    predicted: ClassVar[tuple[str, ...]] = ("packages",)
 
     versions: tuple[str, ...] = Field(default=(), strict=False)
     default: Annotated[str, Field(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?$")] = ""
@@ -186,34 +187,28 @@ class CudaToolkitsInstalled(State[Observed]):
     def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        for version, (name, found) in zip(
-            self.versions, self._wanted(observed).items(), strict=True
-        ):
-            if found is None:
-                have = dict(observed.offered).get(name, ())
-                other = f"; there is {', '.join(have)}" if have else ""
-                return (
-                    f"no repository offers {name} {self.releases.get(version, '')}".rstrip()
-                    + other
-                    + "; use NVIDIA's repository (state driver-repository), or another version"
-                )
         if self.default and observed.foreign_link is not None:
             return (
                 f"{LINK} is a "
                 f"{'folder' if observed.foreign_link == '.' else 'link to ' + observed.foreign_link} that no package owns (a .run installer?), so it cannot be switched; move it away, or leave default empty"
             )
-        if (
-            self.default
-            and f"{LINK}-{self.default}" not in observed.choices
-            and self.default not in self.versions
-        ):
+        known = (*observed.choices, *(f"{LINK}-{version}" for version in self.versions))
+        if self.default and f"{LINK}-{self.default}" not in known:
             return f"default is {self.default}, which is neither installed nor among versions; name it in versions"
         return None
 
+    def _unavailable(self, observed: Observed) -> str | None:
+        wanted = {} if self.absent else self._wanted(observed)
+        advice = "use NVIDIA's repository (state driver-repository), or another version"
+        for version in self.versions:
+            name = package_name(version)
+            if wanted.get(name, "") is None:
+                offered = dict(observed.offered).get(name, ())
+                return not_offered(f"{name} {self.releases.get(version, '')}", offered, advice)
+        return None
+
     def plan(self, observed: Observed) -> Plan:
-        notes: tuple[str, ...] = ()
-        if not self.absent and not self.versions and not self.default:
-            notes = ("no version is set: nothing to do",)
+        idle = not (self.absent or self.versions or self.default)
         return diff(
             observed,
             self.desired(observed),
@@ -223,7 +218,8 @@ class CudaToolkitsInstalled(State[Observed]):
                 else "changed by the package of a newer toolkit; restored",
                 "nvcc": "its compiler reports another version",
             },
-            notes=notes,
+            notes=("no version is set: nothing to do",) if idle else (),
+            refusal=self._unavailable(observed),
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

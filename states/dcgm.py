@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.shared_probes import LISTENING, shown
 from gpustate.formats import cdi, dpkg, keyed, systemd
@@ -240,8 +240,7 @@ class DcgmRunning(State[Observed]):
                 "no systemd to run the DCGM host engine; exclude the node from this state with "
                 "only="
             )
-        major = packages.cuda_major(observed.driver)
-        if major is None:
+        if packages.cuda_major(observed.driver) is None:
             what = "no driver is installed" if observed.image else "no driver is loaded"
             return (
                 f"{what}, and DCGM's packages depend on its CUDA major version; add the state "
@@ -251,16 +250,6 @@ class DcgmRunning(State[Observed]):
             return (
                 f"{packages.OLD} {observed.old} (DCGM 3 or older) is installed and conflicts with DCGM 4; "
                 "set old: migrate, or remove it by hand"
-            )
-        names = packages.names(major, closed=self.proprietary)
-        chosen = packages.choose(names, observed.packages, observed.offered, self.version)
-        if chosen.problem:
-            closed = packages.CLOSED in chosen.problem
-            other = ", or set proprietary: false" if closed else ""
-            return (
-                f"no repository offers {chosen.problem}, which the driver {observed.driver} (CUDA "
-                f"{major}) needs; use NVIDIA's CUDA repository or a mirror of it "
-                f"(driver-repository){other}"
             )
         if observed.elsewhere:
             return (
@@ -282,6 +271,17 @@ class DcgmRunning(State[Observed]):
             )
         return None
 
+    def _unavailable(self, observed: Observed) -> str | None:
+        major = packages.cuda_major(observed.driver)
+        if self.absent or major is None:
+            return None
+        names = packages.names(major, closed=self.proprietary)
+        chosen = packages.choose(names, observed.packages, observed.offered, self.version)
+        what = f"{chosen.problem}, which the driver {observed.driver} (CUDA {major}) needs"
+        other = ", or set proprietary: false" if packages.CLOSED in what else ""
+        advice = f"use NVIDIA's CUDA repository or a mirror of it (driver-repository){other}"
+        return not_offered(what, (), advice) if chosen.problem else None
+
     def plan(self, observed: Observed) -> Plan:
         cost = Disruption.RESTART if observed.active else Disruption.NONE
         major = packages.cuda_major(observed.driver)
@@ -297,6 +297,7 @@ class DcgmRunning(State[Observed]):
                 "words": "it still runs with its previous configuration" if observed.active else "",
             },
             paths={"drop_in": DROP_IN_PATH},
+            refusal=self._unavailable(observed),
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

@@ -28,7 +28,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
@@ -124,6 +124,7 @@ class DcgmExporterRunning(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("driver", "dcgm")
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "mig")
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver", "mig", "dcgm")
+    predicted: ClassVar[tuple[str, ...]] = ("package", "version")
     worst: ClassVar[Disruption] = Disruption.RESTART
     disturbs: ClassVar[str] = "active"
     worst_if: ClassVar[str] = "its version or settings change"
@@ -378,12 +379,6 @@ class DcgmExporterRunning(State[Observed]):
             return None
         if not observed.systemd:
             return "no systemd to run dcgm-exporter; exclude the node from this state with only="
-        if self._choice(observed) is None and not (observed.program and self.version is None):
-            version = f" {self.version}" if self.version else ""
-            return (
-                f"no repository offers {packages.EXPORTERS[0]}{version}; use NVIDIA's CUDA repository or a "
-                f"mirror of it (driver-repository), or put {services.EXPORTER} there"
-            )
         if not observed.image and not observed.gpus:
             return f"no GPU answers ({observed.problem or 'there is none'}); see: gpustate explain"
         if self.job_mapping and observed.jobs not in (None, "dir"):
@@ -405,6 +400,16 @@ class DcgmExporterRunning(State[Observed]):
             )
         return None
 
+    def _unavailable(self, observed: Observed) -> str | None:
+        own = observed.program and self.version is None
+        if self.absent or own or self._choice(observed) is not None:
+            return None
+        return not_offered(
+            f"{packages.EXPORTERS[0]} {self.version or ''}",
+            (version for _, version in observed.offered),
+            f"use NVIDIA's CUDA repository or a mirror of it (driver-repository), or put {services.EXPORTER} there",
+        )
+
     def plan(self, observed: Observed) -> Plan:
         cost = Disruption.RESTART if observed.active else Disruption.NONE
         wanted = self.desired(observed)
@@ -418,6 +423,7 @@ class DcgmExporterRunning(State[Observed]):
             why=None if self.absent else _WHY,
             paths={"unit": UNIT_PATH, "drop_in": DROP_IN_PATH, "counters": COUNTERS_PATH},
             notes=() if self.absent else observed.notes,
+            refusal=self._unavailable(observed),
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import dpkg
 from gpustate.formats.rpm import is_rpm
@@ -94,6 +94,7 @@ class GdrCopyInstalled(State[Observed]):
     }
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
+    predicted: ClassVar[tuple[str, ...]] = ("packages",)
     worst: ClassVar[Disruption] = Disruption.DRAIN
     disturbs: ClassVar[str] = "loaded"
     worst_if: ClassVar[str] = "its module is rebuilt for the driver"
@@ -166,17 +167,11 @@ class GdrCopyInstalled(State[Observed]):
                 return {**{name: found[0] for name, found in fits.items()}, names[0]: version}
         return {}
 
-    def _left_alone(self, observed: Observed) -> bool:
-        return not self.absent and not self._versions(observed) and not self.required
-
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
             gone = replace(observed, autoload_text=None, brought=None, packages={})
-            return (
-                gone
-                if not self._ours(observed)
-                else replace(gone, loaded=None, built=None, device=None)
-            )
+            ours = self._ours(observed)
+            return replace(gone, loaded=None, built=None, device=None) if ours else gone
         versions = self._versions(observed)
         if not versions:
             return observed
@@ -204,24 +199,21 @@ class GdrCopyInstalled(State[Observed]):
             or observed.autoload_text is not None
         )
 
-    def refuse(self, observed: Observed) -> str | None:
+    def _unavailable(self, observed: Observed) -> str | None:
         if self.absent or self._versions(observed) or not self.required:
             return None
-        what = f"GDRCopy {self.version}".strip()
         names = self._names(observed.manager)
-        have = dict(observed.offered).get(names[0], ())
-        other = f"; there is {', '.join(have)}" if have else ""
         kind = "rpm" if is_rpm(observed.manager) else "deb"
-        return (
-            f"no repository offers {' and '.join(names)} of {what}{other}; build them with "
-            f"packages/build-{kind}-packages.sh of NVIDIA/gdrcopy and publish them in your own "
-            "repository"
+        return not_offered(
+            f"{' and '.join(names)} of GDRCopy {self.version}",
+            dict(observed.offered).get(names[0], ()),
+            f"build them with packages/build-{kind}-packages.sh of NVIDIA/gdrcopy and publish them in your own repository",
         )
 
     def plan(self, observed: Observed) -> Plan:
         cost = Disruption.DRAIN if observed.loaded is not None else Disruption.NONE
         notes: tuple[str, ...] = ()
-        if self._left_alone(observed):
+        if not self.absent and not self._versions(observed):
             notes = (f"no repository offers {self._names(observed.manager)[0]}: nothing to do",)
         elif not self.absent and not observed.driver and not observed.image:
             notes = ("no driver is loaded: gdrdrv is installed and not loaded",)
@@ -239,6 +231,7 @@ class GdrCopyInstalled(State[Observed]):
             },
             paths={"autoload_text": AUTOLOAD_PATH},
             notes=notes,
+            refusal=self._unavailable(observed),
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, StatePackages, fitting_version
+from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
 from gpustate.formats import dpkg, keyed
 from gpustate.ops import kmod, owned_packages
 from gpustate.probes.kernel_modules import KernelModuleQuery
@@ -86,6 +86,7 @@ class GpuDirectStorageEnabled(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("ofed", "peermem")
     known_after: ClassVar[tuple[str, ...]] = ("ofed", "driver-repository", "driver")
+    predicted: ClassVar[tuple[str, ...]] = ("version",)
     worst: ClassVar[Disruption] = Disruption.DRAIN
     disturbs: ClassVar[str] = "loaded"
     worst_if: ClassVar[str] = "its module is rebuilt for the driver"
@@ -152,11 +153,9 @@ class GpuDirectStorageEnabled(State[Observed]):
         )
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent:
-            return None
         version = self._wanted(observed)
-        if version is None:
-            return self._not_offered(observed) if self.required else None
+        if self.absent or version is None:
+            return None
         upstream = dpkg.upstream_version(version)
         new = dpkg.compare_versions(upstream, OPEN_FROM) >= 0
         if new and (observed.driver or "").endswith(" proprietary"):
@@ -173,13 +172,11 @@ class GpuDirectStorageEnabled(State[Observed]):
             )
         return None
 
-    def _not_offered(self, observed: Observed) -> str:
-        other = f"; there is {', '.join(observed.offered)}" if observed.offered else ""
-        return (
-            f"no repository offers {PACKAGE} {self.version}".rstrip()
-            + other
-            + "; use NVIDIA's repository (state driver-repository), or another version"
-        )
+    def _unavailable(self, observed: Observed) -> str | None:
+        if self.absent or not self.required or self._wanted(observed) is not None:
+            return None
+        advice = "use NVIDIA's repository (state driver-repository), or another version"
+        return not_offered(f"{PACKAGE} {self.version}", observed.offered, advice)
 
     def plan(self, observed: Observed) -> Plan:
         cost = Disruption.DRAIN if observed.loaded else Disruption.NONE
@@ -195,6 +192,7 @@ class GpuDirectStorageEnabled(State[Observed]):
             why={"stale": "the loaded build differs from the one on disk"},
             paths={"autoload_text": AUTOLOAD_PATH},
             notes=notes,
+            refusal=self._unavailable(observed),
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

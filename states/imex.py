@@ -255,7 +255,8 @@ class ImexRunning(State[Observed]):
         cost = Disruption.DRAIN if observed.active else Disruption.NONE
         stops = "" if observed.needed else "this node is not part of a rack"
         why_off = "the DRA driver runs its own daemons" if not self._host else stops
-        changes = diff(
+        unavailable = observed.unavailable(fabric.IMEX, "the node is part of a rack")
+        return diff(
             observed,
             self.desired(observed),
             costs={
@@ -272,9 +273,8 @@ class ImexRunning(State[Observed]):
                 "kept": "the original files are restored",
             },
             notes=tuple(self._notes(observed)),
+            refusal=None if self.absent else unavailable,
         )
-        unavailable = observed.unavailable(fabric.IMEX, "the node is part of a rack")
-        return replace(changes, refusal=None if self.absent else unavailable)
 
     def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent or observed.image:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.core.packages import Offer, StatePackages, fitting_version
+from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import fabric
 from gpustate.formats.fabric import NVLSM
@@ -146,37 +146,32 @@ class SubnetManagerInstalled(State[Observed]):
         )
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent or not observed.needed:
+        if self.absent or not observed.needed or not observed.missing:
             return None
-        if self._target(observed) is None:
-            what = f"nvlsm {self.version}" if self.version else "nvlsm"
-            there = f" (there are {', '.join(observed.offered[:5])})" if observed.offered else ""
-            return (
-                f"the NVSwitches of this board need the subnet manager, and no repository offers {what}{there}: "
-                "use NVIDIA's repository or a mirror of it (Ubuntu's archive does not have it)"
-            )
-        if observed.missing:
-            return (
-                f"the running kernel has no module {' and no '.join(observed.missing)}, through which the NVSwitches are "
-                "reached: install it (on Ubuntu linux-modules-extra of this kernel, or an OFED)"
-            )
-        return None
+        return (
+            f"the running kernel has no module {' and no '.join(observed.missing)}, through which the NVSwitches are "
+            "reached: install it (on Ubuntu linux-modules-extra of this kernel, or an OFED)"
+        )
+
+    def _unavailable(self, observed: Observed) -> str | None:
+        if self.absent or not observed.needed or self._target(observed) is not None:
+            return None
+        advice = "use NVIDIA's repository or a mirror of it (Ubuntu's archive does not have it)"
+        lacking = not_offered(f"{NVLSM} {self.version or ''}", observed.offered, advice)
+        return f"the NVSwitches of this board need the subnet manager, and {lacking}"
 
     def plan(self, observed: Observed) -> Plan:
-        cost = (
-            Disruption.DRAIN
-            if observed.version is not None and observed.needed
-            else Disruption.NONE
-        )
+        replaces = observed.version is not None and observed.needed
         return diff(
             observed,
             self.desired(observed),
-            costs={"version": cost},
+            costs={"version": Disruption.DRAIN if replaces else Disruption.NONE},
             why={
                 "version": "Fabric Manager starts it" if not self.absent else "",
                 "loaded": "required by Fabric Manager's start script",
             },
             paths={"load_text": LOAD_PATH},
+            refusal=self._unavailable(observed),
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

@@ -73,7 +73,8 @@ class Plan:
     Args:
         changes: in the order they are shown.
         notes: things a person should know that change nothing.
-        refusal: why this state must not be applied here, with the next move; ``None`` when it may.
+        refusal: why this state must not be applied here, with the next move; ``None`` when it may. It is certain before the
+            states ahead have run, as where no repository offers a package; :meth:`State.refuse` has all others.
         warnings: as notes, but shown of the node, and also where there is nothing to do.
         gpu_users: programs that have a GPU open and must have ended, as ``pid 7 (python3, user alice, pod trainer-0)``.
         restarted: units that are stopped for it and started again.

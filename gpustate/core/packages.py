@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from gpustate.core.facts import NodeFacts
 from gpustate.formats import dpkg, driverset
@@ -25,6 +26,12 @@ def fitting_version(
     """The installed version of a package, else the first offered one, if it is the given one; without that, any is."""
     there = filter(None, (installed, *offered))
     return next((v for v in there if version in (None, "", v, dpkg.upstream_version(v))), None)
+
+
+def not_offered(what: str, offered: Iterable[str], advice: str) -> str:
+    """That no repository offers a package as a policy wants it, what there is of it, and the next move."""
+    there = ", ".join(islice(offered, 5))
+    return f"no repository offers {what.rstrip()}{there and f'; there is {there}'}; {advice}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +109,4 @@ class StatePackages:
     pins: str = ""
 
 
-__all__ = ["Offer", "PackageRoot", "StatePackages", "Versions", "fitting_version"]
+__all__ = ["Offer", "PackageRoot", "StatePackages", "Versions", "fitting_version", "not_offered"]

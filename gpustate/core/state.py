@@ -102,7 +102,7 @@ class State(BaseModel, Generic[ObservedT]):
         indispensable: states that need it do not work without it, so that it is not removed alone. A repository is not:
             what was installed from it stays.
         predicted: fields with packages and their versions: a plan shows what they will be while this state waits for
-            others.
+            others, and is refused if it has a refusal even then.
         follows: then the field with the driver's version, for which the one to come is put; empty: it is of no matter.
         stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
         validating: it only validates other states; its failure is a validation failure (exit code 3).
@@ -245,7 +245,7 @@ class State(BaseModel, Generic[ObservedT]):
         """
 
     def refuse(self, observed: ObservedT) -> str | None:
-        """MAY: say why this must not be applied to this node, and the next move."""
+        """MAY: say why this must not be applied to this node, and the next move; :meth:`plan` does where a package is missing."""
         return None
 
     def plan(self, observed: ObservedT) -> Plan:
@@ -357,6 +357,7 @@ def diff(
     conditions: Mapping[str, str] | None = None,
     secret: frozenset[str] = frozenset(),
     notes: tuple[str, ...] = (),
+    refusal: str | None = None,
 ) -> Plan:
     """Compare two observations field by field.
 
@@ -367,7 +368,7 @@ def diff(
         paths: for fields that are the text of a file, that file's path.
         conditions: for fields that cost it only on a condition.
         secret: fields whose values are never printed.
-        notes: passed on to the plan.
+        notes, refusal: passed on to the plan.
     """
     changes = tuple(
         Change(
@@ -382,7 +383,7 @@ def diff(
         )
         for name, before, after in differing(observed, desired)
     )
-    return Plan(changes, notes)
+    return Plan(changes, notes, refusal)
 
 
 def everything(observed: object, desired: object) -> Plan:

@@ -366,18 +366,18 @@ class Walk:
             Refusals for what no repository of the node will have, where all of those are known.
         """
         refused: dict[str, StateResult] = {}
+        observed = observations.observed
+        pending = [s for s in self.states if results[s.name].outcome is Outcome.PENDING]
         later = [s for s in self.states if results[s.name].outcome is Outcome.KNOWN_AFTER]
-        waiting = [
-            state
-            for state in later
-            if state.predicted and not state.absent and state.name in observations.observed
-        ]
-        repositories_known = all(type(state).preview is State.preview for state in later)
+        waiting = [s for s in later if s.predicted and not s.absent and s.name in observed]
+        # A member of a family, an operation, may add any repository.
+        repositories_known = not any(state.family for state in (*pending, *later)) and all(
+            type(state).preview is State.preview for state in later
+        )
         if not waiting:
             return refused
         driver = str(self._facts(observations, results).get(DRIVER, ""))
-        pending = (s for s in self.states if results[s.name].outcome is Outcome.PENDING)
-        previews = (state.preview(observations.observed[state.name]) for state in pending)
+        previews = (state.preview(observed[state.name]) for state in pending)
 
         def plans(node: Node) -> list[Plan]:
             return [make.predict(state, state.probe(node), driver) for state in waiting]

@@ -217,7 +217,8 @@ class FabricManagerRunning(State[Observed]):
         cost = Disruption.DRAIN if runs else Disruption.NONE
         moves = ("package", "version", "damaged", "config", "fabric", "subnet_manager")
         stops = "no NVSwitches to manage on this node" if not observed.needed else ""
-        changes = diff(
+        unavailable = observed.unavailable(fabric.FABRIC_MANAGER, "the node has NVSwitches")
+        return diff(
             observed,
             self.desired(observed),
             costs={
@@ -234,9 +235,8 @@ class FabricManagerRunning(State[Observed]):
                 "kept": f"the original {CONFIG_PATH} is restored",
             },
             notes=tuple(self._notes(observed)),
+            refusal=None if self.absent else unavailable,
         )
-        unavailable = observed.unavailable(fabric.FABRIC_MANAGER, "the node has NVSwitches")
-        return replace(changes, refusal=None if self.absent else unavailable)
 
     def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent or observed.image or observed.needed:

@@ -48,6 +48,7 @@ class Twin:
         stranger: signed with another key.
         rules: what requests get, by pattern of their path.
         state: whose reason it is.
+        more: further states of the policy; an apply is refused as well.
     """
 
     says: str = ""
@@ -57,6 +58,7 @@ class Twin:
     rules: tuple[tuple[str, Answer], ...] = ()
     state: str = "driver"
     version: str = NEW
+    more: str = ""
 
 
 def stanzas(change: Callable[[str, str, str], str | None]) -> Edit:
@@ -151,6 +153,22 @@ TWINS = {
         r"no repository offers nvidia-fabricmanager 580\.178\.04",
         without("nvidia-fabricmanager", NEW),
         state="fabric-manager",
+    ),
+    "DCGM is missing": Twin(
+        r"no repository offers datacenter-gpu-manager-4-core, which the driver 580\.178\.04 \(CUDA 13\) needs; use ",
+        without("datacenter-gpu-manager-4-core"),
+        state="dcgm",
+        more="  persistenced:\n  dcgm:\n",
+    ),
+    "the exporter has another version": Twin(
+        r"no repository offers datacenter-gpu-manager-exporter 9\.9\.9; there is 4\.",
+        state="dcgm-exporter",
+        more="  dcgm:\n  dcgm-exporter: {version: 9.9.9}\n",
+    ),
+    "a CUDA toolkit is missing": Twin(
+        r"no repository offers cuda-toolkit-99-9; use NVIDIA's repository",
+        state="cuda-toolkit",
+        more="  cuda-toolkit: {versions: ['99.9']}\n",
     ),
     "the branch is missing": Twin(
         r"branch 580.*570\.211\.01|570.*595",
@@ -261,14 +279,18 @@ def nodes(lab: Lab) -> dict[str, Node]:
     return found
 
 
-def plan(lab: Lab, node: Node, parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The node's row of a plan."""
+def rows(
+    lab: Lab, node: Node, parameters: dict[str, Any], folder: Path, more: str
+) -> Iterator[dict[str, Any]]:
+    """The node's row of a plan, and with further states of an apply."""
     data = yaml.safe_load(lab.inventory.read_text())
     data["all"]["children"]["gpu"]["hosts"][node.name]["gpustate"] = parameters
     inventory, policy = folder / "inventory.yml", folder / "policy.yaml"
     inventory.write_text(yaml.safe_dump(data))
-    policy.write_text(POLICY)
-    return gpustate("plan", policy, "-i", inventory, "-l", node.name, "-o", "json").node(node.name)
+    policy.write_text(POLICY + more)
+    for verb, *words in (("plan",), ("apply", "--yes"))[: 2 if more else 1]:
+        target = (policy, "-i", inventory, "-l", node.name, "-o", "json")
+        yield gpustate(verb, *target, *words).node(node.name)
 
 
 @pytest.mark.parametrize(("name", "image"), share("broken twins", POINTS, most=10))
@@ -291,21 +313,21 @@ def test_the_plan_says_what_is_wrong_with_a_repository(
         key=server.stranger() if twin.stranger else None,
     )
     server.shelf(node.name).rules += twin.rules
-    before = node.run("find /etc /var/lib/apt -type f | sort | xargs cksum").stdout
+    before = node.run("find /etc /var/lib/apt /var/lib/dpkg/status -type f | sort | xargs cksum").stdout
     edition = list(TWINS).index(name)
     source = {
         "origin": "mirror",
         "url": f"{server.url}/{node.name}/{edition}/{repository}/",
         "key": str(lab.repository_key),
     }
-    row = plan(lab, node, {"driver-repository": source}, tmp_path)
-    text = yaml.safe_dump(row, width=10000)
-    if twin.says:
-        assert row["status"] == "refused", row["states"][-1]
-        assert row["reason"].startswith(f"{twin.state}: "), row["reason"]
-        assert re.search(twin.says, row["reason"]), row["reason"]
-        assert "; " in row["reason"], row["reason"]
-    else:
-        assert row["status"] != "refused", row["reason"]
-        assert f"will install driver {twin.version} " in text
-    assert node.run("find /etc /var/lib/apt -type f | sort | xargs cksum").stdout == before
+    for row in rows(lab, node, {"driver-repository": source}, tmp_path, twin.more):
+        text = yaml.safe_dump(row, width=10000)
+        if twin.says:
+            assert row["status"] == "refused", row["states"][-1]
+            assert row["reason"].startswith(f"{twin.state}: "), row["reason"]
+            assert re.search(twin.says, row["reason"]), row["reason"]
+            assert "; " in row["reason"], row["reason"]
+        else:
+            assert row["status"] != "refused", row["reason"]
+            assert f"will install driver {twin.version} " in text
+    assert node.run("find /etc /var/lib/apt /var/lib/dpkg/status -type f | sort | xargs cksum").stdout == before

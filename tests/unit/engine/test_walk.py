@@ -785,10 +785,17 @@ def test_what_no_repository_has_for_the_driver_is_refused_before_the_driver_chan
     assert not path.exists()
 
 
+class Operation(Third):
+    """Of a family, as operations are, which may add a repository."""
+
+    family: ClassVar[str] = "third"
+
+
+@pytest.mark.parametrize("other", [Follows, Operation])
 def test_nothing_is_missing_for_certain_while_a_repository_is_not_known(
-    run: Runner, tmp_path: Path
+    run: Runner, tmp_path: Path, other: type[Third]
 ) -> None:
-    repository = Follows(path=str(tmp_path / "b"))
+    repository = other(path=str(tmp_path / "b"))
     planned = run(
         Driving(path=str(tmp_path / "a")), Lacks(), repository, apply=False, forecast=True
     )

@@ -162,7 +162,7 @@ def test_hold_false_releases_the_packages() -> None:
         (
             ContainerToolkitInstalled(version="9.9.9"),
             ("1.18.1-1", "1.17.8-1"),
-            "available: 1.18.1-1, 1.17.8-1",
+            "version 9.9.9; there is 1.18.1-1, 1.17.8-1; name",
         ),
         (ContainerToolkitInstalled(), (), "add the state toolkit-repository to the policy"),
     ],
@@ -170,12 +170,12 @@ def test_hold_false_releases_the_packages() -> None:
 def test_a_version_nobody_offers_is_refused(
     state: ContainerToolkitInstalled, offered: Sequence[str], said: str
 ) -> None:
-    assert said in (state.refuse(state.probe(Node(offered=offered))) or "")
+    assert said in (state.plan(state.probe(Node(offered=offered))).refusal or "")
 
 
 def test_no_repository_is_needed_for_what_is_installed() -> None:
     state = ContainerToolkitInstalled(version="1.17.8")
-    assert state.refuse(state.probe(Node(installed="1.17.8-1", offered=()))) is None
+    assert state.plan(state.probe(Node(installed="1.17.8-1", offered=()))).refusal is None
 
 
 def test_keys_are_set_and_every_other_byte_stays() -> None:

@@ -136,7 +136,8 @@ def test_a_program_that_is_gone_comes_back_with_its_package() -> None:
 def test_what_cannot_be_is_refused_with_the_next_move(
     made: FakeNode, state: DcgmRunning, said: str
 ) -> None:
-    reason = state.refuse(state.probe(made))
+    observed = state.probe(made)
+    reason = state.refuse(observed) or state.plan(observed).refusal
     assert reason is not None
     assert said in reason
 

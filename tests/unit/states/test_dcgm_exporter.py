@@ -232,7 +232,8 @@ def test_what_cannot_be_is_refused_with_the_next_move(
     world: World, parameters: dict[str, object], said: str
 ) -> None:
     state = build(DcgmExporterRunning, parameters)
-    reason = state.refuse(state.probe(world.node))
+    observed = state.probe(world.node)
+    reason = state.refuse(observed) or state.plan(observed).refusal
     assert reason is not None
     assert said in reason
 

@@ -323,8 +323,8 @@ def test_gdrdrv_whose_file_is_gone_is_built_anew() -> None:
 def test_versions_that_do_not_match_are_refused() -> None:
     state = GdrCopyInstalled()
     node = gdr_node(candidates={"gdrdrv-dkms": [("2.6-1", "x")], "libgdrapi": [("2.5-1", "x")]})
-    assert "gdrdrv-dkms" in (state.refuse(state.probe(node)) or "")
-    assert GdrCopyInstalled(required=False).refuse(state.probe(node)) is None
+    assert "gdrdrv-dkms" in (state.plan(state.probe(node)).refusal or "")
+    assert GdrCopyInstalled(required=False).plan(state.probe(node)).refusal is None
     assert not next(iter(converge(GdrCopyInstalled(required=False), node, rounds=0)))
 
 
@@ -399,7 +399,8 @@ def test_what_nvidia_fs_cannot_live_with_is_seen_before_anything_is_installed(
     live: str, parameters: dict[str, Any], world: dict[str, Any], word: str
 ) -> None:
     state = GpuDirectStorageEnabled(**parameters)
-    reason = state.refuse(state.probe(gds_node(live, **world)))
+    observed = state.probe(gds_node(live, **world))
+    reason = state.refuse(observed) or state.plan(observed).refusal
     assert reason is not None
     assert word in reason
 

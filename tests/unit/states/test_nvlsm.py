@@ -54,18 +54,18 @@ def test_a_kernel_without_the_module_is_refused_with_the_package_that_has_it() -
 @pytest.mark.parametrize(
     ("state", "offered", "said"),
     [
-        (SubnetManagerInstalled(), {}, "no repository offers nvlsm:"),
+        (SubnetManagerInstalled(), {}, "no repository offers nvlsm;"),
         (
             SubnetManagerInstalled(version="2024.1"),
             OFFERED,
-            "nvlsm 2024.1 (there are 2025.10.14-1, 2025.06.1-1)",
+            "no repository offers nvlsm 2024.1; there is 2025.10.14-1, 2025.06.1-1; use",
         ),
     ],
 )
 def test_a_repository_without_it_is_refused(
     state: SubnetManagerInstalled, offered: dict[str, list[tuple[str, str]]], said: str
 ) -> None:
-    assert said in (state.refuse(state.probe(node(candidates=offered))) or "")
+    assert said in (state.plan(state.probe(node(candidates=offered))).refusal or "")
 
 
 @pytest.mark.parametrize("bridges", [0])

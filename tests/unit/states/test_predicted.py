@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,26 @@ from gpustate.formats.dcgm import packages
 from gpustate.plan import make
 from gpustate.probes.repository_preview import previewed
 from gpustate.states.container_toolkit import PACKAGES, ContainerToolkitInstalled
+from gpustate.states.cuda_toolkit import CudaToolkitsInstalled
 from gpustate.states.dcgm import DcgmRunning
+from gpustate.states.dcgm_exporter import DcgmExporterRunning
 from gpustate.states.fabric_manager import FabricManagerRunning
+from gpustate.states.gdrcopy import GdrCopyInstalled
+from gpustate.states.gds import GpuDirectStorageEnabled
 from gpustate.states.imex import ImexRunning
+from gpustate.states.nvlsm import SubnetManagerInstalled
 from gpustate.testing import FakeNode
 
-from . import test_container_toolkit, test_dcgm, test_fabric_manager, test_imex
+from . import (
+    test_container_toolkit,
+    test_cuda_toolkit,
+    test_dcgm,
+    test_dcgm_exporter,
+    test_fabric_manager,
+    test_gpudirect,
+    test_imex,
+    test_nvlsm,
+)
 
 CASES: dict[str, tuple[State[Any], FakeNode, str, object]] = {
     "container-toolkit": (
@@ -43,7 +58,28 @@ CASES: dict[str, tuple[State[Any], FakeNode, str, object]] = {
         "580.65.06-1",
     ),
     "imex": (ImexRunning(), test_imex.rack(files={}), "imex", "580.65.06-1"),
+    "nvlsm": (SubnetManagerInstalled(), test_nvlsm.node(), "nvlsm", "2025.10.14-1"),
+    "gds": (
+        GpuDirectStorageEnabled(),
+        test_gpudirect.gds_node(""),
+        "nvidia_fs",
+        "2.26.6-1",
+    ),
+    "gdrcopy": (
+        GdrCopyInstalled(),
+        test_gpudirect.gdr_node(""),
+        "gdrcopy",
+        {"gdrdrv-dkms": "2.6-1", "libgdrapi": "2.6-1"},
+    ),
+    "dcgm-exporter": (
+        DcgmExporterRunning(),
+        test_dcgm_exporter.World().node,
+        "dcgm_exporter",
+        "4.8.3-1",
+    ),
 }
+#: States that follow the driver's exact version.
+AT_DRIVER = ("fabric-manager", "imex")
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -56,9 +92,81 @@ def test_what_a_state_will_install_is_known_with_the_drivers_version(name: str) 
     assert change.label
     versions = expected.values() if isinstance(expected, dict) else (expected,)
     assert plan.facts[fact] in versions
+    assert plan.refusal is None
     assert not plan.disruption, "the worst case has it"
     of_branch = make.predict(state, observed, "580.*")
-    assert bool(of_branch) is (name in ("container-toolkit", "dcgm"))
+    assert bool(of_branch) is (name not in AT_DRIVER)
+
+
+def test_toolkits_of_cuda_are_known_before_their_repository_is_there() -> None:
+    state = CudaToolkitsInstalled(versions=("12.9",))
+    plan = make.predict(state, state.probe(test_cuda_toolkit.Cuda()), "")
+    assert [(one.field, one.after) for one in plan.changes] == [
+        ("packages", {"cuda-toolkit-12-9": "12.9.1-1"})
+    ]
+
+
+#: The same states, and what the reason has on a node whose repositories have none of it, and other versions of it.
+LACKING: dict[str, tuple[type[State[Any]], dict[str, Any], Callable[..., FakeNode], str]] = {
+    "container-toolkit": (
+        ContainerToolkitInstalled,
+        {"version": "9.9"},
+        lambda **more: test_container_toolkit.Node(**({"offered": ()} if more else {})),
+        "no repository offers the four packages at ",
+    ),
+    "dcgm": (DcgmRunning, {"version": "9.9"}, test_dcgm.node, f"offers {packages.CORE}"),
+    "dcgm-exporter": (
+        DcgmExporterRunning,
+        {"version": "9.9"},
+        lambda **more: test_dcgm_exporter.World(**more).node,
+        f"no repository offers {packages.EXPORTERS[0]}",
+    ),
+    "nvlsm": (
+        SubnetManagerInstalled,
+        {"version": "9.9"},
+        test_nvlsm.node,
+        "need the subnet manager, and no repository offers nvlsm",
+    ),
+    "gds": (
+        GpuDirectStorageEnabled,
+        {"version": "9.9"},
+        test_gpudirect.gds_node,
+        "no repository offers nvidia-fs-dkms",
+    ),
+    "gdrcopy": (
+        GdrCopyInstalled,
+        {"version": "9.9"},
+        test_gpudirect.gdr_node,
+        "no repository offers gdrdrv-dkms and libgdrapi of GDRCopy",
+    ),
+    "cuda-toolkit": (
+        CudaToolkitsInstalled,
+        {"versions": ("12.9",), "releases": {"12.9": "9.9"}},
+        lambda **more: (
+            FakeNode(**more, shell={"update-alternatives --query": (1, "")})
+            if more
+            else test_cuda_toolkit.Cuda()
+        ),
+        "no repository offers cuda-toolkit-12-9",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(LACKING))
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_package_that_no_repository_has_is_a_refusal_before_the_states_ahead_have_run(
+    name: str, missing: bool
+) -> None:
+    """Either the packages are missing, or none has the version of the policy."""
+    kind, parameters, node, words = LACKING[name]
+    if missing:
+        parameters = {key: value for key, value in parameters.items() if key == "versions"}
+    state = kind(**parameters)
+    observed = state.probe(node(candidates={}) if missing else node())
+    assert words in (make.predict(state, observed, "580.65.06").refusal or "")
+    assert ("9.9" in (state.plan(observed).refusal or "")) is not missing
+    absent = kind(ensure="absent")
+    assert absent.plan(absent.probe(node(candidates={}))).refusal is None
 
 
 @pytest.mark.parametrize("state", [FabricManagerRunning(), ImexRunning(nodes=test_imex.NODES)])

@@ -56,9 +56,8 @@ def test_gdrcopy_has_the_names_of_its_spec_file(manager: str) -> None:
     sign = "-" if manager == "dnf" else "="
     assert f"WANT='gdrcopy-kmod{sign}2.5-1dkms.el9 gdrcopy{sign}2.5-1.el9'" in told
     assert "apt" not in told
-    why = GdrCopyInstalled(version="2.7").refuse(
-        GdrCopyInstalled(version="2.7").probe(node(manager))
-    )
+    state = GdrCopyInstalled(version="2.7")
+    why = state.plan(state.probe(node(manager))).refusal
     assert why is not None
     assert "no repository offers gdrcopy-kmod and gdrcopy of GDRCopy 2.7" in why
     assert "build-rpm-packages.sh" in why
