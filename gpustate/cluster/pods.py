@@ -20,7 +20,6 @@ from gpustate.diagnosis import container_checks, remedies
 from gpustate.diagnosis.chain import FAILED, NOT_APPLICABLE, OK, Check
 from gpustate.diagnosis.container_checks import Kind
 from gpustate.formats.numbers import whole
-from gpustate.nodeside import container_validation
 
 Json = dict[str, Any]
 
@@ -554,6 +553,8 @@ def evaluate_report(
         began: monotonic time at which the pod was created.
         count: GPUs that the pod requested.
     """
+    from gpustate.nodeside import container_validation  # slow to import, and most runs start no pod
+
     result = container_validation.reported(context, report, began)
     # With the strategy volume-mounts these mounts are the request, not an injection by the runtime.
     files = tuple(path for path in result.files if _REQUEST not in path)
