@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from gpustate import ops
     from gpustate.core import where
     from gpustate.core.change import Change, Disruption, Plan
-    from gpustate.core.facts import NodeFacts, PciGpu
+    from gpustate.core.facts import NodeFacts
     from gpustate.core.node import Node
     from gpustate.core.policy import Policy
     from gpustate.core.state import Conflict, State, diff
     from gpustate.core.step import Step
     from gpustate.errors import GpustateError, PolicyError, ProbeError
+    from gpustate.formats.pci_gpus import PciGpu
 
 __version__ = "0.1.0"
 
@@ -45,11 +46,12 @@ _HOME = {
     name: f"gpustate.{module}"
     for module, names in {
         "core.change": ("Change", "Disruption", "Plan"),
-        "core.facts": ("NodeFacts", "PciGpu"),
+        "core.facts": ("NodeFacts",),
         "core.node": ("Node",),
         "core.policy": ("Policy",),
         "core.state": ("Conflict", "State", "diff"),
         "core.step": ("Step",),
+        "formats.pci_gpus": ("PciGpu",),
         "errors": ("GpustateError", "PolicyError", "ProbeError"),
     }.items()
     for name in names

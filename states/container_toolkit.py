@@ -44,18 +44,19 @@ from gpustate import (
     ops,
 )
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
+from gpustate.core.parameter_types import PackageVersion
 from gpustate.core.planned import PlannedObservation
-from gpustate.core.required_programs import (
-    RUNTIME_FILES,
-    ReferringFilesQuery,
-    foreign_default,
-    still_referenced,
-)
 from gpustate.formats import dpkg, toolkit_config
 from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.ops.access import make_readable
 from gpustate.ops.library import original_path
 from gpustate.probes.package_files import PackageFiles
+from gpustate.probes.required_programs import (
+    RUNTIME_FILES,
+    ReferringFilesQuery,
+    foreign_default,
+    still_referenced,
+)
 
 PACKAGES = (
     "nvidia-container-toolkit",
@@ -172,7 +173,7 @@ class ContainerToolkitInstalled(State[Observed]):
         *("versions", "held", "config_text", "config_access", "target", "damaged"),
     )
 
-    version: Annotated[str | None, Field(pattern=r"^[0-9][0-9A-Za-z.+~:-]*$")] = None
+    version: PackageVersion | None = None
     hold: bool = True
     mode: Literal["auto", "legacy", "cdi", "jit-cdi", "csv"] | None = None
     accept_envvar_when_unprivileged: bool | None = None

@@ -25,6 +25,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
+from gpustate.core.parameter_errors import pattern
 from gpustate.formats import alternatives, keyed
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import owned_packages
@@ -84,7 +85,9 @@ class CudaToolkitsInstalled(State[Observed]):
     predicted: ClassVar[tuple[str, ...]] = ("packages",)
 
     versions: tuple[str, ...] = Field(default=(), strict=False)
-    default: Annotated[str, Field(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?$")] = ""
+    default: Annotated[
+        str, pattern(r"^([0-9]{1,2}\.[0-9]{1,2})?$", "a version such as 12.9, or an empty text")
+    ] = ""
     releases: Mapping[str, str] = Field(default_factory=dict)
 
     @field_validator("versions")

@@ -26,6 +26,8 @@ from pydantic import AfterValidator, Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages, not_offered
+from gpustate.core.parameter_errors import pattern
+from gpustate.core.parameter_types import DottedVersion
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.shared_probes import LISTENING, shown
 from gpustate.formats import cdi, dpkg, keyed, systemd
@@ -118,12 +120,14 @@ class DcgmRunning(State[Observed]):
         "damaged",
     )
 
-    version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)+$")] | None = None
+    version: DottedVersion | None = None
     proprietary: bool = True
     old: Literal["migrate", "refuse"] = "migrate"
     hold: bool = True
     address: Annotated[
-        str, Field(pattern=r"^(ALL|[0-9]{1,3}(\.[0-9]{1,3}){3})$"), AfterValidator(_address)
+        str,
+        pattern(r"^(ALL|[0-9]{1,3}(\.[0-9]{1,3}){3})$", "an IPv4 address, or ALL"),
+        AfterValidator(_address),
     ] = services.ENGINE_ADDRESS
     port: Annotated[int, Field(ge=1, le=65535)] = services.ENGINE_PORT
 

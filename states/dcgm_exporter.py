@@ -29,6 +29,8 @@ from pydantic import Field, model_validator
 
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages, not_offered
+from gpustate.core.parameter_errors import pattern
+from gpustate.core.parameter_types import DottedVersion
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
@@ -134,15 +136,29 @@ class DcgmExporterRunning(State[Observed]):
         *("running", "missing", "left_out", "damaged"),
     )
 
-    version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)+$")] | None = None
+    version: DottedVersion | None = None
     hold: bool = True
     counters: str | None = None
     contents: dict[str, str] = Field(default_factory=dict)
     keep_unreportable: bool = False
-    listen: Annotated[str, Field(pattern=r"^([0-9]{1,3}(\.[0-9]{1,3}){3})?:[0-9]{1,5}$")] = ":9400"
+    listen: Annotated[
+        str,
+        pattern(
+            r"^([0-9]{1,3}(\.[0-9]{1,3}){3})?:[0-9]{1,5}$",
+            "a port such as :9400, with or without an IPv4 address before it",
+        ),
+    ] = ":9400"
     interval_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 30_000
-    engine: Annotated[str, Field(pattern=r"^([A-Za-z0-9.-]+:[0-9]{1,5})?$")] = "localhost:5555"
-    job_mapping: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)*$")] = ""
+    engine: Annotated[
+        str,
+        pattern(
+            r"^([A-Za-z0-9.-]+:[0-9]{1,5})?$",
+            "a host and port such as localhost:5555, or an empty text",
+        ),
+    ] = "localhost:5555"
+    job_mapping: Annotated[
+        str, pattern(r"^(/[A-Za-z0-9._-]+)*$", "an absolute path, or an empty text")
+    ] = ""
     scrape: bool = True
 
     @model_validator(mode="before")

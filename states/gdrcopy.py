@@ -21,12 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
+from typing import Any, ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages, not_offered
+from gpustate.core.parameter_types import OptionalVersion
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import dpkg
 from gpustate.formats.rpm import is_rpm
@@ -99,7 +98,7 @@ class GdrCopyInstalled(State[Observed]):
     disturbs: ClassVar[str] = "loaded"
     worst_if: ClassVar[str] = "its module is rebuilt for the driver"
 
-    version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
+    version: OptionalVersion = ""
     tests: bool = False
     required: bool = True
 

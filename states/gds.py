@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
-
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
+from gpustate.core.parameter_errors import pattern
+from gpustate.core.parameter_types import OptionalVersion
 from gpustate.formats import dpkg, keyed
 from gpustate.ops import kmod, owned_packages
 from gpustate.probes.kernel_modules import KernelModuleQuery
@@ -91,8 +91,13 @@ class GpuDirectStorageEnabled(State[Observed]):
     disturbs: ClassVar[str] = "loaded"
     worst_if: ClassVar[str] = "its module is rebuilt for the driver"
 
-    version: Annotated[str, Field(pattern=r"^([0-9][0-9A-Za-z.+~-]*)?$")] = ""
-    tools: Annotated[str, Field(pattern=r"^(gds-tools-[0-9]+-[0-9]+)?$")] = ""
+    version: OptionalVersion = ""
+    tools: Annotated[
+        str,
+        pattern(
+            r"^(gds-tools-[0-9]+-[0-9]+)?$", "a package such as gds-tools-12-9, or an empty text"
+        ),
+    ] = ""
     required: bool = True
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:

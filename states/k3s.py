@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from gpustate import Change, Disruption, Node, NodeFacts, Plan, ProbeError, State, Step, ops, shell
+from gpustate.core.parameter_types import AbsolutePath
 from gpustate.core.queries import Answer
 from gpustate.core.shared_probes import shown
 from gpustate.formats.containerd import Handler, effective, handler_problems
@@ -35,7 +36,7 @@ from gpustate.ops.daemon_seen import or_refusal, read_rows
 from gpustate.probes import cri_status
 from gpustate.runtimes.facts import CriQuery
 from gpustate.runtimes.services import SERVICES, is_needed
-from gpustate.runtimes.state import IMPLIED, AbsolutePath, bundled_problems
+from gpustate.runtimes.state import IMPLIED, bundled_problems
 
 #: Where they look, the first one wins.
 SEARCHED = ("/usr/local/nvidia/toolkit", "/usr/bin")

@@ -22,12 +22,11 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.file_queries import apart, noted
+from gpustate.core.parameter_types import AbsolutePath
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin, labels
 from gpustate.formats.deviceplugin import NO_SHARING, Sharing
@@ -75,7 +74,7 @@ class GpuLabelsWritten(State[Observed]):
     computed: ClassVar[tuple[str, ...]] = ("text",)
 
     mig_strategy: Literal["", "none", "single", "mixed"] = ""
-    config_path: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")] = CONFIG_PATH
+    config_path: AbsolutePath = CONFIG_PATH
     timestamp: bool = False
 
     def probe(self, node: Node) -> Observed:

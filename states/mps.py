@@ -28,6 +28,8 @@ from pydantic import Field
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.file_queries import ODD, FileStat, refuse_odd
 from gpustate.core.packages import Offer, StatePackages
+from gpustate.core.parameter_errors import pattern
+from gpustate.core.parameter_types import PlainPath
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import remedies as remedies
 from gpustate.formats import dpkg, keyed, mps, systemd
@@ -38,7 +40,6 @@ from gpustate.probes.gpu_facts import Gpu, GpuFacts, NvmlFacts
 
 UNIT = mps.UNIT
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
-_PATH = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
 _PROOF = '"$G/mps-proof"'
 CONTROL = "/usr/bin/nvidia-cuda-mps-control"
 SMI = "/usr/bin/nvidia-smi"
@@ -122,12 +123,15 @@ class MpsRunning(State[Observed]):
     )
 
     clients: Annotated[int, Field(ge=1, le=MPS_MOST)] | None = None
-    gpus: tuple[Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]{36}$")], ...] = Field(
-        default=(), strict=False
-    )
+    gpus: tuple[
+        Annotated[
+            str, pattern(r"^GPU-[0-9a-f-]{36}$", "the UUID of a GPU, as nvidia-smi -L has it")
+        ],
+        ...,
+    ] = Field(default=(), strict=False)
     exclusive: bool = True
-    pipe_folder: Annotated[str, _PATH] = "/tmp/nvidia-mps"
-    log_folder: Annotated[str, _PATH] = "/var/log/nvidia-mps"
+    pipe_folder: PlainPath = "/tmp/nvidia-mps"
+    log_folder: PlainPath = "/var/log/nvidia-mps"
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.at_driver(offer.chosen.get("driver"), PACKAGE)

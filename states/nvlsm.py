@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
+from typing import Any, ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
+from gpustate.core.parameter_types import PackageVersion
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import fabric
 from gpustate.formats.fabric import NVLSM
@@ -87,7 +86,7 @@ class SubnetManagerInstalled(State[Observed]):
     disturbs: ClassVar[str] = "version"
     worst_if: ClassVar[str] = "its version changes"
 
-    version: Annotated[str | None, Field(pattern=r"^[0-9][0-9A-Za-z.+~:-]*$")] = None
+    version: PackageVersion | None = None
     hold: bool = True
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:

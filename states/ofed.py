@@ -24,6 +24,7 @@ from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.packages import Offer, StatePackages, fitting_version
+from gpustate.core.parameter_errors import pattern
 from gpustate.core.planned import PlannedObservation
 from gpustate.ops import owned_packages
 from gpustate.probes.rdma import RdmaQuery
@@ -71,8 +72,15 @@ class OfedInstalled(State[Observed]):
     before: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.REBOOT
 
-    package: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._+-]*)?$")] = ""
-    version: Annotated[str, Field(pattern=r"^([0-9A-Za-z][0-9A-Za-z.+:~-]*)?$")] = ""
+    package: Annotated[
+        str, pattern(r"^([a-z0-9][a-z0-9._+-]*)?$", "the name of a package, or an empty text")
+    ] = ""
+    version: Annotated[
+        str,
+        pattern(
+            r"^([0-9A-Za-z][0-9A-Za-z.+:~-]*)?$", "a version such as 24.10-1, or an empty text"
+        ),
+    ] = ""
     reboot_timeout_s: Annotated[int, Field(ge=60)] = 900
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:

@@ -24,6 +24,7 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.parameter_errors import pattern
 from gpustate.formats import quarantine
 from gpustate.formats.numbers import whole
 from gpustate.formats.quarantine import Entry, Quarantine
@@ -31,7 +32,10 @@ from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.probes.gpu_facts import GpuFacts
 
 INVENTORY = "inventory"
-_GPU = r"^(GPU-[0-9a-f-]{36}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])$"
+_GPU = pattern(
+    r"^(GPU-[0-9a-f-]{36}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])$",
+    "the UUID of a GPU, or its PCI address such as 0000:1b:00.0",
+)
 
 
 class QuarantinedGpu(BaseModel):
@@ -39,7 +43,7 @@ class QuarantinedGpu(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    gpu: Annotated[str, Field(pattern=_GPU)]
+    gpu: Annotated[str, _GPU]
     reason: Annotated[str, Field(min_length=1, max_length=300)]
     until: str
 

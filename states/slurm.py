@@ -27,6 +27,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.core.parameter_types import OptionalName, PlainName, PlainPath, ServiceName
 from gpustate.formats import slurm
 from gpustate.ops import first_boot
 from gpustate.ops.library import original_path
@@ -42,7 +43,6 @@ StartLimitIntervalSec=0
 Restart=on-failure
 RestartSec=10
 """
-_FOLDER = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +96,12 @@ class SlurmGresConfigured(State[Observed]):
         *("gres_text", "node_text", "drop_in", "gres_file", "lines", "node_line"),
     )
 
-    folder: Annotated[str, _FOLDER] = "/etc/slurm"
-    node_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$")] = ""
+    folder: PlainPath = "/etc/slurm"
+    node_name: OptionalName = ""
     shards: Annotated[int, Field(ge=0, le=1024)] = 0
-    features: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")], ...] = Field(
-        default=(), strict=False
-    )
+    features: tuple[PlainName, ...] = Field(default=(), strict=False)
     node_file: bool = True
-    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9@._-]+\.service$")] = "slurmd.service"
+    unit: ServiceName = "slurmd.service"
 
     @property
     def gres_path(self) -> str:

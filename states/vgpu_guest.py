@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, Plan, PolicyError, State, Step, diff, ops
 from gpustate.core.file_queries import FileStat
+from gpustate.core.parameter_types import HostName
 from gpustate.files import TextFiles
 from gpustate.formats import gridd
 
@@ -92,9 +93,9 @@ class VgpuLicensed(State[Observed]):
 
     token_file: str = ""
     feature_type: Literal[0, 1, 2, 4] = 1
-    server_address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]*$")] = ""
+    server_address: HostName = ""
     server_port: Annotated[int, Field(ge=1, le=65535)] = 7070
-    backup_server_address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]*$")] = ""
+    backup_server_address: HostName = ""
     backup_server_port: Annotated[int, Field(ge=1, le=65535)] = 7070
     wait_s: Annotated[int, Field(ge=1, le=600)] = 60
 

@@ -15,6 +15,7 @@ from gpustate.core.policy import Policy, build
 from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.masking import missing_secrets, with_secrets
+from gpustate.manifests import cluster_part
 from gpustate.plan.document import policy_parameters, read_plan
 
 
@@ -76,7 +77,7 @@ def policy_of(
             drain=data.get("drain"),
             groups=data.get("groups") or {},
             nodes=data.get("nodes") or {},
-            cluster=data.get("cluster"),
+            cluster=cluster_part.read(data["cluster"], {}) if "cluster" in data else None,
         )
     except PolicyError as error:
         raise PolicyError(f"the plan is damaged: {error.message}", place=place) from None

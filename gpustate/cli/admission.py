@@ -12,7 +12,8 @@ import click
 
 from gpustate import clock
 from gpustate.errors import ClusterError
-from gpustate.manifests import ClusterObjects
+from gpustate.manifests import ClusterSettings
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.settings import STARTUP_TAINT
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ def taint_of(policy: Policy, options: Mapping[str, Any]) -> str:
     Raises:
         PolicyError: it is not the key of a taint.
     """
-    settings = with_taint(policy.cluster or ClusterObjects(), options)
+    settings = with_taint(settings_of(policy), options)
     return settings.startup_taint
 
 
-def with_taint(settings: ClusterObjects, options: Mapping[str, Any]) -> ClusterObjects:
+def with_taint(settings: ClusterSettings, options: Mapping[str, Any]) -> ClusterSettings:
     """The settings with the start-up taint of the command line, if it names one."""
     key = options.get("startup_taint")
     return replace(settings, startup_taint=key) if key else settings

@@ -10,7 +10,7 @@ import click
 
 from gpustate.cli import common, notes, show
 from gpustate.cli.objects import connected
-from gpustate.cli.render import namespace_option, pinned, settings_of
+from gpustate.cli.render import given_settings, namespace_option, pinned
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.errors import ClusterError, UsageError
 from gpustate.manifests.kinds import title
@@ -57,7 +57,7 @@ def adopt(policy: str, **options: Any) -> None:
 
     loaded = common.load_policy(policy, options)
     notes.report_warnings(loaded)
-    settings = settings_of(loaded, policy, options)
+    settings = given_settings(loaded, policy, options)
     items = build(pinned(loaded, settings, options), {})
     namespace = settings.namespace
 

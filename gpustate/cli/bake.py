@@ -124,7 +124,7 @@ def _locked(
 
 
 def _checked_gpus(gpus: str | None) -> bool:
-    from gpustate.core.facts import meant_for
+    from gpustate.formats.pci_gpus import meant_for
 
     try:
         return bool(meant_for(gpus or ""))

@@ -13,14 +13,14 @@ import click
 
 from gpustate.cli import admission, common
 from gpustate.cli import show as pages
-from gpustate.cli.render import namespace_option, pinned, settings_of
+from gpustate.cli.render import given_settings, namespace_option, pinned
 from gpustate.cluster import pods
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.errors import EXIT_PENDING, ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.kinds import BY_NAME, NODE, Key, key, title
 from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN, NFD_DEFINITION, is_owned
-from gpustate.manifests.settings import ClusterObjects
 from gpustate.plan.objects import NO_GPUS, QUIET, REFUSED, SKIPPED, pending, refused
 from gpustate.plan.ranges import fold
 from gpustate.plan.render import objects_page
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gpustate.core.inventory import Inventory
     from gpustate.core.policy import Policy
     from gpustate.manifests.differences import Difference
-    from gpustate.manifests.settings import System
+    from gpustate.manifests.settings import ClusterSettings, System
     from gpustate.reconcile.placement import Absence
 
 Json = dict[str, Any]
@@ -120,9 +120,9 @@ class Clusters:
     )
 
     @property
-    def settings(self) -> ClusterObjects:
+    def settings(self) -> ClusterSettings:
         """The settings of the objects."""
-        return self.policy.cluster or ClusterObjects()
+        return settings_of(self.policy)
 
     @property
     def namespace(self) -> str:
@@ -425,8 +425,7 @@ class Clusters:
         Pods that do not run keep no taint: a Node is admitted when it offers GPUs itself.
         On Nodes without the pod that offers GPUs, the condition says so.
         """
-        settings = self.policy.cluster
-        dra = settings is not None and settings.dra_driver.enabled
+        dra = self.settings.dra_driver.enabled
         offers = [one for one in done.unready if dra and one.startswith(f"daemonset/{DRA_PLUGIN}:")]
         if done.failures or offers or any(one.action == "refused" for one in done.changes):
             blocked = "objects of the cluster are not as wanted"
@@ -443,7 +442,7 @@ class Clusters:
                     kubeconfig,
                     here,
                     taint=admission.taint_of(self.policy, self.options),
-                    offers_gpus=settings is not None and settings.device_plugin.enabled,
+                    offers_gpus=self.settings.device_plugin.enabled,
                     blocked=blocked,
                     stop=stop,
                     without_plugin={
@@ -675,7 +674,7 @@ def clusters(
             word = f"--{given[0].replace('_', '-')}"
             raise UsageError(f"{word} is only for objects", fix="add --cluster-objects")
         return None
-    settings = admission.with_taint(settings_of(policy, source, options), options)
+    settings = admission.with_taint(given_settings(policy, source, options), options)
     made = policy.with_cluster(pinned(policy, settings, options))
     force = bool(options.get("force_conflicts"))
     kubeconfigs = _kubeconfigs(inventory, options)

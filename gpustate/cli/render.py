@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpustate.core.policy import Policy
-    from gpustate.manifests import ClusterObjects
+    from gpustate.manifests import ClusterSettings
 
 namespace_option = click.option(
     "--namespace",
@@ -56,7 +56,7 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
         common.check_out(out)
     loaded = common.load_policy(policy, options)
     notes.report_warnings(loaded)
-    settings = settings_of(loaded, policy, options)
+    settings = given_settings(loaded, policy, options)
     found = build(pinned(loaded, admission.with_taint(settings, options), options), {})
     if output == "json":
         common.write_out(common.as_json({"apiVersion": "v1", "kind": "List", "items": found}), out)
@@ -64,7 +64,7 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
         common.write_out(dump_objects(found), out)
 
 
-def settings_of(policy: Policy, source: str, options: Mapping[str, Any]) -> ClusterObjects:
+def given_settings(policy: Policy, source: str, options: Mapping[str, Any]) -> ClusterSettings:
     """The settings of the cluster's objects in a policy, and in the options of a verb.
 
     Raises:
@@ -72,13 +72,15 @@ def settings_of(policy: Policy, source: str, options: Mapping[str, Any]) -> Clus
     """
     from dataclasses import replace
 
+    from gpustate.manifests.cluster_part import settings_of
+
     if policy.cluster is None:
         raise UsageError(
             "the policy has no objects of a cluster",
             place=source,
-            fix="add `cluster: {}` to it, cluster=ClusterObjects() in Python, or use a ClusterPolicy",
+            fix="add `cluster: {}` to it, cluster=ClusterSettings() in Python, or use a ClusterPolicy",
         )
-    settings = policy.cluster
+    settings = settings_of(policy)
     if options.get("namespace"):
         settings = replace(settings, namespace=options["namespace"])
     if options.get("install_nfd") and settings.node_feature_discovery is None:
@@ -89,7 +91,7 @@ def settings_of(policy: Policy, source: str, options: Mapping[str, Any]) -> Clus
     return settings
 
 
-def refuse_both(policy: Policy, settings: ClusterObjects) -> None:
+def refuse_both(policy: Policy, settings: ClusterSettings) -> None:
     """Refuse a component that is a state of all nodes and runs as containers there too.
 
     Raises:
@@ -106,7 +108,9 @@ def refuse_both(policy: Policy, settings: ClusterObjects) -> None:
             )
 
 
-def pinned(policy: Policy, settings: ClusterObjects, options: Mapping[str, Any]) -> ClusterObjects:
+def pinned(
+    policy: Policy, settings: ClusterSettings, options: Mapping[str, Any]
+) -> ClusterSettings:
     """The settings with all images, by default those of the policy's release of the Operator."""
     from gpustate.gpu_operator.objects import images
     from gpustate.manifests.build import with_images

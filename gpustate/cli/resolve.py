@@ -42,7 +42,6 @@ def resolve(
     from gpustate.cli.notes import print_notes
     from gpustate.cli.show import show
     from gpustate.core import provenance
-    from gpustate.core.cluster_part import as_data
     from gpustate.core.inventory import Inventory, InventoryNode
     from gpustate.core.policy import unselected
     from gpustate.engine import gate
@@ -73,7 +72,7 @@ def resolve(
     objects = unselected(made, inventory.nodes[0])
     if node and objects:
         print_notes([f"{found.node}: no driver is for this node, and its own is kept ({objects})"])
-    cluster = None if made.cluster is None else as_data(made.cluster)
+    cluster = None if made.cluster is None else made.cluster.as_data()
     if output == "json":
         document = provenance.as_data(found, rows, policy)
         common.write_out(
@@ -89,14 +88,12 @@ def resolve(
 
 def _sections(policy: Policy) -> list[tuple[str, Any, str]]:
     """Path, value and place of what a policy says beside its states."""
-    from gpustate.core import cluster_part
+    from gpustate.manifests.cluster_part import SECTION
 
     data = {
         "rollout": policy.rollout.as_data(),
         "drain": {} if policy.drain is None else policy.drain.as_data(),
-        cluster_part.SECTION: {}
-        if policy.cluster is None
-        else cluster_part.as_data(policy.cluster),
+        SECTION: {} if policy.cluster is None else policy.cluster.as_data(),
     }
     given = {path: place for path, place in policy.places.items() if path[0] in data}
     paths: dict[Path, None] = dict.fromkeys(
@@ -105,8 +102,8 @@ def _sections(policy: Policy) -> list[tuple[str, Any, str]]:
             *(path for path in given if len(path) == 2),
         ]
     )
-    if policy.cluster is not None and not any(path[0] == cluster_part.SECTION for path in paths):
-        paths[cluster_part.SECTION,] = None
+    if policy.cluster is not None and not any(path[0] == SECTION for path in paths):
+        paths[SECTION,] = None
     return [
         (".".join(path), data[path[0]].get(path[-1]), given.get(path) or given.get(path[:1], ""))
         for path in paths

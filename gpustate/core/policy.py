@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from gpustate.core.building import build, every_parameter, explain, parameters
-from gpustate.core.cluster_part import cluster_part
 from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.layering import ALLOW, SECTIONS, groups_of, layers_of, place_for_node
@@ -40,8 +39,8 @@ from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.core.state import AnyState, State
 from gpustate.core.where import NOWHERE
 from gpustate.errors import PolicyError
-from gpustate.formats.words import quote, quote_name, suggest
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.formats.masking import remember_parameters
+from gpustate.formats.words import kind_of, quote, quote_name, suggest
 
 __all__ = [
     "Policy",
@@ -61,6 +60,15 @@ Overrides = Mapping[str, Mapping[str, Mapping[str, Any]]]
 _Cached = tuple[tuple[Layer, ...], tuple[AnyState, ...], InventoryNode]
 
 
+@runtime_checkable
+class ClusterPart(Protocol):
+    """Settings of the objects of the nodes' cluster, which a policy carries and does not know."""
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data with the values that are not defaults."""
+        ...
+
+
 class Policy:
     """States that should hold together.
 
@@ -75,11 +83,11 @@ class Policy:
         last: paths of values that no narrower layer replaces; the command line's.
         rollout: how many nodes change at a time, or plain data for it; ``None``: by the defaults.
         drain: how workloads leave, or plain data for it; ``None``: by the defaults.
-        cluster: settings of the objects of the nodes' cluster, or plain data for them; ``None``: there are none.
+        cluster: settings of the objects of the nodes' cluster (:class:`gpustate.manifests.ClusterSettings`); ``None``: there are none.
         without: names of states that are left out, although others of the policy imply them.
 
     Raises:
-        PolicyError: one name twice, or parameters for a group or node that cannot be.
+        PolicyError: one name twice, parameters for a group or node that cannot be, or no settings in ``cluster``.
     """
 
     def __init__(
@@ -94,7 +102,7 @@ class Policy:
         last: Iterable[Path] = (),
         rollout: RolloutPolicy | Mapping[str, Any] | None = None,
         drain: DrainPolicy | Mapping[str, Any] | None = None,
-        cluster: ClusterObjects | Mapping[str, Any] | None = None,
+        cluster: ClusterPart | None = None,
         without: Iterable[str] = (),
     ) -> None:
         seen: set[str] = set()
@@ -119,7 +127,14 @@ class Policy:
         self.last = _paths(last)
         self.rollout = rollout_policy(rollout, self.places)
         self.drain = drain_policy(drain, self.places)
-        self.cluster = cluster_part(cluster, self.places)
+        self.cluster = cluster
+        if cluster is not None:
+            if not isinstance(cluster, ClusterPart):
+                raise PolicyError(
+                    f"cluster: is {kind_of(cluster)}, wanted settings",
+                    fix="write: cluster=ClusterSettings(...), of gpustate.manifests",
+                )
+            remember_parameters(cluster.as_data())
         self.without = tuple(without)
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
@@ -169,7 +184,7 @@ class Policy:
         made.locked = self.locked
         return made
 
-    def with_cluster(self, settings: ClusterObjects) -> Policy:
+    def with_cluster(self, settings: ClusterPart) -> Policy:
         """The same policy with other settings of the cluster's objects."""
         made = self.but(*self.states)
         made.cluster = settings

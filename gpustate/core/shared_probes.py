@@ -1,6 +1,6 @@
 """What several fragments want to know of a node, found out once, ahead of all of them.
 
-A fragment writes :func:`shown`, :data:`APT_KEY`, :data:`KO` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program:
+A fragment writes :func:`shown`, :data:`APT_KEY` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program:
 each is a variable with that call as its default. Where fragments leave together the variable is set by what
 :func:`early` or :func:`prelude` puts before them; everywhere else, in a step or alone, the default does the same.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from gpustate import shell
 from gpustate.formats import systemd
@@ -60,30 +61,10 @@ RPM_KEY = f"$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum)"
 #: to start a program takes as long as two thousand bytes.
 KEPT = shell.load("kept", "gpustate.core")
 
-# The modules that states ask about: NVIDIA's and those they work with, in the names that distributions give them.
-_MODULES = "nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?|nvidia[-_](uvm|modeset|drm|peermem|fs)|gdrdrv|mlx_compat|mlx5_core|mlx5_ib|ib_core|ib_umad"
-_KO = f"$(grep -soHE '^[^:]*/({_MODULES})\\.ko(\\.[a-z0-9]+)?:' /lib/modules/*/modules.dep 2>/dev/null)"
-# modinfo reads a compressed module as a whole, up to a second for 100 MiB.
-_KO_ABOUT = r"""$(set -f; IFS='
-'; set --; for l in $KO; do q=${l#*:}; q=${q%:}; case $q in /*) ;; *) q=${l%%modules.dep:*}$q ;; esac; [ ! -f "$q" ] || set -- "$@" "$q"; done
-said() { modinfo "$@" 2>/dev/null | grep -E '^(filename|version|license|signer|sig_key|description|srcversion):' || :; }
-[ $# = 0 ] || kept modules "$(stat -L --printf='%n %s %Y %i;' "$@")" said "$@")"""
-#: Defines ``ko KERNEL PATTERN...``, which puts into ``p`` the path of the first module file that modprobe knows by one
-#: of these names, and fails where there is none; and ``about PATH FORMAT``, which prints the lines modinfo has of that file.
-KO = (
-    KEPT
-    + f"KO=${{KO-{_KO}}}\n"
-    + f"KO_ABOUT=${{KO_ABOUT-{_KO_ABOUT}}}\n"
-    + shell.load("ko", "gpustate.core")
-)
-
-
 #: The variables of which there is one each; whoever logs in may have some of these names set.
 VARIABLES = (
     "APT_KEY",
     "KERNEL_RELEASE",
-    "KO",
-    "KO_ABOUT",
     "LISTENING",
     "NOW",
     "ORIGINALS",
@@ -113,18 +94,23 @@ def refers(fragment: str) -> bool:
     return any(mark in fragment for mark in ("${U_", "${UNIT_FILES-", "${APT_KEY-", LISTENING))
 
 
-def early(fragments: str) -> str:
+class Shared(NamedTuple):
+    """What fragments have the text of, and the sh that sets its variables ahead of several of them."""
+
+    text: str
+    setting: str
+
+
+def early(fragments: str, *more: Shared) -> str:
     """Sh that sets what is found out at once, and what fragments that :func:`refers` leaves free want to know, too."""
-    found = ""
-    if fragments.count(_RELEASE) > 1:
-        found += "KERNEL_RELEASE=$(uname -r)\n"
-    if fragments.count(NOW) > 1:
-        found += "NOW=$(date +%s)\n"
-    if fragments.count(KO) > 1:
-        found += f"{KEPT}KO={_KO}\nKO_ABOUT={_KO_ABOUT}\n"
-    if fragments.count(ORIGINALS) > 1:
-        found += f"ORIGINALS={_ORIGINALS}\n"
-    return found
+    return "".join(one.setting for one in (*_EARLY, *more) if fragments.count(one.text) > 1)
+
+
+_EARLY = (
+    Shared(_RELEASE, "KERNEL_RELEASE=$(uname -r)\n"),
+    Shared(NOW, "NOW=$(date +%s)\n"),
+    Shared(ORIGINALS, f"ORIGINALS={_ORIGINALS}\n"),
+)
 
 
 def prelude(fragments: str) -> str:
@@ -160,12 +146,12 @@ _UNITS = shell.load("units", "gpustate.core")
 __all__ = [
     "APT_KEY",
     "KEPT",
-    "KO",
     "LISTENING",
     "NOW",
     "ORIGINALS",
     "RPM_KEY",
     "VARIABLES",
+    "Shared",
     "early",
     "prelude",
     "refers",

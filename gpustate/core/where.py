@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from gpustate.core.facts import ARCHITECTURES, RUNTIMES, NodeView
+from gpustate.core.facts import RUNTIMES, NodeView
 from gpustate.core.inventory import labels_of
 from gpustate.errors import PolicyError
+from gpustate.formats import node_labels
+from gpustate.formats.pci_gpus import ARCHITECTURES
 from gpustate.formats.words import quote
 
 #: On no node, unless a narrower layer overrides it.
@@ -89,18 +91,12 @@ def _label(view: NodeView, name: str) -> str | None:
     if given is not None:
         return given
     facts = view.facts
-    present = "true" if facts.gpus else None
-    return {
-        "kubernetes.io/hostname": view.name,
-        "kubernetes.io/os": "linux",
-        "nvidia.com/gpu.present": present,
-        "feature.node.kubernetes.io/pci-10de.present": present,
-        "nvidia.com/gpu.family": facts.gpus[0].architecture if facts.gpus else None,
-        "kubernetes.io/arch": _ARCHITECTURES.get(facts.machine),
-        "feature.node.kubernetes.io/system-os_release.ID": facts.os_id,
-        "feature.node.kubernetes.io/system-os_release.VERSION_ID": facts.os_version,
-        "feature.node.kubernetes.io/kernel-version.full": facts.kernel,
-    }.get(name)
+    family = facts.gpus[0].architecture if facts.gpus else None
+    system = (facts.os_id, facts.os_version)
+    of_machine = node_labels.of_machine(
+        view.name, facts.machine, system, facts.kernel, family, bool(facts.gpus)
+    )
+    return of_machine.get(name)
 
 
 def distribution(code: str) -> Condition:
@@ -159,8 +155,6 @@ _CALLS: dict[str, Callable[..., Condition]] = {
     "label": label,
 }
 _NAMES = {"gpu": gpu, "mig_capable": mig_capable, "nvswitch": nvswitch}
-#: Kubernetes' names for what the kernel calls the machine.
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _TOKEN = re.compile(
     r"""\s*(?:(?P<op>[()&|~,])|(?P<name>[a-z_]+)
     |(?P<word>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|True|False|None|-?[0-9]{1,18}))""",

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpustate.core.facts import PciGpu
 from gpustate.diagnosis import remedies as remedies
 from gpustate.diagnosis.chain_data import PASSTHROUGH
 from gpustate.explain import blocked_modules
 from gpustate.explain.causes import Cause, View, some
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.probes import shadowing_libraries
 
 

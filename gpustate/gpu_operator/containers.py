@@ -21,7 +21,7 @@ from gpustate.gpu_operator.operands import missing_key_error, missing_reference,
 from gpustate.gpu_operator.runtime import cdi_by_default
 from gpustate.manifests.components.mig_manager import DEFAULT_CLIENTS, DEFAULT_LAYOUTS
 from gpustate.manifests.settings import (
-    ClusterObjects,
+    ClusterSettings,
     Component,
     DriverContainer,
     Files,
@@ -61,8 +61,8 @@ _RESERVED = "app.kubernetes.io/"
 
 
 def with_containers(
-    source: Source, made: ClusterObjects, drivers: Iterable[DriverContainer]
-) -> ClusterObjects:
+    source: Source, made: ClusterSettings, drivers: Iterable[DriverContainer]
+) -> ClusterSettings:
     """The objects, with those of the components that run as containers.
 
     Raises:

@@ -43,7 +43,7 @@ from gpustate.manifests import nfd, ownership
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.settings import (
     RESERVED_LABELS,
-    ClusterObjects,
+    ClusterSettings,
     Component,
     DriverContainer,
     PluginConfig,
@@ -73,7 +73,7 @@ def images(release: str = "") -> dict[str, str]:
 
 def cluster_objects(
     source: Source, states: Iterable[DesiredState], drivers: Iterable[DriverContainer] = ()
-) -> ClusterObjects:
+) -> ClusterSettings:
     """Return the settings of the cluster's objects.
 
     Args:
@@ -89,7 +89,7 @@ def cluster_objects(
     cdi = source.enabled("cdi", otherwise=cdi_by_default(source))
     strategy = "cdi-annotations,cdi-cri" if cdi else _strategy_without_cdi(states)
     mig, _ = mig_strategy(source)
-    made = ClusterObjects(
+    made = ClusterSettings(
         privileged_namespace=source.enabled("psa", otherwise=False),
         device_plugin=_by_default(source, "devicePlugin"),
         feature_discovery=_by_default(source, "gfd"),
@@ -127,10 +127,10 @@ def cluster_objects(
     return with_containers(source, made, drivers)
 
 
-def _with_dra(source: Source) -> ClusterObjects:
+def _with_dra(source: Source) -> ClusterSettings:
     """The objects of a GPUCluster, which has no device plugin."""
     absent = Component(enabled=False)
-    made = ClusterObjects(
+    made = ClusterSettings(
         privileged_namespace=source.enabled("psa", otherwise=False),
         runtime_class="",
         device_plugin=absent,

@@ -69,7 +69,7 @@ from gpustate.gpu_operator.pools import (
 from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desired_validator
 from gpustate.gpu_operator.upgrades import desired_drain, desired_rollout
-from gpustate.manifests import ClusterObjects
+from gpustate.manifests import ClusterSettings
 from gpustate.manifests.settings import DriverContainer
 
 #: Enabled by default, as pods.
@@ -109,7 +109,7 @@ class Reading:
     rollout: RolloutPolicy | None = None
     drain: DrainPolicy | None = None
     release: str = ""
-    objects: ClusterObjects | None = None
+    objects: ClusterSettings | None = None
     unused: Mapping[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
 
 

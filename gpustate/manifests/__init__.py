@@ -9,7 +9,7 @@ two objects.
 from __future__ import annotations
 
 from gpustate.manifests.settings import (
-    ClusterObjects,
+    ClusterSettings,
     Component,
     Container,
     Counters,
@@ -30,7 +30,7 @@ from gpustate.manifests.settings import (
 )
 
 __all__ = [
-    "ClusterObjects",
+    "ClusterSettings",
     "Component",
     "Container",
     "Counters",

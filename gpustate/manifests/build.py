@@ -22,7 +22,7 @@ from gpustate.manifests.components import PARTS
 from gpustate.manifests.components.part import by_claim
 from gpustate.manifests.kinds import order
 from gpustate.manifests.ownership import OWNER
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterSettings
 from gpustate.manifests.workloads import image_of
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ _CHECKSUM = "checksum/config"
 _OF_HOST, _CONTAINERS = ("hostIPC", "hostNetwork", "hostPID"), {"containers", "initContainers"}
 
 
-def build(settings: ClusterObjects, images: Mapping[str, str]) -> list[Json]:
+def build(settings: ClusterSettings, images: Mapping[str, str]) -> list[Json]:
     """Build all objects, in the order of their application.
 
     Args:
@@ -69,7 +69,7 @@ def _add_checksums(items: Sequence[Json]) -> None:
             template["metadata"].setdefault("annotations", {})[_CHECKSUM] = digest
 
 
-def with_images(settings: ClusterObjects, images: Mapping[str, str]) -> ClusterObjects:
+def with_images(settings: ClusterSettings, images: Mapping[str, str]) -> ClusterSettings:
     """The settings with the image of every component, as :func:`build` looks it up.
 
     Raises:
@@ -91,7 +91,7 @@ def with_images(settings: ClusterObjects, images: Mapping[str, str]) -> ClusterO
     return replace(settings, **found)
 
 
-def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[str, str]:
+def node_labels(settings: ClusterSettings, states: Collection[str] = ()) -> dict[str, str]:
     """Labels of a Node whose GPUs are for containers, by which the pods run there.
 
     Args:
@@ -108,7 +108,7 @@ def node_labels(settings: ClusterObjects, states: Collection[str] = ()) -> dict[
     return {"nvidia.com/gpu.present": "true", **dict.fromkeys(used, "true")}
 
 
-def _objects(settings: ClusterObjects) -> Iterator[Json]:
+def _objects(settings: ClusterSettings) -> Iterator[Json]:
     config = settings.config
     reads_config = settings.device_plugin.enabled or settings.feature_discovery.enabled
     monitoring = settings.dcgm.enabled or settings.dcgm_exporter.enabled

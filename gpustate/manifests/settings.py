@@ -7,6 +7,8 @@ Sources:
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -397,7 +399,7 @@ class Pods:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterObjects:
+class ClusterSettings:
     """The objects of a cluster.
 
     Args:
@@ -478,6 +480,11 @@ class ClusterObjects:
         """Whether images depend on the systems of nodes, which are not known."""
         return (bool(self.drivers) or self.vgpu_manager.enabled) and not self.systems
 
+    def as_data(self) -> dict[str, Any]:
+        """Plain data with the values that are not defaults."""
+        data: dict[str, Any] = json.loads(json.dumps(_given(self)))
+        return data
+
     def __post_init__(self) -> None:
         if self.mig_strategy not in MIG_STRATEGIES:
             _refuse("mig_strategy", self.mig_strategy, MIG_STRATEGIES[1:])
@@ -491,6 +498,22 @@ class ClusterObjects:
                 f"startup_taint: {quote(self.startup_taint)} is not the key of a taint",
                 fix="write NAME or DOMAIN/NAME, without value and effect",
             )
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The value of a field that is not given."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _given(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_given(element) for element in value]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return {field.name: _given(said) for field, said in fields if said != default_of(field)}
 
 
 def _refuse(name: str, value: str, wanted: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from gpustate import shell
 from gpustate.errors import PolicyError
 from gpustate.manifests import templates
-from gpustate.manifests.settings import ClusterObjects, Component, Files
+from gpustate.manifests.settings import ClusterSettings, Component, Files
 
 Json = dict[str, Any]
 
@@ -30,7 +30,7 @@ _CHECKED = (
 
 def objects(
     name: str,
-    settings: ClusterObjects,
+    settings: ClusterSettings,
     component: Component,
     image: str,
     values: Mapping[str, Any] = _NONE,
@@ -52,7 +52,7 @@ def objects(
         yield item
 
 
-def image_of(settings: ClusterObjects, component: Component, section: str) -> str:
+def image_of(settings: ClusterSettings, component: Component, section: str) -> str:
     """The image of a container: its own, or that of the release.
 
     Args:
@@ -71,7 +71,7 @@ def image_of(settings: ClusterObjects, component: Component, section: str) -> st
     return image
 
 
-def config_map(settings: ClusterObjects, files: Files) -> Json:
+def config_map(settings: ClusterSettings, files: Files) -> Json:
     """The ConfigMap of files."""
     values = {"namespace": settings.namespace, "files": files}
     item: Json = templates.fragment("config_map", values)
@@ -83,7 +83,7 @@ def variables(env: Mapping[str, str]) -> list[Json]:
     return [{"name": name, "value": value} for name, value in env.items()]
 
 
-def _values(settings: ClusterObjects, component: Component) -> Json:
+def _values(settings: ClusterSettings, component: Component) -> Json:
     validator, root = settings.validator, settings.host_root
     return {
         **{field.name: getattr(settings, field.name) for field in fields(settings)},
@@ -114,7 +114,7 @@ def secrets(*components: Component) -> list[Json]:
     return [{"name": name} for name in dict.fromkeys(names)]
 
 
-def _complete(item: Json, settings: ClusterObjects, component: Component, image: str) -> None:
+def _complete(item: Json, settings: ClusterSettings, component: Component, image: str) -> None:
     """Add what all pods have in common."""
     pods, spec = settings.pods, item["spec"]
     meta, pod = spec["template"].setdefault("metadata", {}), spec["template"]["spec"]
@@ -171,14 +171,14 @@ def _drop_empty(mapping: Json, names: Sequence[str]) -> None:
             del mapping[name]
 
 
-def _tolerations(settings: ClusterObjects) -> list[Json]:
+def _tolerations(settings: ClusterSettings) -> list[Json]:
     """Those of the policy, and the start-up taint: a Node is validated with the components' pods."""
     tolerations = [dict(toleration) for toleration in settings.pods.tolerations]
     startup: Json = {"key": settings.startup_taint, "operator": "Exists"}
     return tolerations if startup in tolerations else [*tolerations, startup]
 
 
-def _update_strategy(settings: ClusterObjects) -> Json:
+def _update_strategy(settings: ClusterSettings) -> Json:
     pods = settings.pods
     if pods.update_strategy == "OnDelete":
         return {"type": "OnDelete"}

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from gpustate.core.facts import PciGpu
 from gpustate.core.parameter_errors import describe_error
 from gpustate.errors import UsageError
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.mig import tables
 from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile, Span
 from gpustate.mig.names import NVIDIA, device_name, parse_device_name

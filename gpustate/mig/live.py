@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpustate.core.facts import PciGpu
 from gpustate.errors import RefusedError
 from gpustate.formats.nvml_report import Gpu, MigInstance, MigProfile, NvmlFacts
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.mig import tables
 from gpustate.mig.geometry import Media
 from gpustate.mig.layout import (

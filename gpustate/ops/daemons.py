@@ -30,12 +30,12 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.node import Node
-from gpustate.core.required_programs import MissingProgramsQuery, missing_program
 from gpustate.core.state import AnyState, Conflict
 from gpustate.core.step import Step
 from gpustate.ops.daemon_seen import owed, served
 from gpustate.ops.steps import PutText, RemoveOwn, RestoreOriginal, Run
 from gpustate.ops.units import EnableUnit, RestartUnit, StartUnit
+from gpustate.probes.required_programs import MissingProgramsQuery, missing_program
 
 _q, _words = shlex.quote, shlex.join
 

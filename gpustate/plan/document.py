@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpustate.core import cluster_part
 from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.encode import plain, plain_fingerprint
 from gpustate.core.layering import COMES_WITH
@@ -19,7 +18,7 @@ from gpustate.core.policy import Policy, parameters
 from gpustate.errors import PolicyError
 from gpustate.formats import schemas
 from gpustate.formats.masking import MASK, mask_data
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests import ClusterSettings, cluster_part
 from gpustate.plan.groups import TOUCHED, Group, counts, group, groups_data, totals
 
 PLAN_FORMAT = "gpustate.plan/1"
@@ -147,7 +146,7 @@ def policy_data(policy: Policy, source: str) -> dict[str, Any]:
 def policy_parameters(policy: Policy) -> dict[str, Any]:
     """Parameters of a policy, including secrets: never for a document."""
     states = [{"state": state.name, "parameters": parameters(state)} for state in policy.states]
-    objects = {} if policy.cluster is None else {"cluster": cluster_part.as_data(policy.cluster)}
+    objects = {} if policy.cluster is None else {"cluster": policy.cluster.as_data()}
     return {
         "states": states,
         **policy.layers_data(),
@@ -201,7 +200,7 @@ def plan_document(
 
 def with_clusters(
     document: Mapping[str, Any],
-    settings: ClusterObjects,
+    settings: ClusterSettings,
     clusters: Sequence[Mapping[str, Any]],
     *,
     absent: bool,
@@ -216,7 +215,7 @@ def with_clusters(
         absent: all objects are removed.
         force: fields of other managers are taken over.
     """
-    cluster = mask_data(cluster_part.as_data(settings))
+    cluster = mask_data(settings.as_data())
     made = {
         **document,
         "policy": {**document["policy"], "cluster": cluster},

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate import registry
-from gpustate.core import cluster_part
 from gpustate.core.layers import REMOVED, Path, dotted, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats.masking import mask, without_secrets
 from gpustate.formats.words import quote
+from gpustate.manifests import cluster_part
 from gpustate.policies import document, python, writing
 
 
@@ -60,7 +60,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     hidden: list[str] = []  # by path
     kept = _without_secrets(kept, hidden)
     if kept.cluster is not None:
-        kept = kept.with_cluster(cluster_part.without_ignored(kept.cluster))
+        kept = kept.with_cluster(cluster_part.without_ignored(cluster_part.settings_of(kept)))
     text = writing.as_yaml(kept) if to == "yaml" else writing.as_python(kept)
     try:
         again = _read(text, to)
@@ -117,7 +117,7 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
         last=policy.last,
         rollout=policy.rollout,
         drain=policy.drain,
-        cluster=None if policy.cluster is None else clean["cluster"],
+        cluster=None if policy.cluster is None else cluster_part.read(clean["cluster"], {}),
     )
 
 
@@ -187,7 +187,7 @@ def _drain(policy: Policy) -> dict[str, Any]:
 
 
 def _cluster(policy: Policy) -> dict[str, Any]:
-    return {} if policy.cluster is None else {"cluster": cluster_part.as_data(policy.cluster)}
+    return {} if policy.cluster is None else {"cluster": policy.cluster.as_data()}
 
 
 def _besides(given: Mapping[str, Any]) -> str:

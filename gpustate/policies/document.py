@@ -16,7 +16,7 @@
 are below ``states``. A state without parameters has its defaults; ``false`` leaves it out, of a preset too. ``groups`` and ``nodes`` refer to those of the inventory,
 ``rollout`` says how many nodes change at a time (:class:`gpustate.core.rollout.RolloutPolicy`), ``drain`` how workloads
 leave a node (:class:`gpustate.core.drain.DrainPolicy`), and ``cluster`` what the nodes' cluster
-has (:class:`gpustate.manifests.ClusterObjects`; nothing for the defaults). JSON with the same keys is read too.
+has (:class:`gpustate.manifests.ClusterSettings`; nothing for the defaults). JSON with the same keys is read too.
 
 Surprising: YAML reads an unquoted ``580.10`` as a number and ``on`` as true. If a parameter needs text, the error
 with its line suggests quotes.
@@ -34,13 +34,14 @@ from operator import or_
 from typing import Any
 
 from gpustate import registry
-from gpustate.core import cluster_part, where
+from gpustate.core import where
 from gpustate.core.layering import ALLOW, by_label
 from gpustate.core.layers import REMOVED, Path, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote, quote_name
+from gpustate.manifests import ClusterSettings, cluster_part
 from gpustate.policies import trees
 from gpustate.policies.changes import quoting
 from gpustate.policies.implying import implied, left_out
@@ -170,7 +171,7 @@ def as_data(policy: Policy) -> dict[str, Any]:
     if policy.drain is not None and policy.drain.as_data():
         made["drain"] = policy.drain.as_data()
     if policy.cluster is not None:
-        made["cluster"] = cluster_part.as_data(policy.cluster)
+        made["cluster"] = policy.cluster.as_data()
     return made
 
 
@@ -228,7 +229,7 @@ class _Maker:
         for state, reason in implied(states, without).values():
             states.append(state)
             places["states", state.name] = reason
-        made = Policy(
+        return Policy(
             *states,
             name=(name.value or None) if name is not None else None,
             notes=notes,
@@ -239,19 +240,18 @@ class _Maker:
             last=_last(self.touched, trees.plain(self.tree)),
             rollout=trees.plain(self.tree.get("rollout") or Tree(None, "")),
             drain=trees.plain(self.tree.get("drain") or Tree(None, "")),
-            cluster=self._cluster(),
+            cluster=self._cluster(places),
             without=without,
         )
-        if made.cluster is not None:
-            cluster_part.refuse_ignored(made.cluster, places)
-        return made
 
-    def _cluster(self) -> Any:
+    def _cluster(self, places: Mapping[Path, str]) -> ClusterSettings | None:
         """The settings of a cluster's objects; a key without a value has the defaults."""
         tree = self.tree.get(cluster_part.SECTION)
         if tree is None:
             return None
-        return {} if tree.value is None else trees.plain(tree)
+        settings = cluster_part.read({} if tree.value is None else trees.plain(tree), places)
+        cluster_part.refuse_ignored(settings, places)
+        return settings
 
     def _check_top(self) -> None:
         if not isinstance(self.tree.value, dict):

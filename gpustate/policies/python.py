@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpustate.core import cluster_part
 from gpustate.core.parameter_errors import describe_error
 from gpustate.core.policy import Policy, explain
 from gpustate.core.state import AnyState, State
 from gpustate.errors import GpustateError, PolicyError
+from gpustate.manifests import cluster_part
 
 VARIABLE = "policy"
 
@@ -44,7 +44,7 @@ def run(text: str, path: str) -> Policy:
         exec(code, namespace)
         policy = _found(namespace, path)
         if policy.cluster is not None:
-            cluster_part.check(policy.cluster, {(cluster_part.SECTION,): path})
+            cluster_part.check(cluster_part.settings_of(policy), {(cluster_part.SECTION,): path})
     except (Exception, SystemExit) as error:
         raise _explained(error, path) from error
     return policy

@@ -16,7 +16,6 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from gpustate import manifests, registry
-from gpustate.core import cluster_part
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.rollout import RolloutPolicy
 from gpustate.core.state import AnyState
@@ -149,11 +148,11 @@ def _rollout() -> dict[str, Any]:
 
 def _cluster() -> dict[str, Any]:
     """The objects of a cluster: the definition of their settings, and those of its parts."""
-    made = cluster_part.adapter().json_schema(ref_template="#/$defs/cluster.{model}")
+    made = manifests.cluster_part.adapter().json_schema(ref_template="#/$defs/cluster.{model}")
     parts = made.pop("$defs")
     classes = {name: getattr(manifests, name) for name in parts}
     found = {f"cluster.{name}": _settings(body, classes[name]) for name, body in parts.items()}
-    found["cluster"] = _settings(made, manifests.ClusterObjects)
+    found["cluster"] = _settings(made, manifests.ClusterSettings)
     return found
 
 

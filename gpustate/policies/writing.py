@@ -13,11 +13,11 @@ import yaml
 from pydantic import BaseModel
 
 from gpustate.core import where
-from gpustate.core.cluster_part import default_of
 from gpustate.core.policy import Policy
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.yaml_events import Dumper, Written
+from gpustate.manifests.settings import default_of
 from gpustate.policies import document
 from gpustate.policies.implying import left_out
 

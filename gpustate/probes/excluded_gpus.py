@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpustate.core.facts import PciGpu
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import keyed, quarantine
 from gpustate.formats.nvml_report import NvmlFacts
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.formats.quarantine import Quarantine
 
 

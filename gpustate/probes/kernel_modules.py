@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
-from gpustate.core.shared_probes import KO
 from gpustate.formats import dkms, keyed
+from gpustate.probes.module_files import KO
 
 _SCRIPT = KO + shell.load("kernel_modules", "gpustate.probes")
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
-from gpustate.core.shared_probes import KO
 from gpustate.errors import ProbeError
 from gpustate.formats import certificates, grub
 from gpustate.formats.dpkg import version_key
+from gpustate.probes.module_files import KO
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ DKMS_HALF = shell.load("dkms_half", "gpustate.probes")
 #: computes. Wants ``sound PATH``: one of them can be. Where it fails, ``wl`` is the file that is missing or no module.
 DKMS_WHOLE = shell.load("dkms_whole", "gpustate.probes")
 
-#: sh: :data:`DKMS_WHOLE` with ``sound``, and :data:`gpustate.core.shared_probes.KO`.
+#: sh: :data:`DKMS_WHOLE` with ``sound``, and :data:`gpustate.probes.module_files.KO`.
 WHOLE = (
     DKMS_WHOLE
     + KO

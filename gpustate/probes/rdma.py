@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
-from gpustate.core.shared_probes import KO
 from gpustate.formats import keyed, rdma
+from gpustate.probes.module_files import KO
 
 # mlx_compat is the one module that OFED has and no kernel does.
 _SCRIPT = KO + shell.fill(shell.load("rdma", "gpustate.probes"), SYMBOL=rdma.SYMBOL)

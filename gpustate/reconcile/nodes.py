@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.cluster.pods import Machine, NodeIndex, Unregistered, Verdict
-from gpustate.core.facts import AGENTS, NodeFacts, NodeView, PciGpu
+from gpustate.core.facts import AGENTS, NodeFacts, NodeView
 from gpustate.core.inventory import LABELS
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy
 from gpustate.core.where import parse
 from gpustate.errors import ClusterError, RefusedError
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.manifests.build import node_labels
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.components.driver import OWNER_LABEL
 from gpustate.manifests.ownership import DEPLOY
-from gpustate.manifests.settings import ClusterObjects, System
+from gpustate.manifests.settings import System
 from gpustate.manifests.systems import has_gpus, system_of
 
 Json = dict[str, Any]
@@ -178,7 +180,7 @@ def _labels(member: Member, policy: Policy) -> dict[str, str]:
     if workload == PASSTHROUGH and "kata" in states:
         names[names.index("sandbox-device-plugin")] = _KATA_PLUGIN
     if workload == CONTAINER:
-        found |= node_labels(policy.cluster or ClusterObjects(), states)
+        found |= node_labels(settings_of(policy), states)
         if _mig_capable(member):
             names.append(_MIG_MANAGER)
         owner = _owner(member.name, live, policy)
@@ -195,7 +197,7 @@ def _owner(name: str, labels: Mapping[str, str], policy: Policy) -> str:
     Raises:
         ClusterError: several select it.
     """
-    drivers = [one for one in (policy.cluster or ClusterObjects()).drivers if one.owner]
+    drivers = [one for one in settings_of(policy).drivers if one.owner]
     view = NodeView(name, (), {LABELS[-1]: dict(labels)}, NodeFacts())
     found = [one.owner for one in drivers if one.condition and parse(one.condition).holds(view)]
     if len(found) > 1:

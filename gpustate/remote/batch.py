@@ -24,6 +24,7 @@ from gpustate.core.queries import Answer, Query, SharedQuery, Shell, ShippedFile
 from gpustate.core.shared_probes import VARIABLES, early, prelude, refers
 from gpustate.errors import ProbeError
 from gpustate.ops.upload import ONLY_BUNDLE
+from gpustate.probes import module_files
 
 #: Minimum number of fragments that makes two lanes worth their start-up cost.
 _WORTH_LANES = 8
@@ -75,7 +76,7 @@ def command_line(length: int, ready: str = "", limit_s: float = 0) -> str:
 def prologue(node: InventoryNode) -> str:
     """Environment of everything that runs on a node."""
     return (
-        f"LC_ALL=C; export LC_ALL; unset CDPATH LANG LANGUAGE {' '.join(VARIABLES)}\n"
+        f"LC_ALL=C; export LC_ALL; unset CDPATH LANG LANGUAGE {' '.join((*VARIABLES, *module_files.VARIABLES))}\n"
         "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH\n"
         f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
         f"G={shlex.quote(node.state_folder)}; SHIPPED=$G/lib\n"
@@ -150,8 +151,8 @@ def _side_by_side(scripts: dict[int, str], nonce: str) -> str:
     lanes = ["".join(_part(n, scripts[n], nonce) for n in free[lane::2]) for lane in (0, 1)]
     rest = before + "".join(_part(n, scripts[n], nonce) for n in scripts if n not in free)
     if not free:
-        return early(text) + rest
-    return early(text) + shell.fill(
+        return early(text, module_files.SHARED) + rest
+    return early(text, module_files.SHARED) + shell.fill(
         shell.load("lanes", "gpustate.remote"),
         LANE_A=lanes[0],
         LANE_B=lanes[1],

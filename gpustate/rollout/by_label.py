@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpustate import registry
-from gpustate.core.facts import AGENTS, PciGpu
+from gpustate.core.facts import AGENTS
 from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy, build, parameters, resolve
@@ -28,7 +28,9 @@ from gpustate.core.where import NOWHERE
 from gpustate.engine.gate import NodeCheck
 from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedError
 from gpustate.formats import deviceplugin
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.formats.pci_gpus import PciGpu
+from gpustate.manifests import ClusterSettings
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.plan.make import Observations, applicable
 from gpustate.rollout.access import Accesses
 from gpustate.schedulers.mig_state import (
@@ -111,7 +113,7 @@ class ByLabel:
         if node is not None and node.refused:
             return RefusedError(node.refused)
         present = {one.name: one for one in states if applicable(one, observed.view) is None}
-        return _not_offered(self.policy.cluster, present, observed.view.facts.pci)
+        return _not_offered(self.policy, present, observed.view.facts.pci)
 
     def describe(self, node: NodeResult) -> None:
         """Add the notes of a node to its result."""
@@ -147,7 +149,7 @@ def _offered_whole(policy: Policy, inventory: Inventory, result: NodeResult) -> 
     states = {state.name: state for state in resolve(policy, node, registry.names()).states}
     facts: dict[str, Any] = dict(result.facts)
     if policy.cluster is not None:
-        warning = _WHOLE if _strategy(policy.cluster, states) == "none" else ""
+        warning = _WHOLE if _strategy(settings_of(policy), states) == "none" else ""
     else:
         kubelet = "Kubernetes" in {AGENTS[name] for name in facts.get("agents") or ()}
         foreign = kubelet and row.outcome is not Outcome.UNCHANGED
@@ -170,10 +172,12 @@ def _divides(states: Mapping[str, AnyState]) -> bool:
 
 
 def _not_offered(
-    settings: ClusterObjects | None, states: Mapping[str, AnyState], pci: Iterable[PciGpu]
+    policy: Policy, states: Mapping[str, AnyState], pci: Iterable[PciGpu]
 ) -> RefusedError | None:
     """Why the device plugin does not start with the MIG layout of a node; ``None``: it does."""
-    strategy = "" if settings is None or "mig" not in states else _strategy(settings, states)
+    if policy.cluster is None or "mig" not in states:
+        return None
+    strategy = _strategy(settings_of(policy), states)
     if strategy not in ("single", "mixed"):
         return None
     layouts = _layouts(states["mig"], pci)
@@ -193,7 +197,7 @@ def _not_offered(
     return None
 
 
-def _strategy(settings: ClusterObjects, states: Mapping[str, AnyState]) -> str:
+def _strategy(settings: ClusterSettings, states: Mapping[str, AnyState]) -> str:
     """The MIG strategy of a node's device plugin; empty: unknown, or there is no device plugin."""
     plugin, config, state = settings.device_plugin, settings.config, states.get(_STATES[PLUGIN])
     selected = parameters(state).get("selected", "") if state is not None else ""
@@ -256,7 +260,7 @@ def by_label(policy: Policy, inventory: Inventory, access: Accesses | None) -> B
         PolicyError: the policy's file of MIG layouts is invalid.
     """
     names = {state.name for state in policy.states}
-    template = policy.cluster.mig if policy.cluster is not None else None
+    template = settings_of(policy).mig
     decided = [label for label, state in _STATES.items() if state in names]
     if template is not None and "mig" not in names:
         decided.append(CONFIG)
@@ -273,7 +277,7 @@ def by_label(policy: Policy, inventory: Inventory, access: Accesses | None) -> B
 
 def of_every_label(policy: Policy) -> Policy:
     """A policy with the state that labels of Nodes add, for all nodes: its removal does not depend on what they say now."""
-    template = policy.cluster.mig if policy.cluster is not None else None
+    template = settings_of(policy).mig
     if template is None or "mig" in {state.name for state in policy.states}:
         return policy
     return policy.but(*policy.states, build(registry.get("mig"), template))
@@ -375,12 +379,8 @@ class _Layers:
             known = ", ".join(sorted(configs)) or "no named configurations"
             label = f"{PLUGIN}={config} of Node {name}"
             result.notes.setdefault(node.name, f"{label} is not used: the policy has {known}")
-            cluster = self.policy.cluster
-            if (
-                cluster is not None
-                and cluster.config is not None
-                and cluster.config.data is not None
-            ):
+            plugin = settings_of(self.policy).config
+            if plugin is not None and plugin.data is not None:
                 result.wrong[node.name] = (
                     f"label {label} names no configuration, and the device plugin does not start there; "
                     f"set one that the policy has: {known}"

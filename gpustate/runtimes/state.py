@@ -17,13 +17,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator
 
 from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.facts import NodeFacts
 from gpustate.core.node import Node
+from gpustate.core.parameter_errors import pattern
+from gpustate.core.parameter_types import AbsolutePath, ServiceName
 from gpustate.core.planned import PlannedObservation
-from gpustate.core.required_programs import HandlerName
 from gpustate.core.state import AnyState, Conflict, State
 from gpustate.core.step import Step
 from gpustate.errors import GpustateError, ProbeError, RefusedError
@@ -55,8 +56,21 @@ from gpustate.probes.cri_status import CriStatus
 from gpustate.runtimes.facts import RuntimeFacts, RuntimeObservation
 from gpustate.runtimes.services import SERVICES, is_needed
 
-AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@:-]+$")]
-ServiceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")]
+
+def _not_of_its_own(name: str) -> str:
+    if name in ("runc", "crun", "kata", "youki", "runsc"):
+        raise ValueError(
+            f"{name} is the name of another runtime; name NVIDIA's otherwise, such as nvidia"
+        )
+    return name
+
+
+#: What a container runtime calls NVIDIA's runtime.
+HandlerName = Annotated[
+    str,
+    pattern(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", "a name of small letters, digits and hyphens"),
+    AfterValidator(_not_of_its_own),
+]
 
 R = TypeVar("R", bound=RuntimeObservation)
 

@@ -15,7 +15,6 @@ from gpustate.core import file_queries, queries
 from gpustate.core.change import Plan
 from gpustate.core.facts import FactsQuery, NodeFacts
 from gpustate.core.node import Node
-from gpustate.core.required_programs import MissingProgramsQuery, ReferringFilesQuery
 from gpustate.core.state import AnyState
 from gpustate.core.step import Step
 from gpustate.formats import dpkg, systemd
@@ -25,6 +24,7 @@ from gpustate.ops.package_steps import Hold, Install, Remove
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.probes.package_files import PackageFiles
 from gpustate.probes.repository_preview import Previewed
+from gpustate.probes.required_programs import MissingProgramsQuery, ReferringFilesQuery
 
 T = TypeVar("T")
 ShellAnswer = tuple[int, str]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gpustate import GpustateError, Node, ProbeError
+from gpustate.core.parameter_types import AbsolutePath, ServiceName
 from gpustate.formats import toml_scan
 from gpustate.formats.containerd import (
     Edit,
@@ -40,7 +41,7 @@ from gpustate.formats.containerd import (
 from gpustate.formats.systemd import Unit
 from gpustate.ops.daemons import Daemon
 from gpustate.runtimes.facts import RuntimeObservation
-from gpustate.runtimes.state import AbsolutePath, RuntimeServiceState, ServiceName
+from gpustate.runtimes.state import RuntimeServiceState
 from gpustate.states.containerd import scripts
 from gpustate.states.containerd.query import DROP_IN, ContainerdQuery, Found
 from gpustate.states.containerd.reading import (

@@ -23,17 +23,16 @@ import posixpath
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from gpustate import Node, Step, ops, shell
+from gpustate.core.parameter_types import AbsolutePath, FileName, ServiceName
 from gpustate.formats import crio
 from gpustate.formats.containerd import Edit
 from gpustate.formats.toml_scan import parse
 from gpustate.ops.daemons import Daemon
 from gpustate.runtimes.facts import RuntimeObservation
-from gpustate.runtimes.state import AbsolutePath, RuntimeServiceState, ServiceName
+from gpustate.runtimes.state import RuntimeServiceState
 from gpustate.states.crio.query import LOW_LEVEL, CrioQuery, Found
 
 _NO_LOW_LEVEL = (
@@ -81,9 +80,7 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
     matrix_fact: ClassVar[str] = "crio"
     evidence: ClassVar[str] = "crio config"
 
-    drop_in_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = (
-        crio.DROP_IN_NAME
-    )
+    drop_in_name: FileName = crio.DROP_IN_NAME
     unit: ServiceName = "crio.service"
     socket: AbsolutePath = "/var/run/crio/crio.sock"
 

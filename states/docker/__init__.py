@@ -28,12 +28,13 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gpustate import Change, Disruption, Node, Plan, ProbeError, Step, ops, shell
+from gpustate.core.parameter_types import ServiceName
 from gpustate.errors import RefusedError
 from gpustate.formats import docker, jsonedit
 from gpustate.formats.containerd import Edit, Handler
 from gpustate.ops.daemons import Daemon
 from gpustate.runtimes.facts import RuntimeObservation
-from gpustate.runtimes.state import RuntimeServiceState, ServiceName
+from gpustate.runtimes.state import RuntimeServiceState
 from gpustate.states.docker.query import OURS, DockerQuery, Found
 
 

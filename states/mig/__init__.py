@@ -30,6 +30,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
+from gpustate.core.parameter_types import ServiceName
 from gpustate.core.planned import PlannedObservation
 from gpustate.errors import PolicyError
 from gpustate.formats import kubelet_devices
@@ -111,7 +112,7 @@ class MigLayoutApplied(State[Observed]):
     contents: dict[str, str] = Field(default_factory=dict)
     in_use: Literal["refuse", "reboot", "drain"] = "refuse"
     clients: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9@_.:-]+\.service$")], ...],
+        tuple[ServiceName, ...],
         Field(strict=False),
     ] = ()
 

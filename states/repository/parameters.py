@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from gpustate import State
+from gpustate.core.parameter_errors import pattern
 from gpustate.formats import aptsources, openpgp
 from gpustate.formats.masking import remember, unquoted
 from gpustate.states.repository import logins
@@ -42,11 +43,12 @@ class Observed:
 
 
 #: What is one word in apt's files.
-_WORD = r"^[A-Za-z0-9_./+~:@-]+$"
+_WORD = pattern(r"^[A-Za-z0-9_./+~:@-]+$", "a word without spaces and special characters")
 
 
 #: What every one of the three files holds as it is: no blanks, no quote or comment ahead.
 _LOGIN = r"^[!$-~][!-~]*$"
+_LOGIN_WORDS = "a word without spaces and quotation marks that does not begin with #"
 
 
 class RepositoryParameters(State[Observed]):
@@ -83,12 +85,12 @@ class RepositoryParameters(State[Observed]):
     }
 
     url: str | None = None
-    username: Annotated[str, Field(pattern=_LOGIN)] | None = None
+    username: Annotated[str, pattern(_LOGIN, _LOGIN_WORDS)] | None = None
     password: (
-        Annotated[str, Field(pattern=_LOGIN, json_schema_extra={"writeOnly": True})] | None
+        Annotated[str, pattern(_LOGIN, _LOGIN_WORDS, json_schema_extra={"writeOnly": True})] | None
     ) = None
-    suite: Annotated[str, Field(pattern=_WORD)] = "/"
-    components: tuple[Annotated[str, Field(pattern=_WORD)], ...] = ()
+    suite: Annotated[str, _WORD] = "/"
+    components: tuple[Annotated[str, _WORD], ...] = ()
     signed: Literal["packages", "metadata", "both", "nothing"] | None = None
     key: str | None = None
     fingerprint: str | None = None

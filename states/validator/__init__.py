@@ -38,6 +38,7 @@ from pydantic import Field
 
 from gpustate import Conflict, Node, NodeFacts, Plan, ProbeError, State, Step, diff, ops, shell
 from gpustate.core.inventory import PLAIN_PATH
+from gpustate.core.parameter_types import OptionalName
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import chain, chain_probe
 from gpustate.diagnosis.validation_record import ValidationRecord, read_record
@@ -240,7 +241,7 @@ class NodeValidated(State[Observed]):
     cuda: bool = True
     gpus: Annotated[int, Field(ge=1, le=64)] | None = None
     containers: Literal["auto", "required", "none"] = "auto"
-    handler: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$")] = "auto"
+    handler: OptionalName = "auto"
     cdi: bool | None = None
     status_files: bool = True
     timeout_s: Annotated[int, Field(ge=10, le=1800)] = 120

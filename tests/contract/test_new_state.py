@@ -37,7 +37,7 @@ from typing import Annotated, ClassVar
 
 from gpustate import Node, Plan, State, Step, diff, ops
 from gpustate.core.packages import Offer, StatePackages
-from gpustate.core.parameter_errors import text
+from gpustate.core.parameter_errors import pattern
 
 PATH = "/etc/gpustate-rack"
 PACKAGE = "rack-tools"
@@ -67,7 +67,7 @@ class RackNamed(State[Observed]):
     left_to_apply: ClassVar[bool] = True
     supported_runtime: ClassVar[str] = "rackd"
 
-    rack: Annotated[str, text(r"^rack[0-9]+$", "a rack such as rack7")] = "rack1"
+    rack: Annotated[str, pattern(r"^rack[0-9]+$", "a rack such as rack7")] = "rack1"
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.optional(PACKAGE)

@@ -20,13 +20,13 @@ from stubcluster import TOKEN, Answer, Request
 from gpustate.cluster.api import connect
 from gpustate.cluster.objects import Objects
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects
+from gpustate.manifests import ClusterSettings
 from gpustate.manifests.build import build
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.planning import Action, Target, plan
 
 pytestmark = [pytest.mark.long, pytest.mark.node]
-SETTINGS = ClusterObjects(namespace="busy", runtime_class="busy")
+SETTINGS = ClusterSettings(namespace="busy", runtime_class="busy")
 WANTED = Target(build(SETTINGS, images()), "busy")
 ABSENT = Target((), "busy", absent=True)
 NAMESPACE = "/api/v1/namespaces/busy"

@@ -45,13 +45,13 @@ POLICY = ROOT / "docs/examples/clusterpolicy.yaml"
 #: Every kind of object, and nothing to do on nodes.
 EVERY_KIND = """\
 from gpustate import Policy
-from gpustate.manifests import ClusterObjects, Component, Exporter, PluginConfig
+from gpustate.manifests import ClusterSettings, Component, Exporter, PluginConfig
 from gpustate.states.preflight import PreflightPassed
 
 configs = {"shared": "version: v1\\n"}
 policy = Policy(
     PreflightPassed(),
-    cluster=ClusterObjects(
+    cluster=ClusterSettings(
         namespace="gpus",
         privileged_namespace=True,
         config=PluginConfig("plugin-configs", "shared", configs),

@@ -25,7 +25,7 @@ from gpustate.cluster.api import connect
 from gpustate.cluster.objects import Objects
 from gpustate.errors import ClusterError
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects, Component, nfd
+from gpustate.manifests import ClusterSettings, Component, nfd
 from gpustate.manifests.build import build
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.kinds import BY_NAME, KINDS, Kind, title
@@ -78,14 +78,14 @@ def connected(kubeconfig: Path) -> Iterator[Objects]:
         api.close()
 
 
-def golden(name: str) -> ClusterObjects:
+def golden(name: str) -> ClusterSettings:
     """The settings of a policy that has a golden file."""
     settings = policies.load(str(GOLDEN / f"{name}.policy.yaml")).cluster
     assert settings is not None
     return settings
 
 
-def every_component() -> ClusterObjects:
+def every_component() -> ClusterSettings:
     """Settings with every component, those that replace a state of the nodes among them."""
     containers, machines = golden("containers"), golden("machines")
     return replace(
@@ -101,11 +101,11 @@ def every_component() -> ClusterObjects:
     )
 
 
-def target(settings: ClusterObjects) -> Target:
+def target(settings: ClusterSettings) -> Target:
     return Target(build(settings, images()), settings.namespace)
 
 
-def absent(settings: ClusterObjects) -> Target:
+def absent(settings: ClusterSettings) -> Target:
     return Target((), settings.namespace, absent=True)
 
 
@@ -436,7 +436,7 @@ PLAIN = {
 }
 
 
-def cases() -> dict[tuple[str, int], ClusterObjects]:
+def cases() -> dict[tuple[str, int], ClusterSettings]:
     """Settings that need the rules of a place of the manual, beside those that are always needed."""
     return {
         clusterusers.INSTALLING: replace(WHOLE, node_feature_discovery=PLAIN),
@@ -480,7 +480,7 @@ def test_the_documented_rights_suffice_and_each_is_needed(
             assert not failures(apply(objects, absent(settings)))
 
 
-def cycle(user: Path, settings: ClusterObjects) -> list[str]:
+def cycle(user: Path, settings: ClusterSettings) -> list[str]:
     """Apply and remove as a user; return what went wrong."""
     for objects in connected(user):
         try:

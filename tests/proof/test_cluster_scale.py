@@ -21,7 +21,7 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult
 from gpustate.engine.maintenance import Preview, Subject
-from gpustate.manifests import ClusterObjects, Component, Exporter
+from gpustate.manifests import ClusterSettings, Component, Exporter
 from gpustate.plan.document import plan_document
 from gpustate.reconcile.applying import Applier
 from gpustate.reconcile.planning import plan
@@ -33,7 +33,7 @@ NODES, PODS = 2000, 10_000
 #: Of gpustate, for the plan of objects and that of a rollout together.
 CPU_S = 10.0
 POLICY = Policy(
-    PreflightPassed(), cluster=ClusterObjects(dcgm=Component(), dcgm_exporter=Exporter())
+    PreflightPassed(), cluster=ClusterSettings(dcgm=Component(), dcgm_exporter=Exporter())
 )
 CONTEXT = {"inventory": "i", "person": "me", "retry": []}
 

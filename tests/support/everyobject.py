@@ -7,7 +7,14 @@ from typing import Any
 
 import yaml
 
-from gpustate.manifests import ClusterObjects, Component, DraDriver, Exporter, Monitor, PluginConfig
+from gpustate.manifests import (
+    ClusterSettings,
+    Component,
+    DraDriver,
+    Exporter,
+    Monitor,
+    PluginConfig,
+)
 
 Json = dict[str, Any]
 
@@ -38,7 +45,7 @@ MONITORED = Exporter(
     ),
 )
 #: Every component but DRA's, and one with DRA's beside them.
-WHOLE = ClusterObjects(
+WHOLE = ClusterSettings(
     namespace="whole",
     privileged_namespace=True,
     config=PluginConfig("plugin-configs", "shared", {"shared": _MPS}),

@@ -19,13 +19,14 @@ from unittest.mock import patch
 import yaml
 
 from gpustate import presets
-from gpustate.core.facts import FactsQuery, NodeFacts, NodeView, PciGpu
+from gpustate.core.facts import FactsQuery, NodeFacts, NodeView
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.policy import Policy
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
 from gpustate.engine import fleet, walk
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.plan.make import Observations, applicable
 
 T = TypeVar("T")

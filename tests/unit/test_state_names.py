@@ -26,14 +26,12 @@ PROGRAM = "a program that is found on nodes, with or without a state for it"
 #: Literals that are a state's name by coincidence: module, literal, and what it is. Facts of the compatibility matrix
 #: (``gpustate/compat/facts.py``) have names of their own and need no row.
 OTHERWISE = {
-    ("core/cluster_part.py", "mps"): "how the device plugin's configuration shares GPUs",
     ("core/facts.py", "containerd"): PROGRAM,
     ("core/facts.py", "crio"): PROGRAM,
     ("core/facts.py", "docker"): PROGRAM,
     ("core/facts.py", "k3s"): PROGRAM,
     ("core/facts.py", "kernel"): "a key of the answer to the query of a node's facts",
     ("core/facts.py", "podman"): PROGRAM,
-    ("core/required_programs.py", "kata"): "an OCI runtime that configurations name",
     ("engine/records.py", "bundle"): KEY,
     ("solve/document.py", "driver"): KEY,
     ("solve/lock.py", "driver"): KEY,

@@ -16,19 +16,19 @@ from gpustate.manifests.components import (
 )
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.ownership import DEPLOY
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterSettings
 
 
-def _of_node_status(settings: ClusterObjects) -> Json:
+def _of_node_status(settings: ClusterSettings) -> Json:
     labels = settings.dcgm_exporter.monitor.labels
     return {"monitor_labels": {"app": "nvidia-node-status-exporter", **labels}}
 
 
-def _of_vgpu_devices(settings: ClusterObjects) -> Json:
+def _of_vgpu_devices(settings: ClusterSettings) -> Json:
     return {"has_data": settings.vgpu_device_manager.data is not None}
 
 
-def _of_vfio(settings: ClusterObjects) -> Json:
+def _of_vfio(settings: ClusterSettings) -> Json:
     manager = settings.vfio_manager.manager
     return driver.manager_values(settings, manager, "vfioManager.driverManager")
 

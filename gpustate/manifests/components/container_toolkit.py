@@ -9,7 +9,7 @@ from gpustate.formats.words import quote
 from gpustate.manifests import workloads
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.ownership import DEPLOY
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterSettings
 
 #: The installer restarts the runtime, and some releases of containerd then end a container that has just begun.
 _SCRIPT = "sleep 5\nexec nvidia-toolkit\n"
@@ -31,7 +31,7 @@ _FILES = {
 }
 
 
-def _values(settings: ClusterObjects) -> Json:
+def _values(settings: ClusterSettings) -> Json:
     env, folders = _of_runtime(settings)
     return {
         "entrypoint": workloads.entrypoint(_SCRIPT),
@@ -42,7 +42,7 @@ def _values(settings: ClusterObjects) -> Json:
     }
 
 
-def _of_runtime(settings: ClusterObjects) -> tuple[dict[str, str], list[tuple[str, str, Json]]]:
+def _of_runtime(settings: ClusterSettings) -> tuple[dict[str, str], list[tuple[str, str, Json]]]:
     """What the installer needs of the runtime: its files, or with the NRI plugin its socket alone.
 
     Returns:

@@ -20,7 +20,7 @@ from gpustate.formats.dcgm import counters, shipped
 from gpustate.formats.dcgm.dashboard import dashboard
 from gpustate.manifests.components.part import Json, Part, by_claim
 from gpustate.manifests.ownership import DEPLOY
-from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects, Exporter
+from gpustate.manifests.settings import COUNTERS_KEY, ClusterSettings, Exporter
 
 _ENGINE = "DCGM_REMOTE_HOSTENGINE_INFO"
 _POD_LABELS, _POD_UID = (
@@ -45,7 +45,7 @@ _DEFAULT_COUNTERS = frozenset(
 )
 
 
-def _values(settings: ClusterObjects) -> Json:
+def _values(settings: ClusterSettings) -> Json:
     exporter, claims = settings.dcgm_exporter, settings.dra_driver.enabled
     name, env = by_claim(settings, "nvidia-dcgm-exporter"), exporter.env
     engine = exporter.engine

@@ -8,10 +8,10 @@ from gpustate import shell
 from gpustate.manifests import workloads
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.ownership import DEPLOY
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterSettings
 
 
-def _values(settings: ClusterObjects) -> Json:
+def _values(settings: ClusterSettings) -> Json:
     return {
         "entrypoint": workloads.entrypoint("exec nvidia-device-plugin\n"),
         "mps_shm": f"{settings.mps_root}/shm",
@@ -22,7 +22,7 @@ def _values(settings: ClusterObjects) -> Json:
     }
 
 
-def _shares_by_mps(settings: ClusterObjects) -> bool:
+def _shares_by_mps(settings: ClusterSettings) -> bool:
     """Whether a configuration shares GPUs by MPS, which needs a daemon on the nodes."""
     data = settings.config.data if settings.config is not None else None
     for text in (data or {}).values():

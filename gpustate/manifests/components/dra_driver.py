@@ -8,12 +8,12 @@ from dataclasses import replace
 from gpustate.manifests import workloads
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.ownership import DEPLOY
-from gpustate.manifests.settings import ClusterObjects, Container
+from gpustate.manifests.settings import ClusterSettings, Container
 
 GPU = "gpu.nvidia.com"
 
 
-def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
+def _objects(settings: ClusterSettings, image: str) -> Iterator[Json]:
     driver, root = settings.dra_driver, settings.kubelet_root
     gates = sorted(driver.feature_gates.items())
     plugin = f"system:serviceaccount:{settings.namespace}:nvidia-dra-driver-kubeletplugin"

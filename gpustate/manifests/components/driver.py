@@ -25,7 +25,7 @@ from gpustate.manifests import systems, workloads
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.kinds import Key, key
 from gpustate.manifests.ownership import DEPLOY
-from gpustate.manifests.settings import ClusterObjects, Component, DriverContainer, Files, System
+from gpustate.manifests.settings import ClusterSettings, Component, DriverContainer, Files, System
 from gpustate.manifests.workloads import image_of
 
 NODE_LABEL = f"{DEPLOY}driver"
@@ -72,7 +72,7 @@ class _Pool:
     account: str
 
 
-def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
+def _objects(settings: ClusterSettings, image: str) -> Iterator[Json]:
     items: dict[Key, Json] = {}
     for driver in settings.drivers:
         for pool in _pools(settings, driver):
@@ -84,7 +84,7 @@ def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
     yield from items.values()
 
 
-def systems_of(settings: ClusterObjects) -> tuple[System, ...]:
+def systems_of(settings: ClusterSettings) -> tuple[System, ...]:
     """The systems of nodes with GPUs.
 
     Raises:
@@ -98,7 +98,7 @@ def systems_of(settings: ClusterObjects) -> tuple[System, ...]:
     return settings.systems
 
 
-def _pools(settings: ClusterObjects, driver: DriverContainer) -> Iterator[_Pool]:
+def _pools(settings: ClusterSettings, driver: DriverContainer) -> Iterator[_Pool]:
     """The pools of a driver, each once.
 
     Raises:
@@ -145,7 +145,7 @@ def _plain_kernel(kernel: str) -> str:
     return _ARCHITECTURE.sub("", kernel).replace("_", ".").removesuffix(".").lower()
 
 
-def _of_pool(settings: ClusterObjects, pool: _Pool, image: str) -> Iterator[Json]:
+def _of_pool(settings: ClusterSettings, pool: _Pool, image: str) -> Iterator[Json]:
     driver, system = pool.driver, pool.system
     if driver.pods is not None:
         settings = replace(settings, pods=driver.pods)
@@ -184,7 +184,7 @@ def _of_pool(settings: ClusterObjects, pool: _Pool, image: str) -> Iterator[Json
 
 
 def _image_of_module(
-    settings: ClusterObjects, pool: _Pool, component: Component, section: str
+    settings: ClusterSettings, pool: _Pool, component: Component, section: str
 ) -> str:
     """The image of a container with a further kernel module.
 
@@ -247,7 +247,7 @@ def _variables(driver: DriverContainer) -> dict[str, str]:
     return variables
 
 
-def manager_values(settings: ClusterObjects, manager: Component, section: str) -> Json:
+def manager_values(settings: ClusterSettings, manager: Component, section: str) -> Json:
     """Values of the init container that removes the loaded driver before another one is loaded."""
     return {
         "manager_image": partial(image_of, settings, manager, section),
@@ -310,7 +310,7 @@ def _files(pool: _Pool) -> Json:
 
 
 def _digest(
-    driver: DriverContainer, images: tuple[str, ...], pool: _Pool, settings: ClusterObjects
+    driver: DriverContainer, images: tuple[str, ...], pool: _Pool, settings: ClusterSettings
 ) -> str:
     """A digest of what the installation depends on; with the same one, a new pod keeps the loaded driver."""
     parts = [

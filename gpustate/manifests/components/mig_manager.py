@@ -5,14 +5,14 @@ from __future__ import annotations
 from gpustate.manifests import workloads
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.ownership import DEPLOY
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterSettings
 
 #: Layouts that the Operator brings itself; the program falls back to them.
 DEFAULT_LAYOUTS, DEFAULT_CLIENTS = "default-mig-parted-config", "default-gpu-clients"
 _SCRIPT = "export WITH_SHUTDOWN_HOST_GPU_CLIENTS=$IS_HOST_DRIVER\nexec nvidia-mig-manager\n"
 
 
-def _values(settings: ClusterObjects) -> Json:
+def _values(settings: ClusterSettings) -> Json:
     return {
         "default_layouts": settings.mig_manager.layouts.name == DEFAULT_LAYOUTS,
         "entrypoint": workloads.entrypoint(_SCRIPT),

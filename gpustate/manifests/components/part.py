@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.manifests import workloads
-from gpustate.manifests.settings import ClusterObjects, Component
+from gpustate.manifests.settings import ClusterSettings, Component
 
 Json = dict[str, Any]
 
 
-def _no_values(settings: ClusterObjects) -> Json:
+def _no_values(settings: ClusterSettings) -> Json:
     return {}
 
 
@@ -22,7 +22,7 @@ class Part:
 
     Args:
         name: its section in a ClusterPolicy, by which its image is looked up.
-        field: of :class:`ClusterObjects`, with its settings, and name of the file in ``data`` with its objects.
+        field: of :class:`ClusterSettings`, with its settings, and name of the file in ``data`` with its objects.
         node_label: the label of Nodes on which its pods run.
         host_state: the state that does the same as a service of a node, where the pods do not run then.
         machines: its pods run on Nodes whose GPUs are for virtual machines, and on no others.
@@ -41,17 +41,17 @@ class Part:
     claims: bool = False
     partitions: bool = False
     replaces: bool = False
-    values: Callable[[ClusterObjects], Json] = _no_values
-    build: Callable[[ClusterObjects, str], Iterator[Json]] | None = None
+    values: Callable[[ClusterSettings], Json] = _no_values
+    build: Callable[[ClusterSettings, str], Iterator[Json]] | None = None
 
-    def settings(self, whole: ClusterObjects) -> Component:
+    def settings(self, whole: ClusterSettings) -> Component:
         """Its settings; of several the first."""
         found: Component | tuple[Component, ...] = getattr(whole, self.field)
         if isinstance(found, tuple):
             return found[0] if found else Component(enabled=False)
         return found
 
-    def objects(self, whole: ClusterObjects, image: str) -> Iterator[Json]:
+    def objects(self, whole: ClusterSettings, image: str) -> Iterator[Json]:
         """Its objects."""
         if self.build is not None:
             return self.build(whole, image)
@@ -61,6 +61,6 @@ class Part:
         return workloads.objects(name, whole, self.settings(whole), image, values)
 
 
-def by_claim(settings: ClusterObjects, name: str) -> str:
+def by_claim(settings: ClusterSettings, name: str) -> str:
     """The name of an object or label of a component that claims GPUs where a DRA driver offers them."""
     return f"{name}-dra" if settings.dra_driver.enabled else name

@@ -9,10 +9,10 @@ from gpustate.manifests import workloads
 from gpustate.manifests.components import driver
 from gpustate.manifests.components.part import Json, Part
 from gpustate.manifests.ownership import DEPLOY
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterSettings
 
 
-def _objects(settings: ClusterObjects, image: str) -> Iterator[Json]:
+def _objects(settings: ClusterSettings, image: str) -> Iterator[Json]:
     manager = settings.vgpu_manager
     systems = {system.tag: system for system in driver.systems_of(settings)}
     if len(systems) > 1:

@@ -16,7 +16,7 @@ from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import Policy
 from gpustate.errors import ClusterError, PolicyError
-from gpustate.manifests import ClusterObjects, Component, DraDriver
+from gpustate.manifests import ClusterSettings, Component, DraDriver
 from gpustate.manifests.settings import STARTUP_TAINT
 from gpustate.reconcile.admission import Admitted, Line
 from gpustate.reconcile.applying import Applied
@@ -56,7 +56,7 @@ def test_it_is_refused_in_one_line(gpustate: Cli, words: tuple[str, ...], error:
 
 
 def test_the_taint_is_that_of_the_command_line_the_policy_or_the_default() -> None:
-    own = Policy(cluster=ClusterObjects(startup_taint="example.com/own"))
+    own = Policy(cluster=ClusterSettings(startup_taint="example.com/own"))
     assert taint_of(own, {"startup_taint": "example.com/option"}) == "example.com/option"
     assert taint_of(own, {}) == "example.com/own"
     assert taint_of(Policy(), {}) == STARTUP_TAINT
@@ -107,7 +107,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def admitted(done: Applied, *, absent: bool = False, **settings: Any) -> Applied:
-    policy = Policy(cluster=ClusterObjects(**settings))
+    policy = Policy(cluster=ClusterSettings(**settings))
     kubeconfigs = {"a": HERE, "b": HERE, "c": THERE}
     clusters = Clusters(policy, kubeconfigs, {}, absent, force=False)
     clusters._admit(done, HERE, NODES, lambda: False)

@@ -23,7 +23,7 @@ from gpustate.errors import RefusedError
 from gpustate.manifests.build import build
 from gpustate.manifests.differences import differences
 from gpustate.manifests.kinds import KINDS
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterSettings
 from gpustate.reconcile.planning import Action, Change
 
 ON = ("-i", "n1,n2")
@@ -421,7 +421,7 @@ def test_mig_devices_that_are_no_longer_offered_are_noted(
         next(
             item
             for item in build(
-                ClusterObjects(mig_strategy=strategy),
+                ClusterSettings(mig_strategy=strategy),
                 dict.fromkeys(("devicePlugin", "gfd"), "a/b:c"),
             )
             if item["metadata"]["name"] == "nvidia-device-plugin-daemonset"

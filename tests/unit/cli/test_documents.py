@@ -12,7 +12,7 @@ from commandline import Cli
 
 import gpustate as package
 from gpustate.core.encode import plain
-from gpustate.core.facts import NodeFacts, PciGpu
+from gpustate.core.facts import NodeFacts
 from gpustate.diagnosis.health import judge
 from gpustate.formats.nvml_report import (
     Gpu,
@@ -22,6 +22,7 @@ from gpustate.formats.nvml_report import (
     MigProfile,
     NvmlFacts,
 )
+from gpustate.formats.pci_gpus import PciGpu
 
 SCHEMAS = {
     str(data["title"]): data

@@ -12,10 +12,10 @@ from commandline import Cli
 POLICY = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec: {}\n"
 PYTHON = """\
 from gpustate import Policy
-from gpustate.manifests import ClusterObjects, Component
+from gpustate.manifests import ClusterSettings, Component
 from gpustate.states.nouveau import NouveauBlacklisted
 
-policy = Policy(NouveauBlacklisted(), cluster=ClusterObjects(device_plugin=Component(image="p:v1")))
+policy = Policy(NouveauBlacklisted(), cluster=ClusterSettings(device_plugin=Component(image="p:v1")))
 """
 
 

@@ -18,7 +18,7 @@ from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.errors import PolicyError, RefusedError, UsageError
 from gpustate.formats import masking
-from gpustate.manifests import ClusterObjects, Component
+from gpustate.manifests import ClusterSettings, Component
 from gpustate.manifests.kinds import Kind
 from gpustate.plan import document as documents
 from gpustate.plan import html, markdown, render
@@ -29,7 +29,7 @@ LABEL = Change("labels", "a", "b")
 PLUGIN = ("DaemonSet", "nvidia-device-plugin-daemonset")
 POLICY = Policy(
     NouveauBlacklisted(),
-    cluster=ClusterObjects(
+    cluster=ClusterSettings(
         namespace="gpus",
         device_plugin=Component(image="p:v1", env={"LICENSE_TOKEN": "hunter2hunter2"}),
         feature_discovery=Component(image="g:v1"),
@@ -375,7 +375,7 @@ def test_the_removal_of_the_device_plugin_is_not_without_consequence(cluster: Cl
     found().apply([NodeResult("gpu1")])
     nodes = [NodeResult("gpu1", states=[StateResult("s", Outcome.PENDING, Plan((LABEL,)))])]
     made = documents.plan_document(POLICY, "p.yaml", nodes, run="r", created="", context=CONTEXT)
-    without = replace(POLICY.cluster or ClusterObjects(), device_plugin=Component(enabled=False))
+    without = replace(POLICY.cluster or ClusterSettings(), device_plugin=Component(enabled=False))
     document = found(POLICY.with_cluster(without)).document(made, nodes)
     words = "no new pod gets a GPU of these Nodes"
     assert any(words in note for note in document["clusters"][0]["notes"])
@@ -388,7 +388,7 @@ def test_the_removal_of_the_device_plugin_is_not_without_consequence(cluster: Cl
 
 
 def test_node_feature_discovery_is_not_deleted_without_a_word(cluster: Cluster) -> None:
-    settings = POLICY.cluster or ClusterObjects()
+    settings = POLICY.cluster or ClusterSettings()
     installed = replace(settings, node_feature_discovery={})
     found(POLICY.with_cluster(installed)).apply([NodeResult("gpu1")])
     (row,) = found().plan([NodeResult("gpu1")])
@@ -402,7 +402,7 @@ def test_a_field_of_an_object_is_shown_as_json() -> None:
 
 def test_restarted_pods_have_the_new_template_while_nodes_change(cluster: Cluster) -> None:
     found().apply([])
-    mixed = POLICY.with_cluster(replace(POLICY.cluster or ClusterObjects(), mig_strategy="mixed"))
+    mixed = POLICY.with_cluster(replace(POLICY.cluster or ClusterSettings(), mig_strategy="mixed"))
     document = saved(mixed)
     made = clusters(document, policy=mixed)
     made.stage()
@@ -433,7 +433,7 @@ def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
 ) -> None:
     def policy(strategy: str) -> Policy:
         return POLICY.with_cluster(
-            replace(POLICY.cluster or ClusterObjects(), mig_strategy=strategy)
+            replace(POLICY.cluster or ClusterSettings(), mig_strategy=strategy)
         )
 
     found(policy(before)).apply([])
@@ -452,7 +452,7 @@ def test_other_fields_with_these_words_are_no_strategy(cluster: Cluster) -> None
     def policy(value: str) -> Policy:
         return POLICY.with_cluster(
             replace(
-                POLICY.cluster or ClusterObjects(),
+                POLICY.cluster or ClusterSettings(),
                 device_plugin=Component(env={"MY_WORD": value}),
             )
         )

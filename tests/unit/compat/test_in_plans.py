@@ -15,7 +15,7 @@ from gpustate.cli.matrix import known_facts
 from gpustate.compat.collect import collect
 from gpustate.compat.facts import Value, format_value
 from gpustate.core.change import Change, Plan
-from gpustate.core.facts import NodeFacts, PciGpu
+from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.planned import PlannedObservation
@@ -24,6 +24,7 @@ from gpustate.core.state import AnyState
 from gpustate.engine import gate
 from gpustate.errors import PolicyError, ProbeError, RefusedError
 from gpustate.formats import gpu_models
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.plan.document import policy_data
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.containerd import ContainerdHandlerRegistered

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.core.facts import FactsQuery, NodeFacts, PciGpu
+from gpustate.core.facts import FactsQuery, NodeFacts
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
+from gpustate.formats.pci_gpus import PciGpu
 
 RECORDED = b"""os_id=ubuntu
 os_version=24.04

@@ -48,6 +48,13 @@ def test_what_is_no_state_is_an_error(value: Any) -> None:
         Policy(value)
 
 
+@pytest.mark.parametrize("cluster", [{}, {"dcgm": {}}, "dcgm", 1])
+def test_what_is_no_settings_of_a_cluster_is_an_error_that_says_what_to_write(cluster: Any) -> None:
+    with pytest.raises(PolicyError, match="wanted settings") as caught:
+        Policy(cluster=cluster)
+    assert "ClusterSettings" in (caught.value.fix or "")
+
+
 def test_a_policy_shows_its_states() -> None:
     assert repr(Policy(Driver(), Other())) == "Policy(driver, other)"
 

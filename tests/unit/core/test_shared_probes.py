@@ -10,6 +10,7 @@ import pytest
 from gpustate.core import shared_probes
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.queries import Shell, Units
+from gpustate.probes import module_files
 from gpustate.remote.batch import AnswerReader, make_batch
 
 SYSTEMCTL = r"""#!/bin/sh
@@ -132,7 +133,7 @@ def test_an_answer_of_any_length_is_kept_as_it_was(host: Host, said: str) -> Non
 
 def modules(folder: Path, script: str) -> list[str]:
     """Run what ``KO`` defines over folders of two kernels."""
-    text = f"{shared_probes.KO}\n{script}".replace("/lib/modules", str(folder / "modules"))
+    text = f"{module_files.KO}\n{script}".replace("/lib/modules", str(folder / "modules"))
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "G": str(folder)}
     done = subprocess.run(["sh", "-c", text], env=environment, capture_output=True, check=False)
     assert not done.stderr

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustate.core import where
-from gpustate.core.facts import NodeFacts, NodeView, PciGpu
+from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.where import Condition
 from gpustate.errors import PolicyError
+from gpustate.formats.pci_gpus import PciGpu
 
 H100 = PciGpu("0000:1b:00.0", "2330", "030200", "nvidia")
 SWITCH = PciGpu("0000:85:00.0", "22a3", "068000", None)

@@ -14,7 +14,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats.yaml_events import dump_objects
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects, Component, DraDriver, Exporter, PluginConfig, Pods
+from gpustate.manifests import ClusterSettings, Component, DraDriver, Exporter, PluginConfig, Pods
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS, order
 from gpustate.manifests.ownership import OWNER, is_owned
@@ -24,7 +24,7 @@ CASES = sorted(file.name.removesuffix(".policy.yaml") for file in GOLDEN.glob("*
 HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
 
 
-def load(path: Path, **options: Any) -> ClusterObjects:
+def load(path: Path, **options: Any) -> ClusterSettings:
     policy = policies.load(str(path), **options)
     assert policy.cluster is not None
     return policy.cluster
@@ -32,7 +32,7 @@ def load(path: Path, **options: Any) -> ClusterObjects:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Any:
-    def read(spec: str) -> ClusterObjects:
+    def read(spec: str) -> ClusterSettings:
         file = tmp_path / "cp.yaml"
         file.write_text(HEAD + spec)
         return load(file)
@@ -60,7 +60,7 @@ def test_fields_that_the_server_does_not_store_are_left_out(tmp_path: Path) -> N
             ],
         }
     }
-    settings = ClusterObjects(
+    settings = ClusterSettings(
         pods=Pods(tolerations=(empty,)),
         device_plugin=Component(env={"C": ""}),
         node_feature_discovery=values,
@@ -126,7 +126,7 @@ def test_bytes_do_not_depend_on_the_order_of_keys_in_a_policy(tmp_path: Path) ->
 
 
 def test_roles_have_only_the_verbs_that_the_programs_use() -> None:
-    plain, configured = ClusterObjects(), ClusterObjects(config=PluginConfig("c", "a", {}))
+    plain, configured = ClusterSettings(), ClusterSettings(config=PluginConfig("c", "a", {}))
     assert rules(plain) == {
         "Role/nvidia-gpu-feature-discovery": {
             "nodefeatures": ["get", "create", "update"],
@@ -143,7 +143,7 @@ def test_roles_have_only_the_verbs_that_the_programs_use() -> None:
     assert plugin["automountServiceAccountToken"] is False
 
 
-def rules(settings: ClusterObjects) -> dict[str, dict[str, list[str]]]:
+def rules(settings: ClusterSettings) -> dict[str, dict[str, list[str]]]:
     return {
         f"{one['kind']}/{one['metadata']['name']}": {
             resource: rule["verbs"] for rule in one["rules"] for resource in rule["resources"]
@@ -173,7 +173,7 @@ def test_images_are_those_of_the_policy_or_of_its_release(settings: Any, tmp_pat
     image = load(values).device_plugin.image
     assert image == "nvcr.io/nvidia/k8s-device-plugin:v0.19.0", "the chart has the rest"
     with pytest.raises(PolicyError, match="gfd has no image"):
-        build(ClusterObjects(), {"devicePlugin": "p:v1"})
+        build(ClusterSettings(), {"devicePlugin": "p:v1"})
 
 
 def test_the_strategy_fits_the_toolkit_s_configuration(settings: Any) -> None:
@@ -200,7 +200,7 @@ def test_the_strategy_fits_the_toolkit_s_configuration(settings: Any) -> None:
     ],
 )
 def test_the_mig_strategy_reaches_every_program(strategy: str, wanted: dict[str, str]) -> None:
-    found = build(ClusterObjects(mig_strategy=strategy), images())
+    found = build(ClusterSettings(mig_strategy=strategy), images())
     for name in ("nvidia-device-plugin-daemonset", "gpu-feature-discovery"):
         env = variables(daemon_set(found, name)["containers"][0])
         assert {key: value for key, value in env.items() if "MIG" in key} == wanted
@@ -255,7 +255,7 @@ def test_a_pull_secret_that_is_named_twice_is_one(settings: Any) -> None:
 
 def test_what_is_disabled_has_no_objects_and_no_label() -> None:
     off = Component(enabled=False)
-    settings = ClusterObjects(device_plugin=off, feature_discovery=off)
+    settings = ClusterSettings(device_plugin=off, feature_discovery=off)
     assert [one["kind"] for one in build(settings, images())] == ["Namespace", "RuntimeClass"]
     assert node_labels(settings) == {"nvidia.com/gpu.present": "true"}
 
@@ -264,7 +264,7 @@ def test_what_is_disabled_has_no_objects_and_no_label() -> None:
 def test_only_monitoring_may_claim_gpus_that_others_use(monitoring: str) -> None:
     component = Exporter(image="x") if monitoring == "dcgm_exporter" else Component(image="x")
     more: dict[str, Any] = {monitoring: component} if monitoring else {}
-    found = build(ClusterObjects(dra_driver=DraDriver(image="x"), **more), images())
+    found = build(ClusterSettings(dra_driver=DraDriver(image="x"), **more), images())
     labels = next(one for one in found if one["kind"] == "Namespace")["metadata"]["labels"]
     claims = [one for one in found if one["kind"] == "ResourceClaimTemplate"]
     assert bool(claims) == bool(monitoring)
@@ -275,10 +275,10 @@ def test_settings_in_python_are_checked(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="update_strategy is 'Recreate', wanted 'RollingUpdate'"):
         Pods(update_strategy="Recreate")
     with pytest.raises(PolicyError, match="mig_strategy is 'both'"):
-        ClusterObjects(mig_strategy="both")
+        ClusterSettings(mig_strategy="both")
     with pytest.raises(PolicyError, match="app selects the pods"):
         Pods(labels={"app": "x"})
-    policy = Policy(cluster=ClusterObjects(namespace="gpus"))
+    policy = Policy(cluster=ClusterSettings(namespace="gpus"))
     kept = policy.but(name="other").cluster
     assert kept is not None
     assert kept.namespace == "gpus"

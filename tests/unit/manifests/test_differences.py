@@ -8,13 +8,13 @@ from typing import Any
 from gpustate.manifests.build import build
 from gpustate.manifests.differences import Difference, additions, differences
 from gpustate.manifests.ownership import owned_fields
-from gpustate.manifests.settings import ClusterObjects
+from gpustate.manifests.settings import ClusterSettings
 
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
 
 
 def plugin() -> dict[str, Any]:
-    return build(ClusterObjects(), IMAGES)[-1]
+    return build(ClusterSettings(), IMAGES)[-1]
 
 
 def test_fields_of_the_server_are_not_compared() -> None:

@@ -12,7 +12,7 @@ from gpustate import Policy, policies
 from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.formats.dcgm import shipped
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects, Component, Counters, Exporter, Monitor
+from gpustate.manifests import ClusterSettings, Component, Counters, Exporter, Monitor
 from gpustate.manifests.build import build, node_labels
 from gpustate.reconcile.nodes import states_of
 from gpustate.states.dcgm import DcgmRunning
@@ -34,7 +34,7 @@ def objects_of(policy: Policy) -> dict[str, dict[str, Any]]:
     return objects(policy.cluster)
 
 
-def objects(settings: ClusterObjects) -> dict[str, dict[str, Any]]:
+def objects(settings: ClusterSettings) -> dict[str, dict[str, Any]]:
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in build(settings, images())}
 
 
@@ -116,8 +116,8 @@ def test_what_is_not_used_where_it_runs_is_noted(tmp_path: Path) -> None:
     assert "dcgmExporter.hostPID" in note
 
 
-def everything(**more: Any) -> ClusterObjects:
-    return ClusterObjects(
+def everything(**more: Any) -> ClusterSettings:
+    return ClusterSettings(
         dcgm=Component(),
         dcgm_exporter=Exporter(**more),
         node_status_exporter=Component(),
@@ -159,7 +159,7 @@ def test_counters_are_mounted_and_managed_if_the_policy_has_them() -> None:
     assert volume["name"] == "theirs"
 
 
-def alerts(settings: ClusterObjects) -> set[str]:
+def alerts(settings: ClusterSettings) -> set[str]:
     groups = objects(settings)["PrometheusRule/nvidia-dcgm-exporter"]["spec"]["groups"]
     return {rule["alert"] for group in groups for rule in group["rules"]}
 

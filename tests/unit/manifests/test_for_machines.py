@@ -9,7 +9,7 @@ import pytest
 
 from gpustate import policies
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects
+from gpustate.manifests import ClusterSettings
 from gpustate.manifests.build import build, node_labels
 
 POLICY = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
@@ -21,7 +21,7 @@ KUBEVIRT = "nvidia-sandbox-device-plugin-daemonset"
 KATA, CC = "nvidia-kata-sandbox-device-plugin-daemonset", "nvidia-cc-manager"
 
 
-def read(tmp_path: Path, text: str, name: str = "cp.yaml") -> tuple[ClusterObjects, list[str]]:
+def read(tmp_path: Path, text: str, name: str = "cp.yaml") -> tuple[ClusterSettings, list[str]]:
     file = tmp_path / name
     file.write_text(text)
     policy = policies.load(str(file))
@@ -29,11 +29,11 @@ def read(tmp_path: Path, text: str, name: str = "cp.yaml") -> tuple[ClusterObjec
     return policy.cluster, list(policy.notes)
 
 
-def objects(settings: ClusterObjects) -> dict[str, dict[str, Any]]:
+def objects(settings: ClusterSettings) -> dict[str, dict[str, Any]]:
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in build(settings, images())}
 
 
-def daemon_sets(settings: ClusterObjects) -> set[str]:
+def daemon_sets(settings: ClusterSettings) -> set[str]:
     names = {name.partition("/")[2] for name in objects(settings) if name.startswith("DaemonSet/")}
     return names & {KUBEVIRT, KATA, CC, "nvidia-vfio-manager"}
 

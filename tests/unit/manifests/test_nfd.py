@@ -13,7 +13,7 @@ import yaml
 
 from gpustate import policies
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects, nfd, ownership
+from gpustate.manifests import ClusterSettings, nfd, ownership
 from gpustate.manifests.build import build
 from gpustate.manifests.kinds import BY_NAME
 from gpustate.manifests.settings import STARTUP_TAINT
@@ -82,13 +82,13 @@ def test_objects_are_those_that_helm_renders(name: str) -> None:
 
 def test_definitions_come_first_and_those_of_topologies_only_when_asked_for() -> None:
     values = yaml.safe_load((DATA / "all.values.yaml").read_text())
-    settings = ClusterObjects(node_feature_discovery=values)
+    settings = ClusterSettings(node_feature_discovery=values)
     found = build(settings, images())
     definitions = [one["metadata"]["name"] for one in found if one["kind"] == DEFINITION]
     assert [one["kind"] for one in found[: len(definitions)]] == [DEFINITION] * len(definitions)
     assert ownership.NFD_DEFINITION in definitions
     assert "noderesourcetopologies.topology.node.k8s.io" in definitions
-    plain = build(ClusterObjects(node_feature_discovery={}), images())
+    plain = build(ClusterSettings(node_feature_discovery={}), images())
     assert sum(one["kind"] == DEFINITION for one in plain) == len(definitions) - 1
 
 
@@ -100,7 +100,7 @@ global: {imagePullSecrets: [{name: mine}]}
 """
 
 
-def load(tmp_path: Path, text: str) -> tuple[ClusterObjects, str]:
+def load(tmp_path: Path, text: str) -> tuple[ClusterSettings, str]:
     file = tmp_path / "values.yaml"
     file.write_text(text)
     policy = policies.load(str(file))
@@ -143,7 +143,7 @@ def test_it_is_installed_only_if_the_file_itself_says_so(tmp_path: Path) -> None
 
 
 def test_all_its_pods_tolerate_the_start_up_taint_that_new_nodes_have() -> None:
-    settings = ClusterObjects(
+    settings = ClusterSettings(
         node_feature_discovery={"topologyUpdater": {"enable": True}},
         startup_taint="example.com/new",
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpustate.core.facts import PciGpu
 from gpustate.errors import UsageError
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.mig import show, tables
 from gpustate.mig.names import parse_device_name
 from gpustate.mig.tables import MODELS, UNKNOWN

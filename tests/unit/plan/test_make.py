@@ -10,12 +10,13 @@ from filestates import FileState, Seen, file_state
 
 from gpustate import Conflict, Disruption, Node, Plan, Step, ops, where
 from gpustate.core.change import Change
-from gpustate.core.facts import NodeFacts, NodeView, PciGpu
+from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.outcome import Outcome, StateResult
-from gpustate.core.required_programs import missing_program, still_referenced
 from gpustate.core.state import AnyState
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.plan import make
 from gpustate.plan.make import Observations
+from gpustate.probes.required_programs import missing_program, still_referenced
 
 VIEW = NodeView("gpu1", ("gpu",), {}, NodeFacts(kernel="6.1"))
 

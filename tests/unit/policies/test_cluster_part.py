@@ -10,11 +10,10 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from gpustate import policies
-from gpustate.core import cluster_part
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests import (
-    ClusterObjects,
+    ClusterSettings,
     Component,
     Container,
     Counters,
@@ -23,6 +22,7 @@ from gpustate.manifests import (
     Monitor,
     PluginConfig,
     Pods,
+    cluster_part,
 )
 from gpustate.manifests.build import build, with_images
 from gpustate.policies import Changes, document, schemas
@@ -34,7 +34,7 @@ SHARED = (
 )
 MPS = "{version: v1, sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: %d}]}}}"
 #: Something of every kind of setting.
-SETTINGS = ClusterObjects(
+SETTINGS = ClusterSettings(
     namespace="gpus",
     privileged_namespace=True,
     device_plugin=Component(image="p:v1", args=("--a",), image_pull_secrets=("one",)),
@@ -58,15 +58,15 @@ def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def load(text: str, changes: Changes | None = None) -> ClusterObjects | None:
+def load(text: str, changes: Changes | None = None) -> ClusterSettings | None:
     Path("p.yaml").write_text(TOP + text)
     return policies.load("p.yaml", changes=changes).cluster
 
 
-@pytest.mark.parametrize("settings", [ClusterObjects(), SETTINGS], ids=["defaults", "all"])
+@pytest.mark.parametrize("settings", [ClusterSettings(), SETTINGS], ids=["defaults", "all"])
 @pytest.mark.parametrize("to", ["yaml", "python"])
-def test_settings_come_back_from_both_formats(settings: ClusterObjects, to: str) -> None:
-    Path("p.yaml").write_text(TOP + yaml.safe_dump({"cluster": cluster_part.as_data(settings)}))
+def test_settings_come_back_from_both_formats(settings: ClusterSettings, to: str) -> None:
+    Path("p.yaml").write_text(TOP + yaml.safe_dump({"cluster": settings.as_data()}))
     policy = policies.load("p.yaml")
     assert policy.cluster == settings
     done = convert(policy, to)
@@ -78,8 +78,8 @@ def test_settings_come_back_from_both_formats(settings: ClusterObjects, to: str)
 
 def test_without_the_part_there_are_no_objects_and_an_empty_one_has_the_defaults() -> None:
     assert load("") is None
-    assert load("cluster:\n") == load("cluster: {}\n") == ClusterObjects()
-    assert load("cluster: {dcgm: {}}\n") == ClusterObjects(dcgm=Component())
+    assert load("cluster:\n") == load("cluster: {}\n") == ClusterSettings()
+    assert load("cluster: {dcgm: {}}\n") == ClusterSettings(dcgm=Component())
 
 
 def test_pinned_images_result_in_the_same_objects() -> None:
@@ -186,8 +186,8 @@ def test_a_mistake_has_file_line_and_key(text: str, error: str) -> None:
 
 def test_a_mistake_in_python_has_file_and_line() -> None:
     Path("p.py").write_text(
-        "from gpustate import Policy\nfrom gpustate.manifests import ClusterObjects\n\n"
-        'policy = Policy(cluster=ClusterObjects(mig_strategy="foo"))\n'
+        "from gpustate import Policy\nfrom gpustate.manifests import ClusterSettings\n\n"
+        'policy = Policy(cluster=ClusterSettings(mig_strategy="foo"))\n'
     )
     with pytest.raises(PolicyError, match=r"^p\.py:4: mig_strategy is 'foo', wanted"):
         policies.load("p.py")
@@ -203,8 +203,8 @@ def test_a_mistake_in_python_has_file_and_line() -> None:
 )  # fmt: skip
 def test_contents_and_amounts_in_python_are_checked(given: str, error: str) -> None:
     Path("p.py").write_text(
-        "from gpustate import Policy\nfrom gpustate.manifests import ClusterObjects, Component, PluginConfig\n\n"
-        f"MPS = {MPS % 4!r}\npolicy = Policy(cluster=ClusterObjects({given}))\n"
+        "from gpustate import Policy\nfrom gpustate.manifests import ClusterSettings, Component, PluginConfig\n\n"
+        f"MPS = {MPS % 4!r}\npolicy = Policy(cluster=ClusterSettings({given}))\n"
     )
     with pytest.raises(PolicyError) as found:
         policies.load("p.py")
@@ -219,15 +219,15 @@ def test_amounts_may_be_numbers() -> None:
 
 
 def test_a_saved_plan_keeps_what_an_operator_file_may_have() -> None:
-    settings = ClusterObjects(config=PluginConfig("x", data={"a": "{version: v1, rename: x}"}))
-    assert cluster_part.cluster_part(cluster_part.as_data(settings), {}) == settings
+    settings = ClusterSettings(config=PluginConfig("x", data={"a": "{version: v1, rename: x}"}))
+    assert cluster_part.read(settings.as_data(), {}) == settings
     assert "rename" not in str(cluster_part.without_ignored(settings))
 
 
 def test_the_command_line_changes_settings_and_is_named_in_errors() -> None:
     changes = Changes(set_typed=("cluster.device_plugin.image=x:v2",))
     found = load("cluster: {}\n", changes=changes)
-    assert found == ClusterObjects(device_plugin=Component(image="x:v2"))
+    assert found == ClusterSettings(device_plugin=Component(image="x:v2"))
     wrong = Changes(set_typed=("cluster.device_plugin.imge=x",))
     with pytest.raises(PolicyError, match=r"^--set .*: cluster\.device_plugin\.imge: unknown key"):
         load("cluster: {}\n", changes=wrong)
@@ -235,19 +235,19 @@ def test_the_command_line_changes_settings_and_is_named_in_errors() -> None:
 
 def test_a_python_policy_keeps_its_objects_when_it_is_changed() -> None:
     Path("p.py").write_text(
-        "from gpustate import Policy\nfrom gpustate.manifests import ClusterObjects\n\n"
-        'policy = Policy(cluster=ClusterObjects(namespace="gpus"))\n'
+        "from gpustate import Policy\nfrom gpustate.manifests import ClusterSettings\n\n"
+        'policy = Policy(cluster=ClusterSettings(namespace="gpus"))\n'
     )
     changes = Changes(set_typed=("cluster.mig_strategy=mixed",))
     settings = policies.load("p.py", changes=changes).cluster
-    assert settings == ClusterObjects(namespace="gpus", mig_strategy="mixed")
+    assert settings == ClusterSettings(namespace="gpus", mig_strategy="mixed")
 
 
 def test_the_schema_has_the_part_and_refuses_what_the_reader_refuses() -> None:
     schema = schemas.schema()
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
-    good = {"format": document.FORMAT, "states": {}, "cluster": cluster_part.as_data(SETTINGS)}
+    good = {"format": document.FORMAT, "states": {}, "cluster": SETTINGS.as_data()}
     assert not list(validator.iter_errors(good))
     for wrong in ({"zzz": 1}, {"device_plugin": {"image": 3}}, {"config": {}}, 3):
         assert list(validator.iter_errors({**good, "cluster": wrong}))

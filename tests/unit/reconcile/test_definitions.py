@@ -10,15 +10,15 @@ from fakeobjects import FakeObjects
 
 from gpustate.errors import EXIT_VALIDATION
 from gpustate.gpu_operator.objects import images
-from gpustate.manifests import ClusterObjects, Exporter, Monitor, ownership
+from gpustate.manifests import ClusterSettings, Exporter, Monitor, ownership
 from gpustate.manifests.build import build
 from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
 from gpustate.reconcile.planning import Action, Target, is_kept, is_ours, plan
 
-MONITORED = ClusterObjects(dcgm_exporter=Exporter(monitor=Monitor(enabled=True)))
-DISCOVERY = ClusterObjects(node_feature_discovery={}, module_rules=True)
+MONITORED = ClusterSettings(dcgm_exporter=Exporter(monitor=Monitor(enabled=True)))
+DISCOVERY = ClusterSettings(node_feature_discovery={}, module_rules=True)
 DEFINITION = ("CustomResourceDefinition", ownership.NFD_DEFINITION)
 RULES = ("CustomResourceDefinition", "nodefeaturerules.nfd.k8s-sigs.io")
 ABSENT = Target((), "gpu-operator", absent=True)
@@ -30,7 +30,7 @@ FEATURE_RULE = {
 }
 
 
-def target(settings: ClusterObjects) -> Target:
+def target(settings: ClusterSettings) -> Target:
     return Target(build(settings, images()), settings.namespace)
 
 
@@ -367,7 +367,7 @@ def test_an_apply_without_node_feature_discovery_removes_its_labels_and_keeps_wh
     apply(objects, target(DISCOVERY))
     objects.add(FEATURES, GFD)
     objects.add(NODE, "nfd-master")
-    without = target(ClusterObjects(module_rules=True))
+    without = target(ClusterSettings(module_rules=True))
     planned = [one for one in plan(objects, without) if "from the Nodes" in one.reason]
     assert len(planned) == 1
     assert not apply(objects, without).failures

@@ -8,7 +8,7 @@ import pytest
 
 from gpustate import Policy
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
-from gpustate.manifests import ClusterObjects
+from gpustate.manifests import ClusterSettings
 from gpustate.reconcile.nodes import labels_of, members
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.dcgm import DcgmRunning
@@ -22,7 +22,7 @@ DEPLOY = "nvidia.com/gpu.deploy."
 POLICY = Policy(
     *(DriverInstalled(branch=580), ContainerToolkitInstalled(), VfioBound(), KataHostReady()),
     *(DcgmRunning(), DcgmExporterRunning()),
-    cluster=ClusterObjects(),
+    cluster=ClusterSettings(),
 )
 T4, H100, SWITCH = "1eb8", "2330", "22a3"
 
@@ -82,7 +82,7 @@ def test_what_the_host_has_keeps_the_operators_pods_off() -> None:
     found = deployed(node(), result("a", "driver", "container-toolkit", "dcgm"))
     other = {key for key, value in found.items() if value == "pre-installed"}
     assert other == {"driver", "container-toolkit", "dcgm"}
-    gone = Policy(DriverInstalled(branch=580, ensure="absent"), cluster=ClusterObjects())
+    gone = Policy(DriverInstalled(branch=580, ensure="absent"), cluster=ClusterSettings())
     absent = labels_of(members([node()], [result("a", "driver")]), gone)["node-a"]
     assert absent[f"{DEPLOY}driver"] == "true"
     skipped = deployed(node(), result("a", "driver", outcome=Outcome.NOT_APPLICABLE))

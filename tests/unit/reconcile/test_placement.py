@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpustate.manifests.build import build
-from gpustate.manifests.settings import STARTUP_TAINT, ClusterObjects
+from gpustate.manifests.settings import STARTUP_TAINT, ClusterSettings
 from gpustate.reconcile.placement import absences, device_plugin_obstacle, lines
 from gpustate.reconcile.planning import Action, Change
 
@@ -17,7 +17,7 @@ PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 GFD = "nvidia.com/gpu.deploy.gpu-feature-discovery"
 LABELS = {PLUGIN: "true", GFD: "true"}
 IMAGES = {"devicePlugin": "example.com/plugin:1", "gfd": "example.com/plugin:1"}
-ITEMS = build(ClusterObjects(images=IMAGES), {})
+ITEMS = build(ClusterSettings(images=IMAGES), {})
 
 
 def node(name: str, labels: Json | None = None, *taints: Json) -> Json:
@@ -90,7 +90,7 @@ def test_nodes_that_are_alike_share_a_line_and_others_have_none() -> None:
 
 
 def test_the_worker_of_node_feature_discovery_has_a_key_of_its_own() -> None:
-    items = build(ClusterObjects(images=IMAGES, node_feature_discovery={}), {})
+    items = build(ClusterSettings(images=IMAGES, node_feature_discovery={}), {})
     found = told(node("gpu1", {}, taint("gpu")), items=items)
     assert [line for line in found if "add to node-feature-discovery.worker.tolerations" in line]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from gpustate.manifests import ClusterObjects
+from gpustate.manifests import ClusterSettings
 from gpustate.manifests.build import build
 from gpustate.reconcile.plugin_restart import PluginRestart, leaves_out
 
@@ -14,7 +14,7 @@ IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
 
 
 def template() -> Json:
-    items = build(ClusterObjects(), IMAGES)
+    items = build(ClusterSettings(), IMAGES)
     plugin = next(
         one for one in items if one["metadata"]["name"].startswith("nvidia-device-plugin-d")
     )

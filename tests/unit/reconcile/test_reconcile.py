@@ -12,7 +12,7 @@ import pytest
 from fakeobjects import FakeObjects
 
 from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION, ClusterError
-from gpustate.manifests import ClusterObjects, Component, PluginConfig
+from gpustate.manifests import ClusterSettings, Component, PluginConfig
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
 from gpustate.manifests.settings import DraDriver
@@ -22,7 +22,7 @@ from gpustate.reconcile.document import cluster_data, exit_codes
 from gpustate.reconcile.planning import Action, Change, Target, for_new_pods, plan, staged
 
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
-SETTINGS = ClusterObjects(
+SETTINGS = ClusterSettings(
     privileged_namespace=True, config=PluginConfig("configs", "a", {"a": "version: v1"})
 )
 PLUGIN = ("DaemonSet", "nvidia-device-plugin-daemonset")
@@ -35,7 +35,7 @@ ROLLED_OUT = {
 }
 
 
-def target(settings: ClusterObjects = SETTINGS, **more: Any) -> Target:
+def target(settings: ClusterSettings = SETTINGS, **more: Any) -> Target:
     return Target(build(settings, IMAGES), settings.namespace, **more)
 
 
@@ -185,7 +185,7 @@ def test_what_the_policy_no_longer_has_is_pruned(objects: FakeObjects) -> None:
     assert set(actions(objects, smaller).values()) == {Action.UNCHANGED}
 
 
-DRA = ClusterObjects(
+DRA = ClusterSettings(
     device_plugin=Component(enabled=False),
     feature_discovery=Component(enabled=False),
     dra_driver=DraDriver(image="d:v1", compute_domains=False),
@@ -279,7 +279,7 @@ def test_without_a_switch_no_pod_is_listed(objects: FakeObjects) -> None:
 
 
 def test_a_target_that_does_not_prune_keeps_it(objects: FakeObjects) -> None:
-    wanted = target(ClusterObjects(feature_discovery=Component(enabled=False)), prune=False)
+    wanted = target(ClusterSettings(feature_discovery=Component(enabled=False)), prune=False)
     before = set(objects.items)
     assert Action.DELETE not in actions(objects, wanted).values()
     assert apply(objects, wanted).failures == []

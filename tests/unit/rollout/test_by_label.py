@@ -8,13 +8,14 @@ import pytest
 
 from gpustate import Policy, registry
 from gpustate.core.encode import plain
-from gpustate.core.facts import NodeFacts, NodeView, PciGpu
+from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import resolve
 from gpustate.core.state import AnyState
 from gpustate.errors import ClusterError
-from gpustate.manifests.settings import ClusterObjects, Component, PluginConfig
+from gpustate.formats.pci_gpus import PciGpu
+from gpustate.manifests.settings import ClusterSettings, Component, PluginConfig
 from gpustate.plan.make import Observations
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import PLUGIN, ByLabel, by_label, of_every_label
@@ -123,14 +124,14 @@ def test_a_policy_that_reboots_for_a_layout_goes_on_doing_so() -> None:
 
 def test_without_a_state_the_cluster_settings_have_the_layouts() -> None:
     template = {"config": "whole", "file": "layouts", "contents": {"layouts": LAYOUTS}}
-    policy = Policy(NouveauBlacklisted(), cluster=ClusterObjects(mig=template))
+    policy = Policy(NouveauBlacklisted(), cluster=ClusterSettings(mig=template))
     found = made(policy, FakeAccess(FakeCluster(), a={CONFIG: "halves"}, b={}))
     assert mig_of(found, "a").config == "halves"
     assert mig_of(found, "a").only is None
     assert mig_of(found, "b").only is not None
     without = made(policy, FakeAccess(FakeCluster(), a={}, b={}))
     assert [state.name for state in without.policy.states] == ["nouveau"]
-    off = Policy(NouveauBlacklisted(), cluster=ClusterObjects())
+    off = Policy(NouveauBlacklisted(), cluster=ClusterSettings())
     assert made(off, FakeAccess(FakeCluster(), a={CONFIG: "halves"})).mig == {}
 
 
@@ -222,20 +223,20 @@ def config(**data: str) -> PluginConfig:
 @pytest.mark.parametrize(
     ("settings", "warned"),
     [
-        (ClusterObjects(), True),
-        (ClusterObjects(mig_strategy="none"), True),
-        (ClusterObjects(mig_strategy="single"), False),
-        (ClusterObjects(device_plugin=Component(env={"MIG_STRATEGY": "mixed"})), False),
-        (ClusterObjects(device_plugin=Component(args=("--mig-strategy=mixed",))), False),
-        (ClusterObjects(device_plugin=Component(enabled=False)), False),
-        (ClusterObjects(config=config(one="version: v1")), True),
-        (ClusterObjects(config=config(one="version: v1\nflags: {migStrategy: mixed}")), False),
-        (ClusterObjects(config=PluginConfig("plugin")), False),
+        (ClusterSettings(), True),
+        (ClusterSettings(mig_strategy="none"), True),
+        (ClusterSettings(mig_strategy="single"), False),
+        (ClusterSettings(device_plugin=Component(env={"MIG_STRATEGY": "mixed"})), False),
+        (ClusterSettings(device_plugin=Component(args=("--mig-strategy=mixed",))), False),
+        (ClusterSettings(device_plugin=Component(enabled=False)), False),
+        (ClusterSettings(config=config(one="version: v1")), True),
+        (ClusterSettings(config=config(one="version: v1\nflags: {migStrategy: mixed}")), False),
+        (ClusterSettings(config=PluginConfig("plugin")), False),
         (None, False),
     ],
 )
 def test_a_layout_that_the_device_plugin_does_not_offer_is_warned_of(
-    settings: ClusterObjects | None, warned: bool
+    settings: ClusterSettings | None, warned: bool
 ) -> None:
     found = made(Policy(layouts(), cluster=settings), FakeAccess(FakeCluster(), a={CONFIG: "halves"}))  # fmt: skip
     facts = plain(NodeFacts(pci=(PciGpu("0000:1b:00.0", "2330", "030200", "nvidia"),)))
@@ -299,27 +300,27 @@ def test_a_policy_without_cluster_objects_names_the_strategy_that_a_layout_needs
     [
         (
             "balanced",
-            ClusterObjects(mig_strategy="single"),
+            ClusterSettings(mig_strategy="single"),
             "the layout has 1g.10gb, 3g.40gb; set mig.strategy to mixed",
         ),
-        ("first", ClusterObjects(mig_strategy="single"), "the layout has 3g.40gb, no MIG;"),
-        ("empty", ClusterObjects(mig_strategy="single"), "GPUs in MIG mode get no device"),
-        ("empty", ClusterObjects(mig_strategy="mixed"), "GPUs in MIG mode get no device"),
-        ("empty", ClusterObjects(mig_strategy="none"), ""),
+        ("first", ClusterSettings(mig_strategy="single"), "the layout has 3g.40gb, no MIG;"),
+        ("empty", ClusterSettings(mig_strategy="single"), "GPUs in MIG mode get no device"),
+        ("empty", ClusterSettings(mig_strategy="mixed"), "GPUs in MIG mode get no device"),
+        ("empty", ClusterSettings(mig_strategy="none"), ""),
         (
             "balanced",
-            ClusterObjects(config=config(one="version: v1\nflags: {migStrategy: single}")),
+            ClusterSettings(config=config(one="version: v1\nflags: {migStrategy: single}")),
             "the layout has 1g.10gb, 3g.40gb;",
         ),
-        ("balanced", ClusterObjects(mig_strategy="mixed"), ""),
-        ("first", ClusterObjects(), ""),
-        ("halves", ClusterObjects(mig_strategy="single"), ""),
-        ("whole", ClusterObjects(mig_strategy="single"), ""),
+        ("balanced", ClusterSettings(mig_strategy="mixed"), ""),
+        ("first", ClusterSettings(), ""),
+        ("halves", ClusterSettings(mig_strategy="single"), ""),
+        ("whole", ClusterSettings(mig_strategy="single"), ""),
         ("balanced", None, ""),
     ],
 )
 def test_a_layout_that_keeps_the_device_plugin_from_starting_is_refused(
-    layout: str, settings: ClusterObjects | None, words: str
+    layout: str, settings: ClusterSettings | None, words: str
 ) -> None:
     found = made(Policy(layouts(), cluster=settings), FakeAccess(FakeCluster(), a={CONFIG: layout}))
     node = next(one for one in found.inventory if one.name == "a")
@@ -332,7 +333,7 @@ def test_a_layout_that_keeps_the_device_plugin_from_starting_is_refused(
 
 
 def test_a_removal_is_of_layouts_that_only_labels_have_selected() -> None:
-    policy = Policy(NouveauBlacklisted(), cluster=ClusterObjects(mig={"config": "all-disabled"}))
+    policy = Policy(NouveauBlacklisted(), cluster=ClusterSettings(mig={"config": "all-disabled"}))
     removed = of_every_label(policy).with_ensure("absent")
     (state,) = (one for one in removed.states if one.name == "mig")
     assert state.absent
@@ -346,7 +347,7 @@ def test_a_label_that_cannot_be_read_stops_the_run_where_it_decides() -> None:
     access.error = ClusterError("does not answer")
     with pytest.raises(ClusterError, match=r"labels nvidia.com/mig.config of the Nodes cannot be"):
         made(Policy(layouts()), access)
-    policy = Policy(NouveauBlacklisted(), cluster=ClusterObjects(mig={"config": "all-disabled"}))
+    policy = Policy(NouveauBlacklisted(), cluster=ClusterSettings(mig={"config": "all-disabled"}))
     assert made(policy, access).mig == {}
     access.has_clusters = False
     assert made(Policy(layouts()), access).mig == {}
@@ -372,7 +373,7 @@ def test_a_node_whose_device_plugin_cannot_start_for_its_label_is_refused() -> N
     config = PluginConfig("plugin", "one", {"one": "version: v1"})
     policy = Policy(
         DevicePluginConfigured(configs=configs, default="one"),
-        cluster=ClusterObjects(config=config),
+        cluster=ClusterSettings(config=config),
     )
     found = made(policy, FakeAccess(FakeCluster(), a={PLUGIN: "one"}, b={PLUGIN: "three"}))
     for name, status in (("a", NodeStatus.OK), ("b", NodeStatus.REFUSED)):

@@ -9,7 +9,7 @@ import pytest
 
 from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
-from gpustate.core.facts import NodeFacts, PciGpu
+from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import Preview, Subject
 from gpustate.errors import (
@@ -21,6 +21,7 @@ from gpustate.errors import (
     UsageError,
 )
 from gpustate.formats import masking
+from gpustate.formats.pci_gpus import PciGpu
 from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
 from gpustate.rollout.signals import Signals
 from gpustate.schedulers.base import (

@@ -16,8 +16,9 @@ from policyconflicts import conflict
 from pydantic import ValidationError
 
 from gpustate import Disruption, NodeFacts, ops
-from gpustate.core import file_queries, queries, required_programs
+from gpustate.core import file_queries, queries
 from gpustate.formats.toolkit_config import CONFIG_PATH
+from gpustate.probes import required_programs
 from gpustate.states.container_toolkit import LOW_LEVEL, PACKAGES, ContainerToolkitInstalled
 from gpustate.testing import FakeNode, converge
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpustate import NodeFacts, ops
-from gpustate.core.facts import meant_for
 from gpustate.core.queries import Answer, Units
 from gpustate.formats.nvml_report import NvmlFacts
+from gpustate.formats.pci_gpus import meant_for
 from gpustate.probes.kernels import Kernels
 from gpustate.states.driver import refusals
 from gpustate.states.driver.observed import Observed, SecureBoot

@@ -9,8 +9,8 @@ from goingback import rolled_back
 from pydantic import ValidationError
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
-from gpustate.core.facts import meant_for
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
+from gpustate.formats.pci_gpus import meant_for
 from gpustate.states.imex import CONFIG_PATH, NODES_PATH, UNIT, ImexRunning
 from gpustate.testing import FakeNode, converge
 

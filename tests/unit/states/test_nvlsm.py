@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpustate import Disruption, NodeFacts, PciGpu, ops
-from gpustate.core.facts import meant_for
 from gpustate.formats.nvml_report import NvmlFacts
+from gpustate.formats.pci_gpus import meant_for
 from gpustate.states.nvlsm import LOAD_PATH, MODULES, SubnetManagerInstalled
 from gpustate.testing import FakeNode, converge
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from gpustate import registry
-from gpustate.core.facts import NodeFacts, PciGpu, meant_for
+from gpustate.core.facts import NodeFacts
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.policy import build
+from gpustate.formats.pci_gpus import PciGpu, meant_for
 from gpustate.resolver.bundle_roots import required_packages
 
 APT = NodeFacts(os_id="debian", os_version="12", machine="x86_64", package_manager="apt")

@@ -9,7 +9,7 @@ from typing import Any
 from filestates import file_state
 
 from gpustate.core.queries import Answer
-from gpustate.core.required_programs import (
+from gpustate.probes.required_programs import (
     MissingProgramsQuery,
     ReferringFilesQuery,
     missing_program,

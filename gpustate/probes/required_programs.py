@@ -7,29 +7,13 @@ import shlex
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, Field
+from typing import Any
 
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import ORIGINALS
 from gpustate.core.state import AnyState, Conflict
 from gpustate.errors import ProbeError
 from gpustate.formats.containerd.marks import strip
-
-
-def _not_of_its_own(name: str) -> str:
-    if name in ("runc", "crun", "kata", "youki", "runsc"):
-        raise ValueError(
-            f"{name} is the name of another runtime; name NVIDIA's otherwise, such as nvidia"
-        )
-    return name
-
-
-#: What a container runtime calls NVIDIA's runtime.
-HandlerName = Annotated[
-    str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"), AfterValidator(_not_of_its_own)
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +141,6 @@ def missing_program(
 
 __all__ = [
     "RUNTIME_FILES",
-    "HandlerName",
     "MissingProgramsQuery",
     "ReferringFilesQuery",
     "foreign_default",

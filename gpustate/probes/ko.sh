@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Defines ko KERNEL PATTERN... and about PATH FORMAT: see shared_probes.py. Reads KO and KO_ABOUT.
+# Defines ko KERNEL PATTERN... and about PATH FORMAT: see module_files.py. Reads KO and KO_ABOUT.
 ko() {
   kk=$1; shift; set -f; ki=$IFS; IFS='
 '

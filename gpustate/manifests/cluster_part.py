@@ -1,6 +1,6 @@
 """The part ``cluster`` of a policy: the settings of a cluster's objects as plain data, and back.
 
-Its keys are the fields of :class:`gpustate.manifests.settings.ClusterObjects`. A component that is named runs, unless
+Its keys are the fields of :class:`gpustate.manifests.settings.ClusterSettings`. A component that is named runs, unless
 ``enabled: false`` is said of it, as ``dcgm=Component()`` in Python does.
 """
 
@@ -19,11 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 from gpustate.core.building import as_written
 from gpustate.core.layers import Path
 from gpustate.core.parameter_errors import given, wanted
+from gpustate.core.policy import Policy
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
 from gpustate.formats.quantities import is_quantity
 from gpustate.formats.words import cut, kind_of, printable, quote, quote_name, suggest
-from gpustate.manifests.settings import COUNTERS_KEY, ClusterObjects
+from gpustate.manifests.settings import COUNTERS_KEY, ClusterSettings
 
 SECTION = "cluster"
 #: Behind the place of an error, where one of several types would do.
@@ -32,26 +33,26 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 @cache
-def adapter() -> TypeAdapter[ClusterObjects]:
+def adapter() -> TypeAdapter[ClusterSettings]:
     """Reads the settings, and knows their JSON Schema."""
-    return TypeAdapter(ClusterObjects)
+    return TypeAdapter(ClusterSettings)
 
 
-def cluster_part(data: object, places: Mapping[Path, str]) -> ClusterObjects | None:
-    """Read the settings of a policy; ``None``: it has no objects of a cluster.
+def settings_of(policy: Policy) -> ClusterSettings:
+    """The settings of a policy; the defaults if it has no objects of a cluster."""
+    return policy.cluster if isinstance(policy.cluster, ClusterSettings) else ClusterSettings()
+
+
+def read(data: object, places: Mapping[Path, str]) -> ClusterSettings:
+    """Read the settings of a policy.
 
     Args:
-        data: a mapping, or settings made already.
+        data: a mapping.
         places: where values stand, by path that begins with ``cluster``.
 
     Raises:
         PolicyError: an unknown key or a wrong value, with its place.
     """
-    if data is None:
-        return None
-    if isinstance(data, ClusterObjects):
-        remember_parameters(as_data(data))
-        return data
     if not isinstance(data, Mapping):
         raise _error((), places, f"is {kind_of(data)}, wanted a mapping")
     remember_parameters(data)
@@ -61,7 +62,7 @@ def cluster_part(data: object, places: Mapping[Path, str]) -> ClusterObjects | N
         message = f"contains {MASK}, which gpustate prints in place of a secret"
         raise _error(hidden, places, message, "set the secret itself")
     try:
-        found = adapter().validate_json(text)
+        settings = adapter().validate_json(text)
     except ValidationError as error:
         raise _explained(error, data, places) from None
     except PolicyError as error:
@@ -70,11 +71,11 @@ def cluster_part(data: object, places: Mapping[Path, str]) -> ClusterObjects | N
         for name in path[-1:]:  # the message begins with the name, which the path has already
             words = words.removeprefix(f"{name}: ").removeprefix(f"{name} ")
         raise _error(path, places, words, error.fix or "") from None
-    _check(found, places)
-    return found
+    _check(settings, places)
+    return settings
 
 
-def check(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
+def check(settings: ClusterSettings, places: Mapping[Path, str]) -> None:
     """Check the settings of a policy in Python.
 
     Raises:
@@ -84,7 +85,7 @@ def check(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
     refuse_ignored(settings, places)
 
 
-def refuse_ignored(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
+def refuse_ignored(settings: ClusterSettings, places: Mapping[Path, str]) -> None:
     """Refuse keys that the device plugin ignores, which are errors in a policy's own file.
 
     Raises:
@@ -99,7 +100,7 @@ def refuse_ignored(settings: ClusterObjects, places: Mapping[Path, str]) -> None
                 raise _in_file(error, path, place, places)
 
 
-def without_ignored(settings: ClusterObjects) -> ClusterObjects:
+def without_ignored(settings: ClusterSettings) -> ClusterSettings:
     """The settings without what the device plugin ignores, which an own file must not have."""
     from gpustate.formats import deviceplugin
 
@@ -114,31 +115,9 @@ def without_ignored(settings: ClusterObjects) -> ClusterObjects:
     return dataclasses.replace(settings, config=dataclasses.replace(config, data=data))
 
 
-def unchecked(data: Mapping[str, Any]) -> ClusterObjects:
+def unchecked(data: Mapping[str, Any]) -> ClusterSettings:
     """The settings of plain data in which secrets are masked."""
     return adapter().validate_json(json.dumps(data))
-
-
-def as_data(settings: ClusterObjects) -> dict[str, Any]:
-    """Plain data with the values that are not defaults; :func:`cluster_part` reads it again."""
-    found: dict[str, Any] = json.loads(json.dumps(_given(settings)))
-    return found
-
-
-def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The value of a field that is not given."""
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _given(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_given(one) for one in value]
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value
-    fields = ((one, getattr(value, one.name)) for one in dataclasses.fields(value))
-    return {one.name: _given(said) for one, said in fields if said != default_of(one)}
 
 
 def _explained(
@@ -172,7 +151,7 @@ def _without_kind(loc: tuple[int | str, ...]) -> Path:
 
 def _names(path: Path) -> list[str]:
     """The keys at a path."""
-    cls: Any = ClusterObjects
+    cls: Any = ClusterSettings
     for step in path:
         if step.isdecimal():
             continue  # an element of a list
@@ -197,7 +176,7 @@ def _culprit(data: Mapping[str, Any], error: PolicyError) -> Path:
     return ()
 
 
-def _check(settings: ClusterObjects, places: Mapping[Path, str]) -> None:
+def _check(settings: ClusterSettings, places: Mapping[Path, str]) -> None:
     """Check amounts of resources, and the files that ConfigMaps are made of."""
     from gpustate.formats import deviceplugin
     from gpustate.formats.dcgm import counters
@@ -255,7 +234,7 @@ def _in_file(
     return _error(path, places, f"{line}{error.message}", error.fix or "")
 
 
-def _files(settings: ClusterObjects) -> Iterator[tuple[Path, str]]:
+def _files(settings: ClusterSettings) -> Iterator[tuple[Path, str]]:
     """Contents of ConfigMaps that have a format, with their paths."""
     config, own = settings.config, settings.dcgm_exporter.counters
     if config is not None and config.data is not None:
