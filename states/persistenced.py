@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import systemd
-from gpustate.probes.gpu_facts import GpuFacts
+from gpustate.probes.gpu_facts import GpuFacts, NvmlFacts
 
 UNIT = "nvidia-persistenced.service"
 UNIT_PATH = f"/lib/systemd/system/{UNIT}"
@@ -55,6 +56,7 @@ class Observed:
     )
     idle: str = ""  # why the service runs nothing: a foreign drop-in
     lacks_program: bool = False  # which the unit of the package runs
+    confidential: str = ""  # mode of confidential computing, as NVML reports it
 
 
 class PersistenceModeEnabled(State[Observed]):
@@ -78,6 +80,12 @@ class PersistenceModeEnabled(State[Observed]):
 
     uvm_persistence: bool = False
 
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        # No other state of every preset queries NVML.
+        mode = planned.now("confidential")
+        modes = {"confidential": ("on", "devtools", "ppcie"), "ppcie": ("ppcie",)}
+        return {fact: mode in on if mode else None for fact, on in modes.items()}
+
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         units = node.units(UNIT)
@@ -85,7 +93,7 @@ class PersistenceModeEnabled(State[Observed]):
         drop_in = node.own_text(DROP_IN_PATH)
         wants = node.stats(WANTS_PATH)
         program = node.stats(PROGRAM_PATH)
-        gpus = () if facts.image else node.query(GpuFacts()).gpus
+        nvml = NvmlFacts() if facts.image else node.query(GpuFacts())
         unit = units.get(UNIT)
         own = posixpath.basename(DROP_IN_PATH)
         foreign = {path: text for path, text in node.drop_ins(UNIT).items() if path != DROP_IN_PATH}
@@ -99,7 +107,9 @@ class PersistenceModeEnabled(State[Observed]):
             at_boot=(unit is not None and unit.unit_file_state == "enabled") or WANTS_PATH in wants,
             # A GPU that does not report its mode is left to other checks.
             persistent={
-                gpu.pci: gpu.persistence_mode for gpu in gpus if gpu.persistence_mode is not None
+                gpu.pci: gpu.persistence_mode
+                for gpu in nvml.gpus
+                if gpu.persistence_mode is not None
             },
             unit_text="\n".join((text, *before.values()))
             if (text := unit_text or rpm_unit_text) is not None
@@ -109,6 +119,7 @@ class PersistenceModeEnabled(State[Observed]):
             undone=path if _OFF in command.split() else "",
             idle=systemd.runs_nothing(foreign, UNIT),
             lacks_program=not program and _program(text, foreign) == PROGRAM_PATH,
+            confidential=nvml.confidential,
         )
 
     def desired(self, observed: Observed) -> Observed:

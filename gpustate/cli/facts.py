@@ -61,7 +61,9 @@ def _node(page: Page, name: str, data: dict[str, Any]) -> None:
     if nvml.get("error"):
         page.add("  NVML: ", (f"{nvml['error_text'] or nvml['error']} ({nvml['error']})", "yellow"))
         return
-    page.add(f"  driver {nvml['driver_version']}")
+    mode = nvml["confidential"].replace("off", "")
+    confidential = f", confidential computing: {mode}" if mode else ""
+    page.add(f"  driver {nvml['driver_version']}{confidential}")
     for gpu in nvml["gpus"]:
         if gpu.get("error"):
             page.add(f"    {gpu['index']}  {gpu['pci']}  ", (f"NVML error {gpu['error']}", "red"))

@@ -190,8 +190,8 @@ vgpu_mdev | flag | vGPUs are mediated devices | given by hand
 vgpu_device_manager | version 3 | vGPU device manager | given by hand
 passthrough | flag | GPUs are passed through to VMs | given by hand
 kata | version 3 | Kata Containers | given by hand
-confidential | flag | Confidential Computing mode is on | given by hand | cc
-ppcie | flag | protected PCIe mode | given by hand
+confidential | flag | Confidential Computing mode is on | probe | cc
+ppcie | flag | protected PCIe mode | probe
 gpus_per_vm | number | GPUs per VM | given by hand
 # Storage and network
 gds | flag | GPUDirect Storage is used | policy

@@ -199,6 +199,9 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
             f"NVML sees {len(nvml.gpus)} of {_count(len(observed.gpus), 'GPU')}; not {some(absent)}"
         )
         return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
+    if nvml.confidential_ready is False:
+        found = "confidential computing is on, and the GPUs accept no work yet"
+        return Check("libraries", FAILED, found, remedies.CONFIDENTIAL)
     found = f"NVML {nvml.nvml_version} answers for {_count(_well(nvml), 'GPU')}; CUDA {nvml.cuda_version}"
     return _ok("libraries", found)
 

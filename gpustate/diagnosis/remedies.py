@@ -47,6 +47,7 @@ NOT_IN_NVML = (
     "find the reason: dmesg | grep -E 'NVRM|Xid'; a GPU that fell off the bus (Xid 79) comes back with a reset, or a "
     "reboot of the drained node"
 )
+CONFIDENTIAL = "attest the GPUs, then set their ready state: nvidia-smi conf-compute -srs 1"
 REFUSED_BOARD = "find the reason for that board: dmesg | grep NVRM; replace it if it is broken"
 DEVICE_NODES = f"create a missing node: nvidia-modprobe -c=MINOR -u; replace wrong ones (state driver): {APPLY}"
 CAPABILITY_NODES = (

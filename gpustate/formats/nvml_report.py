@@ -171,6 +171,8 @@ class NvmlFacts:
     driver_version: str = ""
     nvml_version: str = ""
     cuda_version: str = ""  # the newest CUDA this driver can run: 13.0
+    confidential: str = ""  # confidential computing: off, on, devtools, ppcie; empty: unknown
+    confidential_ready: bool | None = None  # the GPUs accept work; None: unknown, or off
     error: int | None = None
     error_text: str = ""
     gpus: tuple[Gpu, ...] = ()

@@ -281,6 +281,23 @@ class _Asker:
         if self.health is not None:
             gpu["health"] = self.health.query(self.nvml, self.try_, handle)
 
+    def confidential(self) -> dict[str, Any]:
+        """The mode of confidential computing; NVML before 550 does not report protected PCIe."""
+        state = getattr(self.nvml, "c_nvmlSystemConfComputeSettings_v1_t", lambda: None)()
+        # The binding returns the error of this function, and raises those of others.
+        query = "nvmlSystemGetConfComputeSettings"
+        if state is None or self.try_(query, ctypes.byref(state)) != 0:
+            state = self.try_("nvmlSystemGetConfComputeState")
+        if state is None:
+            return {}
+        mode = "off"
+        if getattr(state, "multiGpuMode", 0) == 1:
+            mode = "ppcie"
+        elif state.ccFeature:
+            mode = "devtools" if state.devToolsMode else "on"
+        ready = None if mode == "off" else self.try_("nvmlSystemGetConfComputeGpusReadyState")
+        return {"confidential": mode, "confidential_ready": None if ready is None else bool(ready)}
+
     def run(self) -> None:
         cuda = self.try_("nvmlSystemGetCudaDriverVersion")
         self.tell(
@@ -288,6 +305,7 @@ class _Asker:
                 "driver_version": _text(self.try_("nvmlSystemGetDriverVersion") or ""),
                 "nvml_version": _text(self.try_("nvmlSystemGetNVMLVersion") or ""),
                 "cuda_version": "" if not cuda else _cuda_version(cuda),
+                **self.confidential(),
             }
         )
         for index in range(self.nvml.nvmlDeviceGetCount()):

@@ -195,6 +195,12 @@ CASES = [
         "NVML 12: library not found",
         remedies.nvml(12),
     ),
+    (
+        {"nvml": replace(NVML, confidential="on", confidential_ready=False), "cuda": None},
+        "libraries",
+        "confidential computing is on, and the GPUs accept no work yet",
+        remedies.CONFIDENTIAL,
+    ),
     ({"nvml": NvmlFacts(error=127)}, "libraries", "NVML 127:", remedies.nvml(127)),
     (
         {"nvml": replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15)))},

@@ -62,6 +62,35 @@ def test_every_gpu_is_described(stub_node: Callable[..., StubNode], tmp_path: Pa
     assert first.fabric_state == "in progress"  # no fabric manager runs here
 
 
+@pytest.mark.parametrize(
+    ("gpus", "faults", "mode", "ready"),
+    [
+        ("2xT4", (), "", None),
+        ("8xH100", (), "off", None),
+        ("1xH100", ("confidential-on",), "on", True),
+        ("1xH100", ("confidential-on", "confidential-waiting"), "on", False),
+        ("1xB200", ("confidential-devtools",), "devtools", True),
+        ("8xH100", ("confidential-ppcie",), "ppcie", True),
+    ],
+)
+def test_the_mode_of_confidential_computing_is_that_of_the_gpus(
+    stub_node: Callable[..., StubNode],
+    tmp_path: Path,
+    gpus: str,
+    faults: tuple[str, ...],
+    mode: str,
+    ready: bool | None,
+) -> None:
+    node = stub_node(gpus, *faults)
+    facts = query(node, tmp_path)
+    assert (facts.confidential, facts.confidential_ready) == (mode, ready)
+    assert nvml_report.from_json(nvml_report.to_json(facts)) == facts
+    older = PYNVML.load().replace(b"def nvmlSystemGetConfComputeSettings", b"def _unknown")
+    (tmp_path / "older").mkdir()
+    facts = query(node, tmp_path / "older", older)
+    assert facts.confidential == {"ppcie": "off"}.get(mode, mode)
+
+
 def test_the_fragment_that_is_sent_asks_nvml_and_compiles_nothing_twice(
     stub_node: Callable[..., StubNode], tmp_path: Path
 ) -> None:

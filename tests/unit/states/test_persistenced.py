@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpustate import NodeFacts, PciGpu
 from gpustate.core.building import parameters
 from gpustate.core.encode import plain
+from gpustate.core.planned import PlannedObservation
 from gpustate.engine.before import RunBefore, StateBefore, way_back
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.persistenced import (
@@ -100,6 +103,24 @@ def test_gpus_that_do_not_answer_are_left_to_the_validator() -> None:
         Gpu(0, pci="a", persistence_mode=True), Gpu(1, pci="b", error=15)
     )
     assert PersistenceModeEnabled().probe(fake).persistent == {"a": True}
+
+
+@pytest.mark.parametrize(
+    ("mode", "facts"),
+    [
+        ("", {"confidential": None, "ppcie": None}),
+        ("off", {"confidential": False, "ppcie": False}),
+        ("devtools", {"confidential": True, "ppcie": False}),
+        ("ppcie", {"confidential": True, "ppcie": True}),
+    ],
+)
+def test_the_matrix_gets_the_mode_that_nvml_reports(mode: str, facts: dict[str, object]) -> None:
+    fake = node(NVIDIA)
+    fake.answers["GpuFacts"] = replace(
+        told(Gpu(0, pci=GPU.address, persistence_mode=True)), confidential=mode
+    )
+    state = PersistenceModeEnabled()
+    assert state.matrix_facts(PlannedObservation(state.probe(fake), None)) == facts
 
 
 def test_an_image_without_gpus_only_enables_it() -> None:

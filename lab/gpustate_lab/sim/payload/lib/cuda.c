@@ -167,7 +167,7 @@ LAB_API int cuInit(unsigned flags) {
         return NO_DEVICE;
     if (!uvm_ready())
         return UNKNOWN;
-    if (lab_fault(&hardware, "cuda-802") || (hardware.has_board && !lab_fabric_ready(&hardware)))
+    if (lab_fault(&hardware, "cuda-802") || lab_fault(&hardware, "confidential-waiting") || (hardware.has_board && !lab_fabric_ready(&hardware)))
         return SYSTEM_NOT_READY;
     choose_visible();
     if (!visible_count)

@@ -188,6 +188,48 @@ LAB_API int nvmlDeviceSetComputeMode(void *handle, unsigned mode) {
     return lab_set_compute_mode(gpu, mode) < 0 ? UNKNOWN : OK;
 }
 
+/* ---- confidential computing ----------------------------------------------------------------- */
+
+typedef struct { unsigned environment, feature, dev_tools; } conf_compute_state;
+typedef struct { unsigned version, environment, feature, dev_tools, multi_gpu; } conf_compute_settings;
+
+/* Hopper is the first generation that has it. */
+static int confidential(struct lab_hardware *hardware) {
+    if (!is_started())
+        return UNINITIALIZED;
+    if (lab_hardware(hardware) < 0)
+        return UNKNOWN;
+    return hardware->gpu_count && hardware->gpus[0].architecture >= 9 ? OK : NOT_SUPPORTED;
+}
+
+LAB_API int nvmlSystemGetConfComputeSettings(conf_compute_settings *into) {
+    struct lab_hardware hardware;
+    int code = confidential(&hardware);
+    if (code != OK)
+        return code;
+    if (!into || into->version != VERSIONED(conf_compute_settings, 1))
+        return into ? ARGUMENT_VERSION_MISMATCH : INVALID_ARGUMENT;
+    into->dev_tools = (unsigned)lab_fault(&hardware, "confidential-devtools");
+    into->feature = into->dev_tools || lab_fault(&hardware, "confidential-on");
+    into->multi_gpu = (unsigned)lab_fault(&hardware, "confidential-ppcie");
+    into->environment = into->feature || into->multi_gpu ? 2 : 0;
+    return OK;
+}
+
+LAB_API int nvmlSystemGetConfComputeState(conf_compute_state *into) {
+    conf_compute_settings settings = {.version = VERSIONED(conf_compute_settings, 1)};
+    int code = into ? nvmlSystemGetConfComputeSettings(&settings) : INVALID_ARGUMENT;
+    if (code == OK)
+        *into = (conf_compute_state){settings.environment, settings.feature, settings.dev_tools};
+    return code;
+}
+
+LAB_API int nvmlSystemGetConfComputeGpusReadyState(unsigned *ready) {
+    struct lab_hardware hardware;
+    int code = confidential(&hardware);
+    return code == OK ? number(ready, !lab_fault(&hardware, "confidential-waiting")) : code;
+}
+
 /* ---- sensors -------------------------------------------------------------------------------- */
 
 int is_busy(const struct lab_gpu *gpu) { return used_bytes(gpu) > 0; }
