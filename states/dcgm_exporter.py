@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.parameter_errors import pattern
-from gpustate.core.parameter_types import DottedVersion
+from gpustate.core.parameter_types import DottedVersion, OptionalPath
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
@@ -156,9 +156,7 @@ class DcgmExporterRunning(State[Observed]):
             "a host and port such as localhost:5555, or an empty text",
         ),
     ] = "localhost:5555"
-    job_mapping: Annotated[
-        str, pattern(r"^(/[A-Za-z0-9._-]+)*$", "an absolute path, or an empty text")
-    ] = ""
+    job_mapping: OptionalPath = ""
     scrape: bool = True
 
     @model_validator(mode="before")

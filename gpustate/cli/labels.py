@@ -130,7 +130,7 @@ def _slurm_page(rows: list[dict[str, Any]]) -> None:
 
     lines = ["# gres.conf"]
     lines += [line for row in rows for line in row.get("gres", [])]
-    lines += ["", "# slurm.conf: add to the lines of these nodes"]
+    lines += ["", "# slurm.conf: GresTypes=gpu, and add to the lines of these nodes"]
     lines += [row["node"] for row in rows if "node" in row]
     lines += [f"# {row['name']}: {row['error']}" for row in rows if "error" in row]
     common.write_out("".join(f"{printable(line)}\n" for line in lines))

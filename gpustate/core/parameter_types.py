@@ -12,6 +12,7 @@ _PATH = "an absolute path"
 AbsolutePath = Annotated[str, pattern(r"^/[A-Za-z0-9_./+@:-]+$", _PATH)]
 #: A path that sh takes without quotes wherever it stands.
 PlainPath = Annotated[str, pattern(r"^/[A-Za-z0-9._/-]+$", _PATH)]
+OptionalPath = Annotated[str, pattern(r"^(/[A-Za-z0-9._-]+)*$", f"{_PATH}, or an empty text")]
 PlainName = Annotated[str, pattern(r"^[A-Za-z0-9._-]+$", _NAME)]
 OptionalName = Annotated[str, pattern(r"^[A-Za-z0-9._-]*$", _NAME)]
 FileName = Annotated[str, pattern(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", _NAME)]

@@ -78,7 +78,7 @@ def labels(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
 
 
 def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
-    """``gres.conf``, the file with the node's line, and slurmd's drop-in."""
+    """``gres.conf``, the file with the node's line, prolog and epilog, and slurmd's drop-in."""
     gres = node.read_text(options["gres_path"]) or ""
     result = slurm_gpus.desired_gres(
         node,
@@ -96,6 +96,8 @@ def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
     print(f"add to the cluster's slurm.conf: {result.node_line}")
     yield place(gres, list(result.lines)) or None
     yield slurm_gpus.node_text(result.node_line) if options["node_file"] else None
+    scripts = slurm_gpus.job_scripts(options["job_mapping"], result.names)
+    yield from scripts if options["job_mapping"] else (None, None)
     yield options["drop_in"]
 
 

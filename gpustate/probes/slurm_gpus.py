@@ -98,7 +98,9 @@ class DesiredGres:
         gpus: there are some.
         slurmd: it is installed.
         lines: for ``gres.conf``.
-        node_line: for ``slurm.conf``.
+        gres: the node's ``Gres=`` in ``slurm.conf``.
+        words: its ``Feature=``.
+        names: of the devices in ``lines``, as dcgm-exporter has them.
         problem: why they cannot be told.
     """
 
@@ -106,8 +108,15 @@ class DesiredGres:
     gpus: bool = False
     slurmd: bool = False
     lines: tuple[str, ...] = ()
-    node_line: str = ""
+    gres: str = ""
+    words: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     problem: str | None = None
+
+    @property
+    def node_line(self) -> str:
+        """For ``slurm.conf``; empty without GPUs."""
+        return slurm.node_line(self.host, self.gres, self.words) if self.lines else ""
 
 
 def desired_gres(node: Node, *, name: str, shards: int, features: Sequence[str]) -> DesiredGres:
@@ -136,18 +145,28 @@ def desired_gres(node: Node, *, name: str, shards: int, features: Sequence[str])
         return replace(observed, problem=f"NVML: {broken}; see: gpustate explain")
     found, problem = gpus(nvml, places)
     words = (*slurm.features(nvml), *features)
-    gres_value = slurm.gres_value(found, shards=shards)
     return replace(
         observed,
         lines=tuple(slurm.gres_lines(found, shards=shards)),
-        node_line=slurm.node_line(observed.host, gres_value, tuple(dict.fromkeys(words))),
+        gres=slurm.gres_value(found, shards=shards),
+        words=tuple(dict.fromkeys(words)),
+        names=tuple(name for gpu in found for name in gpu.dcgm_names),
         problem=problem or unseen(facts.gpus, every, held),
     )
 
 
-def node_text(line: str) -> str:
-    """The file with the node's line."""
-    return f"# Written by gpustate, for slurm.conf.\n{line}\n"
+def node_text(line: str, include: str = "") -> str:
+    """The file with the node's line, or with what slurm.conf is to include."""
+    how = "In slurm.conf: Include gpustate-node.conf" if include else "For slurm.conf"
+    return f"# Written by gpustate. {how}\n{include or line + chr(10)}"
+
+
+def job_scripts(folder: str, names: Sequence[str]) -> tuple[str, str]:
+    """Prolog and Epilog, which name the job of each GPU in a file of ``folder``."""
+    prolog = shell.load("slurm_prolog", "gpustate.probes", FOLDER=folder, GPUS=" ".join(names))
+    epilog = shell.load("slurm_epilog", "gpustate.probes", FOLDER=folder)
+    head = "#!/bin/sh\n# Written by gpustate (state slurm-gres), for dcgm-exporter.\n"
+    return head + prolog, head + epilog
 
 
 def gpus(nvml: NvmlFacts, places: Places) -> tuple[tuple[SlurmGpu, ...], str | None]:
@@ -169,7 +188,8 @@ def gpus(nvml: NvmlFacts, places: Places) -> tuple[tuple[SlurmGpu, ...], str | N
             migs = named
         cores = slurm.core_numbers(places.cpus, slurm.expand(places.near.get(gpu.pci, "")))
         row = linked[index] if linked and migs is None else ()
-        found.append(SlurmGpu(gpu.minor, slurm.type_name(gpu.name), cores, row, migs))
+        kind = slurm.type_name(gpu.name)
+        found.append(SlurmGpu(gpu.minor, kind, cores, row, migs, gpu.index))
     return tuple(found), None
 
 
@@ -188,5 +208,5 @@ def _migs(gpu: Gpu, minor: int, places: Places) -> tuple[tuple[MigFiles, ...], s
                 f"/proc/driver/nvidia/capabilities/gpu{minor}; see: nvidia-modprobe -f"
             )
         files = (f"/dev/nvidia{minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps))
-        found.append(MigFiles(profile, files))
+        found.append(MigFiles(profile, files, instance))
     return tuple(found), None

@@ -6,13 +6,13 @@ Sources:
 """
 
 from gpustate.formats.slurm.block import find_block, foreign, place, text_outside
+from gpustate.formats.slurm.conf import Row, SlurmConf, gres_fits, is_listed, read
 from gpustate.formats.slurm.lines import (
     MigFiles,
     SlurmGpu,
     features,
     gpu_types,
     gres_lines,
-    gres_of,
     gres_value,
     node_line,
     type_name,
@@ -22,6 +22,8 @@ from gpustate.formats.slurm.topology import Cpu, core_numbers, expand, links
 __all__ = [
     "Cpu",
     "MigFiles",
+    "Row",
+    "SlurmConf",
     "SlurmGpu",
     "core_numbers",
     "expand",
@@ -29,12 +31,14 @@ __all__ = [
     "find_block",
     "foreign",
     "gpu_types",
+    "gres_fits",
     "gres_lines",
-    "gres_of",
     "gres_value",
+    "is_listed",
     "links",
     "node_line",
     "place",
+    "read",
     "text_outside",
     "type_name",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from gpustate.formats.slurm.conf import is_listed
+
 BEGIN = "# gpustate begin: written by gpustate, changes in here are overwritten"
 #: A newline was added to the line before; it is removed with the block.
 _ADDED = " (the line before had no end)"
@@ -52,7 +54,7 @@ def foreign(text: str, node: str) -> str | None:
     for number, line in enumerate(rest.splitlines(), 1):
         words = line.partition("#")[0]
         names = re.search(r"(?:^|\s)nodename\s*=\s*(\S+)", words, re.IGNORECASE)
-        if names and "[" not in names[1] and node not in names[1].split(","):
+        if names and not is_listed(names[1], node):
             continue
         if _GPU.search(words) or _DETECTED.search(words):
             return f"line {number} ({words.strip()})"

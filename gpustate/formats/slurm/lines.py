@@ -17,10 +17,11 @@ _UNFIT = re.compile(r"[^a-z0-9_.]+")
 
 @dataclass(frozen=True, slots=True)
 class MigFiles:
-    """One MIG device: its profile, and the device nodes that a job needs."""
+    """One MIG device: its profile, the device nodes that a job needs, and the number of its GPU instance."""
 
     profile: str
     files: tuple[str, ...]
+    instance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class SlurmGpu:
         cores: Slurm's numbers of the local cores; empty for any.
         links: NVLinks to each GPU in PCI order; empty if there are none.
         migs: its MIG devices; ``None`` if MIG is disabled.
+        index: NVML's, and DCGM's.
     """
 
     minor: int
@@ -40,6 +42,14 @@ class SlurmGpu:
     cores: str = ""
     links: tuple[int, ...] = ()
     migs: tuple[MigFiles, ...] | None = None
+    index: int = 0
+
+    @property
+    def dcgm_names(self) -> tuple[str, ...]:
+        """How dcgm-exporter's files of jobs name it, or its MIG devices: ``0``, ``0.7``."""
+        if self.migs is None:
+            return (str(self.index),)
+        return tuple(f"{self.index}.{mig.instance}" for mig in self.migs)
 
 
 def type_name(name: str) -> str:
@@ -101,12 +111,6 @@ def gres_value(gpus: Iterable[SlurmGpu], *, shards: int = 0) -> str:
     if shards and whole_gpus:
         parts.append(f"shard:{shards * whole_gpus}")
     return ",".join(parts)
-
-
-def gres_of(text: str, node: str) -> str:
-    """``Gres=`` of a node in the text of ``slurm.conf``; empty: it has no line with one."""
-    line = re.search(rf"(?im)^\s*NodeName={re.escape(node)}\s[^#\n]*?\bGres=(\S+)", text)
-    return line[1] if line else ""
 
 
 def gpu_types(gres: str) -> set[str]:

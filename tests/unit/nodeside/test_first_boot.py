@@ -86,6 +86,16 @@ def settled(state: AnyState, files: dict[str, str]) -> tuple[str, dict[str, Any]
             ["/etc/slurm/gres.conf", "/etc/slurm/gpustate-node.conf", DROP_IN],
         ),
         (SlurmGresConfigured(node_file=False), {}, ["/etc/slurm/gres.conf", DROP_IN]),
+        (
+            SlurmGresConfigured(node_file=False, job_mapping="/jobs"),
+            {},
+            [
+                "/etc/slurm/gres.conf",
+                "/etc/slurm/prolog.d/gpustate-jobs.sh",
+                "/etc/slurm/epilog.d/gpustate-jobs.sh",
+                DROP_IN,
+            ],
+        ),
     ],
 )
 def test_an_apply_finds_nothing_to_do_after_the_first_boot(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from goingback import rolled_back
@@ -12,7 +16,8 @@ from gpustate import Disruption, NodeFacts, PciGpu
 from gpustate.core.queries import Answer
 from gpustate.formats.slurm import Cpu
 from gpustate.probes.gpu_facts import Gpu, MigDevice, NvmlFacts
-from gpustate.probes.slurm_gpus import Places, SlurmPlacesQuery
+from gpustate.probes.slurm_gpus import Places, SlurmPlacesQuery, job_scripts
+from gpustate.states.dcgm_exporter import DcgmExporterRunning
 from gpustate.states.slurm import SlurmGresConfigured
 from gpustate.testing import FakeNode, converge
 
@@ -63,26 +68,222 @@ def test_gpus_are_described_in_pci_order_with_cores_and_links() -> None:
     assert not last
 
 
+CONF = "/etc/slurm/slurm.conf"
+TYPES = "GresTypes=gpu\n"
+
+
 @pytest.mark.parametrize(
-    ("config", "noted"),
+    ("config", "needs"),
     [
-        ("NodeName=n1 CPUs=8 Gres=gpu:h100:2,shard:4 # Gres=gpu:a100:2\n", True),
-        ("NodeName=n1 CPUs=8 Gres=gpu:a100:2,nvme:1\n", False),
-        ("NodeName=n1 CPUs=8 Gres=gpu:2\n", False),
-        ("#NodeName=n1 Gres=gpu:h100:2\nNodeName=n2 Gres=gpu:h100:2\n", False),
+        (f"{TYPES}NodeName=n1 CPUs=8 Gres=gpu:a100:2,nvme:1\n", ()),
+        (f"{TYPES}NodeName=n1 CPUs=8 Gres=gpu:a100:2(S:0-1)\n", ()),
+        ("grestypes=nvme,gpu\nnodename=DEFAULT gres=gpu:2\nNodeName=n[0-3],m \\\n CPUs=8\n", ()),
+        ("NodeName=n1 CPUs=8 Gres=gpu:2\n", (f"{CONF} needs: GresTypes=gpu",)),
+        (
+            "GresTypes=gpu\n# ours\nGresTypes=nvme\nNodeName=n1 Gres=gpu:2\n",
+            (f"{CONF}:3 needs: GresTypes=nvme,gpu",),
+        ),
+        (f"{TYPES}NodeName=n[1-2] CPUs=8\n", (f"{CONF}:2 needs: Gres=gpu:a100:2",)),
+        (
+            f"{TYPES}NodeName=n1 CPUs=8 Gres=gpu:h100:2,shard:4 # Gres=gpu:a100:2\n",
+            (
+                f"{CONF}:2 has Gres=gpu:h100:2,shard:4, and Slurm takes GPUs of that type and number only: write "
+                "Gres=gpu:a100:2 on all nodes, then: scontrol reconfigure",
+            ),
+        ),
+        (
+            f"{TYPES}NodeName=n1 Gres=gpu:a100:4\n",
+            (
+                f"{CONF}:2 has Gres=gpu:a100:4, and Slurm takes GPUs of that type and number only: write "
+                "Gres=gpu:a100:2 on all nodes, then: scontrol reconfigure",
+            ),
+        ),
+        (
+            f"{TYPES}#NodeName=n1 Gres=gpu:h100:2\nNodeName=n2,n[01-09] Gres=gpu:h100:2\n",
+            (
+                f"{CONF} does not have this node; add, with what slurmd -C prints: NodeName=n1 Gres=gpu:a100:2 "
+                "Feature=gpu,a100,driver580",
+            ),
+        ),
     ],
 )
-def test_another_type_in_slurm_conf_is_noted_also_without_a_change(
-    config: str, noted: bool
+def test_a_plan_has_the_lines_that_slurm_conf_lacks_also_without_a_change(
+    config: str, needs: tuple[str, ...]
 ) -> None:
     fake = node()
-    fake.files["/etc/slurm/slurm.conf"] = config
-    *_, last = converge(SlurmGresConfigured(), fake)
+    fake.files[CONF] = config
+    first, last = converge(SlurmGresConfigured(), fake)
     assert not last
-    assert bool(last.notes) is noted
-    if noted:
-        assert last.notes[0].startswith("slurm.conf has Gres=gpu:h100:2,shard:4, and Slurm ignores")
-        assert "write Gres=gpu:a100:2 on all nodes" in last.notes[0]
+    assert first.notes == last.notes == needs
+
+
+def test_settings_of_included_files_count() -> None:
+    fake = node()
+    fake.files[CONF] = "ClusterName=c\nInclude nodes.conf\ninclude /srv/types.conf\n"
+    fake.files["/etc/slurm/nodes.conf"] = "NodeName=n1 Gres=gpu:1\n"
+    fake.files["/srv/types.conf"] = "GresTypes=gpu\n"
+    *_, last = converge(SlurmGresConfigured(), fake)
+    (note,) = last.notes
+    assert note.startswith("/etc/slurm/nodes.conf:1 has Gres=gpu:1,")
+
+
+HARDWARE = (
+    "NodeName=n1 CPUs=8 Boards=1 SocketsPerBoard=2 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=515834\n"
+    "UpTime=0-01:02:03\n"
+)
+
+
+def test_slurm_conf_includes_a_file_of_gpustate_s_own() -> None:
+    fake = node()
+    fake.shells = {"slurmd -C": (0, HARDWARE), **fake.shells}
+    fake.files[CONF] = before = "ClusterName=c\nNodeName=n[1-2] CPUs=8 State=UNKNOWN\n"
+    state = SlurmGresConfigured(nodes="n[1-2]", node_settings={"CPUs": "6", "Weight": "10"})
+    first, last = converge(state, fake)
+    assert fake.files[NODE].splitlines() == [
+        "# Written by gpustate. In slurm.conf: Include gpustate-node.conf",
+        "GresTypes=gpu",
+        "NodeName=n[1-2] Gres=gpu:a100:2 Feature=gpu,a100,driver580 CPUs=6 Boards=1 SocketsPerBoard=2"
+        " CoresPerSocket=4 ThreadsPerCore=1 RealMemory=515072 Weight=10",
+    ]
+    include = (f"{CONF} needs: Include gpustate-node.conf, instead of NodeName=n[1-2] in {CONF}:2",)
+    assert first.notes[:-1] == last.notes == include
+    assert first.notes[-1].startswith(f"copy {NODE} to the host of slurmctld, beside slurm.conf")
+    assert fake.files[CONF] == before, "it is the site's"
+
+    fake.files[CONF] = "ClusterName=c\nInclude gpustate-node.conf\n"
+    plan = state.plan(state.probe(fake))
+    assert (plan.fields, plan.notes, state.refuse(state.probe(fake))) == (set(), (), None)
+    fake.files[CONF] += "GresTypes=gpu,nvme\n"
+    list(converge(state, fake))
+    assert "GresTypes" not in fake.files[NODE], "the latest of two counts"
+
+    fake.files[CONF] += before
+    assert state.refuse(state.probe(fake)) == (
+        f"{CONF}:5 and {NODE} both have NodeName=n1, and slurmctld refuses that: remove the line in {CONF}:5"
+    )
+    gone = SlurmGresConfigured(ensure="absent")
+    assert "remove that line first" in str(gone.refuse(gone.probe(fake)))
+    fake.files[CONF] = before
+    list(converge(gone, fake))
+    assert NODE not in fake.files
+
+
+def test_a_slurmd_without_files_of_its_own_is_not_given_a_gres_conf() -> None:
+    fake = node()
+    sent = "/run/slurm/conf"
+    fake.files[f"{sent}/slurm.conf"] = f"{TYPES}NodeName=n1 Gres=gpu:a100:2\n"
+    state = SlurmGresConfigured()
+    assert "add the lines that gpustate labels -o slurm prints" in str(
+        state.refuse(state.probe(fake))
+    )
+    fake.files[f"{sent}/gres.conf"] = "NodeName=n[1-2] Name=gpu Type=a100 File=/dev/nvidia[0-1]\n"
+    assert state.refuse(state.probe(fake)) is None
+    *_, last = converge(state, fake)
+    assert GRES not in fake.files
+    assert DROP_IN in fake.files
+    assert (bool(last), last.notes) == (False, ())
+
+
+JOBS = {
+    "Prolog": "/etc/slurm/prolog.d/gpustate-jobs.sh",
+    "Epilog": "/etc/slurm/epilog.d/gpustate-jobs.sh",
+}
+
+
+def test_prolog_and_epilog_name_jobs_for_dcgm_exporter() -> None:
+    fake = node()
+    nodes = "NodeName=n1 Gres=gpu:2\n"
+    fake.files[CONF] = TYPES + nodes
+    state = SlurmGresConfigured(job_mapping="/var/lib/dcgm-exporter/job-mapping")
+    first, last = converge(state, fake)
+    assert (
+        first.notes
+        == last.notes
+        == tuple(f"{CONF} needs: {key}=/etc/slurm/{key.lower()}.d/*" for key in JOBS)
+    )
+    for path in JOBS.values():
+        assert fake.modes[path] == 0o755
+        assert "FOLDER=/var/lib/dcgm-exporter/job-mapping\n" in fake.files[path]
+    # The first of gres.conf is the second of NVML.
+    assert "GPUS='1 0'\n" in fake.files[JOBS["Prolog"]]
+
+    fake.files[CONF] = (
+        f"{TYPES}{nodes}Prolog=/etc/slurm/prolog.d/*\nEpilog=/usr/local/sbin/epilog\n"
+    )
+    (note,) = state.plan(state.probe(fake)).notes
+    assert note.startswith(f"{CONF}:4 has Epilog=/usr/local/sbin/epilog, which does not run")
+    fake.files["/usr/local/sbin/epilog"] = f"#!/bin/sh\n{JOBS['Epilog']}\n"
+    assert state.plan(state.probe(fake)).notes == ()
+
+    fake.runs[f"remove {state.job_mapping}/[0-9]*"] = lambda node: node.files.pop("/a job", None)
+    fake.files["/a job"] = "41\n"
+    list(converge(SlurmGresConfigured(ensure="absent", job_mapping=state.job_mapping), fake))
+    assert not {"/a job", *JOBS.values()} & set(fake.files)
+
+
+def test_jobs_are_named_by_the_mig_device_as_dcgm_exporter_names_it() -> None:
+    mig = MigDevice("MIG-1", 7, 0, "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
+    divided = replace(GPUS[1], mig_current=True, mig_devices=(mig,))
+    places = replace(PLACES, caps={(1, 7, None): 66, (1, 7, 0): 67})
+    fake = node(GPUS[0], divided, places=places)
+    list(converge(SlurmGresConfigured(job_mapping="/jobs"), fake))
+    assert "GPUS='1.7 0'\n" in fake.files[JOBS["Prolog"]]
+
+
+def test_the_exporter_has_to_read_the_folder_of_the_prolog() -> None:
+    state = SlurmGresConfigured(job_mapping="/jobs")
+
+    def conflicts(**policy: DcgmExporterRunning) -> list[str]:
+        named = {name.replace("_", "-"): state for name, state in policy.items()}
+        return [one.reason for one in state.conflicts(named, NodeFacts(), None)]
+
+    assert conflicts() == conflicts(dcgm_exporter=DcgmExporterRunning(job_mapping="/jobs")) == []
+    (text,) = conflicts(dcgm_exporter=DcgmExporterRunning())
+    assert text == (
+        "job_mapping is /jobs, and that of dcgm-exporter is not set: write the same in both"
+    )
+
+
+def run(script: str, tmp_path: Path, job: int, gpus: str = "") -> dict[str, str]:
+    """Run a prolog or an epilog as slurmd does; what is in the folder then."""
+    text = script.replace("/run/gpustate-job-mapping", f"{tmp_path}/booted")
+    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": str(job), "SLURM_JOB_GPUS": gpus}
+    done = subprocess.run(
+        ["sh", "-c", text], env=environment, cwd="/", capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+    return {path.name: path.read_text() for path in sorted((tmp_path / "jobs").glob("[!.]*"))}
+
+
+def test_jobs_come_and_go_in_the_files_of_their_gpus(tmp_path: Path) -> None:
+    prolog, epilog = job_scripts(f"{tmp_path}/jobs", ("1", "0", "2.7", "2.13"))
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/0").write_text("3\n")  # of a node that lost power
+    assert run(prolog, tmp_path, 40, "0") == {"1": "40\n"}
+    assert run(prolog, tmp_path, 41, "0,3") == {"1": "40\n41\n", "2.13": "41\n"}
+    assert run(prolog, tmp_path, 41, "0,3") == {"1": "40\n41\n", "2.13": "41\n"}
+    assert run(prolog, tmp_path, 42) == {"1": "40\n41\n", "2.13": "41\n"}, "a job without GPUs"
+    assert run(epilog, tmp_path, 4) == {"1": "40\n41\n", "2.13": "41\n"}
+    assert run(epilog, tmp_path, 41) == {"1": "40\n"}
+    assert run(epilog, tmp_path, 40) == {}
+    assert run(epilog, tmp_path, 40) == {}
+
+
+def test_many_prologs_at_once_lose_no_job(tmp_path: Path) -> None:
+    prolog, epilog = job_scripts(f"{tmp_path}/jobs", ("0",))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda job: run(prolog, tmp_path, job, "0"), range(24)))
+    assert sorted(map(int, (tmp_path / "jobs/0").read_text().split())) == list(range(24))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda job: run(epilog, tmp_path, job), range(24)))
+    assert list((tmp_path / "jobs").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_created_does_not_fail_the_prolog(tmp_path: Path) -> None:
+    (tmp_path / "jobs").touch()
+    for script in job_scripts(f"{tmp_path}/jobs", ("0",)):
+        done = subprocess.run(["sh", "-c", script], capture_output=True, check=False)
+        assert done.returncode == 0
 
 
 def test_lines_of_others_stay_and_removal_gives_the_file_back() -> None:
