@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Epilog of Slurm: removes the job's number from the files in FOLDER, and those that are empty then. Ends with 0 always.
+# Removes the job's number from the files in FOLDER, and those that are empty then; Slurm's epilog. Ends with 0 always.
 # shellcheck disable=SC2154 # FOLDER: set by the loader; the others by slurmd
 cd "$FOLDER" 2>/dev/null || exit 0
 exec 9<. && flock 9

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Prolog of Slurm: writes the job's number into the file of each of its GPUs. FOLDER: of these files; GPUS: their names,
-# in the order of gres.conf. Ends with 0 whatever happens: Slurm drains a node whose prolog fails.
+# Writes the job's number into the file of each of its GPUs. FOLDER: of these files; GPUS: names,
+# in the order of gres.conf. Slurm's prolog. Ends with 0 always: Slurm drains a node whose prolog fails.
 # shellcheck disable=SC2154 # FOLDER, GPUS: set by the loader; the others by slurmd
 umask 022; mkdir -p "$FOLDER" && cd "$FOLDER" || exit 0
 exec 9<. && flock 9
