@@ -322,7 +322,7 @@ def execute(
             seen = [*target.nodes] if isinstance(target, api.PlanResult) else []
             seen = seen or _facts_of(inventory, options["forks"])
             clusters.check_nodes(seen)
-            applied = clusters.apply(seen, shared["stop"])
+            applied = clusters.apply(seen, shared["stop"], run=about.run)
         elif clusters is not None:
             clusters.stage()
         result = api.apply(

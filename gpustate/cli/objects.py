@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,11 +28,20 @@ from gpustate.reconcile import placement
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
 from gpustate.reconcile.owners import OF_OPERATOR, find_operator
-from gpustate.reconcile.planning import Action, Change, Target, for_new_pods, plan, staged
+from gpustate.reconcile.planning import (
+    Action,
+    Change,
+    Target,
+    for_new_pods,
+    is_ours,
+    plan,
+    staged,
+)
 from gpustate.reconcile.saved import stale
 
 if TYPE_CHECKING:
     from gpustate.api import Result
+    from gpustate.cluster.api import Api
     from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.cluster.objects import Objects
     from gpustate.core.inventory import Inventory
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
     from gpustate.manifests.differences import Difference
     from gpustate.manifests.settings import ClusterSettings, System
     from gpustate.reconcile.placement import Absence
+    from gpustate.rollout.claims import Claims
 
 Json = dict[str, Any]
 Made = TypeVar("Made", bound="Result")
@@ -245,6 +255,9 @@ class Clusters:
                     target, known = self._target(objects, kubeconfig, nodes, known)
                     done.changes = [] if idle else plan(objects, target, known)
                     self._check_rollback(done.changes)
+                    with self._claims(objects, kubeconfig, target) as claims:
+                        done.notes += claims.notes() if claims else ()
+                        done.refusals += claims.refusals() if claims else ()
                     absent = placement.absences(done.changes, known or (), target.labels)
                     (done.unready if drift else done.notes).extend(placement.lines(absent))
                     done.notes += [
@@ -324,10 +337,14 @@ class Clusters:
         nodes: Sequence[NodeResult],
         stop: Callable[[], bool] = lambda: False,
         pods_on: frozenset[str] = frozenset(),
+        run: str = "",
     ) -> list[dict[str, Any]]:
         """Apply to every cluster, after its nodes.
 
         Args:
+            nodes: with the results of the run.
+            stop: polled; once true, nothing more is written or waited for.
+            run: its id, for a removal, which drains Nodes before the DRA driver is deleted.
             pods_on: Nodes whose pods of DaemonSets are waited for; empty: all.
         """
         found: list[dict[str, Any]] = []
@@ -358,7 +375,11 @@ class Clusters:
                         self._with_staged(objects.server, change)
                         for change in plan(objects, target, listed)
                     ]
-                    done = applier.apply(self._as_saved(objects, kubeconfig, changes))
+                    with (
+                        self._claims(objects, kubeconfig, target) as claims,
+                        claims.drained(run, applier.say, stop) if claims else nullcontext(),
+                    ):
+                        done = applier.apply(self._as_saved(objects, kubeconfig, changes))
                     absent = placement.absences(done.changes, listed or (), target.labels)
                     self._admit(done, kubeconfig, nodes, stop, absent=absent)
                     done.notes += _kept_notes(target)
@@ -374,6 +395,24 @@ class Clusters:
                     done.notes += _notes(objects, done.changes)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
+
+    @contextmanager
+    def _claims(
+        self, objects: Objects, kubeconfig: Kubeconfig, target: Target
+    ) -> Iterator[Claims | None]:
+        """Pods that leave before a DRA driver that is removed; ``None``: there is none, or no Node is drained."""
+        sets = objects.list(BY_NAME["DaemonSet"], target.namespace) if target.drained else ()
+        if not any(key(item)[1] == DRA_PLUGIN and is_ours(item) for item in sets):
+            yield None
+            return
+        from gpustate.cli.schedulers import schedulers_of
+        from gpustate.core.drain import DrainPolicy
+        from gpustate.rollout.claims import Claims
+        from gpustate.schedulers.kubernetes import Kubernetes
+
+        rules = schedulers_of(self.options).overrides.on(self.policy.drain or DrainPolicy())
+        with _api(kubeconfig) as api:
+            yield Claims(Kubernetes(api), rules, target.kept_nodes)
 
     def _with_staged(self, server: str, change: Change) -> Change:
         """A change with the fields that :meth:`stage` has written already, unless others have changed more since."""
@@ -516,7 +555,8 @@ class Clusters:
             kept = {one.name for one in members(listed or (), refused)}
         items = [] if self.absent else build(settings, {})
         target = Target(items, self.namespace, labels, self.absent, self.force)
-        return replace(target, kept_nodes=frozenset(kept)), listed
+        drained = self.absent and not self.options.get("ignore_scheduler")
+        return replace(target, kept_nodes=frozenset(kept), drained=drained), listed
 
 
 def _kept_notes(target: Target) -> list[str]:
@@ -533,16 +573,13 @@ def marks(kubeconfig: Kubeconfig, results: Sequence[NodeResult] | None) -> list[
         kubeconfig: of the cluster.
         results: only records of watchers, on the Nodes of these machines; ``None``: everything.
     """
-    from gpustate.cluster.api import connect
     from gpustate.watch.marks import remove_all, remove_records
 
-    api = connect(kubeconfig.path, kubeconfig.context)
-    try:
-        return list(remove_all(api) if results is None else remove_records(api, results))
-    except ClusterError as error:
-        return [f"annotations of gpustate stay on Nodes: {error}"]
-    finally:
-        api.close()
+    with _api(kubeconfig) as api:
+        try:
+            return list(remove_all(api) if results is None else remove_records(api, results))
+        except ClusterError as error:
+            return [f"annotations of gpustate stay on Nodes: {error}"]
 
 
 def remove_records(
@@ -795,15 +832,20 @@ def _kubeconfigs(inventory: Inventory, options: Mapping[str, Any]) -> dict[str, 
 
 
 @contextmanager
-def connected(kubeconfig: Kubeconfig) -> Iterator[Objects]:
+def _api(kubeconfig: Kubeconfig) -> Iterator[Api]:
     from gpustate.cluster.api import connect
+
+    with closing(connect(kubeconfig.path, kubeconfig.context)) as api:
+        yield api
+
+
+@contextmanager
+def connected(kubeconfig: Kubeconfig) -> Iterator[Objects]:
+    """The objects of a cluster; the connection is closed at the end."""
     from gpustate.cluster.objects import Objects
 
-    api = connect(kubeconfig.path, kubeconfig.context)
-    try:
+    with _api(kubeconfig) as api:
         yield Objects(api)
-    finally:
-        api.close()
 
 
 def show(document: Mapping[str, Any], *, whole: bool = False) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.manifests.ownership import DRA_PLUGIN
+
 Json = dict[str, Any]
 
 
@@ -158,8 +160,8 @@ def title(item: Json) -> str:
     return f"{item['kind'].lower()}/{item['metadata']['name']}"
 
 
-def order(item: Json) -> tuple[int, str]:
-    """Sorts objects in the order of their application."""
+def order(item: Json) -> tuple[int, bool, str]:
+    """Sorts objects in the order of their application: the DRA driver before pods that hold claims of it."""
     names = [kind.name for kind in KINDS]
-    kind = item["kind"]
-    return (names.index(kind) if kind in names else len(names), item["metadata"]["name"])
+    kind, name = key(item)
+    return names.index(kind) if kind in names else len(names), name != DRA_PLUGIN, name

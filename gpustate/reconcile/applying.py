@@ -14,7 +14,7 @@ from typing import Any
 from gpustate.errors import ClusterError
 from gpustate.manifests.differences import additions
 from gpustate.manifests.kinds import BY_NAME, NODE, POD, Kind, key, order, title
-from gpustate.manifests.ownership import MissingKind, StaleObject
+from gpustate.manifests.ownership import DRA_PLUGIN, MissingKind, StaleObject
 from gpustate.reconcile import readiness
 from gpustate.reconcile.features import FEATURES, is_by_worker, pruning
 from gpustate.reconcile.planning import (
@@ -139,11 +139,32 @@ class Applier:
             return self._delete_namespace(change)
         reason = kept_for(self.objects, self.target, change.item)
         if change.action is Action.DELETE and not reason:
+            if change.item["metadata"]["name"] == DRA_PLUGIN:
+                self._wait_for_claims()
             self.objects.delete(change.item)
             return change
         item = disowned(change.item)
         self.objects.apply(item, force=True)
         return Change(item, Action.RELEASE, reason=reason or change.reason)
+
+    def _wait_for_claims(self) -> None:
+        """Wait until no pod holds a claim of the DRA driver, without which it would not end.
+
+        Raises:
+            ClusterError: one still does after the timeout, or the run is to stop.
+        """
+        # It knows the components, which commands without a cluster need not read.
+        from gpustate.reconcile.switching import claims_in_use
+
+        end, announced = self.clock() + self.timeout_s, ""
+        while users := claims_in_use(self.objects):
+            if users != announced:
+                self.say(f"waiting for the release of {users}")
+                announced = users
+            if self.clock() > end or self.stop():
+                words = f"the DRA driver stays, which alone can release {users}"
+                raise ClusterError(words, fix="delete these pods")
+            self.sleep(_POLL_S)
 
     def _delete_namespace(self, change: Change) -> Change:
         """Delete a namespace, unless others use it; then only gpustate's own objects in it."""

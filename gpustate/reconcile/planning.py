@@ -130,6 +130,7 @@ class Target:
         force: take over fields of other managers, and objects that are not gpustate's.
         prune: delete objects of gpustate that are not among the items.
         kept_nodes: Nodes that a removal leaves as they are; all objects stay for them, and other Nodes lose their labels.
+        drained: pods that hold claims of the DRA driver leave before it does.
     """
 
     items: Sequence[Json]
@@ -139,6 +140,7 @@ class Target:
     force: bool = False
     prune: bool = True
     kept_nodes: frozenset[str] = frozenset()
+    drained: bool = False
 
     @property
     def defined(self) -> set[str]:
@@ -371,10 +373,11 @@ def _added_labels(target: Target, found: _Found) -> list[str]:
 def _deletion(objects: Objects, target: Target, wanted: Collection[Key], item: Json) -> Change:
     """An object of ours that is to go; the server judges whether it may. It stays if others use it."""
     # It knows the components, which commands without a cluster need not read.
-    from gpustate.reconcile.switching import allocations_lost
+    from gpustate.reconcile.switching import DRA, allocations_lost
 
     try:
-        if users := allocations_lost(objects, wanted, item):
+        leave = target.drained and key(item) == DRA
+        if not leave and (users := allocations_lost(objects, wanted, item)):
             return Change(item, Action.REFUSED, reason=users)
         if item["metadata"].get("deletionTimestamp"):
             return Change(item, Action.DELETE)

@@ -1,7 +1,7 @@
-"""A cluster changes between NVIDIA's device plugin and its DRA driver: neither knows what the other has allocated.
+"""What goes with NVIDIA's device plugin or its DRA driver: neither knows what the other one has allocated.
 
 The one that comes offers every GPU as free, also those that running pods got from the one that goes. So it is not
-deleted before these pods are.
+deleted before these pods are. The DRA driver is not in any case: a pod with a claim ends only where its plugin runs.
 
 Sources:
     Kubernetes API: ResourceClaimStatus (allocation.devices.results, reservedFor), DeviceRequestAllocationResult (adminAccess).
@@ -22,6 +22,7 @@ Json = dict[str, Any]
 PLUGIN: Key = ("DaemonSet", DEVICE_PLUGIN)
 DRA: Key = ("DaemonSet", DRA_PLUGIN)
 _MOST = 5
+_OF_POD = " of pod "
 
 
 class Lister(Protocol):
@@ -31,7 +32,7 @@ class Lister(Protocol):
 
 
 def allocations_lost(objects: Lister, wanted: Collection[Key], item: Json) -> str:
-    """Why an object must not be deleted yet: pods use GPUs that the other program would offer as free; empty if it may.
+    """Why an object must not be deleted yet: pods use GPUs that nothing else releases, or offers as free; empty if it may.
 
     Args:
         objects: of the cluster.
@@ -41,18 +42,32 @@ def allocations_lost(objects: Lister, wanted: Collection[Key], item: Json) -> st
     Raises:
         ClusterError: pods or claims cannot be listed.
     """
+    free = "would offer GPUs as free that are in use by"
     if key(item) == PLUGIN and DRA in wanted:
-        found, comes = list(_pods(objects)), "the DRA driver"
-    elif key(item) == DRA and PLUGIN in wanted:
-        found, comes = list(_claims(objects)), "the device plugin"
+        users, why = list(_pods(objects)), f"the DRA driver {free}"
+    elif key(item) == DRA:
+        users = [claim for claim, monitors in _claims(objects) if not monitors]
+        why = "only the DRA driver can release"
+        why = f"the device plugin {free}" if PLUGIN in wanted else why
     else:
         return ""
-    if not found:
+    if not users:
         return ""
-    shown = ", ".join(
-        [*found[:_MOST], *([f"and {len(found) - _MOST} more"] if found[_MOST:] else [])]
-    )
-    return f"{comes} would offer GPUs as free that are in use by {shown}; delete these pods first, or drain their Nodes: kubectl drain NODE --ignore-daemonsets"
+    return f"{why} {_first(users)}; delete these pods first, or drain their Nodes: kubectl drain NODE --ignore-daemonsets"
+
+
+def claims_in_use(objects: Lister) -> str:
+    """The claims that pods hold of the DRA driver, those for monitoring included; empty without any.
+
+    Raises:
+        ClusterError: claims cannot be listed.
+    """
+    return _first([claim for claim, _ in _claims(objects) if _OF_POD in claim])
+
+
+def _first(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - _MOST} more"] if names[_MOST:] else []
+    return ", ".join([*names[:_MOST], *more])
 
 
 def _pods(objects: Lister) -> Iterator[str]:
@@ -64,8 +79,8 @@ def _pods(objects: Lister) -> Iterator[str]:
             yield f"pod {_name(pod)} on {node}"
 
 
-def _claims(objects: Lister) -> Iterator[str]:
-    """Claims with GPUs of the DRA driver, with their pods; access for monitoring uses none."""
+def _claims(objects: Lister) -> Iterator[tuple[str, bool]]:
+    """Claims with devices of the DRA driver, with their pods, and whether they are for monitoring, which uses no GPU."""
     try:
         claims = objects.list(RESOURCE_CLAIM, "*")
     except MissingKind:
@@ -73,13 +88,12 @@ def _claims(objects: Lister) -> Iterator[str]:
     for claim in claims:
         status = claim.get("status") or {}
         results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-        if not any(
-            one.get("driver") == dra_driver.GPU and not one.get("adminAccess") for one in results
-        ):
-            continue
-        users = [str(one.get("name")) for one in status.get("reservedFor") or ()]
-        by = f" of pod {', '.join(users)}" if users else ""
-        yield f"resourceclaim {_name(claim)}{by}"
+        devices = [one for one in results if one.get("driver") == dra_driver.GPU]
+        if devices:
+            users = [str(one.get("name")) for one in status.get("reservedFor") or ()]
+            by = f"{_OF_POD}{', '.join(users)}" if users else ""
+            monitors = all(one.get("adminAccess") for one in devices)
+            yield f"resourceclaim {_name(claim)}{by}", monitors
 
 
 def _name(item: Json) -> str:

@@ -227,7 +227,7 @@ class ScheduledMaintenance:
         policy = self._policies.get(subject.node.name, self._policy)
         workloads = scheduler.workloads(member, scope, policy)
         gone = [
-            (one.name, _how_it_leaves(one, policy))
+            (one.name, how_it_leaves(one, policy))
             for one in workloads
             if one.waited or not one.problem
         ]
@@ -530,7 +530,8 @@ def _waiting_time(policy: DrainPolicy) -> str:
     return f"{seconds:g} s at most" if seconds else "without a time limit"
 
 
-def _how_it_leaves(workload: Workload, policy: DrainPolicy) -> str:
+def how_it_leaves(workload: Workload, policy: DrainPolicy) -> str:
+    """What becomes of a workload, for a plan."""
     leaves = f"is {DELETED}: no controller creates it again" if workload.lost else "is evicted"
     if not workload.waited:
         return leaves

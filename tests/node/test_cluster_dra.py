@@ -288,8 +288,22 @@ def test_compute_domains_are_refused_until_their_definitions_are_installed(
     create(cluster, domain)
 
 
-def test_removal_leaves_no_class_no_policy_and_no_driver(cluster: Lab, policy: Path) -> None:
+def test_removal_evicts_pods_with_claims_and_leaves_no_class_no_policy_and_no_driver(
+    cluster: Lab, policy: Path
+) -> None:
+    node = cluster.nodes[0]
+    deployment = gpu_deployment("claims", node, import_image(node), {})
+    claim(deployment["spec"]["template"]["spec"], "two")
+    create(cluster, deployment)
+    holds_its_claim(cluster, node, set())
+    (pod,) = get(cluster, "pods", "--selector", "app=claims")["items"]
+    note = f"default/{pod['metadata']['name']} is evicted before the DRA driver is deleted"
+    assert note in run(cluster, "plan", policy, "--remove", code=0).out
     run(cluster, "remove", policy, code=0)
+    (again,) = get(cluster, "pods", "--selector", "app=claims")["items"]
+    assert again["status"]["phase"] == "Pending"
+    assert "nodeName" not in again["spec"], "it fails admission nowhere"
+    assert not get(cluster, "node", node.name)["spec"].get("unschedulable")
     kinds = ("deviceclasses", "validatingadmissionpolicies", "validatingadmissionpolicybindings")
     for kind in kinds:
         names = [one["metadata"]["name"] for one in get(cluster, kind)["items"]]

@@ -23,7 +23,7 @@ from gpustate.errors import RefusedError
 from gpustate.manifests.build import build
 from gpustate.manifests.differences import differences
 from gpustate.manifests.kinds import KINDS
-from gpustate.manifests.settings import ClusterSettings
+from gpustate.manifests.settings import ClusterSettings, DraDriver
 from gpustate.reconcile.planning import Action, Change
 
 ON = ("-i", "n1,n2")
@@ -402,6 +402,51 @@ def test_a_removal_from_the_cluster_of_other_nodes_changes_nothing(
     assert isinstance(done.exception, RefusedError)
     assert "no Node of the cluster is n1, where a kubelet runs" in str(done.exception)
     assert set(methods) == {"GET"}
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_pods_with_claims_are_named_before_the_dra_driver_is_removed(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: bool
+) -> None:
+    monkeypatch.chdir(project)
+    cluster = Objects()
+    (driver,) = (
+        one
+        for one in build(
+            ClusterSettings(dra_driver=DraDriver(image="a/b:c")),
+            dict.fromkeys(("devicePlugin", "gfd"), "a/b:c"),
+        )
+        if one["kind"] == "DaemonSet" and one["metadata"]["name"].startswith("nvidia-dra")
+    )
+    labels = {f"f:{name}": {} for name in driver["metadata"]["labels"]}
+    fields = {"f:metadata": {"f:labels": labels}}
+    entry = {"manager": "gpustate", "operation": "Apply", "fieldsType": "FieldsV1"}
+    driver["metadata"]["managedFields"] = [{**entry, "fieldsV1": fields}]
+    cluster.objects["daemonsets"]["ours"] = driver
+    device = {"driver": "gpu.nvidia.com", "device": "gpu-0", "pool": "n1", "request": "gpus"}
+    status = {"allocation": {"devices": {"results": [device]}}}
+    meta = {"name": "two", "namespace": "jobs"}
+    user = {"name": "train-n1", "resource": "pods", "uid": "u"}
+    cluster.objects["resourceclaims"]["jobs/two"] = {
+        **{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta},
+        **{"spec": {}, "status": {**status, "reservedFor": [user]}},
+    }
+    gate = Gate(cluster.answer)
+    gate.open()
+    words = ["cp.yaml", "-i", "n1,", "--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    words += ["--ignore-scheduler"] if ignored else []
+    monkeypatch.setattr(fleet, "run", lambda request, *_: fleet.FleetResult("r", [NodeResult("n1")]))  # fmt: skip
+    try:
+        done = CliRunner().invoke(
+            cli, ["plan", *words, "--remove", "--cluster-objects", "-o", "json"]
+        )
+    finally:
+        gate.close()
+    (found,) = json.loads(done.stdout)["clusters"]
+    (row,) = (one for one in found["objects"] if one["object"].startswith("daemonset/nvidia-dra"))
+    note = "n1: jobs/train-n1 is evicted before the DRA driver is deleted"
+    assert (row["action"], note in found.get("notes", ())) == (("refused", False) if ignored else ("delete", True))  # fmt: skip
+    assert ("release resourceclaim jobs/two of pod train-n1" in row.get("reason", "")) is ignored
 
 
 @pytest.mark.parametrize(

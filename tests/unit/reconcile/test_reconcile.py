@@ -15,7 +15,7 @@ from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION, ClusterEr
 from gpustate.manifests import ClusterSettings, Component, PluginConfig
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
-from gpustate.manifests.settings import DraDriver
+from gpustate.manifests.settings import DraDriver, Exporter
 from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data, exit_codes
@@ -249,6 +249,61 @@ def test_the_dra_driver_stays_while_its_claims_are_allocated_and_the_device_plug
     objects.add(claim("two"))
     assert "the device plugin would offer GPUs as free that are in use by resourceclaim ml/two of pod train" in refusal(objects, target())  # fmt: skip
     assert "list pods" not in objects.requests
+
+
+@pytest.fixture
+def dra() -> FakeObjects:
+    """A cluster with the DRA driver and its monitoring."""
+    found = FakeObjects()
+    found.kinds |= {"DeviceClass", "ResourceClaimTemplate", "ResourceClaim"}
+    found.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
+    assert not apply(found, target(replace(DRA, dcgm_exporter=Exporter(image="e:v1")))).failures
+    found.requests.clear()
+    return found
+
+
+def test_the_dra_driver_is_not_removed_while_pods_hold_its_claims(dra: FakeObjects) -> None:
+    dra.add(claim("monitors", adminAccess=True))
+    assert refusal(dra, ABSENT) == ""
+    dra.add(claim("two"))
+    words = (
+        "only the DRA driver can release resourceclaim ml/two of pod train; delete these pods first"
+    )
+    assert words in refusal(dra, ABSENT)
+    nothing = replace(SETTINGS, device_plugin=Component(enabled=False))
+    assert words in refusal(dra, target(nothing)), "disabled, without the device plugin"
+    assert apply(dra, ABSENT).refusals
+    assert not dra.writes
+    assert refusal(dra, replace(ABSENT, drained=True)) == ""
+
+
+def test_the_dra_driver_goes_after_the_last_claim_is_released(dra: FakeObjects) -> None:
+    wanted = replace(ABSENT, drained=True)
+    dra.add(claim("of-exporter", adminAccess=True))
+    dra.add(claim("two"))
+    removed: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        removed.extend(one for one in dra.writes if one.startswith("delete DaemonSet"))
+        for name in ("of-exporter", "two"):
+            dra.items.pop(("ResourceClaim", name), None)
+
+    said: list[str] = []
+    applier = Applier(dra, wanted, 5, said.append, sleep=sleep, clock=lambda: 0.0)
+    assert not applier.apply(plan(dra, wanted)).failures
+    assert removed == ["delete DaemonSet nvidia-dcgm-exporter-dra"], "its pods hold claims as well"
+    assert "waiting for the release of resourceclaim ml/of-exporter of pod train, resourceclaim ml/two of pod train" in said  # fmt: skip
+    assert ("DaemonSet", "nvidia-dra-driver-kubelet-plugin") not in dra.items
+
+
+def test_the_dra_driver_stays_with_a_claim_that_is_not_released(dra: FakeObjects) -> None:
+    dra.add(claim("two"))
+    done = apply(dra, replace(ABSENT, drained=True))
+    assert done.failures == [
+        "the DRA driver stays, which alone can release resourceclaim ml/two of pod train; delete these pods"
+    ]
+    assert ("DaemonSet", "nvidia-dra-driver-kubelet-plugin") in dra.items
+    assert "run the same command again to continue" in done.notes[-1]
 
 
 def test_programs_of_compute_domains_need_their_definitions() -> None:

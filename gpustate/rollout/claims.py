@@ -1,0 +1,79 @@
+"""Pods that hold claims of NVIDIA's DRA driver leave before it does: only its plugin on their Node releases the claims."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gpustate.core.drain import DrainPolicy
+from gpustate.engine import fleet
+from gpustate.rollout.maintenance import how_it_leaves
+from gpustate.schedulers.base import Member, Say, Scope, Stop, Why, Workload
+from gpustate.schedulers.kubernetes import Kubernetes
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The pods of a cluster with GPUs.
+
+    Args:
+        cluster: whose DRA driver is removed.
+        policy: how they leave.
+        kept: Nodes that it stays on.
+    """
+
+    cluster: Kubernetes
+    policy: DrainPolicy
+    kept: Collection[str]
+
+    def _pods(self) -> Iterator[tuple[Member, Workload]]:
+        for member in self.cluster.members():
+            if member.name not in self.kept:
+                for pod in self.cluster.workloads(member, Scope.GPU, self.policy):
+                    yield member, pod
+
+    def notes(self) -> list[str]:
+        """Pods that leave."""
+        return [
+            f"{member.name}: {pod.name} {how_it_leaves(pod, self.policy)} before the DRA driver is deleted"
+            for member, pod in self._pods()
+            if not pod.problem
+        ]
+
+    def refusals(self) -> list[str]:
+        """Pods that cannot leave, and why."""
+        return [
+            f"{member.name} cannot be drained before the DRA driver is deleted: {pod.name}: {pod.problem}"
+            for member, pod in self._pods()
+            if pod.problem and not pod.waited
+        ]
+
+    @contextmanager
+    def drained(self, run: str, say: Say, stop: Stop) -> Iterator[None]:
+        """Hold the Nodes that have such pods, and drain them of these; released at the end.
+
+        Args:
+            run: id of the run.
+            say: tells what is done.
+            stop: polled; once true, no further pod is evicted.
+
+        Raises:
+            GpustateError: a Node cannot be drained, or the run is to stop.
+        """
+        why = Why(run, fleet.controller().name, "removes the DRA driver")
+        members = {member.name: member for member, _ in self._pods()}
+        held: list[Member] = []
+        try:
+            if members:
+                self.cluster.enter(why, say, stop)
+            for member in members.values():
+                say(f"holding {member.name} until the DRA driver is deleted")
+                held.append(self.cluster.hold(member, why))
+            for member in held:
+                self.cluster.drain(member, Scope.GPU, self.policy, say, stop)
+            yield
+        finally:
+            for member in held:
+                self.cluster.release(member)
+            self.cluster.leave()
