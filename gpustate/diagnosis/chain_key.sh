@@ -5,7 +5,9 @@ v=; [ -r "$PROC/driver/nvidia/version" ] && read -r v <"$PROC/driver/nvidia/vers
 printf 'version=%s\n' "$v"
 set --
 for f in /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/nvidia-container-runtime/config.toml \
-  /etc/docker/daemon.json /etc/crio/crio.conf /etc/crio/crio.conf.d/* /etc/cdi/nvidia* /var/run/cdi/nvidia*; do
+  /etc/docker/daemon.json /etc/crio/crio.conf /etc/crio/crio.conf.d/* /etc/cdi/nvidia* /var/run/cdi/nvidia* \
+  /etc/systemd/system/containerd.service.d/*.conf /etc/systemd/system/docker.service.d/*.conf /etc/systemd/system/crio.service.d/*.conf \
+  /usr/lib/systemd/system/nvidia-cdi-refresh.service; do
   [ -f "$f" ] && set -- "$@" "$f"
 done
 d=none; [ $# = 0 ] || { d=$(sha256sum "$@" | sha256sum); d=${d%% *}; }

@@ -44,6 +44,12 @@ down() { # unit...: the first does not run, and it has failed or none of the oth
 for u in k3s k3s-agent rke2-server rke2-agent; do
   for f in /etc/systemd/system/*.wants/$u.service; do [ ! -L "$f" ] || down $u; done
 done
+# What systemd will do at the next boot, and did at this one if nothing has changed since.
+[ ! -d /run/systemd/system ] || timeout -k 2 ${limit:-15} systemd-analyze verify --man=no default.target 2>&1 | awk '
+  function unit(job) { sub(/\/[a-z-]*$/, "", job); return job }
+  / Found ordering cycle on / { c = "" }
+  / Found (ordering cycle|dependency) on / { c = c (c == "" ? "" : " ") unit($NF) }
+  / deleted to break ordering cycle / { for (i = 1; i < NF; i++) if ($i == "Job") { print "cycle=" unit($(i + 1)) "|" c; next } }'
 for n in k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
 if p=$(command -v containerd); then
   a=0; x=; f=

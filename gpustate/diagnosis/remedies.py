@@ -9,6 +9,8 @@ Sources:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 APPLY = "gpustate apply POLICY -l NODE"
 VALIDATE = "gpustate validate POLICY -l NODE"
 MODE_CDI = f"use CDI (not where docker run --gpus is used, which NVIDIA's hook then refuses): {APPLY} --set container-toolkit.mode=cdi"
@@ -76,6 +78,19 @@ RUNTIME_DOWN = (
     "fix what its journal reports, unmask it if it is masked, and start it: systemctl enable --now docker, or crio; or apply "
     f"(state docker or crio): {APPLY}"
 )
+
+
+def ordering_cycle(units: Sequence[str]) -> str:
+    """How a cycle of units ends."""
+    services = " ".join(unit for unit in units if unit.endswith(".service"))
+    refresh = "nvidia-cdi-refresh.service" in units
+    newer = "; or install NVIDIA's container toolkit 1.19.1 or later" if refresh else ""
+    return (
+        f"remove one After= or Before= between these units, which this shows: systemctl cat {services}; "
+        f"then: systemctl daemon-reload, and systemctl start the service{newer}"
+    )
+
+
 CONTAINERD_DOWN = (
     "fix what its journal reports: journalctl -u containerd -n 50; then: systemctl start containerd"
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from brokennodes import WHOLE, at_boot, divided, drop_in, file, mig
+from brokennodes import WHOLE, at_boot, divided, docker, drop_in, file, mig
 from nodetrees import LIBRARIES, Tree, World
 
 from gpustate.cli.explain import diagnosis_page, verdict
@@ -335,3 +335,46 @@ def test_a_specification_that_lacks_a_file_of_the_driver_is_told(
     assert found.broken is None
     assert len(found.warnings) == bool(words)
     assert words in "".join(found.warnings)
+
+
+#: ``systemd-analyze verify`` of systemd 252, of a node with docker ordered after the refresh of toolkit 1.19.0.
+CYCLE = """\
+/lib/systemd/system/foo.service:3: Unknown key name 'Foo' in section 'Unit', ignoring.
+multi-user.target: Found ordering cycle on docker.service/start
+multi-user.target: Found dependency on nvidia-cdi-refresh.service/start
+multi-user.target: Found dependency on multi-user.target/start
+multi-user.target: Job docker.service/start deleted to break ordering cycle starting with multi-user.target/start
+"""
+
+
+def cycle(text: str = CYCLE) -> Change:
+    return lambda world: world.programs.__setitem__("systemd-analyze", text)
+
+
+@pytest.mark.parametrize("state", ["active/running/enabled", "inactive/dead/enabled"])
+def test_a_runtime_that_no_boot_starts_fails_the_check(tmp_path: Path, state: str) -> None:
+    found = diagnosis(tmp_path, docker(state, only=True), cycle())
+    assert found.broken is not None
+    assert (found.broken.name, found.warnings) == ("runtime", ())
+    assert found.broken.evidence == (
+        "a boot does not start docker.service: systemd leaves it out to break the ordering cycle "
+        "docker.service, nvidia-cdi-refresh.service, multi-user.target"
+    )
+    remedy = found.broken.remedy
+    assert (
+        "systemctl cat docker.service nvidia-cdi-refresh.service; then: systemctl daemon-reload"
+        in remedy
+    )
+    assert "toolkit 1.19.1 or later" in remedy
+    twin = diagnosis(tmp_path / "twin", docker("active/running/enabled", only=True), cycle(""))
+    assert (twin.broken, twin.warnings) == (None, ())
+
+
+def test_another_service_that_no_boot_starts_is_a_warning(tmp_path: Path) -> None:
+    others = CYCLE.replace("docker", "nvidia-persistenced").replace("nvidia-cdi-refresh", "site")
+    found = diagnosis(tmp_path, cycle(others + CYCLE.replace("docker", "cups")))
+    assert found.broken is None
+    (warning,) = found.warnings
+    assert warning.startswith("a boot does not start nvidia-persistenced.service")
+    assert "systemctl cat nvidia-persistenced.service site.service" in warning
+    assert "1.19.1" not in warning
