@@ -16,23 +16,17 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
+from gpustate import Node, shell
+from gpustate.bases.kernel_module import KernelModuleState, ModuleObservation
+from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.parameter_errors import pattern
-from gpustate.core.parameter_types import OptionalVersion
 from gpustate.formats import dpkg, keyed
-from gpustate.ops import kmod, owned_packages
-from gpustate.probes.kernel_modules import KernelModuleQuery
 
 PACKAGE = "nvidia-fs-dkms"
-AUTOLOAD_PATH = "/etc/modules-load.d/gpustate-nvidia-fs.conf"
-AUTOLOAD_TEXT = (
-    "# Written by gpustate (state gds); changes are undone by the next apply.\nnvidia-fs\n"
-)
 #: The first version that wants the open modules.
 OPEN_FROM = "2.17.5"
 _OLD = ("kepler", "maxwell", "pascal", "volta")
@@ -40,27 +34,16 @@ _OLD = ("kepler", "maxwell", "pascal", "volta")
 _LIVE = shell.load("gds", "gpustate.states")
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """Package and module of GPUDirect Storage."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(ModuleObservation):
+    """Package and module of GPUDirect Storage; ``driver`` as ``580.65.06 open``."""
 
-    version: str | None  # of the package
-    autoload_text: str | None = None
-    loaded: bool = False
-    built: str | None = None  # version on disk for the running kernel
-    stale: bool = False  # the loaded build differs from the one on disk
     says: str | None = None  # what the module itself says: "2.26"
-    brought: str | None = None
-    offered: tuple[str, ...] = ()
-    driver: str | None = None  # "580.65.06 open"
-    kernel: str = ""
     precompiled: bool = False
     old_gpus: tuple[str, ...] = ()
-    image: bool = False
-    manager: str = "apt"
 
 
-class GpuDirectStorageEnabled(State[Observed]):
+class GpuDirectStorageEnabled(KernelModuleState[Observed]):
     """nvidia-fs is installed, built for the running kernel and driver, loaded now and at boot.
 
     Args:
@@ -78,87 +61,57 @@ class GpuDirectStorageEnabled(State[Observed]):
     """
 
     name: ClassVar[str] = "gds"
-    matrix: ClassVar[Mapping[str, object]] = {"gds": True, "nvidia_fs": "version"}
+    matrix: ClassVar[Mapping[str, object]] = {"gds": True, "nvidia_fs": "packages"}
     labels: ClassVar[Mapping[str, str]] = {
-        "stale": "loaded module is outdated",
+        **KernelModuleState.labels,
+        "packages": "gds version",
         "says": "state of GPUDirect Storage",
     }
-    needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("ofed", "peermem")
     known_after: ClassVar[tuple[str, ...]] = ("ofed", "driver-repository", "driver")
-    predicted: ClassVar[tuple[str, ...]] = ("version",)
-    worst: ClassVar[Disruption] = Disruption.DRAIN
-    disturbs: ClassVar[str] = "loaded"
-    worst_if: ClassVar[str] = "its module is rebuilt for the driver"
+    product: ClassVar[str] = "GPUDirect Storage"
+    module: ClassVar[str] = "nvidia-fs"
+    deb: ClassVar[tuple[str, ...]] = (PACKAGE,)
+    rpm: ClassVar[tuple[str, ...]] = (PACKAGE,)
 
-    version: OptionalVersion = ""
     tools: Annotated[
         str,
         pattern(
             r"^(gds-tools-[0-9]+-[0-9]+)?$", "a package such as gds-tools-12-9, or an empty text"
         ),
     ] = ""
-    required: bool = True
-
-    def pinned(self, observed: Observed) -> Mapping[str, Any]:
-        return {"version": observed.version} if observed.version else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.optional(PACKAGE, "nvidia-fs", *filter(None, (self.tools,)))
 
+    def extras(self) -> tuple[tuple[str, str], ...]:
+        return ((self.tools, ""),) if self.tools else ()
+
     def probe(self, node: Node) -> Observed:
-        facts = node.facts()
-        package = node.packages(PACKAGE).get(PACKAGE)
-        offered = node.candidates(PACKAGE).get(PACKAGE, ())
-        module = node.query(KernelModuleQuery("nvidia-fs", "nvidia-fs"))
+        module, fields = self.read(node)
         live = keyed.lists(node.shell(_LIVE).stdout)
-        autoload = node.own_text(AUTOLOAD_PATH)
-        record = node.read_text(owned_packages.record_path(self.name))
         said = re.fullmatch(r"version: ([0-9.]+)", keyed.first(live, "says"))
+        gpus = node.facts().gpus
         return Observed(
-            version=package.version if package is not None and package.installed else None,
-            autoload_text=autoload,
-            loaded=module.loaded is not None,
-            built=module.here,
+            **fields,
             stale=module.stale,
             says=said[1] if said else None,
-            brought=record,
-            offered=tuple(one.version for one in offered),
             driver=keyed.first(live, "driver") or None,
-            kernel=facts.kernel,
             precompiled="precompiled" in live,
             old_gpus=tuple(
-                sorted({gpu.architecture or "" for gpu in facts.gpus if gpu.architecture in _OLD})
+                sorted({gpu.architecture or "" for gpu in gpus if gpu.architecture in _OLD})
             ),
-            image=facts.image,
-            manager=facts.package_manager,
         )
 
-    def _wanted(self, observed: Observed) -> str | None:
-        return fitting_version(self.version, observed.version, observed.offered)
+    def working(self, observed: Observed, version: str) -> Observed:
+        says = ".".join(version.split(".")[:2])
+        return replace(super().working(observed, version), says=says)
 
-    def desired(self, observed: Observed) -> Observed:
-        if self.absent:
-            gone = replace(observed, version=None, autoload_text=None, brought=None)
-            ours = observed.version is not None or observed.autoload_text is not None
-            return replace(gone, loaded=False, built=None, says=None, stale=False) if ours else gone
-        version = self._wanted(observed)
-        if version is None:
-            return observed
-        brought = replace(observed, version=version, autoload_text=AUTOLOAD_TEXT)
-        if observed.driver is None or observed.image:
-            return brought
-        upstream = dpkg.upstream_version(version)
-        return replace(
-            brought,
-            loaded=True,
-            built=upstream,
-            stale=False,
-            says=".".join(upstream.split(".")[:2]),
-        )
+    def without(self, observed: Observed) -> Observed:
+        return replace(super().without(observed), says=None)
 
     def refuse(self, observed: Observed) -> str | None:
-        version = self._wanted(observed)
+        version = self.versions(observed).get(PACKAGE)
         if self.absent or version is None:
             return None
         upstream = dpkg.upstream_version(version)
@@ -176,56 +129,3 @@ class GpuDirectStorageEnabled(State[Observed]):
                 "use the driver's DKMS package (precompiled=False in the state driver)"
             )
         return None
-
-    def _unavailable(self, observed: Observed) -> str | None:
-        if self.absent or not self.required or self._wanted(observed) is not None:
-            return None
-        advice = "use NVIDIA's repository (state driver-repository), or another version"
-        return not_offered(f"{PACKAGE} {self.version}", observed.offered, advice)
-
-    def plan(self, observed: Observed) -> Plan:
-        cost = Disruption.DRAIN if observed.loaded else Disruption.NONE
-        notes: tuple[str, ...] = ()
-        if not self.absent and self._wanted(observed) is None:
-            notes = (f"no repository offers {PACKAGE}: nothing to do",)
-        elif not self.absent and observed.driver is None and not observed.image:
-            notes = ("no driver is loaded: nvidia-fs is installed and not loaded",)
-        return diff(
-            observed,
-            self.desired(observed),
-            costs={"version": cost, "built": cost, "stale": cost, "loaded": cost},
-            why={"stale": "the loaded build differs from the one on disk"},
-            paths={"autoload_text": AUTOLOAD_PATH},
-            notes=notes,
-            refusal=self._unavailable(observed),
-        )
-
-    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
-        if self.absent:
-            yield from self._take_away(observed, plan)
-            return
-        version = dpkg.upstream_version(wanted.version or "")
-        anew = plan.fields & {"version", "built", "stale"}
-        if anew and observed.loaded:
-            yield kmod.unload("nvidia_fs", "programs that use GPUDirect Storage")
-        if "version" in plan.fields and wanted.version is not None:
-            tools = ((self.tools, ""),) if self.tools else ()
-            named = ((PACKAGE, wanted.version), *tools)
-            yield owned_packages.bring(
-                self.name, named, dkms=("nvidia-fs",), manager=observed.manager
-            )
-        elif "built" in plan.fields:
-            yield kmod.rebuild("nvidia-fs", version, observed.kernel, "nvidia-fs")
-        if "autoload_text" in plan.fields:
-            yield ops.PutText(AUTOLOAD_PATH, AUTOLOAD_TEXT, mode=0o644)
-        if plan.fields & {"version", "built", "stale", "loaded", "says"} and wanted.loaded:
-            yield kmod.load("nvidia-fs", version, "nvidia-fs")
-
-    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        if observed.loaded and "loaded" in plan.fields:
-            yield kmod.unload("nvidia_fs", "programs that use GPUDirect Storage")
-        if "autoload_text" in plan.fields:
-            yield ops.RemoveOwn(AUTOLOAD_PATH)
-        if plan.fields & {"version", "brought", "built"}:
-            yield owned_packages.take_back(self.name, (PACKAGE,), manager=observed.manager)

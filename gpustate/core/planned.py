@@ -45,12 +45,14 @@ class PlannedObservation:
         return self._changes.get(field, now)
 
     def version(self, field: str) -> object:
-        """The version that a field will be, ``none`` where nothing will be installed; ``None`` while that is unknown.
+        """The version that a field will be, or the first of several packages; ``none`` without one, ``None`` while unknown.
 
         Raises:
             AttributeError: the observation has no such field.
         """
-        return (self.value(field) or "none") if self.known else None
+        value = self.value(field)
+        version = next(iter(value.values()), None) if isinstance(value, Mapping) else value
+        return (version or "none") if self.known else None
 
     def now(self, field: str) -> object:
         """What a field is that no plan changes: of the hardware, or of foreign packages.

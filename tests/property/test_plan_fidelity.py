@@ -114,7 +114,7 @@ FIELDS: dict[tuple[str, str], st.SearchStrategy[Any]] = {
     ("gpustate.states.mig.observed", "gpus"): st.just(()),
     ("gpustate.states.gds", "offered"): st.lists(
         st.sampled_from(("2.26.6-1", "2.17.5-1")), unique=True
-    ).map(tuple),
+    ).map(lambda versions: (("nvidia-fs-dkms", tuple(versions)),)),
     ("gpustate.states.mig.observed", "folder"): st.just("/var/lib/gpustate/mig"),
     ("gpustate.states.docker", "files"): _JSON,
     ("gpustate.states.docker.query", "originals"): _JSON,

@@ -152,8 +152,12 @@ def test_the_toolkit_counts_as_it_will_be() -> None:
 @pytest.mark.parametrize(
     ("state", "observed", "facts"),
     [
-        ("gds", {"version": "2.29.4-1"}, {"gds": "yes", "nvidia_fs": "2.29.4"}),
-        ("gds", {"version": None}, {"gds": "yes", "nvidia_fs": "none"}),
+        (
+            "gds",
+            {"packages": {"nvidia-fs-dkms": "2.29.4-1"}},
+            {"gds": "yes", "nvidia_fs": "2.29.4"},
+        ),
+        ("gds", {"packages": {}}, {"gds": "yes", "nvidia_fs": "none"}),
         ("gdrcopy", {"packages": {"gdrdrv-dkms": "2.6-1"}}, {"gdrcopy": "2.6"}),
         ("ofed", {"ofed": "24.10-1.1.4"}, {"ofed": "24.10"}),
         ("ofed", {"ofed": None}, {"ofed": "none"}),
@@ -234,7 +238,7 @@ def test_a_plan_says_of_an_ordinary_machine_what_its_source_says(machine: dict[s
         results["mig"] = StateResult("mig", Outcome.UNCHANGED)
     if "nvidia_fs" in written:
         states.append(GpuDirectStorageEnabled())
-        observed["gds"] = SimpleNamespace(version=written["nvidia_fs"])
+        observed["gds"] = SimpleNamespace(packages={"nvidia-fs-dkms": written["nvidia_fs"]})
         results["gds"] = StateResult("gds", Outcome.UNCHANGED)
     judged = gate.compatible(collect(facts, states, observed, results), {})
     if machine["works"]:

@@ -374,7 +374,7 @@ def test_nvidia_fs_is_installed_loaded_and_says_its_version() -> None:
     assert not second
     *_, last = converge(GpuDirectStorageEnabled(ensure="absent"), node)
     assert not last
-    assert gds.AUTOLOAD_PATH not in node.files
+    assert GpuDirectStorageEnabled().autoload_path not in node.files
 
 
 def test_a_module_that_is_gone_from_disk_is_built_again() -> None:
@@ -427,8 +427,8 @@ def test_they_keep_the_contract_of_every_state(state: Any, node: FakeNode) -> No
 def test_without_a_driver_only_the_package_and_the_file_are_wanted(image: bool) -> None:
     """What the module says and how it was built cannot change then: a plan of it would have no steps."""
     seen = gds.Observed(
-        version="2.20.5-1",
-        autoload_text=gds.AUTOLOAD_TEXT,
+        packages={gds.PACKAGE: "2.20.5-1"},
+        autoload_text=GpuDirectStorageEnabled().autoload_text,
         built="2.17.5",
         stale=True,
         says="2.17",

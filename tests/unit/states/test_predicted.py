@@ -63,7 +63,7 @@ CASES: dict[str, tuple[State[Any], FakeNode, str, object]] = {
         GpuDirectStorageEnabled(),
         test_gpudirect.gds_node(""),
         "nvidia_fs",
-        "2.26.6-1",
+        {"nvidia-fs-dkms": "2.26.6-1"},
     ),
     "gdrcopy": (
         GdrCopyInstalled(),
