@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import click
@@ -10,6 +11,7 @@ from nextsteps import commands, mending
 from gpustate.cli.main import cli
 from gpustate.diagnosis import remedies
 from gpustate.explain.walk import CAUSES
+from gpustate.formats import nvml_report
 from gpustate.probes import shadowing_libraries
 
 
@@ -41,3 +43,25 @@ def test_commands_are_told_apart_from_their_words() -> None:
     assert mending(text) == ["gpustate apply p -l n"]
     assert mending(remedies.CONTAINERD_DOWN) == ["systemctl start containerd"]
     assert mending(shadowing_libraries.REMEDY) == ["ldconfig"]
+
+
+#: What ends the jobs of a node, or replaces what works.
+_HARMFUL = re.compile(
+    r"gpu-reset|reboot|power-cycle|replace (?:it|the GPU)|kill|stop the workload|unbind|remove that entry"
+)
+#: Causes by a time limit, by a GPU in use, or by a file or a module that is missing alone.
+_WORKING = (
+    *("nvml-timeout", "gpu-exclusive-and-taken", "uvm-not-loaded", "uvm-node-not-made", "device-node-missing"),
+    *("cdi-missing", "cdi-names-missing-files", "driver-library-missing", "toolkit-missing"),
+    *("containerd-handler-missing", "containerd-disabled", "device-plugin-not-running", "labels-stale"),
+)  # fmt: skip
+
+
+def test_no_next_step_harms_a_node_for_slowness_use_or_a_missing_file() -> None:
+    texts = {cause.name: cause.remedy for cause in CAUSES if cause.name in _WORKING}
+    assert set(texts) == set(_WORKING)
+    texts |= {f"NVML {code}": remedies.nvml(code) for code in (nvml_report.TIMEOUT, 12)}
+    texts |= {f"CUDA {code}": remedies.cuda(code) for code in (2, 46, 100)}
+    texts["no answer"] = remedies.cuda(None, "no answer within 60 s")
+    assert {name: text for name, text in texts.items() if _HARMFUL.search(text)} == {}
+    assert texts["nvml-timeout"].startswith("switch persistence mode on")

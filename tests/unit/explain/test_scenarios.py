@@ -166,6 +166,18 @@ def test_the_plain_healthy_node_is_not_accused(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "package", ["libnvidia-compute-470", "libcuda1-340", "nvidia-driver-cuda-libs"]
+)
+def test_a_record_of_a_package_of_another_version_is_no_fault_of_the_files_in_use(
+    package: str, tmp_path: Path
+) -> None:
+    world = World()
+    world.packages[package] = "470.256.02-0ubuntu0.24.04.1"
+    found = diagnosis(world, tmp_path / "node")
+    assert found.broken is None, f"{found.name}: {found.broken}"
+
+
 def test_every_cause_has_a_scenario_and_there_are_many() -> None:
     names = [scenario.cause for scenario in SCENARIOS]
     assert len(names) == len(set(names)) >= 80

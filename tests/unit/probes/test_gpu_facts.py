@@ -129,6 +129,22 @@ def test_where_the_files_could_not_be_shipped_nvidia_smi_is_asked(world: World) 
     assert world.query().source == "nvidia-smi"
 
 
+@pytest.mark.parametrize("gpus", [2, 8, 16])
+def test_nvml_is_given_more_time_the_more_gpus_it_has_to_initialise(
+    world: World, gpus: int
+) -> None:
+    world.load()
+    for number in range(gpus):
+        (world.folder / f"proc/driver/nvidia/gpus/0000:{number:02x}:00.0").mkdir(parents=True)
+    limits = world.folder / "limits"
+    for program in ("timeout", "python3"):
+        (world.bin / program).unlink()
+        (world.bin / program).write_text(f'#!/bin/sh\necho "$3" >>{limits}\nexit 69\n')
+        (world.bin / program).chmod(0o755)
+    world.query()
+    assert int(limits.read_text().split()[0]) == GpuFacts().timeout_s + 5 * gpus + 10
+
+
 def test_nothing_to_ask_with_is_a_fact_of_its_own(world: World) -> None:
     world.load()
     (world.bin / "python3").unlink()
