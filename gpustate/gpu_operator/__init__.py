@@ -1,7 +1,7 @@
 """Read the GPU Operator's own configuration: ClusterPolicy, NVIDIADriver and Helm values.
 
 :func:`read` turns the text of such a file into desired states, and into notes on everything else in it.
-Every field of the two schemas is classified in :mod:`gpustate.gpu_operator.fields`, so that no key of
+Every field of the two schemas is classified in :mod:`gpustate.gpu_operator.keys`, so that no key of
 a file is dropped silently: it is honoured, or reported with its line. That table moves no value: states of nodes are made in
 :mod:`gpustate.gpu_operator.operands` and its neighbours, settings of the cluster's objects in
 :mod:`gpustate.gpu_operator.objects`, ``exporters`` and ``components``.
@@ -12,8 +12,8 @@ Sources:
 
 from __future__ import annotations
 
-from gpustate.gpu_operator.blocks import Field, Support
 from gpustate.gpu_operator.desired import DesiredState
+from gpustate.gpu_operator.keys import Field, Support
 from gpustate.gpu_operator.reading import Reading, read, read_parts
 
 __all__ = ["DesiredState", "Field", "Reading", "Support", "read", "read_parts"]

@@ -15,8 +15,8 @@ from gpustate.errors import PolicyError
 from gpustate.formats.quantities import is_quantity
 from gpustate.formats.words import kind_of, quote
 from gpustate.gpu_operator import history, nearest
-from gpustate.gpu_operator.blocks import Field, Fields
 from gpustate.gpu_operator.documents import Item, placeholder, plain
+from gpustate.gpu_operator.keys import Field, Fields
 from gpustate.gpu_operator.nearest import Suggestion
 
 #: Common misspellings, read as the correct key.

@@ -9,11 +9,11 @@ from typing import Any
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.rollout import RolloutPolicy
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Setting
 from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import CONFIG_MAP, Companion, CompanionStore
 from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.keys import Support
 from gpustate.gpu_operator.nodelabels import Label
 
 

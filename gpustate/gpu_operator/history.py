@@ -87,6 +87,14 @@ def api_default(kind: str, path: str, release: str) -> Any:
     return value[0] if value else None
 
 
+def schema(kind: str) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+    """Type and constraints (``choices``, ``minimum``) of every field of a kind in the newest release."""
+    table: Mapping[str, Any] = _data()["schema"][kind]
+    return {
+        path: (row, {}) if isinstance(row, str) else (row[0], row[1]) for path, row in table.items()
+    }
+
+
 def since(kind: str, path: str) -> str:
     """The release that added a path or the first key below it; empty if none has it."""
     table: Mapping[str, str] = _data()["since"].get(kind, {})

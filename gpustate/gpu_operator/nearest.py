@@ -14,8 +14,8 @@ from functools import cache
 
 from gpustate.formats.words import quote_name
 from gpustate.gpu_operator import expected
-from gpustate.gpu_operator.blocks import Fields
 from gpustate.gpu_operator.documents import Item
+from gpustate.gpu_operator.keys import Fields
 
 _SWITCHES = frozenset({"enabled", "enable"})
 _LISTED = 12

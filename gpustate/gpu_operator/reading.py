@@ -29,7 +29,6 @@ from gpustate.gpu_operator import (
     shape,
     umbrella,
 )
-from gpustate.gpu_operator.blocks import Fields, Support
 from gpustate.gpu_operator.check import Checker, Strict, always_strict, never_strict
 from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import CompanionStore, check_companions
@@ -43,16 +42,14 @@ from gpustate.gpu_operator.desired import (
 )
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.driver import desired_driver
-from gpustate.gpu_operator.fields import CLUSTER_POLICY, NVIDIA_DRIVER
-from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
 from gpustate.gpu_operator.helm import (
-    HELM,
     chart_notes,
     chart_selector,
     check_chart,
     deploys_dra,
     is_null,
 )
+from gpustate.gpu_operator.keys import Support, fields
 from gpustate.gpu_operator.machines import with_machines
 from gpustate.gpu_operator.metrics import desired_metrics
 from gpustate.gpu_operator.objects import cluster_objects
@@ -253,7 +250,7 @@ class _Reader:
             )
 
     def _cluster_policy(self, item: Item) -> Reading:
-        source = self._source(self._spec(item), CLUSTER_POLICY, "clusterpolicy")
+        source = self._source(self._spec(item), "clusterpolicy")
         crd = source.spec.get("driver", "useNvidiaDriverCRD")
         drivers = self.by_kind.get("nvidiadriver", [])
         driver: Stack = None
@@ -276,7 +273,7 @@ class _Reader:
         return self._reading("clusterpolicy", item, source, states, _ON_BY_DEFAULT, objects=True)
 
     def _gpu_cluster(self, item: Item) -> Reading:
-        source = self._source(self._spec(item), GPU_CLUSTER, "gpucluster")
+        source = self._source(self._spec(item), "gpucluster")
         driver: Stack = None
         if "nvidiadriver" in self.by_kind or self.store.objects_of("NVIDIADriver"):
             driver = self._pools(source.notes, None)
@@ -289,7 +286,7 @@ class _Reader:
         return self._reading("gpucluster", item, source, states, (), objects=True)
 
     def _helm(self, item: Item) -> Reading:
-        source = self._source(item, HELM, "helm")
+        source = self._source(item, "helm")
         self._is_of_this_chart(item)
         left_to_crd = check_chart(source)
         driver: Stack = None
@@ -355,7 +352,7 @@ class _Reader:
         pools: list[Pool] = []
         for file, item in (*here, *self.store.objects_of("NVIDIADriver")):
             spec = self._spec(item, file)
-            source = self._source(spec, NVIDIA_DRIVER, "nvidiadriver", file)
+            source = self._source(spec, "nvidiadriver", file)
             kind = spec.get("driverType")
             if kind is not None and kind.value != "gpu":
                 raise PolicyError(
@@ -408,7 +405,10 @@ class _Reader:
 
     def _stray(self, key: str, child: Item) -> None:
         """Report an unknown key at the level of ``spec``."""
-        known = any(path.partition(".")[0] == key for path in (*CLUSTER_POLICY, *NVIDIA_DRIVER))
+        known = any(
+            path.partition(".")[0] == key
+            for path in (*fields("clusterpolicy"), *fields("nvidiadriver"))
+        )
         error = PolicyError(
             f"unknown key {quote(key)} next to spec, which the API server would silently drop",
             place=f"{self.file}:{child.line}",
@@ -420,9 +420,9 @@ class _Reader:
             raise error
         self.stray.append(f"{error.place}: warning: {error.message}; {error.fix}")
 
-    def _source(self, spec: Item, fields: Fields, kind: str, file: str = "") -> Source:
+    def _source(self, spec: Item, kind: str, file: str = "") -> Source:
         file = file or self.file
-        checker = Checker(file, fields, kind, self.strict, self.release)
+        checker = Checker(file, fields(kind), kind, self.strict, self.release)
         settings = checker.settings(spec)
         for one in settings:
             value = one.item.value

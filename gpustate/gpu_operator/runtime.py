@@ -26,7 +26,7 @@ from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.driver import software_version
 from gpustate.gpu_operator.helm import is_null
-from gpustate.gpu_operator.records import records
+from gpustate.gpu_operator.keys import records
 
 #: States by value of ``RUNTIME``; Kubernetes distributions include their own containerd.
 DISTRIBUTIONS = ("k3s", "k0s", "microk8s")

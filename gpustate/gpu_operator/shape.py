@@ -11,13 +11,13 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote
 from gpustate.gpu_operator import dra, expected, nearest
 from gpustate.gpu_operator.documents import Item
-from gpustate.gpu_operator.helm import HELM, SECTIONS
+from gpustate.gpu_operator.keys import fields, sections
 from gpustate.gpu_operator.nearest import top_level
 
 KINDS = {
@@ -76,8 +76,7 @@ _MEANT = {
     "gpuclusters": "GPUCluster of nvidia.com/v1alpha1",
     "dradriver": "draDriver of a GPUCluster",
 }
-#: Keys of sections and of pods that people write at the top level.
-_BELOW = frozenset(word for path in HELM for word in re.split(r"[.\[\]]+", path)[1:] if word)
+#: Keys of pods that people write at the top level.
 _OF_PODS = frozenset(
     {
         *("tolerations", "nodeSelector", "affinity", "imagePullSecrets", "imagePullPolicy"),
@@ -155,17 +154,17 @@ def _values(item: Item, place: str) -> str:
     other = _part_of_config_map(item, place)
     if other is not None:
         raise other
-    if SECTIONS & set(item.value) or not item.value:
+    if sections() & set(item.value) or not item.value:
         return "helm"
     key = next(iter(item.value), "")
     if any(one.path == key and "helm" in one.kinds for one in expected.EXPECTED):
         return "helm"
-    if nearest.spelled_otherwise(key, HELM) or difflib.get_close_matches(key, SECTIONS, 1, 0.85):
+    if nearest.spelled_otherwise(key, fields("helm")) or _near(key, sections()):
         return "helm"  # reported later with the key and a suggestion
     if _misplaced(item.value):
         return "helm"  # the same
     raise PolicyError(
-        f"is not a policy: it begins with {quote(key)}{top_level(key, SECTIONS)}",
+        f"is not a policy: it begins with {quote(key)}{top_level(key, sections())}",
         place=place,
         fix=WANTED,
     )
@@ -174,13 +173,14 @@ def _values(item: Item, place: str) -> str:
 def _misplaced(keys: Iterable[str]) -> bool:
     """Whether all are keys of the chart at another level, and at least one is specific to it."""
     found = list(keys)
-    paths = [key for key in found if key.partition(".")[0] in SECTIONS]
-    known = [*paths, *(key for key in found if _near(key, _BELOW | _OF_PODS))]
+    below = {word for path in fields("helm") for word in re.split(r"[.\[\]]+", path)[1:] if word}
+    paths = [key for key in found if key.partition(".")[0] in sections()]
+    known = [*paths, *(key for key in found if _near(key, below | _OF_PODS))]
     telling = [*paths, *(key for key in found if _near(key, _OF_PODS))]
     return bool(telling) and set(known) == set(found)
 
 
-def _near(key: str, known: frozenset[str]) -> bool:
+def _near(key: str, known: Set[str]) -> bool:
     return bool(difflib.get_close_matches(key, known, 1, 0.85))
 
 

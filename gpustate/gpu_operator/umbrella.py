@@ -13,7 +13,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.documents import Item
-from gpustate.gpu_operator.helm import SECTIONS
+from gpustate.gpu_operator.keys import sections
 from gpustate.gpu_operator.nearest import top_level
 from gpustate.gpu_operator.references import ReferenceResolver
 
@@ -25,7 +25,6 @@ GENERIC = frozenset(
         *("node-feature-discovery", "extraObjects", "hostPaths", "daemonsets", "psa"),
     }
 )
-TELLING = SECTIONS - GENERIC
 #: A mapping with this many of the chart's sections is taken for its values.
 _ENOUGH = 2
 
@@ -49,9 +48,14 @@ class ChartValues:
     used: tuple[tuple[str, str], ...] = ()
 
 
+def telling() -> frozenset[str]:
+    """Sections that only this chart has."""
+    return sections() - GENERIC
+
+
 def is_specific(values: Item) -> bool:
     """Whether any key is specific to this chart."""
-    return isinstance(values.value, dict) and bool(TELLING & set(values.value))
+    return isinstance(values.value, dict) and bool(telling() & set(values.value))
 
 
 def foreign(values: Item, file: str, *, least: int = 1) -> PolicyError | None:
@@ -64,13 +68,13 @@ def foreign(values: Item, file: str, *, least: int = 1) -> PolicyError | None:
     """
     if not isinstance(values.value, dict):
         return None
-    strange = [key for key in values.value if key not in SECTIONS and not key.startswith("x-")]
+    strange = [key for key in values.value if key not in sections() and not key.startswith("x-")]
     known = len(values.value) - len(strange)
     if len(strange) < least or (len(strange) <= known and is_specific(values)):
         return None
     return PolicyError(
         f"is not a values file of the Operator's chart, which has no key {quote(strange[0])}"
-        f"{top_level(strange[0], SECTIONS)} and only {known} of its {len(values.value)} keys",
+        f"{top_level(strange[0], sections())} and only {known} of its {len(values.value)} keys",
         place=f"{file}:{values.value[strange[0]].line}",
         fix="wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values",
     )
@@ -125,7 +129,7 @@ def inner_values(values: Item, resolver: ReferenceResolver, *, named_chart: bool
         return None
     keys = [alias for name, alias, _ in _dependencies(resolver) if name == _NAME]
     below = values.get(_NAME)
-    if below is not None and isinstance(below.value, dict) and (SECTIONS & set(below.value)):
+    if below is not None and isinstance(below.value, dict) and (sections() & set(below.value)):
         keys.append(_NAME)
     found = [key for key in dict.fromkeys(keys) if isinstance(_value(values, key), dict)]
     if not found and not named_chart and not is_specific(values):
@@ -153,7 +157,7 @@ def _sections(values: Item, key: str) -> frozenset[str]:
     value = _value(values, key)
     if not isinstance(value, dict):
         return frozenset()
-    return frozenset(one for one in TELLING & set(value) if isinstance(value[one].value, dict))
+    return frozenset(one for one in telling() & set(value) if isinstance(value[one].value, dict))
 
 
 def _listed(resolver: ReferenceResolver) -> list[Item]:

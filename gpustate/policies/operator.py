@@ -20,7 +20,7 @@ from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote_name
 from gpustate.formats.yaml_events import Written
-from gpustate.gpu_operator import DesiredState, dra, history, records
+from gpustate.gpu_operator import DesiredState, dra, history, keys
 from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, without_heading
 from gpustate.gpu_operator.other_files import OtherFiles
@@ -200,14 +200,14 @@ def _format(document: Tree, release: str) -> Format:
     """How changes apply to an object or to values, which a patch of the rendered object changes too."""
     kind = document.get("kind")
     if kind is None:
-        default = partial(records.unset, "helm", release)
+        default = partial(keys.unset, "helm", release)
         return Format(default=default, removed=True, wrappers=("spec", "values"))
 
     def of_object(path: Path) -> Any:
         if path == ("spec",):
             return {}
         name = str(kind.value).lower()
-        return records.unset(name, release, path[1:]) if path[0] == "spec" else REMOVED
+        return keys.unset(name, release, path[1:]) if path[0] == "spec" else REMOVED
 
     return Format(_home, default=of_object)
 

@@ -13,8 +13,7 @@ from shares import tries
 
 from gpustate import gpu_operator
 from gpustate.errors import PolicyError
-from gpustate.gpu_operator.blocks import Support
-from gpustate.gpu_operator.fields import CLUSTER_POLICY
+from gpustate.gpu_operator.keys import Support, fields
 from gpustate.policies import python
 
 SAMPLE = (Path(__file__).parents[2] / "docs" / "examples" / "clusterpolicy.yaml").read_text()
@@ -99,11 +98,11 @@ def _set(spec: dict[str, Any], path: str, value: object) -> None:
 @given(st.data())
 def test_every_key_of_a_right_file_is_honoured_or_named_in_a_note(data: st.DataObject) -> None:
     """Right by the schema; meaning may still be refused (a version that is none)."""
-    plain = sorted(path for path in CLUSTER_POLICY if "[]" not in path)
+    plain = sorted(path for path in fields("clusterpolicy") if "[]" not in path)
     spec: dict[str, Any] = {}
     chosen = data.draw(st.lists(st.sampled_from(plain), min_size=1, max_size=6, unique=True))
     for path in chosen:
-        leaf = CLUSTER_POLICY[path]
+        leaf = fields("clusterpolicy")[path]
         value = st.sampled_from(leaf.choices) if leaf.choices else VALUES[leaf.type]
         _set(spec, path, data.draw(value))
     document = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "spec": spec}
@@ -114,7 +113,7 @@ def test_every_key_of_a_right_file_is_honoured_or_named_in_a_note(data: st.DataO
     notes = " ".join(reading.notes)
     for path in chosen:
         section = path.partition(".")[0]
-        if CLUSTER_POLICY[path].support is not Support.HONOURED:
+        if fields("clusterpolicy")[path].support is not Support.HONOURED:
             assert f"{path} (line " in notes or f"{section} (" in notes, (path, notes)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from gpustate.gpu_operator.nfd import NFD
+from gpustate.gpu_operator.keys import rows
 
 FIRST = (1, 3, 0)
 KINDS = {
@@ -33,6 +33,10 @@ SCHEMAS = (
 )
 CHART = "deployments/gpu-operator"
 SUBCHART = "node-feature-discovery"
+#: Keys of node feature discovery: those of the table.
+NFD = [
+    key for row in rows()["helm"] for key in row.keys if key.startswith("node-feature-discovery.")
+]
 #: The last release with the subchart of the first ones, and the first that has it unpacked.
 UNPACKED = "v1.7.0"
 
@@ -68,6 +72,28 @@ def schema_defaults(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple
         yield from schema_defaults(schema["items"], path)
     elif "default" in schema:
         yield path, schema["default"]
+
+
+def schema_fields(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Type of every field, as the table of keys has it, with choices and minimum; ``[]`` is any element of a list."""
+    kind, inner = schema.get("type", ""), schema.get("items") or {}
+    if schema.get("x-kubernetes-int-or-string"):
+        kind = "int-or-string"
+    elif "properties" in schema or "properties" in inner:
+        below = inner.get("properties") or schema["properties"]
+        listed = "[]" if inner else ""
+        for name, one in below.items():
+            yield from schema_fields(one, f"{path}{listed}.{name}" if path else name)
+        return
+    elif kind == "object":
+        values = schema.get("additionalProperties", {})
+        quantity = values.get("x-kubernetes-int-or-string")
+        kind = f"map[{'quantity' if quantity else values.get('type', 'any')}]"
+    elif kind == "array":
+        kind = f"list[{inner['type']}]"
+    more = {"choices": schema.get("enum"), "minimum": schema.get("minimum")}
+    given = {name: value for name, value in more.items() if value is not None}
+    yield path, [kind, given] if given else kind
 
 
 def value_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -114,7 +140,7 @@ def of_subchart(clone: str, tag: str, names: set[str]) -> set[str]:
     # A value that a template hands on as a whole, or takes apart in a block of its own.
     whole += tuple(f"{path}." for path in re.findall(r"with \(?\.Values\.([A-Za-z0-9_.]+)", text))
     found: set[str] = set()
-    for path in (path.removeprefix(f"{SUBCHART}.") for path in NFD):
+    for path in (path.removeprefix(f"{SUBCHART}.") for path in dict.fromkeys(NFD)):
         there = path in named or any(one.startswith(f"{path}.") for one in named)
         if there or path.startswith(whole):
             found.add(f"{SUBCHART}.{path}")
@@ -186,10 +212,11 @@ def count(clone: str) -> dict[str, Any]:
     there: dict[str, dict[str, set[str]]] = {kind: {} for kind in kinds}
     filled: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
     charts: dict[str, dict[str, Any]] = {}
+    newest: dict[str, Mapping[str, Any]] = {}
     for tag in releases:
         names = set(git(clone, "ls-tree", "-r", "--name-only", tag).split())
         for kind in KINDS:
-            schema = schema_of(clone, tag, names, kind)
+            schema = newest[kind] = schema_of(clone, tag, names, kind)
             there[kind][tag] = set(schema_leaves(schema)) if schema else set()
             filled[kind][tag] = dict(schema_defaults(schema)) if schema else {}
         of_kinds = there["clusterpolicy"][tag] | there["gpucluster"][tag]
@@ -212,6 +239,7 @@ def count(clone: str) -> dict[str, Any]:
         "source": f"NVIDIA/gpu-operator {releases[0]} to {releases[-1]}",
         "releases": releases,
         "since": {kind: prefixes(table) for kind, table in since.items()},
+        "schema": {kind: dict(schema_fields(newest[kind])) for kind in KINDS},
         "filled": {kind: changes(filled[kind]) for kind in KINDS},
         "chart": changes(charts),
     }

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.helm import NIL_IS_ON
-from gpustate.gpu_operator.records import TITLES, Record, records
+from gpustate.gpu_operator.keys import TITLES, Record, Support, records
 
 SUPPORT = {
     Support.HONOURED: "honoured",

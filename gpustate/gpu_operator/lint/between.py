@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
 from gpustate.formats.words import quote
-from gpustate.gpu_operator import contents, gpucluster
+from gpustate.gpu_operator import contents
 from gpustate.gpu_operator.companions import (
     REFERENCES,
     Companion,
@@ -33,6 +33,8 @@ REQUIRED = (
     *("nodeStatusExporter", "gfd"),
 )
 _BRANCH = re.compile(r"(\d{3,4})(\..*)?(-.*)?")
+#: The only name that a GPUCluster may have.
+GPU_CLUSTER = "gpu-cluster"
 #: The lowest driver branch that a GPUCluster supports.
 _DRA_BRANCH = 580
 
@@ -121,12 +123,12 @@ def _policy(policy: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
 
 def _cluster(cluster: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
     name = cluster.item.text("metadata", "name")
-    if name and name != gpucluster.NAME:
+    if name and name != GPU_CLUSTER:
         yield cluster.find(
             "contradiction",
             "",
-            f"metadata.name is {quote(name)}, and the API server accepts only {gpucluster.NAME!r}",
-            f"rename it to {gpucluster.NAME}",
+            f"metadata.name is {quote(name)}, and the API server accepts only {GPU_CLUSTER!r}",
+            f"rename it to {GPU_CLUSTER}",
         )
     for driver in drivers:
         match = _BRANCH.fullmatch(str(driver.own_value("version") or ""))

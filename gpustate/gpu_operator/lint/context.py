@@ -10,8 +10,8 @@ from gpustate.gpu_operator import history
 from gpustate.gpu_operator.check import Setting
 from gpustate.gpu_operator.documents import Item, plain
 from gpustate.gpu_operator.helm import NIL_IS_ON, is_null
+from gpustate.gpu_operator.keys import records
 from gpustate.gpu_operator.lint.finding import Finding
-from gpustate.gpu_operator.records import records
 
 
 @dataclass(frozen=True, slots=True)

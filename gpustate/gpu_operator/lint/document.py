@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpustate.formats.words import printable
-from gpustate.gpu_operator.blocks import Support
+from gpustate.gpu_operator.keys import Support
 from gpustate.gpu_operator.lint.finding import Finding, Level, Report
 
 FORMAT = "gpustate.lint/1"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpustate.gpu_operator.blocks import Support
+from gpustate.gpu_operator.keys import Support
 
 
 class Level(StrEnum):

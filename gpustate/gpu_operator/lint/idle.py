@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpustate.gpu_operator.keys import records
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
-from gpustate.gpu_operator.records import records
 
 _SANDBOX = "sandboxWorkloads.enabled"
 #: Components that run only on nodes for virtual machines.

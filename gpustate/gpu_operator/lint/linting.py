@@ -8,19 +8,18 @@ from dataclasses import replace
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
 from gpustate.gpu_operator import choice, expected, history, shape, umbrella
-from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import Checker, Problem, Setting
 from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import CompanionStore
 from gpustate.gpu_operator.desired import READ_THEN, SANDBOX
 from gpustate.gpu_operator.documents import Item, plain
+from gpustate.gpu_operator.keys import TITLES, Record, Support, fields, records
 from gpustate.gpu_operator.lint import between, contradictions, idle, settings, variables
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding, Report, Use
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import Part, parts
 from gpustate.gpu_operator.reading import read
-from gpustate.gpu_operator.records import TABLES, TITLES, Record, records
 
 _RULES = {
     "unknown": "unknown-key",
@@ -136,7 +135,7 @@ def _document(part: Part, file: str, release: str) -> tuple[Context, list[Findin
         found.append(Finding("contradiction", "", what, file, item.line, None, title))
         spec = Item({}, item.line)
     good: list[Setting] = []
-    checker = Checker(file, TABLES[of_kind], of_kind, release=release)
+    checker = Checker(file, fields(of_kind), of_kind, release=release)
     for one in checker.walk(spec):
         if isinstance(one, Setting):
             good.append(one)
@@ -171,7 +170,7 @@ def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
     """Unknown keys at the level of ``spec``."""
     for key, child in item.value.items():
         if key not in _HEAD:
-            known = key in {path.partition(".")[0] for path in TABLES["clusterpolicy"]}
+            known = key in {path.partition(".")[0] for path in fields("clusterpolicy")}
             fix = f"supported keys: {', '.join(_HEAD)}"
             if key.lower() in _HEAD or key.lower() == "apiversion":
                 fix = f"did you mean {next(one for one in _HEAD if one.lower() == key.lower())}"

@@ -21,7 +21,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from gpustate.formats.words import quote
-from gpustate.gpu_operator.blocks import Support
+from gpustate.gpu_operator.keys import Support
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
 from gpustate.gpu_operator.runtime import ENVIRONMENT

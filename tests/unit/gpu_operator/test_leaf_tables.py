@@ -20,14 +20,10 @@ import yaml
 
 from gpustate import registry
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Fields, Support
 from gpustate.gpu_operator.companions import REFERENCES
 from gpustate.gpu_operator.expected import EXPECTED, RENAMED
-from gpustate.gpu_operator.fields import CLUSTER_POLICY, NVIDIA_DRIVER
-from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
-from gpustate.gpu_operator.helm import HELM
+from gpustate.gpu_operator.keys import TITLES, Field, Fields, Support, fields, records, rows
 from gpustate.gpu_operator.lint import lint as linted
-from gpustate.gpu_operator.records import TABLES, records
 
 ROOT = Path(__file__).parents[3]
 UPSTREAM = ROOT.parent / "shared" / "upstream" / "gpu-operator"
@@ -35,9 +31,9 @@ needs_upstream = pytest.mark.skipif(
     not UPSTREAM.is_dir(), reason="wants ../shared/upstream/gpu-operator beside the repository"
 )
 SCHEMAS = {
-    "nvidia.com_clusterpolicies.yaml": CLUSTER_POLICY,
-    "nvidia.com_nvidiadrivers.yaml": NVIDIA_DRIVER,
-    "nvidia.com_gpuclusters.yaml": GPU_CLUSTER,
+    "nvidia.com_clusterpolicies.yaml": fields("clusterpolicy"),
+    "nvidia.com_nvidiadrivers.yaml": fields("nvidiadriver"),
+    "nvidia.com_gpuclusters.yaml": fields("gpucluster"),
 }
 COUNTS = {
     "nvidia.com_clusterpolicies.yaml": 391,
@@ -161,7 +157,7 @@ def test_the_charts_types_fit_its_own_values() -> None:
         assert not record.field.choices or value in record.field.choices, path
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", TITLES)
 def test_every_record_says_what_becomes_of_its_leaf(kind: str) -> None:
     for path, record in records(kind).items():
         field = record.field
@@ -176,7 +172,7 @@ def test_every_record_says_what_becomes_of_its_leaf(kind: str) -> None:
         assert record.since in history.releases() or path == "global", path
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", TITLES)
 def test_states_that_records_name_are_states_there_are(kind: str) -> None:
     for path, record in records(kind).items():
         if record.support is Support.HONOURED:
@@ -184,7 +180,7 @@ def test_states_that_records_name_are_states_there_are(kind: str) -> None:
                 assert registry.find(name) is not None, path
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", TITLES)
 def test_keys_that_name_objects_are_leaves_of_their_kind(kind: str) -> None:
     for reference in REFERENCES[kind]:
         assert reference.path in records(kind)
@@ -193,18 +189,18 @@ def test_keys_that_name_objects_are_leaves_of_their_kind(kind: str) -> None:
 def test_what_is_told_of_expected_keys_leads_to_keys_there_are() -> None:
     for missed in EXPECTED:
         for kind in missed.kinds:
-            assert missed.path not in _inner(TABLES[kind]), missed.path
-            assert not missed.instead or missed.instead in _inner(TABLES[kind]), missed.path
+            assert missed.path not in _inner(fields(kind)), missed.path
+            assert not missed.instead or missed.instead in _inner(fields(kind)), missed.path
     for wrong, kinds, right in RENAMED:
         for kind in kinds:
-            assert wrong not in _inner(TABLES[kind]) or wrong == "node-feature-discovery.enabled"
-            assert right in _inner(TABLES[kind]), (wrong, kind)
+            assert wrong not in _inner(fields(kind)) or wrong == "node-feature-discovery.enabled"
+            assert right in _inner(fields(kind)), (wrong, kind)
 
 
-def _inner(fields: Fields) -> set[str]:
+def _inner(table: Fields) -> set[str]:
     """All paths, those of inner nodes too, without ``[]``."""
     found: set[str] = set()
-    for path in fields:
+    for path in table:
         words = path.replace("[]", "").split(".")
         found.update(".".join(words[:count]) for count in range(1, len(words) + 1))
     return found
@@ -244,8 +240,8 @@ def test_the_manual_names_the_number_of_fields() -> None:
         f"{COUNTS[file]} of {title}" for file, title in zip(SCHEMAS, titles, strict=True)
     )
     assert f"{words} and one more that NVIDIA's sample of it has" in manual
-    for file, fields in SCHEMAS.items():
-        assert len(fields) == COUNTS[file] + len(ONLY_IN_SAMPLES.get(file, ()))
+    for file, table in SCHEMAS.items():
+        assert len(table) == COUNTS[file] + len(ONLY_IN_SAMPLES.get(file, ()))
 
 
 def test_the_manual_names_the_number_of_keys_of_the_chart() -> None:
@@ -254,7 +250,7 @@ def test_the_manual_names_the_number_of_keys_of_the_chart() -> None:
         for name in ("operator-files.md", "understand.md")
     }
     assert f"({CHART_VALUES} in its values.yaml)" in pages["operator-files.md"]
-    counted = f"{len(CLUSTER_POLICY)} keys of ClusterPolicy and {len(HELM)} of the chart"
+    counted = f"{len(fields('clusterpolicy'))} keys of ClusterPolicy and {len(fields('helm'))} of the chart"
     assert counted in pages["understand.md"]
 
 
@@ -262,7 +258,7 @@ def test_the_manual_names_every_honoured_leaf_of_clusterpolicy() -> None:
     manual = (ROOT / "docs" / "operator-files.md").read_text()
     pages = ("cluster-objects.md", "containers.md")
     objects = "".join((ROOT / "docs" / page).read_text() for page in pages)
-    for path, field in CLUSTER_POLICY.items():
+    for path, field in fields("clusterpolicy").items():
         if field.support is not Support.HONOURED:
             continue
         if not field.objects:
@@ -273,3 +269,18 @@ def test_the_manual_names_every_honoured_leaf_of_clusterpolicy() -> None:
         words = [(first, *rest.split(".")) for first in (section, "devicePlugin")]
         above = [".".join(one[:count]) for one in words for count in range(2, len(one) + 1)]
         assert any(f"`{one.partition('[]')[0]}`" in objects for one in above), path
+
+
+@pytest.mark.parametrize("kind", TITLES)
+def test_every_row_of_the_table_names_keys_there_are(kind: str) -> None:
+    table = fields(kind)
+    if kind == "clusterpolicy":
+        of_drivers = (
+            path if path.startswith("gd") else f"driver.{path}" for path in fields("nvidiadriver")
+        )
+        table = {**table, **dict.fromkeys(of_drivers, Field("any"))}
+    dotted = [f".{path}" for path in table]
+    for row in rows()[kind]:
+        for key in row.keys:
+            pattern = key[1:] if key.startswith("*") else f".{key.removesuffix('*')}"
+            assert any(pattern in path for path in dotted), key

@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from gpustate.cli.main import cli
 from gpustate.errors import PolicyError, UsageError
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Support
+from gpustate.gpu_operator.keys import Support, records
 from gpustate.gpu_operator.lint import RULES, Finding, Level, Report, document, lint, sarif
 from gpustate.gpu_operator.lint.finding import fails
-from gpustate.gpu_operator.records import records
 
 ROOT = Path(__file__).parents[3]
 UPSTREAM = ROOT.parent / "shared" / "upstream" / "gpu-operator"

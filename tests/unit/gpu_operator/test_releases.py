@@ -10,9 +10,8 @@ from gpustate import gpu_operator
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats import deviceplugin
 from gpustate.gpu_operator import history
-from gpustate.gpu_operator.blocks import Support
 from gpustate.gpu_operator.check import always_strict
-from gpustate.gpu_operator.gpucluster import GPU_CLUSTER
+from gpustate.gpu_operator.keys import Support, fields
 from gpustate.gpu_operator.lint import lint
 from gpustate.policies import operator
 
@@ -123,7 +122,7 @@ def test_a_release_that_there_is_not_is_an_error() -> None:
 
 def test_keys_of_a_gpucluster_that_nothing_reads_are_ignored_keys() -> None:
     unread = "daemonsets.podSecurityContext."
-    found = [one for path, one in GPU_CLUSTER.items() if path.startswith(unread)]
+    found = [one for path, one in fields("gpucluster").items() if path.startswith(unread)]
     assert len(found) == 22
     assert {one.support for one in found} == {Support.DEAD}
 

@@ -1,0 +1,288 @@
+"""Every key of the Operator's files: its type, and what gpustate does with it, as ``data/keys.txt`` says.
+
+``[]`` in a path is any element of a list. Types, choices, minima and the API server's defaults are those of the newest
+release's schemas (:mod:`gpustate.gpu_operator.history`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from gpustate.core.layers import REMOVED
+from gpustate.gpu_operator import history
+
+
+class Support(StrEnum):
+    """How gpustate supports a field."""
+
+    HONOURED = "honoured"  # by a state, or by the reader itself
+    KUBERNETES = "kubernetes"  # about pods and other Kubernetes objects, not about a node
+    NO_MEANING = "no-meaning"  # about the Operator's containers; not applicable on a host
+    LATER = "later"  # about a node, but no state of this release supports it
+    DEPRECATED = "deprecated"  # the Operator still reads it, and recommends another field
+    DEAD = "dead"  # the Operator, or its chart, no longer reads it
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a schema that holds a value.
+
+    Args:
+        type: ``string``, ``boolean``, ``integer``, ``int-or-string``, ``quantity``, ``list[...]``, ``map[...]``,
+            ``quoted`` for strings that may be numbers, ``any`` for values that are not checked.
+        detail: if honoured, the state and parameter; otherwise the reason, half a sentence.
+        support: how gpustate supports it.
+        choices: the allowed values.
+        default: filled in by the API server or the chart.
+        minimum: the lowest allowed integer.
+        instead: the path to use, for a deprecated or dead field.
+        until: the last release that read it, for a dead field; empty if none did.
+        objects: it is a field of objects that gpustate applies with ``--cluster-objects``, and of no state.
+        container: of a component that may run as containers: its section; then it is honoured.
+        off: the field where that component does not.
+        parsed_again: the chart writes it without quotes, so that a string becomes what YAML reads in it.
+    """
+
+    type: str
+    detail: str = ""
+    support: Support = Support.DEAD
+    choices: tuple[str, ...] = ()
+    default: Any = field(default=None, hash=False)
+    minimum: int | None = None
+    instead: str = ""
+    until: str = ""
+    objects: bool = False
+    container: str = ""
+    off: Field | None = None
+    parsed_again: bool = False
+
+
+Fields = Mapping[str, Field]
+#: Kinds of files, as in messages.
+TITLES = {
+    "clusterpolicy": "ClusterPolicy",
+    "nvidiadriver": "NVIDIADriver",
+    "gpucluster": "GPUCluster",
+    "helm": "Helm values",
+}
+#: A spec of an NVIDIADriver is that of a ClusterPolicy's driver, with these sections.
+_DRIVER, _BESIDE = "driver.", ("gds.", "gdrcopy.")
+#: Keys of a ClusterPolicy in the chart: with another name, and not at all.
+_RENAMED = ("driver.upgradePolicy.podDeletion.", "driver.upgradePolicy.gpuPodDeletion.")
+_NOT_IN_CHART = "driver.useNvidiaDriverCRD"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table: paths and patterns, support (empty: unchanged), detail, options."""
+
+    keys: tuple[str, ...]
+    support: str
+    detail: str
+    options: Mapping[str, str]
+
+
+@cache
+def rows() -> Mapping[str, tuple[Row, ...]]:
+    """The table, by kind of file."""
+    found: dict[str, list[Row]] = {}
+    folder = resources.files("gpustate.gpu_operator").joinpath("data")
+    section: list[Row] = []
+    for line in folder.joinpath("keys.txt").read_text("utf-8").splitlines():
+        if line.startswith("["):
+            section = found.setdefault(line.strip("[]"), [])
+        elif line and not line.startswith("#"):
+            keys, support, detail, options = (*(cell.strip() for cell in line.split("|")), "", "")[
+                :4
+            ]
+            words = (word.partition("=") for word in options.split())
+            pairs = {name: value for name, _, value in words}
+            section.append(Row(tuple(_expanded(keys)), support, detail, pairs))
+    return {kind: tuple(section) for kind, section in found.items()}
+
+
+def _expanded(keys: str) -> Iterator[str]:
+    """``{a,b}.c``: ``a.c`` and ``b.c``."""
+    before, brace, rest = keys.partition("{")
+    names, _, after = rest.partition("}")
+    for name in names.split(",") if brace else ():
+        yield from _expanded(f"{before}{name}{after}")
+    if not brace:
+        yield keys
+
+
+@cache
+def fields(kind: str) -> Fields:
+    """The fields of a kind of file by path.
+
+    Args:
+        kind: a key of :data:`TITLES`.
+    """
+    if kind == "helm":
+        of_policy, of_cluster = fields("clusterpolicy"), fields("gpucluster")
+        table = {_renamed(path): one for path, one in of_policy.items() if path != _NOT_IN_CHART}
+        table |= {path: one for path, one in of_cluster.items() if path.startswith("draDriver.")}
+    else:
+        table = {
+            _in_policy(kind, path): Field(
+                type_,
+                choices=tuple(more.get("choices", ())),
+                default=history.api_default(kind, path, history.newest()),
+                minimum=more.get("minimum"),
+            )
+            for path, (type_, more) in history.schema(kind).items()
+        }
+        _apply(table, "clusterpolicy", adds=kind == "clusterpolicy")
+        table = _in_order_of_rows(table, kind)
+    if kind == "nvidiadriver":
+        table = {
+            path.removeprefix(_DRIVER): replace(one, instead=one.instead.removeprefix(_DRIVER))
+            for path, one in table.items()
+        }
+    if kind != "clusterpolicy":
+        _apply(table, kind, adds=True)
+    return table
+
+
+def _in_order_of_rows(table: Mapping[str, Field], kind: str) -> dict[str, Field]:
+    """The fields by section, in the order of the table's rows: what is named first is suggested first."""
+    keys = [key for name in (kind, "clusterpolicy") for row in rows()[name] for key in row.keys]
+    order = list(dict.fromkeys(key.partition(".")[0] for key in keys))
+    return dict(sorted(table.items(), key=lambda item: order.index(item[0].partition(".")[0])))
+
+
+def sections() -> frozenset[str]:
+    """The top-level keys of the chart's values."""
+    return frozenset(path.partition(".")[0] for path in fields("helm"))
+
+
+def _in_policy(kind: str, path: str) -> str:
+    """The path of a ClusterPolicy that means the same."""
+    return _DRIVER + path if kind == "nvidiadriver" and not path.startswith(_BESIDE) else path
+
+
+def _renamed(path: str) -> str:
+    old, new = _RENAMED
+    return new + path.removeprefix(old) if path.startswith(old) else path
+
+
+def _apply(table: dict[str, Field], kind: str, *, adds: bool) -> None:
+    """Change the fields that rows name; ``adds``: keys with a type of their own are added."""
+    for row in rows()[kind]:
+        for key in row.keys:
+            if key.startswith("*."):
+                paths = [one for one in table if f".{one}".endswith(key[1:])]
+            elif key.endswith(".*"):
+                paths = [one for one in table if one.startswith(key[:-1])]
+            else:
+                paths = [key] if key in table or (adds and "type" in row.options) else []
+            for path in paths:
+                table[path] = _changed(table.get(path, Field("any")), row)
+
+
+def _changed(one: Field, row: Row) -> Field:
+    options, (word, _, section) = row.options, row.support.partition(" ")
+    if word == "containers":
+        detail = f"{row.detail}, with {section} in containers"
+        return replace(
+            one,
+            support=Support.HONOURED,
+            detail=detail,
+            objects=True,
+            container=section,
+            off=one.off or one,
+        )
+    if "quoted" in options and one.type == "string":
+        one = replace(one, type="quoted")
+    one = replace(
+        one,
+        type=options.get("type", one.type),
+        choices=tuple(options["choices"].split(",")) if "choices" in options else one.choices,
+        default=options.get("default", one.default),
+        parsed_again=one.parsed_again or "parsed" in options,
+    )
+    if not word:
+        return one
+    return replace(
+        one,
+        support=Support.HONOURED if word == "objects" else Support(word),
+        detail=row.detail,
+        instead=options.get("instead", ""),
+        until=options.get("until", ""),
+        objects=word == "objects",
+        container="",
+        off=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One field of one kind.
+
+    Args:
+        kind: ``clusterpolicy``, ``nvidiadriver``, ``gpucluster`` or ``helm``.
+        path: from ``spec`` (of values: from the top), ``[]`` for elements of lists.
+        field: type, choices, minimum, and support.
+        default: the value if the file does not set it.
+        filled_by: ``chart`` or ``API server``; empty if there is no default.
+        since: the release that added it.
+    """
+
+    kind: str
+    path: str
+    field: Field
+    default: Any
+    filled_by: str
+    since: str
+
+    @property
+    def support(self) -> Support:
+        """How gpustate supports it."""
+        return self.field.support
+
+
+def records(kind: str, release: str = "") -> Mapping[str, Record]:
+    """All records of a kind by path, in the order of the table.
+
+    Args:
+        kind: of file.
+        release: whose defaults apply; by default the newest.
+    """
+    return _records(kind, release or history.newest())
+
+
+@cache
+def _records(kind: str, release: str) -> Mapping[str, Record]:
+    return {path: _record(kind, path, field, release) for path, field in fields(kind).items()}
+
+
+def _record(kind: str, path: str, field: Field, release: str) -> Record:
+    default = field.default
+    if release != history.newest():
+        default = history.api_default("clusterpolicy" if kind == "helm" else kind, path, release)
+    filled_by = "API server" if default is not None else ""
+    if kind == "helm":
+        mapping = field.type.startswith(("map", "any"))
+        given, of_chart = history.chart_default(path, mapping=mapping, release=release)
+        if given:
+            default, filled_by = of_chart, "chart"
+    return Record(kind, path, field, default, filled_by, history.since(kind, path))
+
+
+def unset(kind: str, release: str, path: tuple[str, ...]) -> Any:
+    """The value at a path while a file does not set it: a default, or an empty one; ``REMOVED``: no such key."""
+    table, text = records(kind, release), ".".join(path)
+    record = table.get(text)
+    if record is not None and record.default is not None:
+        return record.default
+    types: dict[str, Any] = {"list": [], "map": {}}
+    if record is not None:
+        return types.get(record.field.type.partition("[")[0])
+    if any(one.startswith(f"{text}[]") for one in table):
+        return history.chart_default(text, release=release)[1] if kind == "helm" else []
+    return {} if any(one.startswith(f"{text}.") for one in table) else REMOVED
