@@ -242,7 +242,7 @@ def _rollout(one: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[str, A
         if hold is not None and hold.phase in later:
             shown |= {"phase": hold.phase, "since": hold.since, "why": hold.text}
         if shown["phase"] == "failed":
-            shown["next"] = after_failure(one.run, _command(one.run))
+            shown["next"] = after_failure(one.run, _command(one.run), shown.get("why", ""))
         elif shown["phase"] in NEXT:
             shown["next"] = NEXT[shown["phase"]].replace("RUN", one.run)
         row["nodes"].append(shown)

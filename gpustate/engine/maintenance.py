@@ -17,6 +17,8 @@ from gpustate.core.outcome import NodeResult
 
 #: In notes of nodes that are out of service after a run.
 STAYS_OUT = "stays out of service"
+#: In the reason of nodes whose change a person has interrupted.
+INTERRUPTED = "the run was interrupted"
 
 
 @dataclass(frozen=True, slots=True)

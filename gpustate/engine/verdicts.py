@@ -12,6 +12,7 @@ from gpustate.core.outcome import NodeStatus, Outcome, StateResult
 from gpustate.core.state import AnyState, State
 from gpustate.core.step import Step
 from gpustate.engine import journal
+from gpustate.engine.maintenance import INTERRUPTED
 from gpustate.errors import GpustateError, StepFailed
 from gpustate.formats import package_errors
 from gpustate.formats.words import distinguish
@@ -92,7 +93,7 @@ def after_steps(
     if not remaining or (image and left_to_first_boot(state, observed, remaining)):
         return become(Outcome.CHANGED)
     if record.stopped:
-        return become(Outcome.INTERRUPTED, "stopped before its steps were finished")
+        return become(Outcome.INTERRUPTED, f"{INTERRUPTED} before its steps were finished")
     if record.died:
         return become(
             Outcome.FAILED,

@@ -32,7 +32,7 @@ from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.gate import Holder
 from gpustate.engine.ledger import Ledger, LedgerQuery
 from gpustate.engine.machines import Machines
-from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance, Subject
+from gpustate.engine.maintenance import INTERRUPTED, NO_MAINTENANCE, Maintenance, Subject
 from gpustate.engine.probing import probe_states, query_node
 from gpustate.engine.reconnect import Link
 from gpustate.errors import (
@@ -192,8 +192,8 @@ class Walk:
             self._end(NodeStatus.LOCKED, str(error))
         except RefusedError as error:
             self._end(NodeStatus.REFUSED, str(error))
-        except _InterruptedError:
-            self._end(NodeStatus.INTERRUPTED, "stopped after the running step")
+        except _InterruptedError as error:
+            self._end(NodeStatus.INTERRUPTED, str(error))
         except GpustateError as error:
             self._end(NodeStatus.FAILED, str(error))
         except Exception as error:  # noqa: BLE001  an error of one node must not end the others' runs
@@ -471,7 +471,7 @@ class Walk:
 
     def _check_stop(self) -> None:
         if self.stop():
-            raise _InterruptedError
+            raise _InterruptedError(f"{INTERRUPTED} after the running step")
 
     # --- probing -----------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpustate.core.facts import AGENTS
 from gpustate.core.inventory import InventoryNode
+from gpustate.engine.maintenance import INTERRUPTED
 from gpustate.rollout.access import Accesses
 from gpustate.schedulers.base import Member, Scheduler
 
@@ -45,19 +46,22 @@ class Status:
             undo = f": {self.member.undo}" if self.member.undo else " by whoever took it out"
             return f"gpustate leaves it alone until it is returned to service{undo}"
         if hold.phase == "failed":
-            return after_failure(hold.run, self.command)
+            return after_failure(hold.run, self.command, hold.text)
         if self.running:
             return f"run {hold.run}, which is in progress, returns it to service"
         return f"if run {hold.run} is dead: {after_death(hold.run, self.command)}"
 
 
-def after_failure(run: str, command: str) -> str:
-    """The next step for a node whose change failed.
+def after_failure(run: str, command: str, why: str) -> str:
+    """The next step for a node whose change failed, or was interrupted.
 
     Args:
         run: id of the run.
         command: of the run; empty: not known here.
+        why: the reason.
     """
+    if INTERRUPTED in why:
+        return f"continue run {run}: {after_death(run, command)}"
     again = f"run: {command}" if command else f"run the command of run {run} again"
     return f"fix the node, then {again}; the node is released when it ends well"
 

@@ -216,6 +216,13 @@ def test_the_next_step_is_the_command_of_the_run_as_far_as_it_is_known(
     record = records.begin("r1", "upgrade", "p.yaml", options, person="ann", born="", created="")
     text = run("-i", inventory)
     assert text.count("next: fix the node, then run: gpustate resume r1; the node is") == 2
+    stopped = "driver: the run was interrupted before its steps were finished"
+    interrupted = replace(failed, hold=replace(HELD, phase="failed", text=stopped))
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: (interrupted,))
+    text = run("-i", inventory)
+    assert "    next: continue run r1: gpustate resume r1\n" in text
+    assert text.count("next: fix the node") == 1, "gpu3 of the rollout, which failed"
+    monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: (failed,))
     records.end(record, interrupted=False)
     text = run("-i", inventory)
     command = "gpustate upgrade p.yaml -i hosts.yml --serial 1,2 --driver 580 -l b,c"
