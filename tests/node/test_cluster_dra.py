@@ -52,6 +52,18 @@ kind: NVIDIADriver
 metadata: {{name: driver}}
 spec: {{driverType: gpu, version: @DRIVER@, kernelModuleType: open}}
 """
+#: Neither DRA driver nor device plugin, and the driver of before.
+WITHOUT_DRA = f"""\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {{name: cluster-policy}}
+spec:
+  driver: {{version: {BEFORE}, kernelModuleType: open}}
+  devicePlugin: {{enabled: false}}
+  gfd: {{enabled: false}}
+  dcgm: {{enabled: false}}
+  dcgmExporter: {{enabled: false}}
+"""
 LAYOUTS = """\
 version: v1
 mig-configs:
@@ -288,22 +300,58 @@ def test_compute_domains_are_refused_until_their_definitions_are_installed(
     create(cluster, domain)
 
 
+def claiming_deployment(lab: Lab, node: Node) -> str:
+    """Create a deployment whose pod holds a claim, and wait for it; name of the pod."""
+    deployment = gpu_deployment("claims", node, import_image(node), {})
+    claim(deployment["spec"]["template"]["spec"], "two")
+    create(lab, deployment)
+    holds_its_claim(lab, node, set())
+    (pod,) = get(lab, "pods", "--selector", "app=claims")["items"]
+    return str(pod["metadata"]["name"])
+
+
+def in_service(lab: Lab, node: Node) -> bool:
+    item = get(lab, "node", node.name)
+    held = "gpustate.io/hold" in (item["metadata"].get("annotations") or {})
+    return not held and not item["spec"].get("unschedulable")
+
+
+def test_the_driver_and_the_dra_driver_change_in_one_apply(
+    cluster: Lab, policy: Path, tmp_path: Path
+) -> None:
+    node = cluster.nodes[0]
+    off = tmp_path / "off.yaml"
+    off.write_text(WITHOUT_DRA)
+    claiming_deployment(cluster, node)
+    refused = run(cluster, "plan", off, code=5)
+    assert "only the DRA driver can release resourceclaim default/claims-" in refused.out
+    kubectl(cluster, "delete", "deployment", "claims")
+    wait_for(lambda: not get(cluster, "resourceclaims")["items"], "the claim is gone", 90)
+    run(cluster, "apply", off, code=0)
+    assert in_service(cluster, node)
+    assert "580.65.06" in node.run("nvidia-smi").stdout
+    names = [one["metadata"]["name"] for one in get(cluster, "daemonsets", "-A")["items"]]
+    assert "nvidia-dra-driver-kubelet-plugin" not in names
+    run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
+    assert in_service(cluster, node)
+    wait_for(
+        lambda: offered(cluster, node) == dict.fromkeys(uuids_of(node), "580.178.4"),
+        "the GPUs are offered with the new driver",
+    )
+
+
 def test_removal_evicts_pods_with_claims_and_leaves_no_class_no_policy_and_no_driver(
     cluster: Lab, policy: Path
 ) -> None:
     node = cluster.nodes[0]
-    deployment = gpu_deployment("claims", node, import_image(node), {})
-    claim(deployment["spec"]["template"]["spec"], "two")
-    create(cluster, deployment)
-    holds_its_claim(cluster, node, set())
-    (pod,) = get(cluster, "pods", "--selector", "app=claims")["items"]
-    note = f"default/{pod['metadata']['name']} is evicted before the DRA driver is deleted"
+    name = claiming_deployment(cluster, node)
+    note = f"default/{name} is evicted before the DRA driver is deleted"
     assert note in run(cluster, "plan", policy, "--remove", code=0).out
     run(cluster, "remove", policy, code=0)
     (again,) = get(cluster, "pods", "--selector", "app=claims")["items"]
     assert again["status"]["phase"] == "Pending"
     assert "nodeName" not in again["spec"], "it fails admission nowhere"
-    assert not get(cluster, "node", node.name)["spec"].get("unschedulable")
+    assert in_service(cluster, node)
     kinds = ("deviceclasses", "validatingadmissionpolicies", "validatingadmissionpolicybindings")
     for kind in kinds:
         names = [one["metadata"]["name"] for one in get(cluster, kind)["items"]]

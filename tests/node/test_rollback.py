@@ -131,6 +131,7 @@ TRIALS = (
     "a_version_that_is_gone_is_named_by_the_plan_and_nothing_is_changed",
     "packages_that_no_repository_has_come_from_the_node_or_are_named_by_the_plan",
     "killed_in_the_middle_of_a_rollback_it_converges",
+    "its_controller_killed_in_the_middle_of_a_rollback_it_converges",
     "an_upgrade_that_fails_goes_back_by_itself",
     "an_upgrade_to_a_version_that_is_not_offered_is_one_line",
 )
@@ -269,6 +270,15 @@ def test_packages_that_no_repository_has_come_from_the_node_or_are_named_by_the_
 
 
 def test_killed_in_the_middle_of_a_rollback_it_converges(on: Bench) -> None:
+    converges_after_death(on, controller=False)
+
+
+def test_its_controller_killed_in_the_middle_of_a_rollback_it_converges(on: Bench) -> None:
+    """The node goes on by itself, and the next rollback follows it to its end."""
+    converges_after_death(on, controller=True)
+
+
+def converges_after_death(on: Bench, *, controller: bool) -> None:
     on.run("apply", on.old())
     before = on.seen()
     on.run("apply", on.new())
@@ -279,9 +289,13 @@ def test_killed_in_the_middle_of_a_rollback_it_converges(on: Bench) -> None:
         while on.node.run(torn, check=False).returncode != 0:
             assert time.monotonic() < deadline, "dpkg never began"
             assert run.poll() is None, "the rollback ended too early"
-        on.node.kill()
+        if controller:
+            run.kill()
+        else:
+            on.node.kill()
         run.wait(timeout=200)
-    on.node.boot()
+    if not controller:
+        on.node.boot()
     on.run("rollback")
     assert changes(before, on.seen()) == {}
 
