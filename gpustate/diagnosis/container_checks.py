@@ -90,6 +90,11 @@ REPORTED = (
          remedies.MODE_CDI + "; or set one of the keys accept-nvidia-visible-devices-* in /etc/nvidia-container-runtime/config.toml",
          "container-toolkit",
          pattern=r"insufficient privileges"),
+    Kind("cdi-version", "this version of the runtime finds no CDI device of that name",
+         "if cdiVersion in /var/run/cdi/nvidia.yaml is 0.7.0, which podman before 5.1 and docker before 26.1 do not read, install a newer one, or add "
+         "NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS=no-additional-gids-for-device-nodes to /etc/nvidia-container-toolkit/nvidia-cdi-refresh.env and run: "
+         f"{remedies.REFRESH_CDI}; otherwise {remedies.CDI}", "cdi",
+         pattern=r"(?s)^(?:podman (?:[0-4]|5\.0)\.|docker (?:1?\d|2[0-5]|26\.0)\.).*unresolvable CDI device"),
     Kind("cdi-unresolved", "the runtime finds no CDI device of that name",
          remedies.CDI, "cdi",
          pattern=r"unresolvable CDI device"),
@@ -138,7 +143,7 @@ def short(text: str, most: int = 360) -> str:
 
 
 def classify(error: str) -> Kind:
-    """The kind of failure that a runtime's error describes."""
+    """The kind of failure that a runtime's error describes; the runtime and its version may stand before it."""
     return next(kind for kind in REPORTED if re.search(kind.pattern, error))
 
 
@@ -199,7 +204,7 @@ def failure(result: ContainerResult, expected: tuple[str, ...]) -> Failure | Non
     if result.kind:
         kind, words = _BY_NAME[result.kind], result.error
     elif result.error:
-        kind, words = classify(result.error), short(result.error)
+        kind, words = classify(f"{result.way}: {result.error}"), short(result.error)
     else:
         found = _ran(result, expected)
         if found is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpustate.diagnosis import chain
 
 WAY = "containerd 1.7.24, handler nvidia"
@@ -45,6 +47,7 @@ RESULTS = {
     "legacy": failed(f"{INIT}error running hook #0: error running hook: exit status 1, stdout: , stderr: Using requested mode 'legacy' nvidia-container-cli: initialization error: driver error: unknown"),
     "not-accepted": failed(f"{SHIM}failed to create NVIDIA Container Runtime: insufficient privileges to read device list from NVIDIA_VISIBLE_DEVICES envvar: unknown"),
     "cdi-unresolved": failed(f"{SHIM}could not apply required modification to OCI specification: error modifying OCI spec: failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=all: unknown"),
+    "cdi-version": replace(failed("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all"), way="podman 4.9.3, CDI device nvidia.com/gpu=all"),
     "device-missing": failed(f'{SHIM}could not apply required modification to OCI specification: error modifying OCI spec: failed to inject CDI devices: failed to inject devices: failed to stat CDI host device "/dev/nvidia-modeset": no such file or directory: unknown'),
     "file-missing": failed(f'{INIT}error mounting "/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.15" to rootfs at "/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.15": create mount destination for /usr/lib/x86_64-linux-gnu/libcuda.so.570.86.15 mount: bind mount source stat: stat /usr/lib/x86_64-linux-gnu/libcuda.so.570.86.15: no such file or directory: unknown'),
     "hook-missing": failed(f"{INIT}error running hook #0: fork/exec /usr/bin/nvidia-cdi-hook: permission denied: unknown"),

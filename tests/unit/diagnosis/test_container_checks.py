@@ -36,6 +36,26 @@ def test_of_many_devices_two_are_named(name: str) -> None:
     assert len(found.evidence) < 400
 
 
+@pytest.mark.parametrize(
+    ("way", "old"),
+    [
+        ("podman 4.3.1", True),
+        ("podman 5.0.3", True),
+        ("podman 5.1.0", False),
+        ("docker 25.0.3", True),
+        ("docker 26.0.1", True),
+        ("docker 26.1.0", False),
+        ("containerd 1.7.24, handler nvidia", False),
+    ],
+)
+def test_a_runtime_that_reads_only_older_specifications_is_named(way: str, old: bool) -> None:
+    error = "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all"
+    found = container_checks.failure(replace(RESULTS["cdi-unresolved"], way=way, error=error), GPUS)
+    assert found is not None
+    assert found.kind.name == ("cdi-version" if old else "cdi-unresolved")
+    assert ("no-additional-gids-for-device-nodes" in found.kind.remedy) is old
+
+
 def test_a_missing_shim_is_recognised_by_either_text_of_containerd() -> None:
     # containerd 1.7.24, with and without the shim's path in its memory.
     later = "ctr: failed to start shim: start failed: : fork/exec /usr/bin/containerd-shim-runc-v2: no such file or directory: unknown"
