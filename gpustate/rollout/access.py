@@ -14,11 +14,11 @@ from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.errors import ConnectionFailed
 from gpustate.remote.session import Session
-from gpustate.schedulers.slurm import Slurm
 
 if TYPE_CHECKING:
     from gpustate.schedulers.base import Scheduler
     from gpustate.schedulers.kubernetes import Kubernetes
+    from gpustate.schedulers.slurm import Slurm
 
 #: Inventory variable with the host on which scontrol, sinfo and squeue run as root or SlurmUser.
 SLURM_HOST = "gpustate_slurm_host"
@@ -139,7 +139,7 @@ class Accesses:
         for kubeconfig in dict.fromkeys(one for one in self._kubeconfigs.values() if one):
             with self._lock:
                 cluster = self._kubernetes(kubeconfig)
-            items = cluster.by_name()
+            items = cluster.nodes.by_name()
             for name, node in self._by_name.items():
                 item = items.get(name) or items.get(node.connection.host or "")
                 if item is not None and self._kubeconfigs[name] == kubeconfig:
@@ -158,22 +158,19 @@ class Accesses:
     def listed(self) -> dict[Kubeconfig, list[dict[str, Any]]]:
         """All Nodes of the clusters whose Nodes were listed already."""
         with self._lock:
-            return {one: nodes for one, found in self._clusters.items() if (nodes := found.listed)}
+            clusters = self._clusters.items()
+            return {one: nodes for one, cluster in clusters if (nodes := cluster.nodes.listed)}
 
     def labels(self, key: str) -> dict[str, str]:
-        """Values of a label of the nodes' Node objects, by node, as far as names or addresses are the same.
+        """Values of a label of the Node objects of :meth:`nodes`, by node.
 
         Raises:
             GpustateError: a cluster cannot be used.
         """
-        found: dict[str, str] = {}
-        for cluster in self.clusters():
-            values = cluster.labels(key)
-            for name, node in self._by_name.items():
-                hits = [values[one] for one in (name, node.connection.host or "") if one in values]
-                if hits and self._kubeconfigs[name]:
-                    found.setdefault(name, hits[0])
-        return found
+        labels = {
+            name: node["metadata"].get("labels") or {} for name, (_, node) in self.nodes().items()
+        }
+        return {name: str(its[key]) for name, its in labels.items() if its.get(key)}
 
     def held(self) -> frozenset[str]:
         """Nodes that runs of gpustate hold in a scheduler, as far as names or addresses are the same.
@@ -181,7 +178,7 @@ class Accesses:
         Raises:
             GpustateError: a cluster cannot be used.
         """
-        names = frozenset[str]().union(*(scheduler.held() for scheduler in self.leased()))
+        names = frozenset[str]().union(*(scheduler.nodes.held() for scheduler in self.leased()))
         return frozenset(
             name
             for name, node in self._by_name.items()
@@ -214,6 +211,8 @@ class Accesses:
         return [*self.clusters(), *slurms.values()]
 
     def _slurm(self, node: InventoryNode, host: str) -> Slurm:
+        from gpustate.schedulers.slurm import Slurm
+
         key = ("Slurm", host)
         if key not in self._found:
             known = self._by_name.get(host) or self._beyond(host)

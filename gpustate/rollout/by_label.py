@@ -347,7 +347,7 @@ class _Layers:
                     f"label {CONFIG} of Node {name} is absent: apply removes its {STATE}={shown}"
                 )
             return node
-        manager = cluster.mig_manager_on(item)
+        manager = cluster.nodes.mig_manager_on(item)
         if manager:
             result.notes[node.name] = (
                 f"{CONFIG}={config} of Node {name} is carried out by NVIDIA's MIG manager (DaemonSet {manager}); "

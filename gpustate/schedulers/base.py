@@ -135,6 +135,16 @@ def taken_over(member: Member, hold: Hold | None) -> str:
     return f"run {hold.run} of {hold.person} has taken it over"
 
 
+def refuse_stopped(stop: Stop) -> None:
+    """Stop a drain where the run is to stop.
+
+    Raises:
+        NotDrainedError: it is.
+    """
+    if stop():
+        raise NotDrainedError("interrupted while it was drained")
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Something that runs on a member and has to leave.

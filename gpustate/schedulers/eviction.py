@@ -84,6 +84,13 @@ def name(thing: Json) -> str:
     return f"{meta.get('namespace', '')}/{meta['name']}"
 
 
+def names(pods: Iterable[Json]) -> str:
+    """Some of their names, and how many more there are."""
+    found = sorted(map(name, pods))
+    more = f" and {len(found) - 4} more pods" if len(found) > 4 else ""
+    return ", ".join(found[:4]) + more
+
+
 def finished(pod: Json) -> bool:
     """Its containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in _ENDED

@@ -231,6 +231,36 @@ class ClusterLease:
                     return True
         return False
 
+    def standing(self) -> Standing:
+        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
+
+        Raises:
+            ClusterError: the cluster does not answer, or the user may not read the Lease.
+        """
+        return standing(self._api.lease(NAMESPACE, self._name))
+
+    def ask(self, run: str, control: str) -> None:
+        """Leave a request to the run that holds the Lease; empty: take it back.
+
+        Raises:
+            ClusterError: the run does not hold it, the cluster does not answer, or the user may not write the Lease.
+        """
+        for _ in range(_CONFLICTS):
+            lease = self._api.lease(NAMESPACE, self._name)
+            holder = standing(lease)
+            if lease is None or holder.run != run:
+                who = f"{holder.holder} does" if holder.holder else "nobody does"
+                raise ClusterError(
+                    f"run {run} does not hold the Lease of {self._api.server}; {who}"
+                )
+            try:
+                _annotate(self._api, lease, {CONTROL: control})
+                return
+            except ClusterError as error:
+                if not _conflicts(error):
+                    raise
+        raise ClusterError(f"the Lease of {self._api.server} is changed all the time; run again")
+
     def release(self) -> None:
         """Let go of it, where it is held; a server that does not answer lets it expire."""
         self._over.set()
@@ -284,27 +314,6 @@ def standing(lease: Json | None) -> Standing:
     return Standing(*(str(one or "") for one in found))
 
 
-def ask(api: LeaseStore, run: str, control: str) -> None:
-    """Leave a request to the run that holds the Lease; empty: take it back.
-
-    Raises:
-        ClusterError: the run does not hold it, or the server does not answer.
-    """
-    for _ in range(_CONFLICTS):
-        lease = api.lease(NAMESPACE, NAME)
-        holder = standing(lease)
-        if lease is None or holder.run != run:
-            who = f"{holder.holder} does" if holder.holder else "nobody does"
-            raise ClusterError(f"run {run} does not hold the Lease of {api.server}; {who}")
-        try:
-            _annotate(api, lease, {CONTROL: control})
-            return
-        except ClusterError as error:
-            if not _conflicts(error):
-                raise
-    raise ClusterError(f"the Lease of {api.server} is changed all the time; run again")
-
-
 def _annotate(api: LeaseStore, lease: Json, notes: dict[str, str]) -> None:
     """Set annotations of the Lease as it was read; an empty one is removed."""
     found = {**(lease["metadata"].get("annotations") or {}), **notes}
@@ -314,48 +323,13 @@ def _annotate(api: LeaseStore, lease: Json, notes: dict[str, str]) -> None:
 
 
 class Leased:
-    """A cluster in whose Lease a run shows its rollout.
+    """A cluster in whose Lease a run shows its rollout, by the methods of the Lease.
 
     Args:
-        store: where the Lease is kept.
-        sleep: waits so many seconds.
-        clock: seconds, monotonic.
+        lease: of the cluster.
     """
 
-    def __init__(
-        self, store: LeaseStore, sleep: Callable[[float], None], clock: Callable[[], float]
-    ) -> None:
-        self._store = store
-        self._lease = ClusterLease(store, sleep=sleep, clock=clock)
-
-    def leave(self) -> None:
-        """Let go of the Lease."""
-        self._lease.release()
-
-    def publish(self, progress: str) -> None:
-        """Show how far the rollout of this run is; empty: it is over."""
-        self._lease.publish(progress)
-
-    def control(self) -> str | None:
-        """The request to this run; ``None``: the cluster does not answer, or this run does not hold the Lease."""
-        return self._lease.control()
-
-    def set_control(self, control: str) -> bool:
-        """Show a request that this run got elsewhere, empty: none; whether it is shown."""
-        return self._lease.set_control(control)
-
-    def standing(self) -> Standing:
-        """Which run changes nodes of this cluster, how far it is, and what it is asked for.
-
-        Raises:
-            ClusterError: the cluster does not answer, or the user may not read the Lease.
-        """
-        return standing(self._store.lease(NAMESPACE, NAME))
-
-    def ask(self, run: str, control: str) -> None:
-        """Leave a request to a run; empty: take it back.
-
-        Raises:
-            ClusterError: the run does not hold the Lease, the cluster does not answer, or the user may not write the Lease.
-        """
-        ask(self._store, run, control)
+    def __init__(self, lease: ClusterLease) -> None:
+        self.lease = lease
+        self.leave, self.publish, self.control = lease.release, lease.publish, lease.control
+        self.set_control, self.standing, self.ask = lease.set_control, lease.standing, lease.ask

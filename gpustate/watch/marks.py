@@ -14,7 +14,7 @@ from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.manifests.ownership import written_labels
 from gpustate.reconcile.nodes import members
-from gpustate.schedulers.kubernetes import HOLD
+from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.schedulers.lease import NAME, NAMESPACE, VALID_S, WATCH
 from gpustate.schedulers.mig_state import OURS, STATE
 from gpustate.watch.nodes import RECORD

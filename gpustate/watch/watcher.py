@@ -31,7 +31,7 @@ from gpustate.rollout.strategy import Strategy
 from gpustate.rollout.windows import wait_s
 from gpustate.schedulers import node_events
 from gpustate.schedulers.base import Why
-from gpustate.schedulers.kubernetes import lacking, missing_rules, rule, to_be_granted
+from gpustate.schedulers.kubernetes.rights import lacking, missing_rules, rule, to_be_granted
 from gpustate.schedulers.lease import WATCH, ClusterLease
 from gpustate.watch.nodes import APPLYING, DONE, FAILED, Record, Seen, see, why
 from gpustate.watch.todo import Todo

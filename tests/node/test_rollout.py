@@ -22,7 +22,8 @@ from apigate import AFTER, Gate, Trap
 from rolloutbed import NEW, OLD, Bed, Ran, finish, wait_until_sprung
 from stubcluster import TOKEN, StubCluster
 
-from gpustate.schedulers.kubernetes import _RIGHTS, HOLD, _rule, rule
+from gpustate.schedulers.kubernetes.members import HOLD
+from gpustate.schedulers.kubernetes.rights import CHANGING, rule
 
 pytestmark = pytest.mark.long
 
@@ -298,18 +299,18 @@ def test_a_server_that_is_not_there_is_one_error(bed: Bed) -> None:
         bed.gate.open()
 
 
-@pytest.mark.parametrize("right", shares.share("missing rights", _RIGHTS, most=3), ids=" ".join)
+@pytest.mark.parametrize("right", shares.share("missing rights", CHANGING, most=3), ids=" ".join)
 def test_a_missing_right_is_named_with_its_rule(bed: Bed, right: tuple[str, str, str]) -> None:
     bed.cluster.denied = {right}
     refused(bed, bed.run("-l", "n0"), 5, rule(*right))
 
 
 def test_all_missing_rights_are_named_at_once(bed: Bed) -> None:
-    bed.cluster.denied = set(_RIGHTS)
+    bed.cluster.denied = set(CHANGING)
     verbs: dict[tuple[str, str], list[str]] = {}
-    for verb, group, resource in _RIGHTS:
+    for verb, group, resource in CHANGING:
         verbs.setdefault((group, resource), []).append(verb)
-    rules = [_rule(*place, words) for place, words in verbs.items()]
+    rules = [rule(words, *place) for place, words in verbs.items()]
     refused(bed, bed.run(), 5, *rules)
     planned = bed.run(verb="plan")
     assert rules[0] in planned.text

@@ -13,7 +13,7 @@ import yaml
 from commands import gpustate
 from labkubernetes import audit, get, kubectl
 
-from gpustate.schedulers.kubernetes import _RIGHTS
+from gpustate.schedulers.kubernetes.rights import CHANGING
 from gpustate_lab.api import Lab
 from gpustate_lab.kubernetes.cluster import Kubernetes
 from gpustate_lab.node import Node
@@ -73,14 +73,14 @@ def test_each_missing_right_is_named_and_the_audit_log_has_no_write(
 
     viewer = gpustate("apply", POLICY, *words, "--kubeconfig", layout.user_file("viewer"), code=5)
     wanted = {("patch", "", "nodes"), ("delete", "", "pods"), ("create", "", "pods/eviction")}
-    for right in _RIGHTS:
+    for right in CHANGING:
         may = kubectl(cluster, "auth", "can-i", right[0], resource(right), "-A", user="viewer", check=False)  # fmt: skip
         assert names(viewer.out, right) == (may.returncode != 0), right
         wanted.discard(right)
     assert not wanted
     assert "user viewer lacks rights to take nodes out of service" in viewer.out
     nobody = gpustate("apply", POLICY, *words, "--kubeconfig", layout.user_file("gpustate"), code=5)
-    for right in _RIGHTS:
+    for right in CHANGING:
         assert names(nobody.out, right), right
     assert writes("viewer") == writes("gpustate") == []
 

@@ -67,6 +67,10 @@ class FakeCluster:
     def mig(self) -> FakeCluster:
         return self
 
+    @property
+    def nodes(self) -> FakeCluster:
+        return self
+
     def end(self, name: str, config: str, state: str) -> None:
         self.written.append((name, config, state))
 

@@ -14,7 +14,8 @@ from gpustate.cluster.api import connect
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.rollout.claims import Claims
 from gpustate.schedulers.base import NotDrainedError
-from gpustate.schedulers.kubernetes import HOLD, Kubernetes
+from gpustate.schedulers.kubernetes import Kubernetes
+from gpustate.schedulers.kubernetes.members import HOLD
 
 
 class Bench:

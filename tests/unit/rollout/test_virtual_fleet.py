@@ -30,7 +30,7 @@ from gpustate.errors import ConnectionFailed, GpustateError, RefusedError
 from gpustate.rollout import slots
 from gpustate.rollout.options import Schedulers
 from gpustate.rollout.strategy import Strategy
-from gpustate.schedulers import kubernetes
+from gpustate.schedulers.kubernetes import drain
 
 #: How long a change takes, and how long until a node that hangs is given up.
 CHANGE_S, HANG_S = 0.05, 1.5
@@ -82,8 +82,8 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Fleet:
         else Fleet(40, {3, 12, 33}, {9, 14})
     )
     monkeypatch.setattr(slots, "_POLL_S", 0.05)
-    monkeypatch.setattr(kubernetes, "_RETRY_S", 0.05)
-    monkeypatch.setattr(kubernetes, "_POLL_S", 0.05)
+    monkeypatch.setattr(drain, "_RETRY_S", 0.05)
+    monkeypatch.setattr(drain, "_POLL_S", 0.05)
 
     class Walk:
         """A node whose change costs a GPU reset, unless it was made before."""

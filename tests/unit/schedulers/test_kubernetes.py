@@ -25,6 +25,7 @@ from gpustate.schedulers.base import (
     Scope,
     Why,
 )
+from gpustate.schedulers.kubernetes.members import HOLD, read_hold
 
 Json = dict[str, Any]
 PLAIN = DrainPolicy()
@@ -245,14 +246,14 @@ def test_a_hold_is_a_cordon_and_its_record_in_one_write(api: FakeApi) -> None:
 def test_a_hold_of_the_same_run_is_known_though_the_nodes_were_listed_before(api: FakeApi) -> None:
     """A rollback in the same run has to know that its node failed."""
     found = scheduler(api)
-    assert found.held() == frozenset()
+    assert found.nodes.held() == frozenset()
     found.note(found.hold(found.member(facts(), "gpu1"), WHY), "failed", "driver: broken")
     member = found.member(facts(), "gpu1")
     assert (member.schedulable, member.hold and member.hold.phase) == (False, "failed")
     later = scheduler(api)
-    assert later.held() == {"n1"}
+    assert later.nodes.held() == {"n1"}
     assert later.release(later.member(facts(), "gpu1")) == ""
-    assert scheduler(api).held() == frozenset()
+    assert scheduler(api).nodes.held() == frozenset()
 
 
 def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -> None:
@@ -362,7 +363,7 @@ def test_who_cordons_during_the_hold_keeps_the_node_out_of_service(api: FakeApi)
     api.cordoned_by("kubectl-cordon")
     assert found.release(member) == "cordoned by kubectl-cordon"
     assert api.node_["spec"]["unschedulable"] is True
-    left = kubernetes.read_hold(api.node_)
+    left = read_hold(api.node_)
     assert left is not None
     assert (left.phase, left.text) == ("left", "left cordoned: cordoned by kubectl-cordon")
 
@@ -777,8 +778,8 @@ def test_an_interruption_ends_the_wait(api: FakeApi) -> None:
 
 
 def test_a_record_that_cannot_be_read_is_still_a_hold() -> None:
-    node = {"metadata": {"annotations": {kubernetes.HOLD: "{"}}}
-    found = kubernetes.read_hold(node)
+    node = {"metadata": {"annotations": {HOLD: "{"}}}
+    found = read_hold(node)
     assert found is not None
     assert found.text == "an unreadable record"
 
@@ -790,7 +791,7 @@ def reasons(api: FakeApi) -> list[str]:
 def entered(api: FakeApi, told: list[str]) -> kubernetes.Kubernetes:
     """A run that has begun; the Lease is not what these tests are about."""
     found = scheduler(api)
-    found._events.begin(WHY, told.append, "add the rule")
+    found.nodes.events.begin(WHY, told.append, "add the rule")
     return found
 
 
@@ -831,7 +832,7 @@ def test_without_the_right_to_create_events_there_is_one_note(api: FakeApi) -> N
     api.denied = {"create events"}
     told: list[str] = []
     found = entered(api, told)
-    found._events.begin(WHY, told.append, "add the rule")
+    found.nodes.events.begin(WHY, told.append, "add the rule")
     member = found.hold(found.member(facts(), "gpu1"), WHY)
     assert found.release(member) == ""
     assert told == ["note: no Events are recorded on Nodes: add the rule"]
@@ -851,7 +852,7 @@ def test_an_event_has_no_secret_and_is_short_enough(api: FakeApi) -> None:
     masking.remember("S3cr3t-in-the-reason")
     found = scheduler(api)
     why = Why("r", "ann@ops1", "S3cr3t-in-the-reason " + "x" * 2000)
-    found._events.begin(why, lambda _: None, "")
+    found.nodes.events.begin(why, lambda _: None, "")
     found.hold(found.member(facts(), "gpu1"), why)
     (event,) = api.events
     assert "(secret)" in event["message"]

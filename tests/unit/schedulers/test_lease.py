@@ -10,7 +10,7 @@ import pytest
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError, LockHeld
 from gpustate.schedulers.base import NotDrainedError, Why
-from gpustate.schedulers.lease import VALID_S, ClusterLease, ask, standing
+from gpustate.schedulers.lease import VALID_S, ClusterLease, standing
 
 Json = dict[str, Any]
 ANN, BOB = Why("r1", "ann@a", "x"), Why("r2", "bob@b", "x")
@@ -167,7 +167,7 @@ def test_a_colleague_pauses_the_holder_and_sees_how_far_it_is() -> None:
     found = standing(server.stored)
     assert (found.holder, found.run) == ("ann@a run r1", "r1")
     assert found.progress == '{"nodes": {}}'
-    ask(cast(Api, server), "r1", "wait")
+    ClusterLease(cast(Api, server)).ask("r1", "wait")
     assert mine.control() == "wait"
     mine.publish("next")
     assert mine.control() == "wait", "progress does not take a request back"
@@ -175,7 +175,7 @@ def test_a_colleague_pauses_the_holder_and_sees_how_far_it_is() -> None:
     assert mine.control() is None
     mine.publish("unseen")
     server.gone = False
-    ask(cast(Api, server), "r1", "")
+    ClusterLease(cast(Api, server)).ask("r1", "")
     assert mine.control() == ""
     mine.publish("")
     assert server.stored is not None
@@ -185,10 +185,10 @@ def test_a_colleague_pauses_the_holder_and_sees_how_far_it_is() -> None:
 def test_a_request_to_a_run_that_does_not_hold_it_is_refused() -> None:
     server, clock = Server(), Clock()
     with pytest.raises(ClusterError, match="does not hold the Lease of https:"):
-        ask(cast(Api, server), "r1", "wait")
+        ClusterLease(cast(Api, server)).ask("r1", "wait")
     lease(server, clock).hold(ANN, print, never)
     with pytest.raises(ClusterError, match="ann@a run r1 does"):
-        ask(cast(Api, server), "r2", "wait")
+        ClusterLease(cast(Api, server)).ask("r2", "wait")
 
 
 def test_a_request_stays_while_the_run_holds_it_and_goes_with_it() -> None:
@@ -228,6 +228,6 @@ def test_a_request_is_written_again_after_a_conflict() -> None:
         return found
 
     server.lease = meanwhile  # type: ignore[method-assign]
-    ask(cast(Api, server), "r1", "wait")
+    ClusterLease(cast(Api, server)).ask("r1", "wait")
     found = standing(server.stored)
     assert (found.control, found.progress) == ("wait", "{}")

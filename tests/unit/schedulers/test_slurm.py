@@ -19,7 +19,8 @@ from gpustate.schedulers.base import (
     Scope,
     Why,
 )
-from gpustate.schedulers.slurm import Slurm, SlurmNode, matching, read_nodes
+from gpustate.schedulers.slurm import Slurm
+from gpustate.schedulers.slurm.rows import SlurmNode, matching, read_nodes
 
 WHY = Why("20261124-1", "ann@ops1", 'driver "580"')
 #: As Debian's 22.05.8 and 24.11.5 print the format of the module.
@@ -367,8 +368,8 @@ def test_jobs_are_named_in_the_order_of_their_numbers() -> None:
 
 def test_nodes_that_runs_hold_are_known_by_every_name() -> None:
     reason = "gpustate:r1: changes driver (failed) by ann@ops1"
-    assert slurm(Controller("drained", reason)).held() >= {"gpu1"}
-    assert slurm(Controller("drained", "disk")).held() == frozenset()
+    assert slurm(Controller("drained", reason)).nodes.held() >= {"gpu1"}
+    assert slurm(Controller("drained", "disk")).nodes.held() == frozenset()
 
 
 def test_a_node_that_is_drained_and_reserved_by_others_shows_both() -> None:

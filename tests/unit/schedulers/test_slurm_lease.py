@@ -14,7 +14,7 @@ from gpustate.errors import ClusterError, ConnectionFailed, LockHeld
 from gpustate.schedulers import lease
 from gpustate.schedulers.base import Why
 from gpustate.schedulers.slurm import Slurm
-from gpustate.schedulers.slurm_lease import ChangedLeaseError, LeaseFile
+from gpustate.schedulers.slurm.lease import ChangedLeaseError, LeaseFile
 
 ANN, BOB = Why("r1", "ann@a", "x"), Why("r2", "bob@b", "x")
 
@@ -68,7 +68,7 @@ def test_two_controllers_at_the_same_time_and_one_after_the_other(head: Head) ->
 
 def test_a_dead_controller_is_followed_and_learns_that_it_lost(head: Head) -> None:
     dead, living = head.slurm(), head.slurm()
-    dead._lease._take("ann@a run r1", print, never)  # nothing renews it
+    dead.lease._take("ann@a run r1", print, never)  # nothing renews it
     said: list[str] = []
     living.enter(BOB, said.append, never)
     assert "ann@a run r1 has not renewed its Lease; taking it over" in said

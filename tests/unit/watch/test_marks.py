@@ -13,7 +13,7 @@ from stubcluster import TOKEN, StubCluster
 from gpustate.cluster.api import Api, connect
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.schedulers.base import Why
-from gpustate.schedulers.kubernetes import HOLD
+from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.schedulers.lease import NAME, WATCH, ClusterLease
 from gpustate.schedulers.mig_state import CONFIG, OURS, STATE
 from gpustate.watch.marks import remove_all, remove_records

@@ -7,7 +7,8 @@ from typing import Any
 
 import clusterusers
 
-from gpustate.schedulers import kubernetes, node_events
+from gpustate.schedulers import node_events
+from gpustate.schedulers.kubernetes.rights import CHANGING
 from gpustate.watch import units, watcher
 
 
@@ -24,7 +25,7 @@ def rights(rules: Iterable[dict[str, Any]]) -> set[tuple[str, str, str]]:
 
 def test_the_role_has_what_watching_and_draining_need() -> None:
     dra = {(verb, "resource.k8s.io", "resourceslices") for verb in ("list", "patch")}
-    needed = {*watcher.RIGHTS, *kubernetes._RIGHTS, *dra, node_events.RIGHT}
+    needed = {*watcher.RIGHTS, *CHANGING, *dra, node_events.RIGHT}
     assert rights((*units.RULES, *units.LEASE_RULES)) == needed
 
 

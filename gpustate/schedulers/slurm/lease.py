@@ -66,7 +66,7 @@ class LeaseFile:
         return lease
 
     def _call(self, version: str, content: str) -> tuple[int, str]:
-        script = shell.load("slurm_lease", "gpustate.schedulers", VERSION=version, CONTENT=content)
+        script = shell.load("lease", "gpustate.schedulers.slurm", VERSION=version, CONTENT=content)
         status, text = self._run(script)
         if status not in (0, _CHANGED):
             raise ClusterError(

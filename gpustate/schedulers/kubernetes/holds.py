@@ -1,0 +1,250 @@
+"""How a Node is held and released: a cordon, and an annotation with the record of who made it.
+
+Cordon and record are one write, guarded by the Node's resourceVersion, so neither is there without the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+
+from gpustate import clock
+from gpustate.cluster import pods as cluster_pods
+from gpustate.cluster.api import RefusedRequest
+from gpustate.core.facts import NodeFacts
+from gpustate.manifests.ownership import DEPLOY
+from gpustate.schedulers import eviction, node_events
+from gpustate.schedulers.base import (
+    HeldElsewhereError,
+    Hold,
+    Member,
+    NotRefreshedError,
+    Say,
+    Stop,
+    Why,
+    refuse_stopped,
+    taken_over,
+)
+from gpustate.schedulers.kubernetes.members import HOLD, Json, Nodes, boot_id_of, read_hold
+from gpustate.schedulers.nvidia_pods import patch_node
+
+_POLL_S = 1.0
+_REFRESH_S = 180.0
+
+
+class Holds:
+    """Holds on Nodes, and what has to be so again before they are released.
+
+    Args:
+        nodes: those of a cluster.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    def hold(self, member: Member, why: Why) -> Member:
+        """Cordon it."""
+        self._nodes.list_maintenances()
+
+        def change(node: Json, current: Member) -> Json:
+            if current.foreign:
+                raise HeldElsewhereError(
+                    f"{self._nodes.title}: Node {member.name} is out of service: {'; '.join(current.foreign)}",
+                    fix="run again when that is over; --ignore-scheduler changes it all the same",
+                )
+            before = current.hold
+            record = Hold(
+                why.run,
+                why.person,
+                why.text,
+                "held",
+                clock.now(),
+                before.schedulable_before if before else current.schedulable,
+                before.gpus_before if before else current.gpus,
+                before.ready_before if before else current.ready,
+            )
+            return _patch(record, cordoned=True)
+
+        held = self._write(member.name, change)
+        self._nodes.report(member.name, node_events.HELD, "cordoned")
+        return held
+
+    def note(self, member: Member, phase: str, why: str = "") -> Member:
+        """Record the phase."""
+
+        def change(node: Json, current: Member) -> Json | None:
+            hold = current.hold
+            if hold is None or (hold.phase == phase and why in ("", hold.text)):
+                return None
+            if other := taken_over(member, hold):
+                raise HeldElsewhereError(f"{self._nodes.title}: Node {member.name}: {other}")
+            text = why or hold.text
+            return _patch(replace(hold, phase=phase, since=clock.now(), text=text))
+
+        noted = self._write(member.name, change)
+        if phase == "failed":
+            words = "the change failed, the Node stays cordoned"
+            self._nodes.report(member.name, node_events.FAILED, f"{words}: {why}" if why else words)
+        return noted
+
+    def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
+        """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for Ready and GPUs."""
+
+        def ours(node: Json) -> bool:
+            hold = read_hold(node)
+            return hold is not None and not taken_over(member, hold)
+
+        self._nodes.report(member.name, node_events.CHANGED, "changed and validated")
+        self._nodes.nvidia_pods.resume(member.name, ours)
+        old = {
+            str(pod["metadata"]["uid"]): pod
+            for pod in self._nodes.api.pods_on(member.name)
+            if eviction.is_operand(pod)
+        }
+        if old:
+            say(f"restarting {eviction.names(old.values())}")
+        withdrawn = self._withdraw(member.name, say)
+        for pod in old.values():
+            self._nodes.api.delete(pod)
+        deadline = self._nodes.clock() + _REFRESH_S
+        while True:
+            waits = self._refreshing(member, facts, set(old))
+            if (
+                not waits
+                and withdrawn
+                and not any(map(_devices, self._nodes.api.slices(member.name)))
+            ):
+                waits = "its DRA driver has not published its GPUs again"
+            if not waits:
+                return
+            if self._nodes.clock() > deadline:
+                raise NotRefreshedError(
+                    f"{self._nodes.title}: Node {member.name} is not ready for GPU pods {_REFRESH_S:g} s after the change: {waits}",
+                    fix="on it: journalctl -u kubelet, and the log of NVIDIA's device plugin; then gpustate apply again",
+                )
+            refuse_stopped(stop)
+            self._nodes.sleep(_POLL_S)
+
+    def _refreshing(self, member: Member, facts: NodeFacts, old: set[str]) -> str:
+        """What is not there yet; empty: all is."""
+        node, before = self._nodes.api.node(member.name), member.hold
+        boot_id = self._nodes.boot_ids.get(member.name, facts.boot_id)
+        if facts.boot_id and facts.boot_id != boot_id == boot_id_of(node):
+            return "its kubelet has not reported since the boot"
+        if (before is None or before.ready_before) and not eviction.is_ready(node):
+            return "the Node is not Ready"
+        pods = [one for one in self._nodes.api.pods_on(member.name) if eviction.is_operand(one)]
+        for pod in pods:
+            if str(pod["metadata"]["uid"]) in old:
+                return f"{eviction.name(pod)} is terminating"
+            if not eviction.is_ready(pod):
+                return f"{eviction.name(pod)} is not ready"
+        if old and not pods:
+            return self._paused(member.name)
+        offered = member.gpus or (member.hold.gpus_before if member.hold else 0)
+        if offered and not cluster_pods.allocatable(node):
+            return "allocatable has none"
+        return ""
+
+    def _withdraw(self, name: str, say: Say) -> bool:
+        """Offer no GPU of a Node by claims until NVIDIA's DRA driver publishes them again; whether it did.
+
+        What an earlier process of it has published is what the GPUs were, and nothing tells whether a later one has
+        agreed. A slice without devices is filled at the start of the driver, or half a minute later; one that is
+        deleted is not always.
+        """
+        if not any(map(eviction.is_dra_driver, self._nodes.daemon_sets())):
+            return False
+        try:
+            published = [
+                one["metadata"]["name"] for one in self._nodes.api.slices(name) if _devices(one)
+            ]
+            for slice_name in published:
+                self._nodes.api.empty_slice(slice_name)
+        except RefusedRequest as error:
+            if error.status != 403:
+                raise
+            say(f"the ResourceSlices of Node {name} may be out of date: {error}")
+            return False
+        return bool(published)
+
+    def _paused(self, name: str) -> str:
+        """Why NVIDIA's DaemonSets do not create their pods again."""
+        labels = self._nodes.api.node(name)["metadata"].get("labels") or {}
+        paused = [
+            key
+            for key, value in sorted(labels.items())
+            if key.startswith(DEPLOY) and str(value).startswith("paused")
+        ]
+        if not paused:
+            return "its DaemonSets have not created their pods again"
+        words = " ".join(f"{key}=true" for key in paused)
+        return (
+            f"another tool left labels that keep NVIDIA's pods away: kubectl label node {name} "
+            f"--overwrite {words}"
+        )
+
+    def release(self, member: Member) -> str:
+        """Uncordon it and let NVIDIA's programs run again, where the cordon is ours and nobody else has a claim on it."""
+        reason, result = "", ""
+
+        def change(node: Json, current: Member) -> Json | None:
+            nonlocal reason, result
+            reason, result = "", ""
+            if current.hold is None:
+                return None
+            if reason := taken_over(member, current.hold):
+                return None
+            labels = self._nodes.nvidia_pods.resumed(node)
+            if current.foreign:
+                reason = "; ".join(current.foreign)
+                if current.hold.phase == "left":
+                    return None
+                result = f"left cordoned: {reason}"
+                return _patch(replace(current.hold, phase="left", text=result), labels=labels)
+            stays = not current.hold.schedulable_before
+            result = "released, it stays cordoned as it was before" if stays else "uncordoned"
+            return _patch(None, cordoned=None if stays else False, labels=labels)
+
+        self._write(member.name, change)
+        if result:
+            self._nodes.report(member.name, node_events.RELEASED, result)
+        return reason
+
+    def _write(self, name: str, change: Callable[[Json, Member], Json | None]) -> Member:
+        written = self._nodes.written
+
+        def patch(node: Json) -> Json | None:
+            written[name] = node
+            return change(node, self._nodes.describe(node))
+
+        written[name] = patch_node(self._nodes.api, name, patch)
+        return self._nodes.describe(written[name])
+
+
+def _patch(
+    hold: Hold | None,
+    *,
+    cordoned: bool | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Json:
+    """A merge patch of a hold.
+
+    Args:
+        hold: its record; ``None`` removes it.
+        cordoned: the Node is cordoned, or uncordoned, with the same write; ``None``: it stays as it is.
+        labels: written as well.
+    """
+    record = None if hold is None else json.dumps(asdict(hold), sort_keys=True)
+    patch: Json = {"metadata": {"annotations": {HOLD: record}}}
+    if labels:
+        patch["metadata"]["labels"] = dict(labels)
+    if cordoned is not None:
+        patch["spec"] = {"unschedulable": cordoned or None}
+    return patch
+
+
+def _devices(resource_slice: Json) -> list[Json]:
+    devices: list[Json] = resource_slice["spec"].get("devices") or []
+    return devices
