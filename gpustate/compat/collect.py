@@ -31,6 +31,7 @@ def collect(
     states: Iterable[AnyState],
     observed: Mapping[str, object],
     results: Mapping[str, StateResult],
+    cluster: Mapping[str, object] | None = None,
 ) -> dict[str, Value]:
     """The facts of a node after its policy is applied.
 
@@ -39,8 +40,9 @@ def collect(
         states: of the node.
         observed: the observation of each state.
         results: the planned changes of each state.
+        cluster: facts of the objects that the policy has for the node's cluster.
     """
-    given = _of_node(node)
+    given = {**_of_node(node), **(cluster or {})}
     for state in states:
         if state.absent:
             continue

@@ -22,6 +22,7 @@ from gpustate.compat.versions import Version, parse
 from gpustate.errors import UsageError
 from gpustate.formats import gpu_models
 from gpustate.formats.words import quote, suggest
+from gpustate.manifests.settings import DOMAIN_GATES
 
 Value = Version | frozenset[str] | bool | int | None
 Facts = Mapping[str, Value]
@@ -59,8 +60,6 @@ _OTHER_NAMES = {
     **{"GRACEHOPPER": "GH200", "DGXSPARK": "GB10"},
     **{"RTX6000D": "RTXPRO6000D"},
 }
-#: Feature gates of the DRA driver that concern ComputeDomains and are on by default: its pkg/featuregates.
-_DEFAULT_GATES = frozenset(("IMEXDaemonsWithDNSNames", "ComputeDomainCliques"))
 _YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NONE = ("none", "absent")
 
@@ -175,15 +174,15 @@ kubevirt | version 3 | KubeVirt | given by hand
 openshift_virtualization | version 3 | OpenShift Virtualization | given by hand
 runai | version 3 | Run:ai | given by hand
 # Dynamic resource allocation
-dra | flag | the DRA driver is used | given by hand
-dra_gpus | flag | it allocates GPUs (resources.gpus.enabled) | given by hand
-compute_domains | flag | ComputeDomains are used | given by hand
-device_plugin_runs | flag | the device plugin runs on the node too | given by hand
-dra_gates | words ConsumableShares DeviceMetadata DynamicMIG MPSSupport NVMLDeviceHealthCheck PassthroughSupport TimeSlicingSettings FabricManagerPartitioning HostManagedIMEXDaemon ComputeDomainCliques CrashOnNVLinkFabricErrors IMEXDaemonsWithDNSNames | enabled feature gates of the DRA driver | given by hand
+dra | flag | the DRA driver is used | policy
+dra_gpus | flag | it allocates GPUs (resources.gpus.enabled) | policy
+compute_domains | flag | ComputeDomains are used | policy
+device_plugin_runs | flag | the device plugin runs on the node too | policy
+dra_gates | words ConsumableShares DeviceMetadata DynamicMIG MPSSupport NVMLDeviceHealthCheck PassthroughSupport TimeSlicingSettings FabricManagerPartitioning HostManagedIMEXDaemon ComputeDomainCliques CrashOnNVLinkFabricErrors IMEXDaemonsWithDNSNames | enabled feature gates of the DRA driver | policy
 # MIG and other uses of GPUs
 mig | flag | GPUs are partitioned by MIG | policy
 mig_mixed | flag | MIG devices and whole GPUs on one node | policy
-mig_strategy | words none single mixed | of device plugin and GFD | given by hand
+mig_strategy | words none single mixed | of device plugin and GFD | policy
 vgpu | flag | NVIDIA vGPU, host or guest | given by hand
 vgpu_software | version 1 | vGPU software release | given by hand
 vgpu_mdev | flag | vGPUs are mediated devices | given by hand
@@ -338,7 +337,7 @@ def with_derived(known: Facts) -> dict[str, Value]:
         found.setdefault("geforce", any(_GEFORCE.fullmatch(model) for model in models))
         found.setdefault("mig_capable", bool(models & _MIG))
     if found.get("compute_domains"):
-        found.setdefault("dra_gates", _DEFAULT_GATES)
+        found.setdefault("dra_gates", frozenset(DOMAIN_GATES))
     if found.get("gpu_operator"):
         found.setdefault("nvidia_ctk_configures", True)
     return found

@@ -68,6 +68,10 @@ class ClusterPart(Protocol):
         """Plain data with the values that are not defaults."""
         ...
 
+    def matrix_facts(self) -> Mapping[str, object]:
+        """Facts for the compatibility matrix, by name."""
+        ...
+
 
 class Policy:
     """States that should hold together.
@@ -335,6 +339,7 @@ class Resolved:
     states: tuple[AnyState, ...]
     notes: tuple[str, ...] = ()
     allow: Mapping[str, str] = field(default_factory=dict[str, str])
+    cluster: ClusterPart | None = None
 
 
 def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) -> Resolved:
@@ -353,7 +358,7 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
     key = _key(policy, node)
     _check_exclusive(policy, node)
     if key == ((), (), ()) and not policy.last:
-        return Resolved(node, policy.states, allow=policy.allow)
+        return Resolved(node, policy.states, allow=policy.allow, cluster=policy.cluster)
     if key not in policy._resolved:
         layers = layers_of(policy, node)
         states = tuple(_state(state, layers, node) for state in policy.states)
@@ -367,7 +372,7 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
         allow.update(_reasons(layer.states.get(ALLOW, {}), _place_in(layer, (ALLOW,), node)))
         notes.extend(_others(policy, layer, node, known))
     notes.extend(_without_effect(states, layers, node))
-    return Resolved(node, states, tuple(notes), allow)
+    return Resolved(node, states, tuple(notes), allow, policy.cluster)
 
 
 def _check_exclusive(policy: Policy, node: InventoryNode) -> None:

@@ -439,8 +439,9 @@ class Walk:
         self, observations: Observations, results: Mapping[str, StateResult]
     ) -> dict[str, Value]:
         """The node for the compatibility matrix, as it will be after the run."""
-        states = self._applicable(results)
-        return collect(observations.view.facts, states, observations.observed, results)
+        states, cluster = self._applicable(results), self.resolved.cluster
+        known = cluster.matrix_facts() if cluster is not None else {}
+        return collect(observations.view.facts, states, observations.observed, results, known)
 
     def _gate(self, results: Mapping[str, StateResult]) -> None:
         """Refuse before anything is changed."""

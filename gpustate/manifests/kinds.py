@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.manifests.ownership import DRA_PLUGIN
@@ -18,7 +18,7 @@ class Kind:
     Args:
         name: its kind.
         version: its apiVersion.
-        plural: its resource.
+        plural: its resource; by default the name in the plural.
         namespaced: whether it is in a namespace.
         without: what to do about a cluster that lacks the kind; empty for kinds that every cluster has.
         large: its objects are so large that only those of interest are read.
@@ -26,10 +26,14 @@ class Kind:
 
     name: str
     version: str
-    plural: str
-    namespaced: bool
+    plural: str = ""
+    namespaced: bool = field(kw_only=True)
     without: str = ""
     large: bool = False
+
+    def __post_init__(self) -> None:
+        name = f"{self.name.lower()}s".replace("ys", "ies").replace("sss", "sses")
+        object.__setattr__(self, "plural", self.plural or name)
 
     @property
     def group(self) -> str:
@@ -39,106 +43,55 @@ class Kind:
 
 _PROMETHEUS = "install prometheus-operator, or set dcgmExporter.serviceMonitor.enabled to false"
 _DRA = "dynamic resource allocation needs Kubernetes 1.34 or newer"
+_NFD = "install node feature discovery, or set nfd.nodefeaturerules to false"
+_NFD_MONITOR = (
+    "install prometheus-operator, or set node-feature-discovery.prometheus.enable to false"
+)
+_ADMISSION, _MONITORING = "admissionregistration.k8s.io/v1", "monitoring.coreos.com/v1"
 #: In the order of their application; they are deleted in the opposite order.
 KINDS = (
-    Kind(
-        "CustomResourceDefinition",
-        "apiextensions.k8s.io/v1",
-        "customresourcedefinitions",
-        namespaced=False,
-        large=True,
-    ),
-    Kind("Namespace", "v1", "namespaces", namespaced=False),
-    Kind("DeviceClass", "resource.k8s.io/v1", "deviceclasses", namespaced=False, without=_DRA),
-    Kind(
-        "ValidatingAdmissionPolicy",
-        "admissionregistration.k8s.io/v1",
-        "validatingadmissionpolicies",
-        namespaced=False,
-        without=_DRA,
-    ),
-    Kind(
-        "ValidatingAdmissionPolicyBinding",
-        "admissionregistration.k8s.io/v1",
-        "validatingadmissionpolicybindings",
-        namespaced=False,
-        without=_DRA,
-    ),
-    Kind("RuntimeClass", "node.k8s.io/v1", "runtimeclasses", namespaced=False),
-    Kind("ServiceAccount", "v1", "serviceaccounts", namespaced=True),
-    Kind("ConfigMap", "v1", "configmaps", namespaced=True),
-    Kind("ClusterRole", "rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False),
-    Kind(
-        "ClusterRoleBinding",
-        "rbac.authorization.k8s.io/v1",
-        "clusterrolebindings",
-        namespaced=False,
-    ),
-    Kind("Role", "rbac.authorization.k8s.io/v1", "roles", namespaced=True),
-    Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings", namespaced=True),
-    Kind(
-        "ResourceClaimTemplate",
-        "resource.k8s.io/v1",
-        "resourceclaimtemplates",
-        namespaced=True,
-        without=_DRA,
-    ),
-    Kind("Service", "v1", "services", namespaced=True),
-    Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", namespaced=True),
-    Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", namespaced=True),
-    Kind("Deployment", "apps/v1", "deployments", namespaced=True),
-    Kind("DaemonSet", "apps/v1", "daemonsets", namespaced=True),
-    Kind(
-        "NodeFeatureRule",
-        "nfd.k8s-sigs.io/v1alpha1",
-        "nodefeaturerules",
-        namespaced=False,
-        without="install node feature discovery, or set nfd.nodefeaturerules to false",
-    ),
-    Kind(
-        "ServiceMonitor",
-        "monitoring.coreos.com/v1",
-        "servicemonitors",
-        namespaced=True,
-        without=_PROMETHEUS,
-    ),
-    Kind(
-        "PrometheusRule",
-        "monitoring.coreos.com/v1",
-        "prometheusrules",
-        namespaced=True,
-        without=_PROMETHEUS,
-    ),
-    Kind(
-        "PodMonitor",
-        "monitoring.coreos.com/v1",
-        "podmonitors",
-        namespaced=True,
-        without="install prometheus-operator, or set node-feature-discovery.prometheus.enable to false",
-    ),
+    Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", namespaced=False, large=True),
+    Kind("Namespace", "v1", namespaced=False),
+    Kind("DeviceClass", "resource.k8s.io/v1", namespaced=False, without=_DRA),
+    Kind("ValidatingAdmissionPolicy", _ADMISSION, namespaced=False, without=_DRA),
+    Kind("ValidatingAdmissionPolicyBinding", _ADMISSION, namespaced=False, without=_DRA),
+    Kind("RuntimeClass", "node.k8s.io/v1", namespaced=False),
+    Kind("ServiceAccount", "v1", namespaced=True),
+    Kind("ConfigMap", "v1", namespaced=True),
+    Kind("ClusterRole", "rbac.authorization.k8s.io/v1", namespaced=False),
+    Kind("ClusterRoleBinding", "rbac.authorization.k8s.io/v1", namespaced=False),
+    Kind("Role", "rbac.authorization.k8s.io/v1", namespaced=True),
+    Kind("RoleBinding", "rbac.authorization.k8s.io/v1", namespaced=True),
+    Kind("ResourceClaimTemplate", "resource.k8s.io/v1", namespaced=True, without=_DRA),
+    Kind("Service", "v1", namespaced=True),
+    Kind("NetworkPolicy", "networking.k8s.io/v1", namespaced=True),
+    Kind("PodDisruptionBudget", "policy/v1", namespaced=True),
+    Kind("Deployment", "apps/v1", namespaced=True),
+    Kind("DaemonSet", "apps/v1", namespaced=True),
+    Kind("NodeFeatureRule", "nfd.k8s-sigs.io/v1alpha1", namespaced=False, without=_NFD),
+    Kind("ServiceMonitor", _MONITORING, namespaced=True, without=_PROMETHEUS),
+    Kind("PrometheusRule", _MONITORING, namespaced=True, without=_PROMETHEUS),
+    Kind("PodMonitor", _MONITORING, namespaced=True, without=_NFD_MONITOR),
 )
 #: Nodes are labelled, never created or deleted.
-NODE = Kind("Node", "v1", "nodes", namespaced=False)
+NODE = Kind("Node", "v1", namespaced=False)
 #: Kinds of the GPU Operator, which gpustate only deletes, and creates again.
-CLUSTER_POLICY = Kind("ClusterPolicy", "nvidia.com/v1", "clusterpolicies", namespaced=False)
-NVIDIA_DRIVER = Kind("NVIDIADriver", "nvidia.com/v1alpha1", "nvidiadrivers", namespaced=False)
-GPU_CLUSTER = Kind("GPUCluster", "nvidia.com/v1alpha1", "gpuclusters", namespaced=False)
+CLUSTER_POLICY = Kind("ClusterPolicy", "nvidia.com/v1", namespaced=False)
+NVIDIA_DRIVER = Kind("NVIDIADriver", "nvidia.com/v1alpha1", namespaced=False)
+GPU_CLUSTER = Kind("GPUCluster", "nvidia.com/v1alpha1", namespaced=False)
 BY_NAME: Mapping[str, Kind] = {
     kind.name: kind for kind in (*KINDS, NODE, CLUSTER_POLICY, NVIDIA_DRIVER, GPU_CLUSTER)
 }
 DEPLOYMENT = BY_NAME["Deployment"]
 
 #: What uses GPUs: listed only, never applied.
-POD = Kind("Pod", "v1", "pods", namespaced=True)
-RESOURCE_CLAIM = Kind(
-    "ResourceClaim", "resource.k8s.io/v1", "resourceclaims", namespaced=True, without=_DRA
-)
+POD = Kind("Pod", "v1", namespaced=True)
+RESOURCE_CLAIM = Kind("ResourceClaim", "resource.k8s.io/v1", namespaced=True, without=_DRA)
 #: Kinds of compute domains; an upgrade by Helm does not add those that a newer chart has.
 COMPUTE_DOMAINS = tuple(
     Kind(
         name,
         "resource.nvidia.com/v1beta1",
-        f"{name.lower()}s",
         namespaced=True,
         without="install the definitions of the DRA driver's chart: kubectl apply -f deployments/helm/dra-driver-nvidia-gpu/crds; "
         "or set draDriver.computeDomains.enabled to false",

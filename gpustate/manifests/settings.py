@@ -155,6 +155,10 @@ class Container:
     healthcheck_port: int = 0
 
 
+#: Feature gates of the DRA driver that concern compute domains and are on by default: its pkg/featuregates.
+DOMAIN_GATES = ("IMEXDaemonsWithDNSNames", "ComputeDomainCliques")
+
+
 @dataclass(frozen=True, slots=True)
 class DraDriver(Component):
     """NVIDIA's driver for dynamic resource allocation.
@@ -484,6 +488,18 @@ class ClusterSettings:
         """Plain data with the values that are not defaults."""
         data: dict[str, Any] = json.loads(json.dumps(_given(self)))
         return data
+
+    def matrix_facts(self) -> dict[str, object]:
+        """Facts for the compatibility matrix: what offers the GPUs of the nodes."""
+        driver = self.dra_driver
+        if not driver.enabled:
+            return {"mig_strategy": self.mig_strategy or None}
+        gates = {**dict.fromkeys(DOMAIN_GATES, driver.compute_domains), **driver.feature_gates}
+        return {
+            **{"dra": True, "dra_gpus": True, "compute_domains": driver.compute_domains},
+            "device_plugin_runs": self.device_plugin.enabled,
+            "dra_gates": [name for name in gates if gates[name]] or "none",
+        }
 
     def __post_init__(self) -> None:
         if self.mig_strategy not in MIG_STRATEGIES:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from filestates import First, here, request
 
-from gpustate import Policy, registry
+from gpustate import Policy, policies, registry
 from gpustate.cli.matrix import known_facts
 from gpustate.compat.collect import collect
 from gpustate.compat.facts import Value, format_value
@@ -21,10 +23,11 @@ from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.policy import build, resolve
 from gpustate.core.state import AnyState
-from gpustate.engine import gate
+from gpustate.engine import fleet, gate
 from gpustate.errors import PolicyError, ProbeError, RefusedError
 from gpustate.formats import gpu_models
 from gpustate.formats.pci_gpus import PciGpu
+from gpustate.manifests import ClusterSettings, Component, DraDriver
 from gpustate.plan.document import policy_data
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.containerd import ContainerdHandlerRegistered
@@ -310,3 +313,57 @@ def test_a_fact_that_the_matrix_does_not_know_is_a_mistake_in_the_state() -> Non
 
     with pytest.raises(ProbeError, match="contanerd"):
         collect(node(B200), (Misspelt(),), {}, {})
+
+
+GPU_CLUSTER = """\
+apiVersion: nvidia.com/v1alpha1
+kind: GPUCluster
+metadata: {{name: gpu-cluster}}
+spec: {{draDriver: {{repository: r, image: i, version: v0.5.0{more}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "observed", "rule"),
+    [
+        ("", {}, ""),
+        ("", {"containerd": ("1.6.20",)}, "dra-containerd"),
+        ("", {"containerd": ("2.3.4",)}, ""),
+        (", featureGates: {DynamicMIG: true}", {}, ""),
+        (", featureGates: {DynamicMIG: true, MPSSupport: true}", {}, "dra-gates-dynamicmig-mpssupport"),
+        (", featureGates: {DynamicMIG: false, MPSSupport: true}", {}, ""),
+        (", featureGates: {IMEXDaemonsWithDNSNames: false}", {}, "dra-gates-cliques-dns-names"),
+        ("", {"imex": ("mnnvl", "580.65.06", True)}, "imex-compute-domains"),
+        (", computeDomains: {enabled: false}", {"imex": ("mnnvl", "580.65.06", True)}, ""),
+    ],
+)  # fmt: skip
+def test_the_dra_driver_of_a_policy_is_judged_with_its_nodes(
+    more: str, observed: dict[str, tuple[object, ...]], rule: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "gpucluster.yaml"
+    file.write_text(GPU_CLUSTER.format(more=more))
+    cluster = policies.load(str(file)).cluster
+    assert cluster is not None
+    fields = {"containerd": ("version",), "imex": ("topology", "version", "enabled")}
+    seen = {
+        name: SimpleNamespace(**dict(zip(fields[name], values, strict=True)))
+        for name, values in observed.items()
+    }
+    states = [registry.get(name)() for name in seen]
+    results = {name: StateResult(name, Outcome.UNCHANGED) for name in seen}
+    facts = collect(node(L40S), states, seen, results, cluster.matrix_facts())
+    reason = str(gate.compatible(facts, {}).reason or "")
+    assert reason.startswith(f"blocked by compatibility rule {rule}: ") if rule else not reason
+
+
+def test_a_plan_refuses_a_node_for_the_dra_driver_of_its_policy(tmp_path: Path) -> None:
+    gates = {"DynamicMIG": True, "MPSSupport": True}
+    dra, off = DraDriver(image="i:v1"), Component(enabled=False)
+    for settings, code in (
+        (ClusterSettings(dra_driver=dra, device_plugin=off), 0),
+        (ClusterSettings(dra_driver=dra), 5),
+        (ClusterSettings(dra_driver=replace(dra, feature_gates=gates), device_plugin=off), 5),
+    ):
+        asked = request(here(tmp_path / "state"), First(path=str(tmp_path / "a")), apply=False)
+        policy = Policy(*asked.policy.states, cluster=settings)
+        assert fleet.run(replace(asked, policy=policy)).exit_code == code
