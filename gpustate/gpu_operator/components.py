@@ -17,6 +17,7 @@ from gpustate.gpu_operator import history
 from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.documents import plain
 from gpustate.gpu_operator.helm import is_null
+from gpustate.gpu_operator.keys import fields, targets
 from gpustate.manifests.settings import PULL_POLICIES, Component
 
 IMAGE = ("repository", "image", "version")
@@ -40,10 +41,47 @@ def value(source: Source, path: str) -> Any:
     return found if given else None
 
 
+def settings(source: Source, section: str = "") -> dict[str, Any]:
+    """The fields of a section of the settings that the table's rows set; what is empty keeps its default.
+
+    Args:
+        source: the document.
+        section: of :class:`gpustate.manifests.settings.ClusterSettings`, or an object; empty: the settings' own fields.
+    """
+    paths = targets(source.kind).get(section, {})
+    values = {name: value(source, path) for name, path in paths.items()}
+    return {
+        name: _converted(given, fields(source.kind)[paths[name]].type)
+        for name, given in values.items()
+        if given not in (None, "", [], {})
+    }
+
+
+def fields_of_objects(source: Source) -> dict[str, dict[str, Any]]:
+    """Fields of objects that the table's rows set, by object and path."""
+    objects = (name for name in targets(source.kind) if "/" in name)
+    return {name: given for name in objects if (given := settings(source, name))}
+
+
+def _converted(given: Any, kind: str) -> Any:
+    """A value in the type of its field: the chart accepts numbers for texts."""
+    if kind in ("string", "quoted"):
+        return str(given)
+    if kind == "list[string]":
+        return tuple(map(str, given))
+    return {key: str(one) for key, one in given.items()} if kind == "map[string]" else given
+
+
 def texts(source: Source, path: str) -> dict[str, str]:
     """A mapping of texts at a path."""
     found: Mapping[str, Any] = value(source, path) or {}
     return {key: str(one) for key, one in found.items()}
+
+
+def variables(source: Source, path: str) -> dict[str, str]:
+    """Environment variables of a container; a release that lacks the key drops their names."""
+    given = value(source, path) or ()
+    return {str(one["name"]): str(one.get("value") or "") for one in given if "name" in one}
 
 
 def component(source: Source, name: str, *, enabled: bool) -> Component:
@@ -56,7 +94,6 @@ def component(source: Source, name: str, *, enabled: bool) -> Component:
         return Component(enabled=False)
     prefix = f"{name}." if name else ""
     policy = str(value(source, f"{prefix}imagePullPolicy") or "")
-    variables = value(source, f"{prefix}env") or []
     secrets = value(source, f"{prefix}imagePullSecrets") or ()
     return Component(
         image=_image(source, name),
@@ -64,7 +101,7 @@ def component(source: Source, name: str, *, enabled: bool) -> Component:
         image_pull_secrets=tuple(dict.fromkeys(map(str, secrets))),
         resources=value(source, f"{prefix}resources") or {},
         args=tuple(map(str, value(source, f"{prefix}args") or ())),
-        env={str(one["name"]): str(one.get("value") or "") for one in variables},
+        env=variables(source, f"{prefix}env"),
         host_network=bool(value(source, f"{prefix}hostNetwork")),
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator.companions import CONFIG_MAP
-from gpustate.gpu_operator.components import component, texts, value
+from gpustate.gpu_operator.components import component, settings, texts, value, variables
 from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.operands import missing_key_error, missing_reference, require_config_map
 from gpustate.gpu_operator.runtime import cdi_by_default
@@ -70,8 +70,6 @@ def with_containers(
     """
     made = replace(
         made,
-        host_root=str(value(source, "hostPaths.rootFS") or "/"),
-        driver_root=str(value(source, "hostPaths.driverInstallDir") or made.driver_root),
         drivers=tuple(drivers),
         systems=source.choice.systems,
     )
@@ -104,12 +102,10 @@ def of_policy(source: Source) -> DriverContainer:
     """The driver of a ClusterPolicy."""
     made = _driver(source, "driver.")
     config = source.spec.get("driver", "licensingConfig", "configMapName")
-    topology = value(source, "driver.virtualTopology.config")
     return replace(
         made,
         repositories=_files(source, "driver.repoConfig.configMapName"),
         license=_license(source, "driver.", config.value if config is not None else ""),
-        topology=str(topology or ""),
     )
 
 
@@ -134,14 +130,12 @@ def of_object(source: Source, name: str, condition: str) -> DriverContainer:
         nodes=texts(source, "nodeSelector"),
         pods=Pods(
             labels=_own_labels(source, "labels"),
-            annotations=texts(source, "annotations"),
             tolerations=_with_default(value(source, "tolerations")),
-            priority_class=str(value(source, "priorityClassName") or "system-node-critical"),
             security_context=value(source, "podSecurityContext") or {},
+            **settings(source, "pods"),
         ),
         repositories=_files(source, "repoConfig.name"),
         license=_license(source, "", config.value if config is not None else ""),
-        topology=str(value(source, "virtualTopologyConfig.name") or ""),
     )
 
 
@@ -153,10 +147,8 @@ def of_chart(source: Source) -> DriverContainer:
         owner="default",
         pods=Pods(
             labels=_own_labels(source, "daemonsets.labels"),
-            annotations=texts(source, "daemonsets.annotations"),
             tolerations=_with_default(value(source, "daemonsets.tolerations")),
-            priority_class=str(value(source, "daemonsets.priorityClassName") or "")
-            or Pods().priority_class,
+            **settings(source, "pods") | {"update_strategy": Pods().update_strategy},
         ),
     )
 
@@ -189,15 +181,12 @@ def _driver(source: Source, prefix: str) -> DriverContainer:
         **_fields(own),
         manager=component(source, f"{prefix}manager", enabled=True),
         module_type=str(type_of_module),
-        precompiled=bool(value(source, f"{prefix}usePrecompiled")),
-        rdma=bool(value(source, f"{prefix}rdma.enabled")),
-        host_mofed=bool(value(source, f"{prefix}rdma.useHostMofed")),
         gds=component(source, "gds", enabled=source.enabled("gds", otherwise=False)),
         gdrcopy=component(source, "gdrcopy", enabled=source.enabled("gdrcopy", otherwise=False)),
         startup_probe=probe,
-        secret_env=str(value(source, f"{prefix}secretEnv") or ""),
         certificates=_files(source, f"{prefix}certConfig.name"),
         module_config=_files(source, f"{prefix}kernelModuleConfig.name"),
+        **settings(source, "drivers"),
     )
 
 
@@ -246,29 +235,26 @@ def _part(source: Source, name: str, *, otherwise: bool) -> dict[str, Any]:
 
 def _toolkit(source: Source) -> ToolkitContainer:
     fields = _part(source, "toolkit", otherwise=True)
-    nri = value(source, "cdi.nriPluginEnabled")
+    own = settings(source, "toolkit")
     cdi = source.enabled("cdi", otherwise=cdi_by_default(source))
-    if fields["enabled"] and nri and not cdi:
+    if fields["enabled"] and own.get("nri") and not cdi:
         item = source.spec.get("cdi", "nriPluginEnabled")
         raise PolicyError(
             "cdi.nriPluginEnabled requires cdi.enabled and toolkit.enabled, and one of them is false",
             place=source.place(item or source.spec),
         )
-    folder = str(value(source, "toolkit.installDir") or "/usr/local/nvidia")
     env: dict[str, str] = fields["env"]
-    runtime = env.get("RUNTIME") or "containerd"
-    return ToolkitContainer(**fields, runtime=runtime, install_dir=folder, nri=bool(nri))
+    return ToolkitContainer(**fields, runtime=env.get("RUNTIME") or "containerd", **own)
 
 
 def _validator(source: Source, *, machines: bool) -> ValidatorContainer:
     fields = _part(source, "validator", otherwise=True)
-    checks: dict[str, dict[str, str]] = {}
-    for check, section in _CHECKS.items():
-        variables = value(source, f"validator.{section}.env") or ()
-        if variables:
-            checks[check] = {str(one["name"]): str(one.get("value") or "") for one in variables}
-    workload = str(value(source, "sandboxWorkloads.defaultWorkload") or "container")
-    return ValidatorContainer(**fields, checks=checks, machines=machines, workload=workload)
+    given = {
+        name: variables(source, f"validator.{section}.env") for name, section in _CHECKS.items()
+    }
+    checks = {name: env for name, env in given.items() if env}
+    own = settings(source, "validator")
+    return ValidatorContainer(**fields, checks=checks, machines=machines, **own)
 
 
 def _mig_manager(source: Source) -> MigManager:
@@ -322,13 +308,13 @@ def _vgpu_devices(source: Source, *, machines: bool) -> VgpuDeviceManager:
         return VgpuDeviceManager(enabled=False)
     path = f"{name}.config.name"
     config = source.spec.get(*path.split("."))
-    default = str(value(source, f"{name}.config.default") or "default")
+    own = settings(source, "vgpu_device_manager")
     if config is None or not config.value:
         source.notes.append(
             f"{source.place(source.spec.get(name) or source.spec)}: {path} is not set: gpustate has no table of vGPU "
             f"types; create the ConfigMap {_VGPU_TYPES} with config.yaml in the cluster"
         )
-        return VgpuDeviceManager(**fields, config=_VGPU_TYPES, default=default)
+        return VgpuDeviceManager(**fields, config=_VGPU_TYPES, **own)
     found = source.store.find(CONFIG_MAP, str(config.value))
     data = None if found is None else {key: one.text for key, one in found.entries.items()}
-    return VgpuDeviceManager(**fields, config=str(config.value), data=data, default=default)
+    return VgpuDeviceManager(**fields, config=str(config.value), data=data, **own)

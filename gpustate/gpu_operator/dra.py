@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpustate.gpu_operator.components import component, value
+from gpustate.gpu_operator.components import component, settings, value, variables
 from gpustate.gpu_operator.desired import Source
 from gpustate.manifests.settings import Container, DraDriver
 
@@ -44,17 +44,14 @@ def driver(source: Source) -> DraDriver:
         PolicyError: an image that is set in part only.
     """
     shared = component(source, "draDriver", enabled=True)
-    gates: dict[str, Any] = value(source, "draDriver.featureGates") or {}
-    domains = value(source, "draDriver.computeDomains.enabled")
     return DraDriver(
         image=shared.image,
         image_pull_policy=shared.image_pull_policy,
         image_pull_secrets=shared.image_pull_secrets,
-        feature_gates={name: bool(on) for name, on in gates.items()},
-        compute_domains=domains is not False,
         gpus=_plugin(source, "gpus"),
         compute_domain_plugin=_plugin(source, "computeDomains"),
         controller=_container(source, "draDriver.computeDomains.controller"),
+        **settings(source, "dra_driver"),
     )
 
 
@@ -89,9 +86,8 @@ def _plugin(source: Source, name: str) -> Container:
 
 
 def _container(source: Source, path: str, port: int = 0) -> Container:
-    variables = value(source, f"{path}.env") or []
     return Container(
-        env={str(one["name"]): str(one.get("value") or "") for one in variables},
+        env=variables(source, f"{path}.env"),
         resources=value(source, f"{path}.resources") or {},
         healthcheck_port=port,
     )

@@ -12,7 +12,7 @@ Sources:
 from __future__ import annotations
 
 from gpustate.formats.words import quote
-from gpustate.gpu_operator.components import component, texts, value
+from gpustate.gpu_operator.components import component, settings, value
 from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import is_null
@@ -80,21 +80,11 @@ def exporter(source: Source) -> Exporter:
         args=shared.args,
         env=shared.env,
         host_network=shared.host_network,
-        annotations=texts(source, "dcgmExporter.annotations"),
-        host_pid=bool(value(source, "dcgmExporter.hostPID")),
         engine=_HOST_ENGINE if on_hosts(source, "dcgm") else "",
         counters=_counters(source),
         job_mapping=jobs,
-        pod_labels=bool(value(source, "dcgmExporter.enablePodLabels")),
-        pod_uid=bool(value(source, "dcgmExporter.enablePodUID")),
-        pod_label_patterns=tuple(
-            map(str, value(source, "dcgmExporter.podLabelAllowlistRegex") or ())
-        ),
-        service_type=str(value(source, "dcgmExporter.service.type") or ""),
-        internal_traffic_policy=str(
-            value(source, "dcgmExporter.service.internalTrafficPolicy") or ""
-        ),
         monitor=_monitor(source),
+        **settings(source, "dcgm_exporter"),
     )
 
 
@@ -127,13 +117,5 @@ def counters_of(source: Source, name: Item) -> dict[str, str]:
 
 
 def _monitor(source: Source) -> Monitor:
-    path = "dcgmExporter.serviceMonitor"
-    honor = value(source, f"{path}.honorLabels")
-    return Monitor(
-        enabled=bool(value(source, f"{path}.enabled")),
-        interval=str(value(source, f"{path}.interval") or ""),
-        scrape_timeout=str(value(source, f"{path}.scrapeTimeout") or ""),
-        honor_labels=None if honor is None else bool(honor),
-        labels=texts(source, f"{path}.additionalLabels"),
-        relabelings=tuple(value(source, f"{path}.relabelings") or ()),
-    )
+    relabelings = value(source, "dcgmExporter.serviceMonitor.relabelings") or ()
+    return Monitor(relabelings=tuple(relabelings), **settings(source, "dcgm_exporter.monitor"))

@@ -45,6 +45,7 @@ class Field:
         objects: it is a field of objects that gpustate applies with ``--cluster-objects``, and of no state.
         container: of a component that may run as containers: its section; then it is honoured.
         off: the field where that component does not.
+        to: where the value goes as it is: a field of the settings, or ``kind/name:path`` of an object.
         parsed_again: the chart writes it without quotes, so that a string becomes what YAML reads in it.
     """
 
@@ -59,6 +60,7 @@ class Field:
     objects: bool = False
     container: str = ""
     off: Field | None = None
+    to: str = ""
     parsed_again: bool = False
 
 
@@ -87,22 +89,25 @@ class Row:
     options: Mapping[str, str]
 
 
+def table() -> str:
+    """The text of ``data/keys.txt``, which explains itself."""
+    folder = resources.files("gpustate.gpu_operator").joinpath("data")
+    return folder.joinpath("keys.txt").read_text("utf-8")
+
+
 @cache
 def rows() -> Mapping[str, tuple[Row, ...]]:
-    """The table, by kind of file."""
+    """The rows of the table, by kind of file."""
     found: dict[str, list[Row]] = {}
-    folder = resources.files("gpustate.gpu_operator").joinpath("data")
     section: list[Row] = []
-    for line in folder.joinpath("keys.txt").read_text("utf-8").splitlines():
+    for line in table().splitlines():
         if line.startswith("["):
             section = found.setdefault(line.strip("[]"), [])
         elif line and not line.startswith("#"):
-            keys, support, detail, options = (*(cell.strip() for cell in line.split("|")), "", "")[
-                :4
-            ]
-            words = (word.partition("=") for word in options.split())
-            pairs = {name: value for name, _, value in words}
-            section.append(Row(tuple(_expanded(keys)), support, detail, pairs))
+            keys, support, detail, *more = (cell.strip() for cell in line.split("|"))
+            words = (word.partition("=") for cell in more for word in cell.split())
+            options = {name: value for name, _, value in words}
+            section.append(Row(tuple(_expanded(keys)), support, detail, options))
     return {kind: tuple(section) for kind, section in found.items()}
 
 
@@ -149,6 +154,17 @@ def fields(kind: str) -> Fields:
     return table
 
 
+@cache
+def targets(kind: str) -> Mapping[str, Mapping[str, str]]:
+    """Where values of a kind of file go as they are: by section of the settings, or object, the path of each field."""
+    found: dict[str, dict[str, str]] = {}
+    for path, one in fields(kind).items():
+        section, _, name = one.to.partition(":") if ":" in one.to else one.to.rpartition(".")
+        if one.to:
+            found.setdefault(section, {})[name] = path
+    return found
+
+
 def _in_order_of_rows(table: Mapping[str, Field], kind: str) -> dict[str, Field]:
     """The fields by section, in the order of the table's rows: what is named first is suggested first."""
     keys = [key for name in (kind, "clusterpolicy") for row in rows()[name] for key in row.keys]
@@ -187,6 +203,7 @@ def _apply(table: dict[str, Field], kind: str, *, adds: bool) -> None:
 
 def _changed(one: Field, row: Row) -> Field:
     options, (word, _, section) = row.options, row.support.partition(" ")
+    one = replace(one, to=options.get("to", one.to))
     if word == "containers":
         detail = f"{row.detail}, with {section} in containers"
         return replace(
@@ -246,6 +263,7 @@ class Record:
         return self.field.support
 
 
+@cache
 def records(kind: str, release: str = "") -> Mapping[str, Record]:
     """All records of a kind by path, in the order of the table.
 
@@ -253,11 +271,7 @@ def records(kind: str, release: str = "") -> Mapping[str, Record]:
         kind: of file.
         release: whose defaults apply; by default the newest.
     """
-    return _records(kind, release or history.newest())
-
-
-@cache
-def _records(kind: str, release: str) -> Mapping[str, Record]:
+    release = release or history.newest()
     return {path: _record(kind, path, field, release) for path, field in fields(kind).items()}
 
 

@@ -11,7 +11,6 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from gpustate.errors import PolicyError
@@ -23,7 +22,9 @@ from gpustate.gpu_operator.components import (
     IMAGE,
     OF_CHART,
     component,
+    fields_of_objects,
     reference,
+    settings,
     texts,
     value,
 )
@@ -51,6 +52,8 @@ from gpustate.manifests.settings import (
 )
 
 _CONFIG = "devicePlugin.config.name"
+#: Settings that mean something with the DRA driver.
+_WITH_DRA = ("privileged_namespace", "kubelet_root", "host_root", "driver_root")
 _BY_ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _BY_MOUNT = "accept-nvidia-visible-devices-as-volume-mounts"
 
@@ -90,14 +93,11 @@ def cluster_objects(
     strategy = "cdi-annotations,cdi-cri" if cdi else _strategy_without_cdi(states)
     mig, _ = mig_strategy(source)
     made = ClusterSettings(
-        privileged_namespace=source.enabled("psa", otherwise=False),
         device_plugin=_by_default(source, "devicePlugin"),
         feature_discovery=_by_default(source, "gfd"),
         config=_plugin_config(source),
         device_list_strategy=strategy,
         cdi=cdi,
-        gdrcopy=source.enabled("gdrcopy", otherwise=False),
-        gds=source.enabled("gds", otherwise=False),
         mig_strategy=mig,
         mig=layout_by_label(source),
         dcgm=exporters.engine(source),
@@ -106,23 +106,10 @@ def cluster_objects(
         sandbox_device_plugin=_for_machines(source, "sandboxDevicePlugin", "kubevirt"),
         kata_device_plugin=_for_machines(source, "kataSandboxDevicePlugin", "kata"),
         cc_manager=_for_machines(source, "ccManager", "kata"),
-        cc_mode=str(value(source, "ccManager.defaultMode") or ""),
         pods=_pods(source),
-    )
-    if source.kind == "helm":
-        made = replace(
-            made,
-            node_feature_discovery=_feature_discovery(source),
-            module_rules=bool(value(source, "nfd.nodefeaturerules")),
-        )
-    runtime_class = value(source, "operator.runtimeClass")
-    root = value(source, "devicePlugin.mps.root")
-    kubelet = value(source, "hostPaths.kubeletRootDir")
-    made = replace(
-        made,
-        runtime_class=str(runtime_class or made.runtime_class),
-        mps_root=str(root or made.mps_root),
-        kubelet_root=str(kubelet or made.kubelet_root),
+        node_feature_discovery=_feature_discovery(source) if source.kind == "helm" else None,
+        object_fields=fields_of_objects(source),
+        **settings(source),
     )
     return with_containers(source, made, drivers)
 
@@ -130,8 +117,8 @@ def cluster_objects(
 def _with_dra(source: Source) -> ClusterSettings:
     """The objects of a GPUCluster, which has no device plugin."""
     absent = Component(enabled=False)
-    made = ClusterSettings(
-        privileged_namespace=source.enabled("psa", otherwise=False),
+    own = settings(source)
+    return ClusterSettings(
         runtime_class="",
         device_plugin=absent,
         feature_discovery=absent,
@@ -139,9 +126,9 @@ def _with_dra(source: Source) -> ClusterSettings:
         dcgm=exporters.engine(source),
         dcgm_exporter=exporters.exporter(source),
         pods=_pods(source),
+        object_fields=fields_of_objects(source),
+        **{name: own[name] for name in _WITH_DRA if name in own},
     )
-    kubelet = value(source, "hostPaths.kubeletRootDir")
-    return replace(made, kubelet_root=str(kubelet or made.kubelet_root))
 
 
 def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
@@ -223,18 +210,11 @@ def _pods(source: Source) -> Pods:
             f"{source.place(section)}: ignored by the Operator as well: daemonsets.labels "
             f"{', '.join(reserved)}: it selects the pods"
         )
-    made = Pods(
-        labels={key: text for key, text in labels.items() if key not in RESERVED_LABELS},
-        annotations=texts(source, "daemonsets.annotations"),
-        security_context=value(source, "daemonsets.podSecurityContext") or {},
-        update_strategy=str(value(source, "daemonsets.updateStrategy") or "RollingUpdate"),
-    )
-    tolerations = value(source, "daemonsets.tolerations")
-    priority = value(source, "daemonsets.priorityClassName")
     unavailable = str(value(source, "daemonsets.rollingUpdate.maxUnavailable") or "")
-    return replace(
-        made,
-        tolerations=tuple(tolerations) if tolerations else made.tolerations,
-        priority_class=str(priority) if priority else made.priority_class,
+    return Pods(
+        labels={key: text for key, text in labels.items() if key not in RESERVED_LABELS},
+        tolerations=tuple(value(source, "daemonsets.tolerations") or Pods().tolerations),
+        security_context=value(source, "daemonsets.podSecurityContext") or {},
         max_unavailable=int(unavailable) if unavailable.isdecimal() else unavailable or 1,
+        **settings(source, "pods"),
     )

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpustate.errors import PolicyError
 from gpustate.manifests import nfd, templates, workloads
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.components.part import by_claim
-from gpustate.manifests.kinds import order
+from gpustate.manifests.kinds import order, title
 from gpustate.manifests.ownership import OWNER
 from gpustate.manifests.settings import ClusterSettings
 from gpustate.manifests.workloads import image_of
@@ -29,6 +31,8 @@ Json = dict[str, Any]
 
 #: Annotation of pods, as in Helm charts.
 _CHECKSUM = "checksum/config"
+#: A step of a path: the name of a list's element, or a key.
+_STEP = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
 #: Of a pod.
 _OF_HOST, _CONTAINERS = ("hostIPC", "hostNetwork", "hostPID"), {"containers", "initContainers"}
 
@@ -44,7 +48,8 @@ def build(settings: ClusterSettings, images: Mapping[str, str]) -> list[Json]:
         PolicyError: a component has no image.
     """
     whole = replace(settings, images={**settings.images, **images})
-    items = sorted((_owned(_stored(one)) for one in _objects(whole)), key=order)
+    built = (_with_fields(one, settings.object_fields) for one in _objects(whole))
+    items = sorted((_owned(_stored(one)) for one in built), key=order)
     _add_checksums(items)
     return items
 
@@ -128,6 +133,24 @@ def _objects(settings: ClusterSettings) -> Iterator[Json]:
         component = part.settings(settings)
         if component.enabled:
             yield from part.objects(settings, image_of(settings, component, part.name))
+
+
+def _with_fields(item: Json, fields: Mapping[str, Mapping[str, Any]]) -> Json:
+    """An object with single fields that a policy sets by their path.
+
+    Raises:
+        PolicyError: no element of a list has a name of the path.
+    """
+    for path, value in fields.get(title(item), {}).items():
+        *above, (_, last) = _STEP.findall(path)
+        node: Any = item
+        for name, key in above:
+            named = None if key else next((one for one in node if one.get("name") == name), None)
+            node = node.setdefault(key, {}) if key else named
+            if node is None:
+                raise PolicyError(f"object_fields: {title(item)} has nothing at {path}")
+        node[last] = value
+    return item
 
 
 def _stored(item: Json) -> Json:

@@ -434,6 +434,8 @@ class ClusterSettings:
         module_rules: label Nodes by the kernel modules of GDRCopy, GPUDirect Storage and peer memory.
         startup_taint: key of the taint that the validator lifts; pods of components tolerate it.
         pods: what all pods of components have in common.
+        object_fields: single fields of objects by ``kind/name`` and path, such as
+            ``spec.template.spec.containers[nvidia-dcgm-exporter].tty``; they take precedence.
     """
 
     __pydantic_config__: ClassVar = _CLOSED
@@ -478,6 +480,9 @@ class ClusterSettings:
     module_rules: bool = False
     startup_taint: str = STARTUP_TAINT
     pods: Pods = field(default_factory=Pods)
+    object_fields: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict[str, Mapping[str, Any]]
+    )
 
     @property
     def needs_systems(self) -> bool:

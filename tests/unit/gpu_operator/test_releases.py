@@ -235,3 +235,14 @@ def test_an_unknown_release_is_answered_with_one_that_helps(name: str, fix: str)
     with pytest.raises(UsageError) as caught:
         history.release(name)
     assert caught.value.fix == fix
+
+
+def test_variables_that_a_release_drops_are_ignored_with_a_warning() -> None:
+    text = (
+        "apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\nmetadata: {name: gpu-cluster}\n"
+        "spec:\n  hostPaths: {rootFS: /host}\n  dcgm: {env: [{name: A, value: b}]}\n"
+    )
+    reading = gpu_operator.read(text, "gpucluster.yaml", release="v26.3.3")
+    assert reading.objects is not None
+    assert reading.objects.dcgm.env == {}
+    assert reading.objects.host_root == "/"  # the schema does not have it
