@@ -42,6 +42,7 @@ from gpustate import (
     Step,
     diff,
     ops,
+    shell,
 )
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
 from gpustate.core.parameter_types import PackageVersion
@@ -78,12 +79,8 @@ _FILES = PackageFiles(
     ),
 )
 _NAMED = "nvidia-container-runtime.runtimes"
-#: sh: a container runtime that is here without what the toolkit calls by default. Kubernetes in one piece brings one of its own, and no containerd on PATH.
-LOW_LEVEL = """for r in containerd dockerd crio; do
-  command -v $r >/dev/null || continue
-  for n in runc crun docker-runc; do command -v $n >/dev/null && exit 0; done
-  echo "$r"; exit 0
-done"""
+#: sh: a container runtime that is here without what the toolkit calls by default.
+LOW_LEVEL = shell.load("container_toolkit_low_level", "gpustate.states")
 #: Programs of it that other files name: handlers of runtimes, and the unit that writes the CDI specification.
 _PROGRAMS = ("nvidia-container-runtime", "nvidia-ctk")
 #: Where such files lie, and the state that writes them.

@@ -1,9 +1,9 @@
 # shellcheck shell=sh
-# Defines nodes: it prints device nodes that containers may get. NVIDIA's tool links none of those of GDS, NVSwitch and
-# NVLink, and so they would have no link again after the next boot.
+# Defines nodes: it prints device nodes that containers may get. NVIDIA's tool links none of those
+# of GDS, NVSwitch and NVLink, and so they would have no link again after the next boot.
 nodes() {
-  for f in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/*; do
-    case ${f##*/} in nvidia-fs* | nvidia-nvswitch* | nvidia-nvlink*) continue ;; esac
-    [ -c "$f" ] && printf '%s\n' "$f"
+  for node in /dev/nvidia* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/*; do
+    case ${node##*/} in nvidia-fs* | nvidia-nvswitch* | nvidia-nvlink*) continue ;; esac
+    [ -c "$node" ] && printf '%s\n' "$node"
   done
 }

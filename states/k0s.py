@@ -60,7 +60,7 @@ class K0sQuery(CriQuery[Found]):
     """Which k0s service is here, its three files, and what its containerd says."""
 
     def fragment(self) -> str:
-        each = "\n".join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
+        each = "\n".join(f'print_unit {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
         script = shell.load(
             "k0s",
             "gpustate.states",

@@ -86,7 +86,7 @@ class K3sQuery(CriQuery[Found]):
     """Which of k3s and RKE2 is here, what it has generated, what it would find now, and what its containerd says."""
 
     def fragment(self) -> str:
-        each = "\n".join(f'one {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
+        each = "\n".join(f'print_unit {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
         folders = " ".join(SEARCHED)
         script = shell.load(
             "k3s", "gpustate.states", SEARCHED=folders, PROGRAM=PROGRAM, SOCKET=SOCKET

@@ -276,7 +276,7 @@ def _bring(names: tuple[str, ...], signed: str, driver: str | None, stays: str) 
         choose = shell.load(
             "kernel_signed", "gpustate.states", MODULES=signed, VERSION=driver, STAYS=stays
         )
-        words += f' "{signed}=$m"'
+        words += f' "{signed}=$signed_version"'
         hold = f"apt-mark hold {shlex.quote(signed)} && "
         names = (*names, signed)
     return ops.Run(

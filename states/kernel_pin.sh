@@ -1,11 +1,25 @@
 # shellcheck shell=sh
-# Sets the kernel RELEASE as GRUB's default, after checking that the menu has it. Reads DROP_IN, the file with the setting.
-k=$RELEASE; f=$DROP_IN; m=/boot/grub/grub.cfg
-entry() { grep -oE "gnulinux-$k-advanced-[^'\" ]+" $m | head -n 1; }
-e=$(entry); [ -n "$e" ] || { update-grub; e=$(entry); }
-[ -n "$e" ] || fail "GRUB has no entry for $k in $m; the boot default stays as it is"
-s=; grep -q '^submenu ' $m && s=gnulinux-advanced-${e#*-advanced-}
-p=$(grep -oE "^[[:space:]]+menuentry .*$e" $m | head -n 1); [ -n "$p" ] || s=
-folder "${f%/*}"; keep "$f"
-printf '# Written by gpustate; changes are overwritten.\nGRUB_DEFAULT="%s"\n' "${s:+$s>}$e" >"$f.new"; sync "$f.new"; mv -f "$f.new" "$f"
-update-grub; effect pinned
+# Sets the kernel RELEASE as GRUB's default, after checking that the menu has it. Reads DROP_IN, the
+# file with the setting.
+kernel=$RELEASE
+setting=$DROP_IN
+menu=/boot/grub/grub.cfg
+menu_id_of() { grep -oE "gnulinux-$kernel-advanced-[^'\" ]+" $menu | head -n 1; }
+menu_id=$(menu_id_of)
+[ -n "$menu_id" ] || {
+  update-grub
+  menu_id=$(menu_id_of)
+}
+[ -n "$menu_id" ] || fail "GRUB has no entry for $kernel in $menu; the boot default stays as it is"
+submenu=
+grep -q '^submenu ' $menu && submenu=gnulinux-advanced-${menu_id#*-advanced-}
+menuentry=$(grep -oE "^[[:space:]]+menuentry .*$menu_id" $menu | head -n 1)
+[ -n "$menuentry" ] || submenu=
+folder "${setting%/*}"
+keep "$setting"
+printf '# Written by gpustate; changes are overwritten.\nGRUB_DEFAULT="%s"\n' \
+  "${submenu:+$submenu>}$menu_id" >"$setting.new"
+sync "$setting.new"
+mv -f "$setting.new" "$setting"
+update-grub
+effect pinned

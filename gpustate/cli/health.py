@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpustate import shell
 from gpustate.cli import admission, common
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.outcome import NodeResult
@@ -23,14 +24,7 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _MOST_S = 366 * 86400
 
 #: NVIDIA's functions on PCI, and GPUs in the module's list, to identify those that are gone or that NVML has lost.
-_MODULE_GPUS = r"""
-for d in "$SYS"/bus/pci/devices/*; do
-  v=; read -r v <"$d/vendor" && [ "$v" = 0x10de ] || continue
-  c=; read -r c <"$d/class"; printf 'pci=%s||%s|\n' "${d##*/}" "${c#0x}"
-done
-for d in "$PROC"/driver/nvidia/gpus/*; do [ -d "$d" ] && printf 'gpu=%s|-1|?\n' "${d##*/}"; done
-printf 'clock=%s\n' "$(date +%s)"
-"""
+_MODULE_GPUS = shell.load("module_gpus", "gpustate.cli")
 
 
 @click.command()

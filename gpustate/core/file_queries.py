@@ -66,14 +66,8 @@ class FileText(SharedQuery[str | None]):
 
     def script(self) -> str:
         paths = " ".join(shlex.quote(path) for path in (self.path, *self.others))
-        return (
-            f"{ODD}set --; k=; for f in {paths}; do\n"
-            "  p=$f; case $f in /proc/*) p=$PROC/${f#/proc/} ;; /sys/*) p=$SYS/${f#/sys/} ;; esac\n"
-            '  if [ -f "$p" ]; then set -- "$@" "$p"; k="$k$f\n"; continue; fi\n'
-            # A link that leads nowhere is replaced; some are meant to, such as those of alternatives.
-            '  case $f in /proc/* | /sys/*) ;; *) [ -L "$f" ] && [ ! -e "$f" ] || odd "$f" ;; esac\ndone\n'
-            + _CONTENTS
-        )
+        text = shell.load("file_texts", "gpustate.core")
+        return ODD + shell.fill(text, PATHS=paths, CONTENTS=_CONTENTS)
 
     def parse(self, answer: Answer) -> str | None:
         out = answer.out

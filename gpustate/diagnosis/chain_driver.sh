@@ -1,52 +1,73 @@
 # shellcheck shell=sh
-# Prints PCI, modules, libraries, packages and major numbers. L are the folders of libraries, limit the seconds of a
-# program. Sets c, the major number of nvidia-caps, and nl.
+# Prints PCI, modules, libraries, packages and major numbers. L are the folders of libraries, limit
+# the seconds of a program. Sets caps_major, the major number of nvidia-caps, and nl.
 # shellcheck disable=SC2034 # read by chain_runtimes.sh
 nl='
 '
 printf 'kernel=%s\n' "$(uname -r)"
 for d in "$SYS"/bus/pci/devices/*; do
-  v=; read -r v <"$d/vendor" || continue
-  [ "$v" = 0x10de ] || continue
-  read -r i <"$d/device"; read -r c <"$d/class"; k=
-  [ -e "$d/driver" ] && { k=$(cd -P "$d/driver" && pwd); k=${k##*/}; }
-  printf 'pci=%s|%s|%s|%s\n' "${d##*/}" "${i#0x}" "${c#0x}" "$k"
+  vendor=
+  read -r vendor <"$d/vendor" || continue
+  [ "$vendor" = 0x10de ] || continue
+  read -r device_id <"$d/device"
+  read -r class <"$d/class"
+  driver=
+  [ -e "$d/driver" ] && {
+    driver=$(cd -P "$d/driver" && pwd)
+    driver=${driver##*/}
+  }
+  printf 'pci=%s|%s|%s|%s\n' "${d##*/}" "${device_id#0x}" "${class#0x}" "$driver"
 done
 for d in "$PROC"/driver/nvidia/gpus/*; do
   [ -r "$d/information" ] || continue
-  m=; u=
-  while IFS=: read -r a x; do
-    case $a in "Device Minor"*) m=$(echo $x);; "GPU UUID"*) u=$(echo $x);; esac
+  minor=
+  uuid=
+  while IFS=: read -r key value; do
+    case $key in "Device Minor"*) minor=$(echo $value) ;; "GPU UUID"*) uuid=$(echo $value) ;; esac
   done <"$d/information"
-  printf 'gpu=%s|%s|%s\n' "${d##*/}" "$m" "$u"
+  printf 'gpu=%s|%s|%s\n' "${d##*/}" "$minor" "$uuid"
 done
 ! grep -qs '^NvLinkDisable: 1$' "$PROC/driver/nvidia/params" || echo nvlink_off=1
 f=/run/nvidia/validations/driver-ready
 if grep -qs IS_HOST_DRIVER=false "$f" || [ -e "${f%/*}/.driver-ctr-ready" ]; then
-  m=$(sed -n 's/^NVIDIA_DRIVER_ROOT=//p' "$f"); printf 'driver_root=%s\n' "${m:-/run/nvidia/driver}"
+  minor=$(sed -n 's/^NVIDIA_DRIVER_ROOT=//p' "$f")
+  printf 'driver_root=%s\n' "${minor:-/run/nvidia/driver}"
 fi
-m=$(timeout -k 2 ${limit:-15} modinfo -F version nvidia) && printf 'on_disk=%s\n' "$m"
-dangling() { printf 'odd=%s|%s leads to %s, which does not exist\n' "$1" "$2" "$(readlink "$2")"; } # name link
-for n in libnvidia-ml.so.1 libcuda.so.1; do
-  b=; g=
+minor=$(timeout -k 2 ${limit:-15} modinfo -F version nvidia) && printf 'on_disk=%s\n' "$minor"
+dangling() { # name link
+  printf 'odd=%s|%s leads to %s, which does not exist\n' "$1" "$2" "$(readlink "$2")"
+}
+for name in libnvidia-ml.so.1 libcuda.so.1; do
+  regular=
+  odd_path=
   for d in $L; do
-    [ -f "$d/$n" ] && { printf 'library=%s|%s|%s\n' $n "$d/$n" "$(readlink -f "$d/$n")"; b=1
-      printf 'elf=%s|%s|%s\n' $n "$(stat -L -c %s "$d/$n")" "$(od -An -v -tx1 -N64 "$d/$n" | tr -d ' \n')"; break; }
-    [ -n "$g" ] || { [ ! -e "$d/$n" ] && [ ! -L "$d/$n" ]; } || g=$d/$n
+    [ -f "$d/$name" ] && {
+      printf 'library=%s|%s|%s\n' $name "$d/$name" "$(readlink -f "$d/$name")"
+      regular=1
+      printf 'elf=%s|%s|%s\n' $name "$(stat -L -c %s "$d/$name")" \
+        "$(od -An -v -tx1 -N64 "$d/$name" |
+          tr -d ' \n')"
+      break
+    }
+    [ -n "$odd_path" ] || { [ ! -e "$d/$name" ] && [ ! -L "$d/$name" ]; } || odd_path=$d/$name
   done
   # A pipe is not opened: nobody may be at its other end.
-  if [ -n "$b" ] || [ -z "$g" ]; then :
-  elif [ -e "$g" ]; then stat -L -c "odd=$n|$g is a %F, no library" "$g"
-  else dangling $n "$g"; fi
+  if [ -n "$regular" ] || [ -z "$odd_path" ]; then
+    :
+  elif [ -e "$odd_path" ]; then
+    stat -L -c "odd=$name|$odd_path is a %F, no library" "$odd_path"
+  else dangling $name "$odd_path"; fi
 done
 if command -v dpkg-query >/dev/null; then
   dpkg-query -W -f 'package=${Package}|${Version}|${db:Status-Abbrev}\n' libcuda1 libnvidia-ml1 \
     'libnvidia-compute*' nvidia-kernel-dkms nvidia-kernel-open-dkms 'nvidia-dkms-*'
 elif command -v rpm >/dev/null; then
-  rpm -qa --qf 'package=%{NAME}|%{VERSION}|ii \n' 'nvidia-driver-cuda*' kmod-nvidia-open-dkms kmod-nvidia-latest-dkms
+  rpm -qa --qf 'package=%{NAME}|%{VERSION}|ii \n' 'nvidia-driver-cuda*' kmod-nvidia-open-dkms \
+    kmod-nvidia-latest-dkms
 fi
-c=; while read -r a n; do
-  [ "$a $n" = "Block devices:" ] && break
-  case $n in nvidia*) printf 'major=%s|%s\n' "$n" "$a";; esac
-  [ "$n" != nvidia-caps ] || c=$a
+caps_major=
+while read -r key name; do
+  [ "$key $name" = "Block devices:" ] && break
+  case $name in nvidia*) printf 'major=%s|%s\n' "$name" "$key" ;; esac
+  [ "$name" != nvidia-caps ] || caps_major=$key
 done <"$PROC/devices"

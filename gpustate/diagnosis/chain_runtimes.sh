@@ -1,86 +1,149 @@
 # shellcheck shell=sh
-# Prints device nodes, the toolkit, container runtimes and their handlers. Expects chain_driver.sh and cri_says.
-set --; for f in /dev/nvidia* /dev/nvidia-caps/nvidia-cap[0-9]*; do
+# Prints device nodes, the toolkit, container runtimes and their handlers. Expects chain_driver.sh
+# and cri_says.
+set --
+for f in /dev/nvidia* /dev/nvidia-caps/nvidia-cap[0-9]*; do
   # Folders belong there too, and not under these names.
-  case $f in */nvidia[0-9]*|*/nvidiactl|*/nvidia-uvm*|*/nvidia-cap[0-9]*) ;; *) [ ! -d "$f" ] || continue ;; esac
+  case $f in
+    */nvidia[0-9]* | */nvidiactl | */nvidia-uvm* | */nvidia-cap[0-9]*) ;;
+    *) [ ! -d "$f" ] || continue ;;
+  esac
   [ ! -e "$f" ] || set -- "$@" "$f"
 done
 [ $# = 0 ] || stat -L -c 'node=%n|%F|%t|%T' "$@"
 unusable() { # program
-  printf '%s\n' "$PATH" | tr : '\n' | while read -r d; do
-    if [ -e "$d/$1" ]; then stat -L -c "odd=$1|$d/$1 is a %F of mode %a, which nobody can run" "$d/$1"; break
-    elif [ -L "$d/$1" ]; then dangling "$1" "$d/$1"; break; fi
+  printf '%s\n' "$PATH" | tr : '\n' | while read -r folder; do
+    if [ -e "$folder/$1" ]; then
+      stat -L -c "odd=$1|$folder/$1 is a %F of mode %a, which nobody can run" "$folder/$1"
+      break
+    elif [ -L "$folder/$1" ]; then
+      dangling "$1" "$folder/$1"
+      break
+    fi
   done
 }
 version() { # key program
-  p=$(command -v "$2") || { unusable "$2"; return 0; }
+  program_path=$(command -v "$2") || {
+    unusable "$2"
+    return 0
+  }
   # Where Kubernetes brings a runc of its own, its containerd finds it, and so has this one to.
-  o=$(PATH=$PATH:/var/lib/rancher/k3s/data/current/bin:/var/lib/rancher/rke2/bin:/var/lib/k0s/bin:/snap/microk8s/current/bin
-    timeout -k 2 ${limit:-15} "$2" --version 2>&1); r=$?
+  output=$(
+    PATH=$PATH:/var/lib/rancher/k3s/data/current/bin:/var/lib/rancher/rke2/bin:/var/lib/k0s/bin
+    PATH=$PATH:/snap/microk8s/current/bin
+    timeout -k 2 ${limit:-15} "$2" --version 2>&1
+  )
+  status=$?
   # One that says its version first and then fails says why at the end.
-  case $r:${o%%"$nl"*} in 0:*) ;; *" version "*) o=${o##*"$nl"} ;; esac
-  printf '%s=%s|%s|%s\n' "$1" "$p" $r "${o%%"$nl"*}"
+  case $status:${output%%"$nl"*} in 0:*) ;; *" version "*) output=${output##*"$nl"} ;; esac
+  printf '%s=%s|%s|%s\n' "$1" "$program_path" $status "${output%%"$nl"*}"
 }
 version ctk nvidia-ctk
 version runtime_binary nvidia-container-runtime
 sed -n 's/^ *mode *= *"\(.*\)".*/runtime_mode=\1/p' /etc/nvidia-container-runtime/config.toml
-for f in "$G"/*.served "$G"/docker.ours; do [ ! -f "$f" ] || { f=${f##*/}; printf 'served=%s\n' "${f%.*}"; }; done
+for f in "$G"/*.served "$G"/docker.ours; do
+  [ ! -f "$f" ] || {
+    f=${f##*/}
+    printf 'served=%s\n' "${f%.*}"
+  }
+done
 used() { # program unit...: one runs or starts at boot, or gpustate has configured the first
   command -v "$1" >/dev/null || return 1
   [ -d /run/systemd/system ] && [ ! -f "$G/$2.served" ] && [ ! -f "$G/$2.ours" ] || return 0
-  shift; for u; do systemctl is-active -q "$u" || systemctl is-enabled -q "$u" && return 0; done
+  shift
+  for unit; do systemctl is-active -q "$unit" || systemctl is-enabled -q "$unit" && return 0; done
   return 1
 }
-down() { # unit...: the first does not run, and it has failed or none of the others starts it when it is needed
-  n=$1; [ -d /run/systemd/system ] || return 0
-  case $(systemctl show -p SubState --value "$n") in
-    failed|auto-restart) ;;
-    *) for u; do ! systemctl is-active -q "$u" || return 0; done ;;
+# down unit...: the first does not run, and it has failed or none of the others starts it when it is
+# needed
+down() {
+  unit=$1
+  [ -d /run/systemd/system ] || return 0
+  case $(systemctl show -p SubState --value "$unit") in
+    failed | auto-restart) ;;
+    *) for other; do ! systemctl is-active -q "$other" || return 0; done ;;
   esac
-  echo "down=$n"
+  echo "down=$unit"
 }
-! used crio crio || { echo other=crio; down crio; }
-! used dockerd docker docker.socket || { echo other=dockerd; down docker docker.socket; }
-for u in k3s k3s-agent rke2-server rke2-agent; do
-  for f in /etc/systemd/system/*.wants/$u.service; do [ ! -L "$f" ] || down $u; done
+! used crio crio || {
+  echo other=crio
+  down crio
+}
+! used dockerd docker docker.socket || {
+  echo other=dockerd
+  down docker docker.socket
+}
+for unit in k3s k3s-agent rke2-server rke2-agent; do
+  for f in /etc/systemd/system/*.wants/$unit.service; do [ ! -L "$f" ] || down $unit; done
 done
 # What systemd will do at the next boot, and did at this one if nothing has changed since.
-[ ! -d /run/systemd/system ] || timeout -k 2 ${limit:-15} systemd-analyze verify --man=no default.target 2>&1 | awk '
+[ ! -d /run/systemd/system ] ||
+  timeout -k 2 ${limit:-15} systemd-analyze verify --man=no default.target 2>&1 | awk '
   function unit(job) { sub(/\/[a-z-]*$/, "", job); return job }
   / Found ordering cycle on / { c = "" }
   / Found (ordering cycle|dependency) on / { c = c (c == "" ? "" : " ") unit($NF) }
-  / deleted to break ordering cycle / { for (i = 1; i < NF; i++) if ($i == "Job") { print "cycle=" unit($(i + 1)) "|" c; next } }'
-for n in k3s podman; do command -v $n >/dev/null && printf 'other=%s\n' $n; done
-if p=$(command -v containerd); then
-  a=0; x=; f=
-  for f in /etc/systemd/system/*.wants/containerd.service; do [ ! -L "$f" ] || echo containerd_enabled=1; done; f=
+  / deleted to break ordering cycle / {
+    for (i = 1; i < NF; i++) if ($i == "Job") { print "cycle=" unit($(i + 1)) "|" c; next }
+  }'
+for name in k3s podman; do command -v $name >/dev/null && printf 'other=%s\n' $name; done
+if program_path=$(command -v containerd); then
+  active=0
+  command_line=
+  f=
+  for f in /etc/systemd/system/*.wants/containerd.service; do
+    [ ! -L "$f" ] || echo containerd_enabled=1
+  done
+  f=
   if [ -d /run/systemd/system ]; then
-    while IFS= read -r l; do
-      case $l in ActiveState=active|ActiveState=reloading) a=1 ;; ExecStart=*) x=${l#*argv\[\]=}; x=${x%% ; *} ;; esac
+    while IFS= read -r line; do
+      case $line in
+        ActiveState=active | ActiveState=reloading) active=1 ;;
+        ExecStart=*)
+          command_line=${line#*argv\[\]=}
+          command_line=${command_line%% ; *}
+          ;;
+      esac
     done <<END
 $(systemctl show -p ActiveState,ExecStart containerd)
 END
-    set -f; set -- $x; set +f
+    set -f
+    set -- $command_line
+    set +f
     while [ $# -gt 1 ]; do
-      shift; case $1 in -c|--config) f=${2-} ;; -c=*|--config=*) f=${1#*=} ;; esac
+      shift
+      case $1 in -c | --config) f=${2-} ;; -c=* | --config=*) f=${1#*=} ;; esac
     done
     # Of another program -c may mean anything.
-    case $f in /etc/containerd/config.toml) f= ;; /*) printf 'containerd_config=%s\n' "$f" ;; *) f= ;; esac
-  elif [ -S /run/containerd/containerd.sock ]; then a=1; fi
-  o=$(timeout -k 2 ${limit:-15} containerd ${f:+--config "$f"} config dump 2>&1); r=$?; e=; [ $r = 0 ] || e=$(printf '%s' "$o" | tail -n 1)
-  printf 'containerd=%s|%s|%s|%s\n' "$p" $a $r "$e"
-  [ $r != 0 ] || printf '%s\n' "$o" | awk '
-    /^[ \t]*\[/ { s = $0; gsub(/[\047" \t]/, "", s) }
-    /^[ \t]*[Bb]inaryName[ \t]*=/ && s ~ /\.runtimes\.[^.]+\.options\]$/ {
-      sub(/^[^=]*=[ \t]*/, ""); gsub(/["\047]/, ""); sub(/^.*\.runtimes\./, "", s); sub(/\.options\]$/, "", s)
-      if ($0 != "") print s, $0
-    }' | while read -r h w; do
-    t=0; command -v "$w" >/dev/null && t=1
-    printf 'handler=%s|%s|%s\n' "$h" "$w" $t
+    case $f in
+      /etc/containerd/config.toml) f= ;;
+      /*) printf 'containerd_config=%s\n' "$f" ;;
+      *) f= ;;
+    esac
+  elif [ -S /run/containerd/containerd.sock ]; then active=1; fi
+  output=$(timeout -k 2 ${limit:-15} containerd ${f:+--config "$f"} config dump 2>&1)
+  status=$?
+  error=
+  [ $status = 0 ] || error=$(printf '%s' "$output" | tail -n 1)
+  printf 'containerd=%s|%s|%s|%s\n' "$program_path" $active $status "$error"
+  [ $status != 0 ] || printf '%s\n' "$output" | awk '
+    /^[ \t]*\[/ { handler = $0; gsub(/[\047" \t]/, "", handler) }
+    /^[ \t]*[Bb]inaryName[ \t]*=/ && handler ~ /\.runtimes\.[^.]+\.options\]$/ {
+      sub(/^[^=]*=[ \t]*/, ""); gsub(/["\047]/, "")
+      sub(/^.*\.runtimes\./, "", handler); sub(/\.options\]$/, "", handler)
+      if ($0 != "") print handler, $0
+    }' | while read -r handler binary; do
+    present=0
+    command -v "$binary" >/dev/null && present=1
+    printf 'handler=%s|%s|%s\n' "$handler" "$binary" $present
   done
-  [ $r != 0 ] || printf '%s\n' "$o" | sed -n 's/^disabled_plugins *= */containerd_disabled=/p; s/^ *default_runtime_name *= *["\x27]\(.*\)["\x27]$/containerd_default=\1/p'
-  s=$(printf '%s\n' "$o" | sed -n "/^ *\[grpc\]/,/^ *\[[^g]/s/^ *address *= *[\"']\([^\"']*\).*/\1/p" | head -n 1)
-  [ -n "$s" ] || s=/run/containerd/containerd.sock
-  [ $a = 0 ] || cri_says "$s"
+  [ $status != 0 ] ||
+    printf '%s\n' "$output" |
+    sed -n 's/^disabled_plugins *= */containerd_disabled=/p
+      s/^ *default_runtime_name *= *["\x27]\(.*\)["\x27]$/containerd_default=\1/p'
+  socket=$(printf '%s\n' "$output" |
+    sed -n "/^ *\[grpc\]/,/^ *\[[^g]/s/^ *address *= *[\"']\([^\"']*\).*/\1/p" | head -n 1)
+  [ -n "$socket" ] || socket=/run/containerd/containerd.sock
+  [ $active = 0 ] || cri_says "$socket"
 fi
-[ ! -S /var/run/crio/crio.sock ] || ! command -v crio >/dev/null || cri_says /var/run/crio/crio.sock | sed 's/^/crio_/'
+[ ! -S /var/run/crio/crio.sock ] || ! command -v crio >/dev/null ||
+  cri_says /var/run/crio/crio.sock | sed 's/^/crio_/'

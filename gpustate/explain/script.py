@@ -59,8 +59,8 @@ _KERNEL = shell.load("kernel", "gpustate.explain")
 #: While an operator's container has the modules, the node itself may have none.
 _WHOLE = f"""
 if [ -r "$PROC/driver/nvidia/version" ]; then (
-{WHOLE}ko "$k" {NAMES} || ko "$k" nvidia-uvm nvidia-modeset || {{ echo no_module=1; exit 0; }}
-whole "$k" "$p" || printf 'not_whole=%s\\n' "$wl"
+{WHOLE}ko "$kernel" {NAMES} || ko "$kernel" nvidia-uvm nvidia-modeset || {{ echo no_module=1; exit 0; }}
+whole "$kernel" "$module_file" || printf 'not_whole=%s\\n' "$lost_module"
 ) fi
 """
 

@@ -1,14 +1,26 @@
 # shellcheck shell=sh
-# Binds the devices of D to their vfio drivers, and fails where one is not bound. Expects vfio_devices.sh.
-# shellcheck disable=SC2154 # B: set by vfio_devices.sh
+# Binds the devices of D to their vfio drivers, and fails where one is not bound. Expects
+# vfio_devices.sh.
+# shellcheck disable=SC2154 # pci_root: set by vfio_devices.sh
 bad=
-for a in $(chosen); do
-  d=$B/devices/$a; t=$(best "$d"); modprobe -q "$t" || :
-  printf '%s\n' "$t" >"$d/driver_override"
-  w=$(driver_of "$d" | tr _ -); [ "$w" != "$(echo "$t" | tr _ -)" ] || continue
-  [ -z "$w" ] || printf '%s\n' "$a" >"$d/driver/unbind"
-  printf '%s\n' "$a" >"$B/drivers_probe"
-  n=0; while [ "$(driver_of "$d" | tr _ -)" != "$(echo "$t" | tr _ -)" ] && [ $n -lt 25 ]; do n=$((n + 1)); sleep 0.2; done
-  [ $n -lt 25 ] || bad="$bad $a"
+for address in $(chosen); do
+  device=$pci_root/devices/$address
+  target=$(best "$device")
+  modprobe -q "$target" || :
+  printf '%s\n' "$target" >"$device/driver_override"
+  bound=$(driver_of "$device" | tr _ -)
+  [ "$bound" != "$(echo "$target" | tr _ -)" ] || continue
+  [ -z "$bound" ] || printf '%s\n' "$address" >"$device/driver/unbind"
+  printf '%s\n' "$address" >"$pci_root/drivers_probe"
+  polls=0
+  while [ "$(driver_of "$device" | tr _ -)" != "$(echo "$target" | tr _ -)" ] &&
+    [ $polls -lt 25 ]; do
+    polls=$((polls + 1))
+    sleep 0.2
+  done
+  [ $polls -lt 25 ] || bad="$bad $address"
 done
-[ -z "$bad" ] || { echo "not bound to a vfio driver:$bad (is the IOMMU on? see dmesg)" >&2; exit 1; }
+[ -z "$bad" ] || {
+  echo "not bound to a vfio driver:$bad (is the IOMMU on? see dmesg)" >&2
+  exit 1
+}

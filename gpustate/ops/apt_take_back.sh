@@ -1,22 +1,42 @@
 # shellcheck shell=sh
-# Purges what the record l names and @WANTED@, words; what something else needs stays, and @ROOTS@, words too, have to
-# leave. Expects library.sh, packages.sh and hand_on.
+# Purges what the record l names and @WANTED@, words; what something else needs stays, and @ROOTS@,
+# words too, have to leave. Expects library.sh, packages.sh and hand_on.
 # shellcheck disable=SC2154 # l: set by the loader's caller
 # shellcheck disable=SC2046 # split into words on purpose
-there() { dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null | sed -n 's/ installed$//p; s/ half-.*//p; s/ unpacked$//p'; }
-set -- @WANTED@; [ ! -e "$l" ] || set -- "$@" $(cat "$l")
+there() {
+  dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null |
+    sed -n 's/ installed$//p; s/ half-.*//p; s/ unpacked$//p'
+}
+set -- @WANTED@
+[ ! -e "$l" ] || set -- "$@" $(cat "$l")
 [ $# = 0 ] || set -- $(there "$@" | sort -u)
 if [ $# -gt 0 ]; then
   printf "%s\n" "$@" | sort -u >"$R/mine"
-  also() { apt -s purge --allow-change-held-packages "$@" 2>/dev/null | sed -nE 's/^(Remv|Purg) ([^ :]*).*/\2/p' | sort -u | comm -23 - "$R/mine"; }
+  also() {
+    apt -s purge --allow-change-held-packages "$@" 2>/dev/null |
+      sed -nE 's/^(Remv|Purg) ([^ :]*).*/\2/p' | sort -u | comm -23 - "$R/mine"
+  }
   if [ -n "$(also "$@")" ]; then
-    go=; for p do
-      w=$(also "$p" | tr "\n" " "); [ -n "$w" ] || { go="$go $p"; continue; }
+    go=
+    for package; do
+      needed_by=$(also "$package" | tr "\n" " ")
+      [ -n "$needed_by" ] || {
+        go="$go $package"
+        continue
+      }
       # shellcheck disable=SC2194 # @ROOTS@ are the words to look in
-      case " @ROOTS@ " in *" $p "*) fail "error: $p cannot be removed, ${w% } needs it; remove that first" ;; esac
-      echo "$p stays: ${w% } needs it"; hand_on "$l" "$p"
-    done; set -- $go
+      case " @ROOTS@ " in
+        *" $package "*)
+          fail "error: $package cannot be removed, ${needed_by% } needs it; remove that first"
+          ;;
+      esac
+      echo "$package stays: ${needed_by% } needs it"
+      hand_on "$l" "$package"
+    done
+    set -- $go
   fi
   [ $# = 0 ] || no_links_left apt purge --allow-change-held-packages "$@"
 fi
-rm -f "$l"; rmdir "${l%/*}" 2>/dev/null || :; effect removed
+rm -f "$l"
+rmdir "${l%/*}" 2>/dev/null || :
+effect removed

@@ -1,25 +1,50 @@
 # shellcheck shell=sh
-# Defines blob, print_blobs and known: see daemon_seen.py. @ORIGINALS@ is what other fragments that leave together read too.
-# Expects odd.
-bf=; blob() {
-  printf 'several=%s %s\n' "$1" "$2"; bf="$bf$3
-"; [ ! -L "$2" ] || printf 'link=%s|%s\n' "$2" "$(readlink "$2")"
+# Defines blob, print_blobs and known: see daemon_seen.py. @ORIGINALS@ is what other fragments that
+# leave together read too. Expects odd.
+blob_files=
+blob() {
+  printf 'several=%s %s\n' "$1" "$2"
+  blob_files="$blob_files$3
+"
+  [ ! -L "$2" ] || printf 'link=%s|%s\n' "$2" "$(readlink "$2")"
 }
 print_blobs() {
-  [ -n "$bf" ] || return 0
-  bi=$IFS; IFS='
-'; set -f; set -- $bf; set +f; IFS=$bi; bf=
-  echo contents=; stat -L -c %s -- "$@"; cat -- "$@"; echo
+  [ -n "$blob_files" ] || return 0
+  blob_ifs=$IFS
+  IFS='
+'
+  set -f
+  set -- $blob_files
+  set +f
+  IFS=$blob_ifs
+  blob_files=
+  echo contents=
+  stat -L -c %s -- "$@"
+  cat -- "$@"
+  echo
 }
 known() { # patterns of paths: the bytes they had before gpustate first touched them
-  bk=@ORIGINALS@; bi=$IFS; IFS='
-'; set -f
-  for k in $bk; do
-    f=${k#*|}; k=${k%%|*}
-    for c in "$@"; do
+  known_originals=@ORIGINALS@
+  blob_ifs=$IFS
+  IFS='
+'
+  set -f
+  for known_copy in $known_originals; do
+    known_path=${known_copy#*|}
+    known_copy=${known_copy%%|*}
+    for known_pattern in "$@"; do
       # shellcheck disable=SC2254 # known takes patterns
-      case $f in $c) if [ -e "$k" ]; then blob original "$f" "$k"; else echo "missing=$f"; fi; break ;; esac
+      case $known_path in $known_pattern)
+        if [ -e "$known_copy" ]; then
+          blob original "$known_path" "$known_copy"
+        else
+          echo "missing=$known_path"
+        fi
+        break
+        ;;
+      esac
     done
   done
-  IFS=$bi; set +f
+  IFS=$blob_ifs
+  set +f
 }

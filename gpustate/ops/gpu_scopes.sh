@@ -4,19 +4,34 @@ gpu_scopes() { # containers that lose their GPUs at a daemon-reload, one a line
   [ -d /run/systemd/system ] || return 0
   # shellcheck disable=SC2165 # the words are expanded before the inner loop
   # shellcheck disable=SC2167 # the words are expanded before the inner loop
-  for gs in docker cri-containerd crio libpod nerdctl; do for gs in /run/systemd/transient/$gs-*.scope; do
-    [ -e "$gs" ] || continue
-    gs=${gs##*/} gg=; gd=; ga=
-    while IFS= read -r gl; do
-      case $gl in ControlGroup=*) gg=${gl#*=} ;; DeviceAllow=*) gd="$gd${gl#*=} " ;; DevicePolicy=*) ga=${gl#*=} ;; esac
-    done <<END
-$(timeout -k 2 10 systemctl show -p ControlGroup -p DeviceAllow -p DevicePolicy "$gs")
+  for scope in docker cri-containerd crio libpod nerdctl; do
+    for scope in /run/systemd/transient/$scope-*.scope; do
+      [ -e "$scope" ] || continue
+      scope=${scope##*/} scope_group=
+      scope_devices=
+      scope_policy=
+      while IFS= read -r scope_line; do
+        case $scope_line in
+          ControlGroup=*) scope_group=${scope_line#*=} ;;
+          DeviceAllow=*) scope_devices="$scope_devices${scope_line#*=} " ;;
+          DevicePolicy=*) scope_policy=${scope_line#*=} ;;
+        esac
+      done <<END
+$(timeout -k 2 10 systemctl show -p ControlGroup -p DeviceAllow -p DevicePolicy "$scope")
 END
-    [ "$ga" = auto ] && [ -z "${gd% }" ] && continue
-    case $gd in *char-nvidia*|*/dev/nvidia*|*/dev/char/195:*|*'char-* rw'*) continue ;; esac
-    for gf in "/sys/fs/cgroup$gg" "/sys/fs/cgroup/systemd$gg" "/sys/fs/cgroup/devices$gg"; do
-      gp=; [ -r "$gf/cgroup.procs" ] && read -r gp <"$gf/cgroup.procs"
-      [ -n "$gp" ] && [ -e "/proc/$gp/root/dev/nvidiactl" ] && { echo "$gs"; break; }
+      [ "$scope_policy" = auto ] && [ -z "${scope_devices% }" ] && continue
+      case $scope_devices in
+        *char-nvidia* | */dev/nvidia* | */dev/char/195:* | *'char-* rw'*) continue ;;
+      esac
+      for scope_cgroup in "/sys/fs/cgroup$scope_group" "/sys/fs/cgroup/systemd$scope_group" \
+        "/sys/fs/cgroup/devices$scope_group"; do
+        scope_pid=
+        [ -r "$scope_cgroup/cgroup.procs" ] && read -r scope_pid <"$scope_cgroup/cgroup.procs"
+        [ -n "$scope_pid" ] && [ -e "/proc/$scope_pid/root/dev/nvidiactl" ] && {
+          echo "$scope"
+          break
+        }
+      done
     done
-  done; done
+  done
 }

@@ -52,7 +52,10 @@ BUILT = _FUNCTIONS + _functions("modsign_built")
 def sign(kernel: str, folder: str, certificate: str) -> Run:
     """Sign the NVIDIA modules of a kernel, the one that is looked at last."""
     return Run(
-        _FUNCTIONS + shell.load("modsign_sign", "gpustate.ops", k=kernel, d=folder, c=certificate),
+        _FUNCTIONS
+        + shell.load(
+            "modsign_sign", "gpustate.ops", kernel=kernel, folder=folder, certificate=certificate
+        ),
         f"sign the nvidia modules of {kernel}",
         timeout=600,
     )

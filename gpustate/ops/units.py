@@ -51,17 +51,6 @@ class DaemonReload(Step):
         return "systemd_reload"
 
 
-#: Where somebody has asked for an alias that was not there yet, systemd has a unit of that name. At its next reload it
-#: joins both, and may keep the state of that one: so it is to reload before the unit runs.
-_ENABLE = r"""systemctl --no-reload enable "$u"
-if ! systemctl is-active --quiet "$u"; then
-  for a in $(sed -n 's/^Alias=//p' "$(systemctl show -p FragmentPath --value "$u")" 2>/dev/null); do
-    [ "$(systemctl show -p Id --value "$a")" = "$u" ] || { systemctl daemon-reload; break; }
-  done
-fi
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class EnableUnit(Step):
     """Enable a unit for boot, and start it now unless told otherwise. Makes no daemon-reload."""
@@ -95,7 +84,8 @@ class EnableUnit(Step):
 
     def script(self) -> str:
         start = f"systemctl start {_q(self.unit)}\n" if self.now else ""
-        return f"u={_q(self.unit)}\n{_ENABLE}{start}effect enabled"
+        enable = shell.load("enable_unit", "gpustate.ops", UNIT=self.unit)
+        return f"{enable}{start}effect enabled"
 
 
 @dataclass(frozen=True, slots=True)

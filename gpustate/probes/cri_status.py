@@ -29,16 +29,8 @@ BUNDLED = {
     "/run/k0s/containerd.sock": "k0s",
     "/var/snap/microk8s/common/run/containerd.sock": "microk8s",
 }
-#: Prints the rows of ``cri_says`` of the kubelet's own socket or the first of these that somebody listens at, each with
-#: ``bundled_`` ahead; not of the containerd in PATH, CRI-O and docker, which are queried elsewhere. Expects ``KUBELET``.
-BUNDLED_SAYS = rf"""
-for s in "${{ke#unix://}}" {" ".join(BUNDLED)}; do
-  case $s in ''|*/crio.sock|*dockerd*) continue ;; */run/containerd/containerd.sock) ! command -v containerd >/dev/null || continue ;; esac
-  grep -qs " $s\$" /proc/net/unix || continue
-  cri_says "$s" | sed 's/^/bundled_/'
-  break
-done
-"""
+#: Prints the rows of ``cri_says`` of the kubelet's own containerd, each with ``bundled_`` ahead. Expects ``KUBELET``.
+BUNDLED_SAYS = shell.fill(shell.load("bundled_says", "gpustate.probes"), SOCKETS=" ".join(BUNDLED))
 
 #: Prints ``kubelet=1``, ``kubelet_endpoint=SOCKET`` and ``kubelet_cgroup=DRIVER|WHERE`` of a kubelet.
 KUBELET = shell.load("agents", "gpustate.shell") + shell.load("kubelet_cgroup", "gpustate.probes")

@@ -1,14 +1,22 @@
 # shellcheck shell=sh
-# Defines whole KERNEL MODULE: what belongs to it is beside it, or wl is the file that is missing. Expects sound.
+# Defines whole KERNEL MODULE: what belongs to it is beside it, or lost_module is the file that is
+# missing. Expects sound.
 whole() { # kernel module
-  wd=${2%/*}; wb=${2##*/}; we=.ko${wb#*.ko}; wb=${wb%%.ko*}
-  for ws in uvm modeset drm peermem; do wb=${wb%-$ws}; done
-  for ws in '' -uvm -modeset; do wl=$wd/$wb$ws$we; sound "$wl" || return 1; done
+  module_folder=${2%/*}
+  module_base=${2##*/}
+  module_suffix=.ko${module_base#*.ko}
+  module_base=${module_base%%.ko*}
+  for module_part in uvm modeset drm peermem; do module_base=${module_base%-$module_part}; done
+  for module_part in '' -uvm -modeset; do
+    lost_module=$module_folder/$module_base$module_part$module_suffix
+    sound "$lost_module" || return 1
+  done
   # DKMS knows whether it has built and installed these.
-  case $wd in */updates/dkms|*/extra) ;; *) return 0;; esac
-  for ws in "$wb-drm" "$wb-peermem"; do
-    for wf in /var/lib/dkms/nvidia*/kernel-"$1"-*/module/"$ws".ko*; do
-      wl=$wd/$ws$we; [ ! -e "$wf" ] || sound "$wl" || return 1
+  case $module_folder in */updates/dkms | */extra) ;; *) return 0 ;; esac
+  for module_part in "$module_base-drm" "$module_base-peermem"; do
+    for built_module in /var/lib/dkms/nvidia*/kernel-"$1"-*/module/"$module_part".ko*; do
+      lost_module=$module_folder/$module_part$module_suffix
+      [ ! -e "$built_module" ] || sound "$lost_module" || return 1
     done
   done
 }

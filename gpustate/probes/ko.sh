@@ -1,22 +1,43 @@
 # shellcheck shell=sh
 # Defines ko KERNEL PATTERN... and about PATH FORMAT: see module_files.py. Reads KO and KO_ABOUT.
 ko() {
-  kk=$1; shift; set -f; ki=$IFS; IFS='
+  ko_kernel=$1
+  shift
+  set -f
+  ko_ifs=$IFS
+  IFS='
 '
-  p=; for kl in $KO; do
-    case $kl in "/lib/modules/$kk/modules.dep:"*) ;; *) continue ;; esac
+  module_file=
+  for ko_row in $KO; do
+    case $ko_row in "/lib/modules/$ko_kernel/modules.dep:"*) ;; *) continue ;; esac
     # shellcheck disable=SC2254 # the names are patterns
-    for kn; do case ${kl##*/} in $kn.ko:|$kn.ko.*:) p=${kl#*:}; p=${p%:}; break 2 ;; esac; done
+    for ko_name; do
+      case ${ko_row##*/} in $ko_name.ko: | $ko_name.ko.*:)
+        module_file=${ko_row#*:}
+        module_file=${module_file%:}
+        break 2
+        ;;
+      esac
+    done
   done
-  IFS=$ki; set +f
-  case $p in ''|/*) ;; *) p=/lib/modules/$kk/$p ;; esac
-  [ -n "$p" ]
+  IFS=$ko_ifs
+  set +f
+  case $module_file in '' | /*) ;; *) module_file=/lib/modules/$ko_kernel/$module_file ;; esac
+  [ -n "$module_file" ]
 }
 about() {
-  set -f; ki=$IFS; IFS='
+  set -f
+  ko_ifs=$IFS
+  IFS='
 '
-  kn=; for kk in $KO_ABOUT; do
-    case $kk in filename:*" $1") kn=1 ;; filename:*) kn= ;; *) [ -z "$kn" ] || printf "$2" "$kk" ;; esac
+  ko_name=
+  for ko_kernel in $KO_ABOUT; do
+    case $ko_kernel in
+      filename:*" $1") ko_name=1 ;;
+      filename:*) ko_name= ;;
+      *) [ -z "$ko_name" ] || printf "$2" "$ko_kernel" ;;
+    esac
   done
-  IFS=$ki; set +f
+  IFS=$ko_ifs
+  set +f
 }

@@ -8,12 +8,8 @@ from gpustate.core.shared_probes import KEPT, Shared
 # The modules that states ask about: NVIDIA's and those they work with, in the names that distributions give them.
 _MODULES = "nvidia(-current[^/:]*|-tesla[^/:]*|-legacy[^/:]*)?|nvidia[-_](uvm|modeset|drm|peermem|fs)|gdrdrv|mlx_compat|mlx5_core|mlx5_ib|ib_core|ib_umad"
 _KO = f"$(grep -soHE '^[^:]*/({_MODULES})\\.ko(\\.[a-z0-9]+)?:' /lib/modules/*/modules.dep 2>/dev/null)"
-# modinfo reads a compressed module as a whole, up to a second for 100 MiB.
-_KO_ABOUT = r"""$(set -f; IFS='
-'; set --; for l in $KO; do q=${l#*:}; q=${q%:}; case $q in /*) ;; *) q=${l%%modules.dep:*}$q ;; esac; [ ! -f "$q" ] || set -- "$@" "$q"; done
-said() { modinfo "$@" 2>/dev/null | grep -E '^(filename|version|license|signer|sig_key|description|srcversion):' || :; }
-[ $# = 0 ] || kept modules "$(stat -L --printf='%n %s %Y %i;' "$@")" said "$@")"""
-#: Defines ``ko KERNEL PATTERN...``, which puts into ``p`` the path of the first module file that modprobe knows by one
+_KO_ABOUT = f"$({shell.load('ko_about', 'gpustate.probes')})"
+#: Defines ``ko KERNEL PATTERN...``, which puts into ``module_file`` the path of the first module file that modprobe knows by one
 #: of these names, and fails where there is none; and ``about PATH FORMAT``, which prints the lines modinfo has of that file.
 KO = (
     KEPT

@@ -1,25 +1,42 @@
 # shellcheck shell=sh
-# Prints nic=, loaded=, disk=, symbol= and info= of RDMA, and own= of a kernel that has the symbol itself. @SYMBOL@ is the name to look up. Expects ko.
-for d in "$SYS"/bus/pci/devices/*; do
-  v=; c=; { read -r v <"$d/vendor" && read -r c <"$d/class"; } 2>/dev/null || continue
-  case $v$c in 0x15b30x02*) echo "nic=${d##*/}";; esac
+# Prints nic=, loaded=, disk=, symbol= and info= of RDMA, and own= of a kernel that has the symbol
+# itself. @SYMBOL@ is the name to look up. Expects ko.
+for device in "$SYS"/bus/pci/devices/*; do
+  version=
+  class=
+  { read -r version <"$device/vendor" && read -r class <"$device/class"; } 2>/dev/null || continue
+  case $version$class in 0x15b30x02*) echo "nic=${device##*/}" ;; esac
 done
-k=; [ -n "${GPUSTATE_IMAGE-}" ] || k="${KERNEL_RELEASE-$(uname -r)}"
-if [ -n "$k" ]; then
-  m=$(uname -m)
-  for n in mlx_compat mlx5_core ib_core; do
-    v=; s=; { read -r v <"$SYS/module/$n/version"; } 2>/dev/null; { read -r s <"$SYS/module/$n/srcversion"; } 2>/dev/null
-    [ -d "$SYS/module/$n" ] && echo "loaded=$n $v|$s"
-    ko "$k" "$n" || continue
-    # shellcheck disable=SC2154 # p: set by ko
-    about "$p" '%s\n' | { v=; s=; while read -r a l; do case $a in version:) v=$l ;; srcversion:) s=$l ;; esac; done; echo "disk=$n $v|$s"; }
+kernel=
+[ -n "${GPUSTATE_IMAGE-}" ] || kernel="${KERNEL_RELEASE-$(uname -r)}"
+if [ -n "$kernel" ]; then
+  machine=$(uname -m)
+  for module in mlx_compat mlx5_core ib_core; do
+    version=
+    source_version=
+    { read -r version <"$SYS/module/$module/version"; } 2>/dev/null
+    { read -r source_version <"$SYS/module/$module/srcversion"; } 2>/dev/null
+    [ -d "$SYS/module/$module" ] && echo "loaded=$module $version|$source_version"
+    ko "$kernel" "$module" || continue
+    # shellcheck disable=SC2154 # module_file: set by ko
+    about "$module_file" '%s\n' | {
+      version=
+      source_version=
+      while read -r key line; do
+        case $key in version:) version=$line ;; srcversion:) source_version=$line ;; esac
+      done
+      echo "disk=$module $version|$source_version"
+    }
   done
-  for f in "/usr/src/ofa_kernel/$m/$k" "/usr/src/ofa_kernel/$k" /usr/src/ofa_kernel/default; do
+  for f in "/usr/src/ofa_kernel/$machine/$kernel" "/usr/src/ofa_kernel/$kernel" \
+    /usr/src/ofa_kernel/default; do
     [ -r "$f/Module.symvers" ] || continue
-    grep -wm1 @SYMBOL@ "$f/Module.symvers" | while read -r l; do echo "symbol=$l"; done
+    grep -wm1 @SYMBOL@ "$f/Module.symvers" | while read -r line; do echo "symbol=$line"; done
     break
   done
-  f=/lib/modules/$k/build/Module.symvers; [ ! -r "$f" ] || grep -wm1 @SYMBOL@ "$f" | while read -r l; do echo "own=$l"; done
+  f=/lib/modules/$kernel/build/Module.symvers
+  [ ! -r "$f" ] || grep -wm1 @SYMBOL@ "$f" | while read -r line; do echo "own=$line"; done
 fi
-command -v ofed_info >/dev/null && echo "info=$(timeout -k 2 10 ofed_info -s 2>/dev/null | head -n 1)"
+command -v ofed_info >/dev/null &&
+  echo "info=$(timeout -k 2 10 ofed_info -s 2>/dev/null | head -n 1)"
 :

@@ -29,7 +29,7 @@ SCRIPT = (
         "reading", "gpustate.states.cdi", UNITS=" ".join((*TOOLKIT_UNITS, OUR_UNIT)), SPEC=SPEC_PATH
     )
     + cdi_driver_files.SCRIPT
-    + 'for f in $l; do printf \'spec=%s %s\\n\' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done\n'
+    + 'for f in $specs; do printf \'spec=%s %s\\n\' "$f" "$(wc -c <"$f")"; head -c 400000 "$f"; echo; done\n'
 )
 
 

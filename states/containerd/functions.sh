@@ -1,28 +1,45 @@
 # shellcheck shell=sh
-# Defines others and serves for containerd, as gpustate.ops.daemons has them. Reads HANDLER, BINARY, OWN_RUNC (runc, where it comes with the handler) and OWN_DEFAULT (a key that may change).
+# Defines others and serves for containerd, as gpustate.ops.daemons has them. Reads HANDLER, BINARY,
+# OWN_RUNC (runc, where it comes with the handler) and OWN_DEFAULT (a key that may change).
 others() { # a dump on standard input, a line for each value that is neither empty nor ours
-  t=
-  while IFS= read -r l; do
-    l=${l#"${l%%[! ]*}"}
-    case $l in '['*) t=$l; continue ;; '') continue ;; esac
-    case $t in *".runtimes.$HANDLER]" | *".runtimes.$HANDLER."*) continue ;; esac
-    case $t in *".runtimes.$OWN_RUNC]" | *".runtimes.$OWN_RUNC."*) continue ;; esac
-    case ${l#*= } in '""' | "''" | 0 | 0.0 | false | '[]' | '{}') continue ;; esac
-    case $l in
-      'imports = '*) [ -z "$t" ] && continue ;;
-      'enable_cdi = '* | 'cdi_spec_dirs = '* | "$OWN_DEFAULT = "*) case $t in *cri*) continue ;; esac ;;
+  table=
+  while IFS= read -r line; do
+    line=${line#"${line%%[! ]*}"}
+    case $line in
+      '['*)
+        table=$line
+        continue
+        ;;
+      '') continue ;;
     esac
-    printf '%s %s\n' "$t" "$l"
+    case $table in *".runtimes.$HANDLER]" | *".runtimes.$HANDLER."*) continue ;; esac
+    case $table in *".runtimes.$OWN_RUNC]" | *".runtimes.$OWN_RUNC."*) continue ;; esac
+    case ${line#*= } in '""' | "''" | 0 | 0.0 | false | '[]' | '{}') continue ;; esac
+    case $line in
+      'imports = '*) [ -z "$table" ] && continue ;;
+      'enable_cdi = '* | 'cdi_spec_dirs = '* | "$OWN_DEFAULT = "*)
+        case $table in *cri*) continue ;; esac
+        ;;
+    esac
+    printf '%s %s\n' "$table" "$line"
   done
 }
 serves() {
-  t=; b=$BINARY n1=${BINARY##*/}
-  while IFS= read -r l; do
-    l=${l#"${l%%[! ]*}"}
-    case $l in '['*) t=$l; continue ;; esac
-    case $t in
-      *".runtimes.$HANDLER.options]") case $l in
-        "BinaryName = \"$b\"" | "BinaryName = '$b'" | "BinaryName = \"$n1\"" | "BinaryName = '$n1'") return 0 ;;
+  table=
+  binary=$BINARY binary_name=${BINARY##*/}
+  while IFS= read -r line; do
+    line=${line#"${line%%[! ]*}"}
+    case $line in '['*)
+      table=$line
+      continue
+      ;;
+    esac
+    case $table in
+      *".runtimes.$HANDLER.options]") case $line in
+        "BinaryName = \"$binary\"" | "BinaryName = '$binary'" | \
+          "BinaryName = \"$binary_name\"" | "BinaryName = '$binary_name'")
+          return 0
+          ;;
       esac ;;
     esac
   done

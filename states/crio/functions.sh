@@ -1,30 +1,40 @@
 # shellcheck shell=sh
-# Defines dump, others, serves and working for CRI-O, as gpustate.ops.daemons has them. Reads CRIO (its program), CRIO_MAIN
-# and CRIO_FOLDER (its places), CRIO_SOCKET, HANDLER, BINARY and OWN_DEFAULT (how a row begins that may change).
+# Defines dump, others, serves and working for CRI-O, as gpustate.ops.daemons has them. Reads CRIO
+# (its program), CRIO_MAIN and CRIO_FOLDER (its places), CRIO_SOCKET, HANDLER, BINARY and
+# OWN_DEFAULT (how a row begins that may change).
 dump() {
-  set --; [ -e "$CRIO_MAIN" ] && set -- --config "$CRIO_MAIN"
+  set --
+  [ -e "$CRIO_MAIN" ] && set -- --config "$CRIO_MAIN"
   timeout -k 2 20 "$CRIO" "$@" --config-dir "$CRIO_FOLDER" config
 }
 others() { # a dump on standard input, a line for each value that is not ours
-  t=
-  while IFS= read -r l; do
-    l=${l#"${l%%[! ]*}"}
-    # What has its default value is a comment; all runtimes are, or none, so ours uncomments the built-in one.
-    case $l in '# ['*|'# '*' = '*) l=${l#'# '} ;; '# '*\",) l=${l#'# '} ;; esac
-    case $l in '['[a-z]*) t=$l; continue ;; ''|'#'*|']') continue ;; esac
-    case ${l%%' = '*} in *[!a-z0-9_]*) case $l in *\",) ;; *) continue ;; esac ;; esac
-    case $t in "[crio.runtime.runtimes.$HANDLER]") continue ;; esac
-    case $l in "$OWN_DEFAULT"*) [ "$t" = '[crio.runtime]' ] && continue ;; esac
-    printf '%s %s\n' "$t" "$l"
+  table=
+  while IFS= read -r line; do
+    line=${line#"${line%%[! ]*}"}
+    # What has its default value is a comment; all runtimes are, or none, so ours uncomments the
+    # built-in one.
+    case $line in '# ['* | '# '*' = '*) line=${line#'# '} ;; '# '*\",) line=${line#'# '} ;; esac
+    case $line in
+      '['[a-z]*)
+        table=$line
+        continue
+        ;;
+      '' | '#'* | ']') continue ;;
+    esac
+    case ${line%%' = '*} in *[!a-z0-9_]*) case $line in *\",) ;; *) continue ;; esac ;; esac
+    case $table in "[crio.runtime.runtimes.$HANDLER]") continue ;; esac
+    case $line in "$OWN_DEFAULT"*) [ "$table" = '[crio.runtime]' ] && continue ;; esac
+    printf '%s %s\n' "$table" "$line"
   done
 }
 serves() {
-  t=; b=$BINARY
-  while IFS= read -r l; do
-    l=${l#"${l%%[! ]*}"}
-    case $l in
-      '['*) t=$l ;;
-      "runtime_path = \"$b\"") [ "$t" = "[crio.runtime.runtimes.$HANDLER]" ] && return 0 ;;
+  table=
+  binary=$BINARY
+  while IFS= read -r line; do
+    line=${line#"${line%%[! ]*}"}
+    case $line in
+      '['*) table=$line ;;
+      "runtime_path = \"$binary\"") [ "$table" = "[crio.runtime.runtimes.$HANDLER]" ] && return 0 ;;
     esac
   done
   return 1

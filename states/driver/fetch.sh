@@ -1,13 +1,25 @@
 # shellcheck shell=sh
-# Downloads the packages given as arguments. Ends before anything changes if a package that is not part of the driver would be
-# removed, or is held and would get another version, or if a further kernel would be installed. Reads R, FORMAT, MEMBERS and ALSO (further packages);
-# calls spares, and back, which rolls back and ends.
+# Downloads the packages given as arguments. Ends before anything changes if a package that is not
+# part of the driver would be removed, or is held and would get another version, or if a further
+# kernel would be installed. Reads R, FORMAT, MEMBERS and ALSO (further packages); calls spares, and
+# back, which rolls back and ends.
 apt_ready || back
 simulate() { apt_whole "$R/said" install -s --allow-downgrades --allow-change-held-packages "$@"; }
-torn() { # packages of the driver that were unpacked without what they depend on, and never configured: nothing has used them
-  dpkg-query -W -f '${Config-Version}|'"$FORMAT" | sed -n 's/^|//p' | grep -E "$MEMBERS" | sed -nE 's/^([^|]*)\|.*\|.U.?$/\1/p'; }
-# apt begins nothing while they are there, and neither completes nor removes them along with the rest.
-simulate "$@" || { torn=$(torn); [ -n "$torn" ] && dpkg --remove $torn && simulate "$@"; } || { tail -n 25 "$R/said"; back; }
+# Packages of the driver that were unpacked without what they depend on, and never configured:
+# nothing has used them
+torn() {
+  dpkg-query -W -f '${Config-Version}|'"$FORMAT" | sed -n 's/^|//p' | grep -E "$MEMBERS" |
+    sed -nE 's/^([^|]*)\|.*\|.U.?$/\1/p'
+}
+# apt begins nothing while they are there, and neither completes nor removes them along with the
+# rest.
+simulate "$@" || {
+  torn=$(torn)
+  [ -n "$torn" ] && dpkg --remove $torn && simulate "$@"
+} || {
+  tail -n 25 "$R/said"
+  back
+}
 spares "$R/said" || back
 # shellcheck disable=SC2034 # apt_fetch reads it
 MAY_GO=1

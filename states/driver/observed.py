@@ -141,8 +141,8 @@ class AptQuery(Query[Apt]):
         return rpmask.script(self.rpm_names, self.flavoured) + self._apt()
 
     def _apt(self) -> str:
-        cases = " ".join(f'{os_id}) n="{" ".join(names)}";;' for os_id, names in self.names)
-        more = "".join(f' n="$n {name.replace("{k}", "$1")}";' for name in self.per_kernel)
+        cases = " ".join(f'{os_id}) names="{" ".join(names)}";;' for os_id, names in self.names)
+        more = "".join(f' names="$names {name.replace("{k}", "$1")}";' for name in self.per_kernel)
         if more and self.secure_boot:
             more = f' [ "$2" != 1 ] || {{{more} }};'
         fragment = shell.load(

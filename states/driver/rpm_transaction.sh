@@ -1,23 +1,37 @@
 # shellcheck shell=sh
-# Prints what dnf or zypper has against installing WANT and removing GO, as its solver says it; nothing if it has nothing, or cannot
-# be asked. Rows of =installs are dependencies that it would install. Nothing is installed. Expects T of the preview; RELEASED are
-# words whose locks do not count, BUNDLE is a folder of a node that sees a bundle only.
+# Prints what dnf or zypper has against installing WANT and removing GO, as its solver says it;
+# nothing if it has nothing, or cannot be asked. Rows of =installs are dependencies that it would
+# install. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not
+# count, BUNDLE is a folder of a node that sees a bundle only.
 # shellcheck disable=SC2034 # rpm_open reads them
 # shellcheck disable=SC2154 # pm: the preview sets it
 [ ! -d "$BUNDLE" ] || exit 0
-R=$T; RPM_WAIT_S=10; PM=$pm; AGAIN=; DNF="timeout -k 2 50 ${DNF:-dnf}"; ZYPPER="timeout -k 2 50 ${ZYPPER:-zypper}"
+R=$T
+RPM_WAIT_S=10
+PM=$pm
+AGAIN=
+DNF="timeout -k 2 50 ${DNF:-dnf}"
+ZYPPER="timeout -k 2 50 ${ZYPPER:-zypper}"
 rpm_dnf() {
   if [ -d "$R/dnf-plugins" ]; then set -- --setopt=pluginconfpath="$R/dnf-plugins" "$@"; fi
-  COLUMNS=250 $DNF --assumeno --color=never --setopt=install_weak_deps=0 --setopt=clean_requirements_on_remove=0 \
-    --setopt='*.metadata_expire=-1' --setopt='*.module_hotfixes=1' --setopt=retries=1 --setopt=timeout=15 "$@"
+  COLUMNS=250 $DNF --assumeno --color=never --setopt=install_weak_deps=0 \
+    --setopt=clean_requirements_on_remove=0 \
+    --setopt='*.metadata_expire=-1' --setopt='*.module_hotfixes=1' --setopt=retries=1 \
+    --setopt=timeout=15 "$@"
 }
 rpm_open $RELEASED
 case $PM in dnf) set -- ;; *) set -- --dry-run ;; esac
 rpm_go "$@" >"$T/solved" 2>&1 </dev/null || :
-if grep -qE '^ *Problem( [0-9]+)?: |^(No match for argument|All matches were filtered out)|^No provider of ' "$T/solved"; then tail -c 4000 "$T/solved"
+problem='^ *Problem( [0-9]+)?: |^(No match for argument|All matches were filtered out)'
+if grep -qE "$problem|^No provider of " "$T/solved"; then
+  tail -c 4000 "$T/solved"
 elif [ "$PM" = dnf ]; then
-  awk '/^[^ ]/ { on = /^Installing dependencies:/ } on && NF > 4 { print "=installs", $1 ($2 ~ /^i[356]86$/ ? "." $2 : ""), $3 }' "$T/solved"
+  awk '/^[^ ]/ { on = /^Installing dependencies:/ }
+    on && NF > 4 { print "=installs", $1 ($2 ~ /^i[356]86$/ ? "." $2 : ""), $3 }' "$T/solved"
 else
-  XML=-x rpm_go --dry-run 2>/dev/null </dev/null | sed -n '/<to-install>/,/<\/to-install>/s/.* name="\([^"]*\)".* edition="\([^"]*\)".*/=installs \1 \2/p'
+  XML=-x rpm_go --dry-run 2>/dev/null </dev/null |
+    sed -n '/<to-install>/,/<\/to-install>/{
+      s/.* name="\([^"]*\)".* edition="\([^"]*\)".*/=installs \1 \2/p
+    }'
 fi
 :

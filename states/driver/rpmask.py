@@ -92,7 +92,7 @@ def script(names: tuple[str, ...], flavoured: tuple[str, ...]) -> str:
     )
     return (
         f"{rpm.FAMILY}\n{KEPT}"
-        f'names_of_flavour() {{ n="$n {more}"; }}\n'
+        f'names_of_flavour() {{ names="$names {more}"; }}\n'
         f'rpm_key() {{ RPM_KEY="{RPM_KEY}"; }}\n{fragment}'
     )
 

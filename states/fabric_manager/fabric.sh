@@ -1,7 +1,10 @@
 # shellcheck shell=sh
 # Defines wait_for_fabric and fix_fabric. Reads UNIT.
 look() {
-  s=$(timeout 60 nvidia-smi -q 2>&1) || { printf '%s\n' "nvidia-smi -q fails: $s" | tail -n 3; exit 1; }
+  s=$(timeout 60 nvidia-smi -q 2>&1) || {
+    printf '%s\n' "nvidia-smi -q fails: $s" | tail -n 3
+    exit 1
+  }
   # State and status follow each other in the section Fabric of each GPU; N/A is a GPU without one.
   f=$(printf '%s\n' "$s" | awk '
     /^ *Fabric *$/ { inside = 1; next }
@@ -13,15 +16,36 @@ look() {
 }
 wait_for_fabric() { # seconds: until the fabric is complete on every GPU that has one
   n=0
-  while look; [ -n "$f" ]; do
-    n=$((n + 1)); [ $n -lt "$1" ] || { echo "the fabric is not complete after $1 s:$f"; journalctl -u "$UNIT" -n 8 --no-pager -o cat 2>/dev/null || :; exit 1; }
+  while
+    look
+    [ -n "$f" ]
+  do
+    n=$((n + 1))
+    [ $n -lt "$1" ] || {
+      echo "the fabric is not complete after $1 s:$f"
+      journalctl -u "$UNIT" -n 8 --no-pager -o cat 2>/dev/null || :
+      exit 1
+    }
     sleep 1
   done
   effect complete
 }
-fix_fabric() { # seconds: the same, but a fabric that does not come up by itself within ten gets a new manager
-  n=0; while look; [ -n "$f" ] && [ $n -lt 10 ]; do n=$((n + 1)); sleep 1; done
-  [ -n "$f" ] || { effect same; exit 0; }
-  systemctl reset-failed "$UNIT" 2>/dev/null || :; systemctl restart "$UNIT"
+# fix_fabric SECONDS: the same, but a fabric that does not come up by itself within ten gets a new
+# manager
+fix_fabric() {
+  n=0
+  while
+    look
+    [ -n "$f" ] && [ $n -lt 10 ]
+  do
+    n=$((n + 1))
+    sleep 1
+  done
+  [ -n "$f" ] || {
+    effect same
+    exit 0
+  }
+  systemctl reset-failed "$UNIT" 2>/dev/null || :
+  systemctl restart "$UNIT"
   wait_for_fabric "$1"
 }

@@ -1,10 +1,25 @@
 # shellcheck shell=sh
-# Starts the unit UNIT where the machine that boots the image has switches. Reads SYS, and n: bridges that were counted.
+# Starts the unit UNIT where the machine that boots the image has switches. Reads SYS, and n:
+# bridges that were counted.
 for d in "$SYS"/bus/pci/devices/*; do
-  v=; c=; { read -r v <"$d/vendor" && read -r c <"$d/class"; } 2>/dev/null || continue
-  case $v$c in 0x10de0x0680*) n=1; break;; esac
+  v=
+  c=
+  { read -r v <"$d/vendor" && read -r c <"$d/class"; } 2>/dev/null || continue
+  case $v$c in 0x10de0x0680*)
+    n=1
+    break
+    ;;
+  esac
 done
-[ "$n" != 0 ] || { echo "no NVSwitch on PCI: nothing to start"; effect same; exit 0; }
-systemctl cat "$UNIT" >/dev/null 2>&1 || fail "NVSwitches are there, and the image has no $UNIT: bake it without --gpu, or for these GPUs"
+[ "$n" != 0 ] || {
+  echo "no NVSwitch on PCI: nothing to start"
+  effect same
+  exit 0
+}
+systemctl cat "$UNIT" >/dev/null 2>&1 ||
+  fail "NVSwitches are there, and the image has no $UNIT: bake it without --gpu, or for these GPUs"
 systemctl --no-reload enable "$UNIT"
-systemctl start "$UNIT" || { journalctl -u "$UNIT" -n 15 --no-pager -o cat; fail "$UNIT does not start"; }
+systemctl start "$UNIT" || {
+  journalctl -u "$UNIT" -n 15 --no-pager -o cat
+  fail "$UNIT does not start"
+}

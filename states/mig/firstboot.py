@@ -83,7 +83,7 @@ def first_boot_steps(
         ((keys, text) for text, keys in by_lines.items()), key=lambda one: "*" in "".join(one[0])
     )
     branches = [
-        f"    {'|'.join(key for key in keys if key.startswith('*') is any_number)}) t={shlex.quote(text)} ;;"
+        f"    {'|'.join(key for key in keys if key.startswith('*') is any_number)}) gpu_layout={shlex.quote(text)} ;;"
         for any_number in (False, True)
         for keys, text in cases
         if any(key.startswith("*") is any_number for key in keys)

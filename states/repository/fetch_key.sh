@@ -1,16 +1,40 @@
 # shellcheck shell=sh
-# Downloads the key of a repository, and refuses a file with other keys: rpm would trust every key in it.
-# Reads R; NAME (of the state), URL, FINGERPRINT (or its end), SHA256 (of the file, or empty), KEY (path), LOGIN (1 if the address wants one); calls login, which writes it for
-# curl into the file in c.
-t=$R/key.$NAME; rm -f "$t"
+# Downloads the key of a repository, and refuses a file with other keys: rpm would trust every key
+# in it. Reads R; NAME (of the state), URL, FINGERPRINT (or its end), SHA256 (of the file, or
+# empty), KEY (path), LOGIN (1 if the address wants one); calls login, which writes it for curl into
+# the file in c.
+t=$R/key.$NAME
+rm -f "$t"
 if [ -n "$LOGIN" ]; then
-  command -v curl >/dev/null || fail 'a key behind a password is fetched with curl, which is not installed'
-  c=; login
-  curl -fsSL --retry 2 --max-time 120 -K "$c" -o "$t" "$URL" || { rm -f "$c"; exit 1; }
+  command -v curl >/dev/null ||
+    fail 'a key behind a password is fetched with curl, which is not installed'
+  c=
+  login
+  curl -fsSL --retry 2 --max-time 120 -K "$c" -o "$t" "$URL" || {
+    rm -f "$c"
+    exit 1
+  }
   rm -f "$c"
-elif command -v curl >/dev/null; then curl -fsSL --retry 2 --max-time 120 -o "$t" "$URL"
+elif command -v curl >/dev/null; then
+  curl -fsSL --retry 2 --max-time 120 -o "$t" "$URL"
 else wget -q --tries=3 --timeout=60 -O "$t" "$URL"; fi
-have=$(gpg --batch --show-keys --with-colons "$t" 2>/dev/null | awk -F: '$1 == "pub" { p = 1 } p && $1 == "fpr" { print $10; p = 0 }' | tr "\n" " ")
-sum=$(sed '/^Version/d' "$t" | sha256sum); [ "${sum%% *}" = "${SHA256:-${sum%% *}}" ] || { rm -f "$t"; fail "error: the key file there has the SHA-256 ${sum%% *}, not $SHA256"; }
-case ${have% } in *' '*) have="several: $have"; false ;; *"$FINGERPRINT") ;; *) false ;; esac || { rm -f "$t"; fail "error: the key there has fingerprint ${have:-(none)}, the policy requires $FINGERPRINT"; }
-put "$KEY" 0644 root:root <"$t"; rm -f "$t"
+have=$(gpg --batch --show-keys --with-colons "$t" 2>/dev/null |
+  awk -F: '$1 == "pub" { p = 1 } p && $1 == "fpr" { print $10; p = 0 }' | tr "\n" " ")
+sum=$(sed '/^Version/d' "$t" | sha256sum)
+[ "${sum%% *}" = "${SHA256:-${sum%% *}}" ] || {
+  rm -f "$t"
+  fail "error: the key file there has the SHA-256 ${sum%% *}, not $SHA256"
+}
+case ${have% } in
+  *' '*)
+    have="several: $have"
+    false
+    ;;
+  *"$FINGERPRINT") ;;
+  *) false ;;
+esac || {
+  rm -f "$t"
+  fail "error: the key there has fingerprint ${have:-(none)}, the policy requires $FINGERPRINT"
+}
+put "$KEY" 0644 root:root <"$t"
+rm -f "$t"

@@ -83,6 +83,7 @@ PROGRAM = (
     ("gpustate.diagnosis", "chain_cdi.sh"),
     ("gpustate.probes", "cdi_specs.sh"),
     ("gpustate.probes", "cri_status.py"),
+    ("gpustate.probes", "bundled_says.sh"),
     ("gpustate.probes", "cri_says.sh"),
     ("gpustate.probes", "kubelet_cgroup.sh"),
     ("gpustate.probes", "mig_capabilities.py"),

@@ -1,4 +1,4 @@
-"""Shell fragments kept as files pass shellcheck; long shell inside Python only becomes less."""
+"""Shell fragments kept as files pass shellcheck and shfmt; shell inside Python stays short."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ FRAGMENTS = sorted(
     {path.resolve() for folder in ("gpustate", "states") for path in (TOP / folder).rglob("*.sh")}
 )
 SHELLCHECK = Path(sysconfig.get_path("scripts")) / "shellcheck"
+SHFMT = Path(sysconfig.get_path("scripts")) / "shfmt"
+#: Columns of a line, as of Python's.
+WIDTH = 100
 
 #: Words and forms of sh that Python text does not have at the start of a line.
 SH = re.compile(
     r"^\s*(done|fi|esac|then)\b|^\s*\w+\(\) ?\{|^\s*\[ .* \] (&&|\|\|)|;\s*(then|do)\s*$", re.M
 )
-LINES = 6
+LINES = 4
 #: Constants that look like sh of more than :data:`LINES` lines. Lower a number when it sinks.
 LIMITS: dict[str, int] = {}
 
@@ -52,6 +55,25 @@ def test_fragments_pass_shellcheck() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not SHFMT.exists(), reason="shfmt-py, of gpustate[test], is not installed")
+def test_fragments_have_the_form_of_shfmt() -> None:
+    """The form is in ``.editorconfig``; ``shfmt -w FILE`` writes it."""
+    done = subprocess.run(
+        [SHFMT, "--diff", *FRAGMENTS], cwd=TOP, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_lines_of_fragments_fit_on_a_screen() -> None:
+    long_lines = [
+        f"{path.relative_to(TOP)}:{number}"
+        for path in FRAGMENTS
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if len(line) > WIDTH
+    ]
+    assert not long_lines
 
 
 def test_placeholders_are_filled_in_one_pass() -> None:

@@ -1,15 +1,24 @@
 # shellcheck shell=sh
-# Prints the Lease of a Slurm cluster: its version, then its content. With VERSION it is replaced by CONTENT, if that is still
-# its version; otherwise the exit status is 99. It is a file where slurmctld keeps its state, which its backup shares.
+# Prints the Lease of a Slurm cluster: its version, then its content. With VERSION it is replaced by
+# CONTENT, if that is still its version; otherwise the exit status is 99. It is a file where
+# slurmctld keeps its state, which its backup shares.
 # shellcheck disable=SC2154 # VERSION, CONTENT: set by the loader
-d=$(scontrol show config 2>/dev/null | sed -n 's/^StateSaveLocation *= *//p')
-[ -d "$d" ] && [ -w "$d" ] || d=/var/lib/gpustate
-f=$d/gpustate.lease
-[ -n "$VERSION" ] || { [ ! -e "$f" ] || cat "$f"; exit 0; }
-mkdir -p "$d" && : >>"$f.lock" || exit 1
-exec 9<"$f.lock"
-flock -w 10 9 || { echo "$f.lock is locked by another process"; exit 1; }
-v=0; [ ! -e "$f" ] || read -r v <"$f"
-[ "$v" = "$VERSION" ] || exit 99
-rm -f "$f.new"
-printf '%s\n%s\n' "$((v + 1))" "$CONTENT" >"$f.new" && sync "$f.new" && chown --reference="$d" "$f.new" "$f.lock" && mv -f "$f.new" "$f"
+folder=$(scontrol show config 2>/dev/null | sed -n 's/^StateSaveLocation *= *//p')
+[ -d "$folder" ] && [ -w "$folder" ] || folder=/var/lib/gpustate
+lease=$folder/gpustate.lease
+[ -n "$VERSION" ] || {
+  [ ! -e "$lease" ] || cat "$lease"
+  exit 0
+}
+mkdir -p "$folder" && : >>"$lease.lock" || exit 1
+exec 9<"$lease.lock"
+flock -w 10 9 || {
+  echo "$lease.lock is locked by another process"
+  exit 1
+}
+version=0
+[ ! -e "$lease" ] || read -r version <"$lease"
+[ "$version" = "$VERSION" ] || exit 99
+rm -f "$lease.new"
+printf '%s\n%s\n' "$((version + 1))" "$CONTENT" >"$lease.new" && sync "$lease.new" &&
+  chown --reference="$folder" "$lease.new" "$lease.lock" && mv -f "$lease.new" "$lease"

@@ -159,12 +159,14 @@ def test_a_module_is_found_by_the_names_of_its_own_kernel_and_what_modinfo_says_
     )
     modinfo.chmod(0o755)
     names = "nvidia 'nvidia-current*'"
-    assert modules(tmp_path, f'ko 6.1 {names}; echo "$p"') == ["/6.1/extra/nvidia.ko.xz"]
-    assert modules(tmp_path, f'ko 6.9 {names}; echo "$p"') == ["/6.9/updates/nvidia-current.ko"]
+    assert modules(tmp_path, f'ko 6.1 {names}; echo "$module_file"') == ["/6.1/extra/nvidia.ko.xz"]
+    assert modules(tmp_path, f'ko 6.9 {names}; echo "$module_file"') == [
+        "/6.9/updates/nvidia-current.ko"
+    ]
     assert modules(tmp_path, "ko 6.1 gdrdrv || echo none") == ["none"]
     assert modules(tmp_path, "ko 6.9 'nvidia[-_]peermem' || echo none") == ["none"]
     assert modules(tmp_path, "ko 6 nvidia || echo none") == ["none"]
-    found = "ko 6.1 'nvidia[-_]peermem' && about \"$p\" '%s\\n'"
+    found = "ko 6.1 'nvidia[-_]peermem' && about \"$module_file\" '%s\\n'"
     assert modules(tmp_path, found) == ["version:        v*-nvidia-peermem.ko"]
     assert modules(tmp_path, "set -- 'a  b' c; about /x '%s'; echo $1$#") == ["a b2"]
     assert (tmp_path / "calls").read_text().split() == ["called"]

@@ -694,7 +694,9 @@ def test_the_fragment_reads_the_handlers_of_any_containerd(
     program.write_text(f"#!/bin/sh\n[ \"$1 $2\" = 'config dump' ] && cat {tmp_path}/dump\n")
     program.chmod(0o755)
     script = chain_probe.CHAIN_SCRIPT
-    script = script[script.index("if p=$(command -v containerd)") : script.index("cdi_lines() {")]
+    script = script[
+        script.index("if program_path=$(command -v containerd)") : script.index("cdi_lines() {")
+    ]
     environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}")
     done = subprocess.run(
         ["sh", "-c", script], env=environment, stdout=subprocess.PIPE, text=True, check=True

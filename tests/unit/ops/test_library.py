@@ -292,7 +292,7 @@ def test_what_a_killed_program_left_half_written_is_removed_by_the_next_one(
     path = tmp_path / "etc" / "a.conf"
     others = tmp_path / "etc" / ".gpustate.of-somebody"
     # The program, and then the step with all that belongs to it.
-    half = "printf half >$t; kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); kill -9 0"
+    half = "printf half >$new_file; kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); kill -9 0"
     shadow = f"sync() {{ case $1 in *.gpustate.*) {half};; esac; }}"
     with pytest.raises(subprocess.CalledProcessError):
         place.run(one(ops.Run(f"{shadow}\n{ops.PutText(str(path), 'whole').script()}", "killed")))

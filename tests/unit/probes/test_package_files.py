@@ -48,7 +48,7 @@ class Root:
         asked = ASK.joined(others) if others else ASK
         text = re.sub(r"/(?=(usr|var)/)", f"{self.top}/", asked.script())
         # Rows of md5sums begin at the root.
-        text = text.replace("f=/$f;", f"f={self.top}/$f;")
+        text = text.replace("f=/$f\n", f"f={self.top}/$f\n")
         done = subprocess.run(
             ["sh", "-c", f"G={self.top}/state\n{text}"], capture_output=True, check=True
         )

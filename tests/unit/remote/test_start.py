@@ -94,7 +94,7 @@ def test_two_runs_at_once_are_told_the_lock_and_never_a_full_disk(tmp_path: Path
     )
     runs = tmp_path / "state/runs"
     cleared = f"rm -rf {runs}/late-1.1.new"
-    for place in ("rm -f $W/room", "L=$W/lock;"):
+    for place in ("rm -f $W/room", "new_lock=$W/lock\n"):
         assert place in script
         faster = script.replace(place, f"{cleared}; {taken(tmp_path)}; {place}", 1)
         told = subprocess.run(["sh", "-c", faster], input=EMPTY, capture_output=True, check=False)

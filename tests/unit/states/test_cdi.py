@@ -320,7 +320,7 @@ def test_gpus_in_mig_mode_without_mig_devices_are_named(
     steps = [s for s in state.apply(observed, state.plan(observed)) if isinstance(s, ops.Run)]
     (script,) = (step.text for step in steps if "cdi generate" in step.text)
     script = script.replace("/run/gpustate-cdi", f"{tmp_path}/c")
-    functions = 'fail() { echo "$1" >&2; exit 1; }; folder() { :; }\n'
+    functions = 'fail() { echo "$*" >&2; exit 1; }; folder() { :; }\n'
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(
         ["sh", "-ec", functions + script], capture_output=True, text=True, env=path

@@ -161,9 +161,7 @@ def test_modules_that_a_half_configured_package_cannot_install_over_are_built_an
     assert tree.calls == [f"{verb} nvidia/580.65.06 -k 6.1.0-1" for verb in ("build", "install")]
     assert not old.exists()
     assert (old.parent / "nvidia-fs.ko").exists()
-    assert scripts.settle().script().index("( adopt )") < scripts.settle().script().index(
-        "apt_ready"
-    )
+    assert scripts.settle().script().index("(adopt)") < scripts.settle().script().index("apt_ready")
 
 
 @pytest.mark.parametrize("left", ["", "580.178.04 open"])

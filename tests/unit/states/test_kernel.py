@@ -180,5 +180,8 @@ def test_a_kernel_comes_with_its_signed_modules_where_the_running_one_has_some()
     )
     assert isinstance(step, Run)
     assert f"MODULES={stem}-{NEW}\nVERSION={DRIVER}\n" in step.text
-    assert f'apt_swap linux-image-{NEW} linux-headers-{NEW} "{stem}-{NEW}=$m"' in step.text
+    assert (
+        f'apt_swap linux-image-{NEW} linux-headers-{NEW} "{stem}-{NEW}=$signed_version"'
+        in step.text
+    )
     assert f"apt-mark hold {stem}-{NEW}" in step.text
