@@ -64,6 +64,8 @@ _NODES = pattern(
     r"^([A-Za-z0-9._-]+(\[[0-9,-]+\])?,?)*$", "names of nodes such as gpu[01-16], or an empty text"
 )
 _SETTING = pattern(r"^[^\s#\"]+$", "a word without spaces, quotation marks and #")
+#: Of files that are not 0644; ``None``: as it was.
+_MODES = {"gres_text": None, "prolog": 0o755, "epilog": 0o755}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +129,8 @@ class SlurmGresConfigured(State[Observed]):
     worst_if: ClassVar[str] = "the GPUs in gres.conf change"
     computed: ClassVar[tuple[str, ...]] = ("gres_text", "node_text", "prolog")
     stable: ClassVar[tuple[str, ...] | None] = (
-        *(
-            "gres_text",
-            "node_text",
-            "drop_in",
-            "prolog",
-            "epilog",
-            "gres_file",
-            "lines",
-            "node_line",
-        ),
+        *("gres_text", "node_text", "drop_in", "prolog", "epilog"),
+        *("gres_file", "lines", "node_line"),
     )
 
     folder: PlainPath = "/etc/slurm"
@@ -158,10 +152,10 @@ class SlurmGresConfigured(State[Observed]):
     def own_paths(self) -> dict[str, str]:
         """Files that are wholly gpustate's, by their field; the order in which they are written."""
         return {
-            "drop_in": f"/etc/systemd/system/{self.unit}.d/gpustate.conf",
             "node_text": f"{self.folder}/gpustate-node.conf",
             "prolog": f"{self.folder}/prolog.d/gpustate-jobs.sh",
             "epilog": f"{self.folder}/epilog.d/gpustate-jobs.sh",
+            "drop_in": f"/etc/systemd/system/{self.unit}.d/gpustate.conf",
         }
 
     def conflicts(
@@ -221,14 +215,11 @@ class SlurmGresConfigured(State[Observed]):
         if not self.nodes or not result.lines:
             return ""
         hardware = dict(word.split("=") for word in _HARDWARE.findall(printed))
-        if (
-            "RealMemory" in hardware
-        ):  # equal nodes differ by some MiB, and may have more than it says
-            hardware["RealMemory"] = str(int(hardware["RealMemory"]) // 1024 * 1024)
+        if memory := hardware.get("RealMemory"):  # equal nodes differ by some MiB
+            hardware["RealMemory"] = str(int(memory) // 1024 * 1024)
         settings = [f"{key}={value}" for key, value in {**hardware, **self.node_settings}.items()]
         line = slurm.node_line(self.nodes, result.gres, result.words)
-        given = conf.setting("grestypes", without=place)
-        types = "" if given else f"GresTypes={','.join(self._types)}\n"
+        types = "" if conf.setting("grestypes", place) else f"GresTypes={','.join(self._types)}\n"
         return f"{types}{' '.join((line, *settings))}\n"
 
     @property
@@ -283,11 +274,11 @@ class SlurmGresConfigured(State[Observed]):
     def _clash(self, host: str, conf: slurm.SlurmConf) -> str:
         """Why our file cannot be as it should be while slurm.conf includes it."""
         place = self.own_paths["node_text"]
-        row = conf.node(host, without=place)
         if place not in conf.files:
             return ""
-        if self.absent or not self.nodes:
+        if self.absent or not self.node_file:
             return f"{conf.files[0]} includes {place}, and Slurm needs it: remove that line first"
+        row = conf.node(host, without=place) if self.nodes else None
         if row is None:
             return ""
         return f"{row.place} and {place} both have NodeName={host}, and slurmctld refuses that: remove the line in {row.place}"
@@ -317,8 +308,10 @@ class SlurmGresConfigured(State[Observed]):
     def refuse(self, observed: Observed) -> str | None:
         if observed.image:
             return None
-        if self.absent or not observed.slurmd:
-            return observed.clash or None if self.absent else None
+        if self.absent:
+            return observed.clash or None
+        if not observed.slurmd:
+            return None
         if observed.sent and not observed.foreign and observed.lines:
             return (
                 f"slurmd gets its files from slurmctld, whose gres.conf does not have these GPUs, and reads no {self.gres_path}: "
@@ -354,13 +347,12 @@ class SlurmGresConfigured(State[Observed]):
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         wanted = self.desired(observed)
-        modes = {"gres_text": None, "prolog": 0o755, "epilog": 0o755}
         for field, path in self._paths.items():
             if field not in plan.fields:
                 continue
             text: str | None = getattr(wanted, field)
             if text is not None:
-                yield ops.PutText(path, text, mode=modes.get(field, 0o644))
+                yield ops.PutText(path, text, mode=_MODES.get(field, 0o644))
             else:
                 yield ops.RemoveFile(path)
             if self.absent:
@@ -389,15 +381,11 @@ class SlurmGresConfigured(State[Observed]):
             "job_mapping": self.job_mapping,
             "drop_in": _DROP_IN,
         }
-        own = self.own_paths
-        writes = {
-            self.gres_path: f"put {shlex.quote(self.gres_path)} - -",
-            own["node_text"]: f"put {shlex.quote(own['node_text'])} 0644 own",
-            own["prolog"]: f"put {shlex.quote(own['prolog'])} 0755 own",
-            own["epilog"]: f"put {shlex.quote(own['epilog'])} 0755 own",
-            own[
-                "drop_in"
-            ]: f"{{ put {shlex.quote(own['drop_in'])} 0644 own; systemctl daemon-reload; }}",
+        writes = {self.gres_path: f"put {shlex.quote(self.gres_path)} - -"} | {
+            path: f"put {shlex.quote(path)} 0{_MODES.get(field, 0o644):o} own"
+            for field, path in self.own_paths.items()
         }
+        drop_in = self.own_paths["drop_in"]
+        writes[drop_in] = f"{{ {writes[drop_in]}; systemctl daemon-reload; }}"
         label = f"write {self.gres_path}"
         yield first_boot.compute_files("slurm", json.dumps(options, sort_keys=True), writes, label)
