@@ -45,6 +45,7 @@ UNIT = services.EXPORTER_UNIT
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 DROP_IN_PATH = f"{UNIT_PATH}.d/gpustate.conf"
 COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
+_PATHS = {"counters": COUNTERS_PATH, "unit": UNIT_PATH, "drop_in": DROP_IN_PATH}
 
 _FILES = PackageFiles("dcgm-exporter-files", packages.EXPORTERS, (services.EXPORTER,))
 _NAMES = {"PROGRAM": services.EXPORTER, "UNIT": UNIT, "DIGEST": services.DIGEST}
@@ -435,7 +436,7 @@ class DcgmExporterRunning(State[Observed]):
             wanted,
             costs=costs,
             why=None if self.absent else _WHY,
-            paths={"unit": UNIT_PATH, "drop_in": DROP_IN_PATH, "counters": COUNTERS_PATH},
+            paths=_PATHS,
             notes=() if self.absent else observed.notes,
             refusal=self._unavailable(observed),
         )
@@ -459,12 +460,10 @@ class DcgmExporterRunning(State[Observed]):
             yield from ops.reinstall(
                 observed.manager, observed.damaged, there, after, hold=self.hold
             )
-        for name, path, text in self._files(wanted):
+        for name, path in _PATHS.items():
+            text: str | None = getattr(wanted, name)
             if name in plan.fields:
-                if text is None:
-                    yield from _removed(path)
-                else:
-                    yield ops.PutText(path, text, mode=0o644)
+                yield ops.RemoveOwn(path) if text is None else ops.PutText(path, text, mode=0o644)
         if "jobs" in plan.fields:
             yield ops.Run(
                 f"folder {self.job_mapping}; chmod 755 {self.job_mapping}; effect made",
@@ -478,13 +477,6 @@ class DcgmExporterRunning(State[Observed]):
         if plan.fields & {"version", "damaged", "running", "active", "missing"}:
             wait_s = 30 + self.interval_ms // 1000
             yield ops.RestartUnit(UNIT, healthy=self._answers(observed), wait_s=wait_s)
-
-    def _files(self, wanted: Observed) -> tuple[tuple[str, str, str | None], ...]:
-        return (
-            ("counters", COUNTERS_PATH, wanted.counters),
-            ("unit", UNIT_PATH, wanted.unit),
-            ("drop_in", DROP_IN_PATH, wanted.drop_in),
-        )
 
     def _answers(self, observed: Observed) -> str:
         """It answers with a line for each GPU; a counter of its own may have none."""
@@ -501,11 +493,9 @@ class DcgmExporterRunning(State[Observed]):
     def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if observed.at_boot or observed.active:
             yield ops.DisableUnit(UNIT)
-        for path, text in ((UNIT_PATH, observed.unit), (DROP_IN_PATH, observed.drop_in)):
-            if text is not None:
-                yield from _removed(path)
-        if observed.counters is not None:
-            yield from _removed(COUNTERS_PATH)
+        for name, path in _PATHS.items():
+            if getattr(observed, name) is not None:
+                yield ops.RemoveOwn(path)
         if self.job_mapping:
             # What a scheduler wrote into it is not ours, nor is a folder that was there before.
             yield ops.Run(
@@ -527,7 +517,3 @@ def _older_name(field: fields.Field, release: str) -> str:
     """What to write for that release; empty when it has no such field."""
     older = fields.known_as(field, release)
     return f"; write {older}, the same field" if older else ""
-
-
-def _removed(path: str) -> Iterator[Step]:
-    yield ops.RemoveOwn(path)

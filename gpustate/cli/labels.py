@@ -90,20 +90,13 @@ def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) ->
 
 
 def _slurm(node: Node) -> dict[str, Any]:
-    from gpustate.formats import slurm
-    from gpustate.probes import slurm_gpus
-    from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
-    from gpustate.probes.gpu_facts import GpuFacts
+    from gpustate.probes.slurm_gpus import desired_gres
 
-    nvml = left(node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
-    places = node.query(slurm_gpus.SlurmPlacesQuery())
-    if not nvml.works:
-        return {"error": f"NVML: {nvml.error_text or nvml.error_name or 'a GPU does not answer'}"}
-    found, problem = slurm_gpus.gpus(nvml, places)
-    if problem is not None:
-        return {"error": problem}
-    line = slurm.node_line(places.host, slurm.gres_value(found), slurm.features(nvml))
-    return {"gres": slurm.gres_lines(found, node=places.host), "node": line}
+    result = desired_gres(node, for_slurmd=False)
+    if result.problem is not None:
+        return {"error": result.problem}
+    lines = [f"NodeName={result.host} {line}" for line in result.lines]
+    return {"gres": lines, "node": result.node_line}
 
 
 def _page(rows: list[dict[str, Any]]) -> None:
@@ -131,6 +124,6 @@ def _slurm_page(rows: list[dict[str, Any]]) -> None:
     lines = ["# gres.conf"]
     lines += [line for row in rows for line in row.get("gres", [])]
     lines += ["", "# slurm.conf: GresTypes=gpu, and add to the lines of these nodes"]
-    lines += [row["node"] for row in rows if "node" in row]
+    lines += [row["node"] for row in rows if row.get("node")]
     lines += [f"# {row['name']}: {row['error']}" for row in rows if "error" in row]
     common.write_out("".join(f"{printable(line)}\n" for line in lines))

@@ -119,7 +119,14 @@ class DesiredGres:
         return slurm.node_line(self.host, self.gres, self.words) if self.lines else ""
 
 
-def desired_gres(node: Node, *, name: str, shards: int, features: Sequence[str]) -> DesiredGres:
+def desired_gres(
+    node: Node,
+    *,
+    name: str = "",
+    shards: int = 0,
+    features: Sequence[str] = (),
+    for_slurmd: bool = True,
+) -> DesiredGres:
     """Query a node, and describe its GPUs.
 
     Args:
@@ -127,12 +134,13 @@ def desired_gres(node: Node, *, name: str, shards: int, features: Sequence[str])
         name: in Slurm; empty: its host name.
         shards: jobs that may share one GPU.
         features: further words for ``Feature=``.
+        for_slurmd: NVLinks are wanted only where slurmd is installed.
     """
     facts = node.facts()
     here = node.shell(_HERE)
     every, held = node.query(GpuFacts()), node.query(ExcludedGpusQuery())
     nvml = left(every, held)
-    places = node.query(SlurmPlacesQuery(for_slurmd=True))
+    places = node.query(SlurmPlacesQuery(for_slurmd))
     observed = DesiredGres(
         host=name or places.host,
         gpus=bool(facts.gpus or nvml.gpus),

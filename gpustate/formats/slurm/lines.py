@@ -65,32 +65,26 @@ def type_name(name: str) -> str:
     return _UNFIT.sub("_", "_".join(words).lower()).strip("_") or "gpu"
 
 
-def gres_lines(gpus: Sequence[SlurmGpu], *, shards: int = 0, node: str = "") -> list[str]:
+def gres_lines(gpus: Sequence[SlurmGpu], *, shards: int = 0) -> list[str]:
     """One line per device, GPUs in PCI order as Slurm numbers them.
 
     Args:
         gpus: in PCI order.
         shards: jobs that may share a GPU; 0: GPUs are not shared.
-        node: put ``NodeName=`` before each line, for one file of a whole cluster.
     """
-    prefix = f"NodeName={node} " if node else ""
     lines: list[str] = []
     for gpu in gpus:
         near = f" Cores={gpu.cores}" if gpu.cores else ""
         if gpu.migs is not None:
             for mig in gpu.migs:
                 kind = f"{gpu.type_name}_{mig.profile}"
-                lines.append(
-                    f"{prefix}Name=gpu Type={kind} MultipleFiles={','.join(mig.files)}{near}"
-                )
+                lines.append(f"Name=gpu Type={kind} MultipleFiles={','.join(mig.files)}{near}")
             continue
         linked = f" Links={','.join(map(str, gpu.links))}" if gpu.links else ""
-        lines.append(
-            f"{prefix}Name=gpu Type={gpu.type_name} File=/dev/nvidia{gpu.minor}{near}{linked}"
-        )
+        lines.append(f"Name=gpu Type={gpu.type_name} File=/dev/nvidia{gpu.minor}{near}{linked}")
     if shards:
         lines += [
-            f"{prefix}Name=shard Count={shards} File=/dev/nvidia{gpu.minor}"
+            f"Name=shard Count={shards} File=/dev/nvidia{gpu.minor}"
             for gpu in gpus
             if gpu.migs is None
         ]

@@ -93,12 +93,12 @@ def test_mig_devices_have_several_files_and_types_of_their_own() -> None:
         SlurmGpu(0, "a100", migs=(MigFiles("1g.10gb", files), MigFiles("1g.10gb", files))),
         SlurmGpu(1, "a100"),
     ]
-    lines = slurm.gres_lines(gpus, shards=4, node="n1")
+    lines = slurm.gres_lines(gpus, shards=4)
     assert lines[0] == (
-        "NodeName=n1 Name=gpu Type=a100_1g.10gb MultipleFiles="
+        "Name=gpu Type=a100_1g.10gb MultipleFiles="
         "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21,/dev/nvidia-caps/nvidia-cap22"
     )
-    assert lines[3] == "NodeName=n1 Name=shard Count=4 File=/dev/nvidia1"
+    assert lines[3] == "Name=shard Count=4 File=/dev/nvidia1"
     assert slurm.gres_value(gpus, shards=4) == "gpu:a100:1,gpu:a100_1g.10gb:2,shard:4"
 
 
