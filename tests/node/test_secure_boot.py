@@ -118,6 +118,10 @@ class Site:
     def said(self, command: str) -> str:
         return self.node.run(command, timeout_s=120).stdout.strip()
 
+    def key(self, module: str) -> str:
+        """The number of the certificate that a module is signed with."""
+        return self.said(f"modinfo -F sig_key {module}").replace(":", "").lstrip("0")
+
 
 @pytest.fixture(scope="module")
 def alone(lab_factory: LabFactory, image: str) -> Lab:
@@ -229,9 +233,15 @@ def test_one_apply_builds_and_signs_whether_dkms_signs_by_itself_or_not(site: Si
         "gdrdrv",
         "nvidia-fs",
     ):
-        key = site.said(f"modinfo -F sig_key {module}").replace(":", "")
-        assert key.lstrip("0") == serial.partition("=")[2].lstrip("0"), module
+        assert site.key(module) == serial.partition("=")[2].lstrip("0"), module
     assert site.apply(code=0).document["summary"].split()[2] == "changed=0"
+
+    # A build that got lost, as by a new kernel, is signed as the first one.
+    version = site.said("modinfo -F version nvidia-fs")
+    site.said(f"rmmod nvidia_fs; dkms remove nvidia-fs/{version} -k $(uname -r); depmod")
+    assert not site.said("modinfo -n nvidia-fs 2>/dev/null || :")
+    assert site.outcomes(site.apply(code=0))["gds"] == "changed"
+    assert site.key("nvidia-fs") == serial.partition("=")[2].lstrip("0")
 
 
 @first_ubuntu_only()
