@@ -252,7 +252,7 @@ def test_slurm_runs_with_the_file_that_its_own_one_includes(
     with edited(
         cluster, "/^(NodeName|GresTypes)=/d; s/^PartitionName/Include gpustate-node.conf\\n&/"
     ):
-        assert cluster.job("-N2 --gres=gpu:h100:8 hostname | sort").split() == ["gpu1", "gpu2"]
+        assert sorted(cluster.job("-N2 --gres=gpu:h100:8 hostname").split()) == ["gpu1", "gpu2"]
         assert "ActiveFeatures=gpu,h100," in cluster.slurm.scontrol("show", "node", "gpu1")
         assert notes(cluster, "plan", policy) == []
         assert gpustate("drift", policy, "-i", cluster.lab.inventory).code == 0
