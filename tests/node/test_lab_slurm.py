@@ -229,12 +229,16 @@ def test_slurm_runs_with_the_file_that_its_own_one_includes(
             '"slurm-gres")()', f'"slurm-gres")(nodes="gpu[1-2]", node_settings={settings})'
         )
     )
+    for node in nodes:
+        node.run(f"cp {CONF} {CONF}.full; sed -i /^GresTypes=/d {CONF}")
     first = notes(cluster, "plan", policy)
     assert re.fullmatch(
         rf"{CONF} needs: Include gpustate-node.conf, instead of NodeName=gpu1 in {CONF}:\d+",
         first[0],
     )
     gpustate("apply", policy, "-i", cluster.lab.inventory, "--yes", code=0)
+    for node in nodes:
+        node.run(f"mv {CONF}.full {CONF}")
     texts = {node.run("cat /etc/slurm/gpustate-node.conf").stdout for node in nodes}
     (text,) = texts
     cluster.slurm.head.run(f"cat >/etc/slurm/gpustate-node.conf <<'END'\n{text}END")
