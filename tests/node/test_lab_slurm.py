@@ -278,6 +278,37 @@ def test_a_slurm_conf_without_gres_types_is_told_the_line(cluster: Cluster) -> N
         )
 
 
+def test_a_configless_slurmd_has_the_gres_conf_of_slurmctld(cluster: Cluster) -> None:
+    node, head, gres = cluster.lab.node("gpu1"), cluster.slurm.head, "/etc/slurm/gres.conf"
+    before = node.run(f"cat {gres}").stdout
+    with edited(cluster, "s/^AuthType=/SlurmctldParameters=enable_configless\\n&/"):
+        node.run(
+            f"mv {CONF} {CONF}.kept; mv /etc/default/slurmd /etc/default/slurmd.kept || :\n"
+            f"echo SLURMD_OPTIONS=--conf-server={head.address} >/etc/default/slurmd; systemctl restart slurmd"
+        )
+        try:
+            cluster.until(lambda: "INVALID_REG" in cluster.state("gpu1").flags)
+            assert cluster.state("gpu1").reason == TOO_FEW.format(0), "its own is not read"
+            (why,) = notes(cluster, "plan", cluster.policy, code=5)
+            assert "add the lines that gpustate labels -o slurm prints to gres.conf" in why
+            lines = gpustate("labels", "-i", cluster.lab.inventory, "-o", "slurm", code=0).out
+            head.run(f"cat >{gres} <<'END'\n{lines.partition('# slurm.conf')[0]}END")
+            cluster.slurm.scontrol("reconfigure")
+            cluster.until(lambda: "INVALID_REG" not in cluster.state("gpu1").flags)
+            cluster.resume()
+            assert cluster.job("-w gpu1 --gres=gpu:8 hostname") == "gpu1\n"
+            assert notes(cluster, "apply", cluster.policy) == []
+            assert node.run(f"cat {gres}", check=False).stdout == "", "it is not read"
+        finally:
+            head.run(f"rm -f {gres}")
+            node.run(
+                "rm /etc/default/slurmd; mv /etc/default/slurmd.kept /etc/default/slurmd || :\n"
+                f"mv {CONF}.kept {CONF}; rm -rf /run/slurm/conf"
+            )
+    gpustate("apply", cluster.policy, "-i", cluster.lab.inventory, "--yes", code=0)
+    assert node.run(f"cat {gres}").stdout == before
+
+
 JOBS = "/var/lib/dcgm-exporter/job-mapping"
 METRICS = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:9400/metrics\").read().decode())'"
 
