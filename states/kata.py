@@ -45,8 +45,7 @@ class Observed:
     running_lacks: tuple[str, ...] = ()
     pending: bool = False
     cpu: str = ""
-    way: str = ""
-    against: tuple[str, ...] = ()
+    line_problem: str = ""  # why the kernel arguments cannot be set
     kernel: str = ""
     kvm: bool = False
     groups: bool = False
@@ -97,8 +96,7 @@ class KataHostReady(State[Observed]):
             running_lacks=() if facts.image else line.running_lacks(words),
             pending=line.pending,
             cpu=line.cpu,
-            way=line.way,
-            against=line.against(words),
+            line_problem=line.problem(words),
             kernel=facts.kernel,
             kvm="kvm" in keys,
             groups="groups" in keys,
@@ -126,17 +124,8 @@ class KataHostReady(State[Observed]):
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or self.runtime == "none" or observed.image:
             return None
-        if observed.against:
-            return (
-                f"the kernel command line has {' '.join(observed.against)}; remove it from "
-                "/etc/default/grub"
-            )
-        if (observed.menu_lacks or observed.running_lacks) and observed.way != "grub":
-            return (
-                f"the kernel needs {' '.join(self._words(observed.cpu))}, and this node has no "
-                "supported way to set its command line (no update-grub); add them to the boot "
-                "loader's configuration"
-            )
+        if observed.line_problem:
+            return observed.line_problem
         if observed.driver:
             return (
                 "an NVIDIA driver is loaded on this host, and a node serves either containers or "

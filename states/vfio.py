@@ -82,8 +82,7 @@ class Observed:
     overrides: dict[str, str] = field(default_factory=dict[str, str])  # address: driver_override
     devices: tuple[Device, ...] = ()
     others_bound: tuple[str, ...] = ()  # others with a driver in the groups of the devices
-    way: str = ""
-    against: tuple[str, ...] = ()
+    line_problem: str = ""  # why the kernel arguments cannot be set
     module: bool = False  # vfio-pci is in the kernel
     used: bool = False  # a virtual machine holds a device
     cpu: str = ""
@@ -167,8 +166,7 @@ class VfioBound(State[Observed]):
             overrides={d.address: d.override for d in devices if "vfio" in d.override},
             devices=devices,
             others_bound=tuple(f"{a} ({k})" for a, k in members if a not in chosen and k),
-            way=line.way,
-            against=line.against(words),
+            line_problem=line.problem(words),
             module="module=1" in looked.splitlines(),
             used="used=1" in looked.splitlines(),
             cpu=line.cpu,
@@ -223,19 +221,8 @@ class VfioBound(State[Observed]):
                 "the running kernel has no vfio-pci; install the package with its modules "
                 "(linux-modules-extra)"
             )
-        if observed.against:
-            return (
-                f"the kernel command line has {' '.join(observed.against)}; remove it from "
-                "/etc/default/grub"
-            )
-        if (observed.menu_lacks or observed.running_lacks) and observed.way != "grub":
-            words = " ".join(self._words(observed.cpu))
-            if observed.way == "grubby":
-                return f"the kernel needs {words}; run: grubby --update-kernel=ALL --args='{words}', and reboot"
-            return (
-                f"the kernel needs {words}, and this node has no supported way to set its command "
-                "line (no update-grub); add them to the boot loader's configuration"
-            )
+        if observed.line_problem:
+            return observed.line_problem
         consoles = [d.address for d in observed.devices if d.console and not d.bound]
         if consoles:
             return (

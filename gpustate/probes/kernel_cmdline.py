@@ -54,12 +54,21 @@ class CommandLine:
         found = {word for row in rows for word in row}
         return tuple(word for word in wanted if word in found)
 
-    def against(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """Arguments of the menu that say the opposite of a wanted one."""
-        return tuple(
-            dict.fromkeys(
-                word for _, words in self.menu for word in grub.conflicting(words, wanted)
-            )
+    def problem(self, wanted: tuple[str, ...]) -> str:
+        """Why they cannot be given to the kernels of this node, and what to do; empty: they can."""
+        opposite = dict.fromkeys(
+            w for _, given in self.menu for w in grub.conflicting(given, wanted)
+        )
+        if opposite:
+            return f"the kernel command line has {' '.join(opposite)}; remove it from /etc/default/grub"
+        if self.way == "grub" or not (self.menu_lacks(wanted) or self.running_lacks(wanted)):
+            return ""
+        words = " ".join(wanted)
+        if self.way == "grubby":
+            return f"the kernel needs {words}; run: grubby --update-kernel=ALL --args='{words}', and reboot"
+        return (
+            f"the kernel needs {words}, and this node has no supported way to set its command "
+            "line (no update-grub); add them to the boot loader's configuration"
         )
 
 

@@ -77,26 +77,22 @@ def _rows(path: str, text_of: Callable[[str], str | None], files: list[str]) -> 
 
 def is_listed(names: str, name: str) -> bool:
     """Whether a hostlist such as ``gpu[01-16,20],head`` has a name."""
+    for item in re.findall(r"(?:[^,\[]|\[[^]]*\])+", names):
+        parts = re.split(r"\[([^]]*)\]", item)
+        pattern = r"(\d+)".join(re.escape(part) for part in parts[::2])
+        match = re.fullmatch(pattern, name)
+        if match and all(map(_is_within, parts[1::2], match.groups())):
+            return True
+    return False
+
+
+def _is_within(ranges: str, number: str) -> bool:
+    pairs = re.findall(r"(\d+)(?:-(\d+))?", ranges)
+    wide = len(str(int(number)))
     return any(
-        re.fullmatch("".join(_pattern(part, name) for part in re.split(r"(\[[^]]*\])", item)), name)
-        for item in re.findall(r"(?:[^,\[]|\[[^]]*\])+", names)
+        int(low) <= int(number) <= int(high or low) and len(number) == max(len(low), wide)
+        for low, high in pairs
     )
-
-
-def _pattern(part: str, name: str) -> str:
-    if not part.startswith("["):
-        return re.escape(part)
-    numbers = set(re.findall(r"\d+", name))
-    ranges = [piece.partition("-") for piece in part[1:-1].split(",")]
-    listed = [
-        number
-        for number in numbers
-        for low, _, high in ranges
-        if low.isdigit() and (high or low).isdigit()
-        if len(number) == max(len(low), len(str(int(number))))
-        and int(low) <= int(number) <= int(high or low)
-    ]
-    return f"(?:{'|'.join(listed) or '(?!)'})"
 
 
 def _counts(gres: str) -> dict[tuple[str, str], int]:

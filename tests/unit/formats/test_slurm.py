@@ -149,3 +149,45 @@ def test_the_block_stays_where_somebody_moved_it() -> None:
 def test_somebody_else_s_line_for_this_node_is_found(line: str, found: bool) -> None:
     text = slurm.place(f"# a\n{line}\n", ["Name=gpu File=/dev/nvidia0"])
     assert (slurm.foreign(text, "n1") == f"line 2 ({line})") is found
+
+
+@pytest.mark.parametrize(
+    ("names", "name", "listed"),
+    [
+        ("gpu[01-16,20],head", "gpu07", True),
+        ("gpu[01-16,20],head", "gpu20", True),
+        ("gpu[01-16,20],head", "head", True),
+        ("gpu[01-16,20],head", "gpu7", False),
+        ("gpu[1-16]", "gpu07", False),
+        ("gpu[8-12]", "gpu10", True),
+        ("r[1-2]n[1-4]-ib", "r2n4-ib", True),
+        ("r[1-2]n[1-4]-ib", "r3n4-ib", False),
+        ("gpu[001-100]", "gpu100", True),
+        ("gpu[1-3]", "gpu1x", False),
+        ("gpu[", "gpu1", False),
+        ("", "gpu1", False),
+    ],
+)
+def test_a_hostlist_has_the_names_that_slurm_expands_it_to(
+    names: str, name: str, listed: bool
+) -> None:
+    assert slurm.is_listed(names, name) is listed
+
+
+@pytest.mark.parametrize(
+    ("configured", "right", "fits"),
+    [
+        ("gpu:h100:8(S:0-1),nvme:2", "gpu:h100:8", True),
+        ("gpu:8", "gpu:h100:8", True),
+        ("gpu", "gpu:h100:1", True),
+        ("gpu:a100:7", "gpu:a100:7,gpu:a100_1g.5gb:7", False),
+        ("gpu:14", "gpu:a100:7,gpu:a100_1g.5gb:7", True),
+        ("gpu:h100:8", "gpu:h100:8,shard:32", False),
+        ("gpu:8,shard:32", "gpu:h100:8,shard:32", True),
+        ("gpu:4090:2", "gpu:4090:2", True),
+    ],
+)
+def test_gres_of_slurm_conf_is_compared_by_type_and_number(
+    configured: str, right: str, fits: bool
+) -> None:
+    assert slurm.gres_fits(configured, right) is fits
