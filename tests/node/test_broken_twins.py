@@ -313,7 +313,9 @@ def test_the_plan_says_what_is_wrong_with_a_repository(
         key=server.stranger() if twin.stranger else None,
     )
     server.shelf(node.name).rules += twin.rules
-    before = node.run("find /etc /var/lib/apt /var/lib/dpkg/status -type f | sort | xargs cksum").stdout
+    before = node.run(
+        "find /etc /var/lib/apt /var/lib/dpkg/status -type f | sort | xargs cksum"
+    ).stdout
     edition = list(TWINS).index(name)
     source = {
         "origin": "mirror",
@@ -330,4 +332,7 @@ def test_the_plan_says_what_is_wrong_with_a_repository(
         else:
             assert row["status"] != "refused", row["reason"]
             assert f"will install driver {twin.version} " in text
-    assert node.run("find /etc /var/lib/apt /var/lib/dpkg/status -type f | sort | xargs cksum").stdout == before
+    assert (
+        node.run("find /etc /var/lib/apt /var/lib/dpkg/status -type f | sort | xargs cksum").stdout
+        == before
+    )

@@ -111,14 +111,32 @@ def test_readmes_policy_with_debians_own_packages(
         assert node.run("dpkg --audit").stdout == ""
         return node.run("head -n 1 /proc/driver/nvidia/version").stdout
 
+    def dkms() -> dict[str, str]:
+        """What DKMS says of each source and version, by kernel: installed, built or added."""
+        lines = node.run("dkms status").stdout.splitlines()
+        return {
+            line.partition(": ")[0].partition(",")[0]: line.partition(": ")[2] for line in lines
+        }
+
+    def said(command: str) -> str:
+        return node.run(command).stdout.strip()
+
     upstream = version.partition("-")[0]
     # Those of Debian 12 are older than its security updates, and the whole set is taken in their version.
     opened = candidate("nvidia-open-kernel-dkms").partition("-")[0]
     assert f"driver {opened} with open kernel modules" in run("plan", "module_type: open").out
     assert f"will install driver {upstream} with" in run("plan", f"branch: {branch}").out
     assert f" x86_64 Kernel Module  {upstream} " in applied(f"branch: {branch}")
+    assert dkms() == {f"nvidia-current/{upstream}": "installed"}
+    current = "readlink -f /etc/alternatives/nvidia*"
+    assert said(f"{current} | grep -c /current/") != "0"
+    # Debian's daemon runs as a user of its own, also with gpustate's options.
+    assert said("id -un nvpd") == "nvpd"
+    command = said("systemctl show -P ExecStart nvidia-persistenced")
+    assert "--user nvpd" in command
+    assert "--no-persistence-mode" not in command
     of_archive = set(packages(node))
-    kind = f"branch: {branch}, module_type: open"
+    kind = f"branch: {branch}, module_type: open, parameters: {{NVreg_EnableStreamMemOPs: 1}}"
     if opened == upstream:
         loaded = applied(kind)
     else:
@@ -131,7 +149,10 @@ def test_readmes_policy_with_debians_own_packages(
     assert f" Open Kernel Module for x86_64  {opened} " in loaded
     file = node.run("modinfo -k $(uname -r) -n nvidia-current-open").stdout
     assert "nvidia-current-open" in file
+    assert dkms() == {f"nvidia-current-open/{opened}": "installed"}
+    assert said("grep EnableStreamMemOPs /proc/driver/nvidia/params").endswith(": 1")
     assert " 580.178.04 " in applied("branch: 580", lab.inventory)
+    assert not any("current" in source for source in dkms())
     kind = f"branch: {branch}, module_type: proprietary"
     assert f" x86_64 Kernel Module  {upstream} " in applied(kind)
     assert of_archive <= set(packages(node))

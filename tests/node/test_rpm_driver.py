@@ -258,7 +258,10 @@ GROUPS = [
     (distribution, group)
     for distribution in ("rocky", "sles")
     for group in ("whole-set", "updates", "toolkits", "built-modules", "broken-modules")
-] + [("rocky", "copies"), ("rocky", "minimal"), ("rocky", "twins"), ("sles", "twins")]
+] + [
+    *(("rocky", group) for group in ("copies", "minimal", "streams", "twins")),
+    ("sles", "twins"),
+]
 TAKEN = share("driver with rpm", GROUPS, most=2)
 
 
@@ -463,6 +466,51 @@ def test_what_a_minimal_node_lacks_is_named_or_brought(trial: Trial) -> None:
     assert "changed=1" in trial.summary("apply", wanted)
     trial.is_whole(NEW, DKMS["rocky"][0])
     assert "changed=0" in trial.summary("apply", wanted)
+
+
+@of_group("streams")
+def test_module_streams_of_another_repository_hide_no_driver(trial: Trial) -> None:
+    """NVIDIA's repository as its guide adds it, with a stream enabled, beside a mirror that has newer packages and no streams."""
+    whole, folder = trial.packages, trial.folder
+    mirror = Repository(folder / "mirror", whole.key, whole.home)
+    vendor = folder / "vendor"
+    for target in (mirror.folder, vendor):
+        subprocess.run(["cp", "-rl", str(whole.folder), str(target)], check=True)
+        shutil.rmtree(target / "repodata")
+        (target / "modules.yaml").unlink()
+    mirror.index()
+    for file in vendor.glob(f"*{NEW}*.rpm"):
+        file.unlink()
+    index(vendor, modules=(whole.folder / "modules.yaml").read_text())
+    rpmnodes.copy(trial.node, mirror)
+    rpmnodes.copy(trial.node, Repository(vendor, whole.key, whole.home), "srv/vendor")
+    text = "[cuda-rhel9-x86_64]\nname=cuda\nbaseurl=file:///srv/vendor\ngpgcheck=0\n"
+    (trial.node.root / "etc/yum.repos.d/cuda-rhel9.repo").write_text(text)
+    trial.node.run("dnf -y module enable nvidia-driver:580-open")
+
+    newer = f"version='{NEW}', precompiled=False"
+    assert "changed=1" in trial.summary("apply", newer)
+    trial.is_whole(NEW, DKMS["rocky"][0])
+    assert trial.stream() == "580-open"
+    assert "changed=0" in trial.summary("apply", newer)
+    trial.upgrade()
+    trial.is_whole(NEW, DKMS["rocky"][0])
+    query = f"repoquery nvidia-driver-cuda-{NEW}"
+    assert trial.said(f"dnf -C -q {query}")
+    hidden = "--setopt=gpustate-driver-repository.module_hotfixes=0"
+    assert trial.said(f"dnf -C -q {hidden} {query}") == "", "the stream would hide it"
+    trial.run("remove", "")
+
+    # Without a repository of gpustate's own, the stream that has the set is enabled in place of another.
+    trial.node.run("dnf -y module reset nvidia-driver; dnf -y module enable nvidia-driver:595-open")
+    body = BODY.replace("(origin=", "(unless_offered=True, origin=").replace("{}", DRIVER)
+    body = body.replace("{}", f"version='{OLD}', precompiled=False")
+    for changes in (1, 0):
+        done = gpustate("apply", trial.lab, trial.node, folder, whole, body)
+        assert f"changed={changes}" in str(done["summary"])
+        trial.is_whole(OLD, DKMS["rocky"][0])
+    assert trial.stream() == "580-open"
+    assert trial.said("ls /etc/yum.repos.d") == "cuda-rhel9.repo\nepel.repo"
 
 
 @of_group("twins")

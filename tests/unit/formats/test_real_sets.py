@@ -141,6 +141,26 @@ def test_a_real_set_moves_as_a_whole(number: int) -> None:
     assert target.packages == {name: full for name, (full,) in offers.items()}
 
 
+def test_the_metapackage_for_boards_with_nvlink_5_moves_with_the_set() -> None:
+    """``nvlink5`` installs Fabric Manager and NVLSM; without its new version the old one would stay in the way."""
+    old, new = "595.71.05-1ubuntu1", "595.91.07-1ubuntu1"
+    names = ("libnvidia-compute", "nvidia-dkms-open", "nvidia-fabricmanager", "nvlink5")
+    installed, offers = dict.fromkeys(names, old), dict.fromkeys(names, (new,))
+    assert all(driverset.is_member(name, old) for name in names)
+    scheme, _, kind = driverset.complete_set("ubuntu", installed) or pytest.fail("incomplete")
+    available = dict.fromkeys(names, (new, old))
+    target = driverset.target(
+        scheme,
+        "595.91.07",
+        kind,
+        full=False,
+        installed=installed,
+        available=available,
+        offers=offers,
+    )
+    assert target.packages == dict.fromkeys(names, new)
+
+
 def test_a_copy_for_another_architecture_has_a_row_of_its_own() -> None:
     found = dpkg.parse_query(rows(3, "hi "))
     assert found["libnvidia-ml1"].held
