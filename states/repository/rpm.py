@@ -6,9 +6,9 @@ container toolkit's own repository goes before the CUDA repository, which has th
 
 Surprising: NVIDIA signs the packages of the CUDA repository, and in the container toolkit's repository not
 the packages but the metadata; so what is checked differs. The CUDA repository for RHEL 8 and 9 has module
-streams, which hide all drivers but those of one stream: ours shows all (``module_hotfixes``), for versions
-are exact here. A key is imported into rpm's database by whoever comes first, and leaves with the state when
-it came with it.
+streams, which hide all drivers but those of one stream, also those of other repositories: ours shows all
+(``module_hotfixes``), for versions are exact here. A key is imported into rpm's database by whoever comes
+first, and leaves with the state when it came with it.
 
 Sources:
     NVIDIA driver installation guide: addresses of the CUDA repositories by distribution, key D42D0685;
@@ -16,7 +16,8 @@ Sources:
     and sles15, and others for newer folders. NVIDIA/gpu-driver-container, rhel10/Dockerfile (commit 0201a90b): CDF6BA43
     of rhel10 and the SHA-256 of its file; NVIDIA publishes no fingerprint of it. CF65...5622 of suse16: reviewed on
     2026-09-16 by two installers for openSUSE Leap 16; SUSE/BCI-dockerfile-generator fetches 3A8B5622.pub there;
-    NVIDIA container toolkit installation guide: nvidia-container-toolkit.repo. rpm(8), ``--import``.
+    NVIDIA container toolkit installation guide: nvidia-container-toolkit.repo. rpm(8), ``--import``. ``module_hotfixes``:
+    dnf.conf(5); for this repository a maintainer of NVIDIA's in NVIDIA/yum-packaging-precompiled-kmod#58 (2025-05-23).
 """
 
 from __future__ import annotations

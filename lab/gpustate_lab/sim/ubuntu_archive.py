@@ -7,6 +7,8 @@ Sources:
     Ubuntu's archive: dists/noble, -updates and -security; Phased-Update-Percentage of apt_preferences(5).
     canonical/nvidia-graphics-drivers: branch 550 continues as 570 (June 2025), 590 as 595 (March 2026); 570 as 580 (April
     2026), which is left out here.
+    Ends of the versions of signed modules (``modules``): lists of a machine with 580.95.05 (none) and of a DGX Spark with
+    580.142 (+1000), read on 2026-11-28: tests/data/driver-sets/deb, public-11 and public-13.
     Release fields of esm.ubuntu.com: origins of unattended-upgrades' own configuration for Ubuntu (mvo5/unattended-upgrades).
 """
 

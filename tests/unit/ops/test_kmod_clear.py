@@ -1,7 +1,7 @@
 """Which builds of DKMS were killed, by what ``dkms status`` prints: real sh, recorded output.
 
 Sources:
-    dkms 3.0.10 and 3.2.0 with Debian's own packages (tests/node/test_debian_archive.py), 2026-11-30;
+    dkms 3.0.10 and 3.2.2 with Debian's own packages (tests/node/test_debian_archive.py), 2026-11-30;
     dkms 2: linux-surface/linux-surface#573; "Missing some built": dkms 3.0.10, dkms.in.
 """
 
