@@ -14,7 +14,7 @@ process_words
 case $m in
   '' | 0) ;;
   *)
-    d=$(grep -az "^$DIGEST=" "/proc/$m/environ")
-    [ -z "$d" ] || printf '%s\n' "$d"
+    digest=$(grep -az "^$DIGEST=" "/proc/$m/environ")
+    [ -z "$digest" ] || printf '%s\n' "$digest"
     ;;
 esac

@@ -24,7 +24,9 @@ odd() {
       odd_what='a socket'
     elif [ -e "$odd_at" ]; then
       odd_what='a device'
-    else odd_what="a symbolic link to $(readlink "$odd_at"), which is not there"; fi
+    else
+      odd_what="a symbolic link to $(readlink "$odd_at"), which is not there"
+    fi
     printf 'odd=%s|%s|%s|%s\n' "$odd_path" "$odd_at" "$odd_for" "$odd_what"
     odd=1
   done

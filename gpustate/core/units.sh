@@ -18,20 +18,24 @@ if [ -d /run/systemd/system ]; then
         is_listed=
         case $unit in
           *@*) is_listed=1 ;;
-          *) case "$listed" in
-            *"$newline$unit "*) is_listed=1 ;;
-            *)
-              if [ -d "/sys/fs/cgroup/system.slice/$unit" ] ||
-                [ -d "/sys/fs/cgroup/systemd/system.slice/$unit" ]; then
-                is_listed=1
-              fi
-              ;;
-          esac ;;
+          *)
+            case "$listed" in
+              *"$newline$unit "*) is_listed=1 ;;
+              *)
+                if [ -d "/sys/fs/cgroup/system.slice/$unit" ] ||
+                  [ -d "/sys/fs/cgroup/systemd/system.slice/$unit" ]; then
+                  is_listed=1
+                fi
+                ;;
+            esac
+            ;;
         esac
         if [ -n "$is_listed" ]; then
           shown_units="$shown_units $unit" variables="$variables ${row% *}"
-        else eval \
-          "${row% *}='Id=$unit${newline}LoadState=not-found${newline}ActiveState=inactive'"; fi
+        else
+          eval \
+            "${row% *}='Id=$unit${newline}LoadState=not-found${newline}ActiveState=inactive'"
+        fi
       done
       set -f
       is_listed=$IFS

@@ -56,7 +56,9 @@ for name in libnvidia-ml.so.1 libcuda.so.1; do
     :
   elif [ -e "$odd_path" ]; then
     stat -L -c "odd=$name|$odd_path is a %F, no library" "$odd_path"
-  else dangling $name "$odd_path"; fi
+  else
+    dangling $name "$odd_path"
+  fi
 done
 if command -v dpkg-query >/dev/null; then
   dpkg-query -W -f 'package=${Package}|${Version}|${db:Status-Abbrev}\n' libcuda1 libnvidia-ml1 \

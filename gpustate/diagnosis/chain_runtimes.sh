@@ -119,7 +119,9 @@ END
       /*) printf 'containerd_config=%s\n' "$f" ;;
       *) f= ;;
     esac
-  elif [ -S /run/containerd/containerd.sock ]; then active=1; fi
+  elif [ -S /run/containerd/containerd.sock ]; then
+    active=1
+  fi
   output=$(timeout -k 2 ${limit:-15} containerd ${f:+--config "$f"} config dump 2>&1)
   status=$?
   error=

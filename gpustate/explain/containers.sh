@@ -40,7 +40,9 @@ if [ -f "$f" ]; then
     sed 's/^/toolkit_config=/' "$f"
     echo
   }
-elif [ -e "$f" ]; then printf 'no_file=%s|%s\n' "$f" "$(stat -c %F "$f")"; fi
+elif [ -e "$f" ]; then
+  printf 'no_file=%s|%s\n' "$f" "$(stat -c %F "$f")"
+fi
 number=0
 for f in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
   [ -e "$f" ] || continue

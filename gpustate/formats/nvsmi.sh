@@ -15,7 +15,10 @@ printf 'smi-status=%s\n%s\n' $status "$table"
   smi -L
 }
 # Mode now and mode to come stand side by side.
-case $table in *"Enabled, Enabled, "*) [ $status != 0 ] || {
-  smi mig -lgi
-  smi mig -lci
-} ;; esac
+case $table in *"Enabled, Enabled, "*)
+  [ $status != 0 ] || {
+    smi mig -lgi
+    smi mig -lci
+  }
+  ;;
+esac

@@ -46,10 +46,12 @@ mode() { # gpu word
   # "All done." is said for a mode that only waits, so the mode is read again.
   case $mode_now in
     *", $wanted") ;;
-    *) output=$(smi -i "$1" -mig $bit) || {
-      bad "GPU $1: MIG mode $2: $(why "$output")"
-      return 1
-    } ;;
+    *)
+      output=$(smi -i "$1" -mig $bit) || {
+        bad "GPU $1: MIG mode $2: $(why "$output")"
+        return 1
+      }
+      ;;
   esac
   mode_now=$(modes "$1")
   if [ "$mode_now" != "$wanted, $wanted" ] && [ "${mode_now#*, }" = $wanted ]; then

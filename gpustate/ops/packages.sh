@@ -17,7 +17,8 @@ no_links_left() { # command...: run it; links to units that are gone since then 
 $dead_links
 " in *"
 $dead_link
-"*) ;; *) rm -f "$dead_link" ;; esac
+"*) ;;
+    *) rm -f "$dead_link" ;; esac
   done
   return $dead_status
 }

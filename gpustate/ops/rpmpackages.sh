@@ -128,20 +128,22 @@ rpm_hold() { # hold|release names...: what is installed of them; others lose the
           mv -f "$locklist.gpustate" "$locklist" && sync "${locklist%/*}"
       }
       ;;
-    *) for package in "$@"; do
-      rpm -q "$package" >/dev/null 2>&1 || [ "$how" = release ] || continue
-      if awk -v p="$package" '$1 == "solvable_name:" && $2 == p { f = 1 } END { exit !f }' \
-        /etc/zypp/locks 2>/dev/null; then
-        # zypper leaves an empty file.
-        [ "$how" = hold ] || {
-          rpm_zypper_own removelock "$package" && {
-            [ -s /etc/zypp/locks ] || rm -f /etc/zypp/locks
+    *)
+      for package in "$@"; do
+        rpm -q "$package" >/dev/null 2>&1 || [ "$how" = release ] || continue
+        if awk -v p="$package" '$1 == "solvable_name:" && $2 == p { f = 1 } END { exit !f }' \
+          /etc/zypp/locks 2>/dev/null; then
+          # zypper leaves an empty file.
+          [ "$how" = hold ] || {
+            rpm_zypper_own removelock "$package" && {
+              [ -s /etc/zypp/locks ] || rm -f /etc/zypp/locks
+            }
           }
-        }
-      else
-        [ "$how" = release ] || rpm_zypper_own addlock "$package"
-      fi
-    done ;;
+        else
+          [ "$how" = release ] || rpm_zypper_own addlock "$package"
+        fi
+      done
+      ;;
   esac
 }
 rpm_go() { # options of an installation: WANT are words to install, GO names that leave with them
@@ -248,10 +250,12 @@ rpm_there() { # WANT is installed, and GO is not
     }
     case "$installed" in
       *" $version "* | *" 0:$version "*) ;;
-      *) [ -z "$version" ] || {
-        echo "$name is installed in $installed, not in $version"
-        return 1
-      } ;;
+      *)
+        [ -z "$version" ] || {
+          echo "$name is installed in $installed, not in $version"
+          return 1
+        }
+        ;;
     esac
   done
 }

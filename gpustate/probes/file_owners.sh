@@ -12,9 +12,11 @@ owners() {
   [ $# != 0 ] || return 0
   if command -v dpkg-query >/dev/null; then
     timeout -k 1 10 dpkg-query -S "$@" 2>/dev/null
-  else for owned_path; do
-    owner_package=$(timeout -k 1 10 rpm -qf --qf '%{NAME}\n' "$owned_path" 2>/dev/null) &&
-      printf '%s: %s\n' "${owner_package%%[!A-Za-z0-9._+-]*}" "$owned_path"
-  done; fi
+  else
+    for owned_path; do
+      owner_package=$(timeout -k 1 10 rpm -qf --qf '%{NAME}\n' "$owned_path" 2>/dev/null) &&
+        printf '%s: %s\n' "${owner_package%%[!A-Za-z0-9._+-]*}" "$owned_path"
+    done
+  fi
   :
 }

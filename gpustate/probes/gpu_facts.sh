@@ -32,4 +32,8 @@ if [ -n "$python" ] && [ -r "@FACTS@" ] && [ -r "@PYNVML@" ]; then
 fi
 if command -v nvidia-smi >/dev/null; then
   @SMI@
-elif [ -n "$library" ]; then echo error=127; else echo error=12; fi
+elif [ -n "$library" ]; then
+  echo error=127
+else
+  echo error=12
+fi

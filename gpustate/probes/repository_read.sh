@@ -4,17 +4,17 @@
 # into rpm's database. Only their versions are used. Reads T, pm, DNF, ZYPPER and ONLY_ADDED, with
 # which the node's own sources are left alone; calls preview_failed.
 unreadable() {
-  preview_failed "the repository cannot be read: $(printf '%s\n' "$o" | grep -E "$1" |
+  preview_failed "the repository cannot be read: $(printf '%s\n' "$output" | grep -E "$1" |
     cut -c 1-400)"
 }
 # A fresh node has not read its own sources either, and an apply begins with that.
 # shellcheck disable=SC2154 # set before, by the distribution
 [ -n "${ONLY_ADDED-}" ] || case $pm in
   apt)
-    for f in $(apt-get update -q --print-uris 2>/dev/null |
+    for source in $(apt-get update -q --print-uris 2>/dev/null |
       sed -n "s/^'[^']*' \([^ ]*\).*/\1/p"); do
-      [ ! -e "$T/lists/$f" ] && [ ! -e "$T/lists/${f%InRelease}Release" ] || continue
-      o=$(timeout 100 apt-get update -q 2>&1) || unreadable '^(E|W): '
+      [ ! -e "$T/lists/$source" ] && [ ! -e "$T/lists/${source%InRelease}Release" ] || continue
+      output=$(timeout 100 apt-get update -q 2>&1) || unreadable '^(E|W): '
       break
     done
     ;;
@@ -22,30 +22,36 @@ unreadable() {
     timeout -k 2 100 $DNF -y -q --setopt='*.metadata_expire=-1' --setopt='*.skip_if_unavailable=1' \
       --setopt=retries=1 --setopt=timeout=15 makecache >/dev/null 2>&1 || :
     ;;
-  zypper) for i in $(sed -n 's/^\[\(.*\)\]$/\1/p' "$T"/repos/*.repo 2>/dev/null); do
-    [ -e "$T/cache/raw/$i" ] ||
-      timeout -k 2 60 $ZYPPER -n --no-gpg-checks refresh "$i" >/dev/null 2>&1 </dev/null || :
-  done ;;
+  zypper)
+    for repository in $(sed -n 's/^\[\(.*\)\]$/\1/p' "$T"/repos/*.repo 2>/dev/null); do
+      [ -e "$T/cache/raw/$repository" ] ||
+        timeout -k 2 60 $ZYPPER -n --no-gpg-checks refresh \
+          "$repository" >/dev/null 2>&1 </dev/null ||
+        :
+    done
+    ;;
 esac
-for f in "$T"/new/*.sources; do
-  [ -e "$f" ] || continue
-  cp "$f" "$T/apt/sources.list.d/"
-  o=$(timeout 60 apt-get update -q -o Dir::Etc::sourcelist="$f" -o Dir::Etc::sourceparts=- \
+for source in "$T"/new/*.sources; do
+  [ -e "$source" ] || continue
+  cp "$source" "$T/apt/sources.list.d/"
+  output=$(timeout 60 apt-get update -q -o Dir::Etc::sourcelist="$source" \
+    -o Dir::Etc::sourceparts=- \
     -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any 2>&1) ||
     unreadable '^(E|W): '
 done
-for f in "$T"/new/*.repo; do
-  [ -e "$f" ] || continue
-  sed 's/^repo_gpgcheck *=.*/repo_gpgcheck=0/' "$f" >"$T/repos/${f##*/}"
-  i=$(sed -n 's/^\[\(.*\)\]$/\1/p' "$f")
+for source in "$T"/new/*.repo; do
+  [ -e "$source" ] || continue
+  sed 's/^repo_gpgcheck *=.*/repo_gpgcheck=0/' "$source" >"$T/repos/${source##*/}"
+  repository=$(sed -n 's/^\[\(.*\)\]$/\1/p' "$source")
   # shellcheck disable=SC2154 # set before, by the distribution
   case $pm in
     dnf)
-      o=$(timeout -k 2 60 $DNF -y -q --repo="$i" --setopt=retries=1 --setopt=timeout=15 \
+      output=$(timeout -k 2 60 $DNF -y -q --repo="$repository" --setopt=retries=1 \
+        --setopt=timeout=15 \
         makecache 2>&1) || unreadable '[Ee]rror'
       ;;
     *)
-      o=$(timeout -k 2 60 $ZYPPER -n --no-gpg-checks refresh "$i" 2>&1 </dev/null) ||
+      output=$(timeout -k 2 60 $ZYPPER -n --no-gpg-checks refresh "$repository" 2>&1 </dev/null) ||
         unreadable '[A-Za-z]'
       ;;
   esac

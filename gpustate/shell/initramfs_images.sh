@@ -57,7 +57,9 @@ done
         sed -nE 's,.*/(nouveau|nova[-_]core|nova[-_]drm|nova)\.ko(\.[a-z0-9]+)?$,\1,p' | sort -u |
         tr '\n' ' ')
       case $listing in *modprobe.d/gpustate-nouveau.conf*) ours=1 ;; esac
-    else modules=unreadable keep=; fi
+    else
+      modules=unreadable keep=
+    fi
     row="${modules% }|$ours"
     # A node that was never applied to is left without a trace.
     [ -n "$keep" ] && [ -d /var/lib/gpustate ] &&

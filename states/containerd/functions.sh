@@ -35,12 +35,14 @@ serves() {
       ;;
     esac
     case $table in
-      *".runtimes.$HANDLER.options]") case $line in
-        "BinaryName = \"$binary\"" | "BinaryName = '$binary'" | \
-          "BinaryName = \"$binary_name\"" | "BinaryName = '$binary_name'")
-          return 0
-          ;;
-      esac ;;
+      *".runtimes.$HANDLER.options]")
+        case $line in
+          "BinaryName = \"$binary\"" | "BinaryName = '$binary'" | \
+            "BinaryName = \"$binary_name\"" | "BinaryName = '$binary_name'")
+            return 0
+            ;;
+        esac
+        ;;
     esac
   done
   return 1

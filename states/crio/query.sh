@@ -22,8 +22,10 @@ folder=
 }
 while [ $# != 0 ]; do
   case $1 in
-    -c | --config) main=${2-} ;; -c=* | --config=*) main=${1#*=} ;;
-    -d | --config-dir) folder=${2-} ;; -d=* | --config-dir=*) folder=${1#*=} ;;
+    -c | --config) main=${2-} ;;
+    -c=* | --config=*) main=${1#*=} ;;
+    -d | --config-dir) folder=${2-} ;;
+    -d=* | --config-dir=*) folder=${1#*=} ;;
   esac
   shift
 done

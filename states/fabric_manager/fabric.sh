@@ -1,12 +1,12 @@
 # shellcheck shell=sh
 # Defines wait_for_fabric and fix_fabric. Reads UNIT.
 look() {
-  s=$(timeout 60 nvidia-smi -q 2>&1) || {
-    printf '%s\n' "nvidia-smi -q fails: $s" | tail -n 3
+  report=$(timeout 60 nvidia-smi -q 2>&1) || {
+    printf '%s\n' "nvidia-smi -q fails: $report" | tail -n 3
     exit 1
   }
   # State and status follow each other in the section Fabric of each GPU; N/A is a GPU without one.
-  f=$(printf '%s\n' "$s" | awk '
+  incomplete=$(printf '%s\n' "$report" | awk '
     /^ *Fabric *$/ { inside = 1; next }
     inside && /^ *State *:/ { sub(/^[^:]*: */, ""); sub(/ *$/, ""); state = $0; next }
     inside && /^ *Status *:/ { sub(/^[^:]*: */, ""); sub(/ *$/, ""); inside = 0
@@ -15,14 +15,14 @@ look() {
       print (state == "Completed" ? "Completed, " $0 : state) }' | sort | uniq -c | tr -s ' \n' ' ')
 }
 wait_for_fabric() { # seconds: until the fabric is complete on every GPU that has one
-  n=0
+  waited=0
   while
     look
-    [ -n "$f" ]
+    [ -n "$incomplete" ]
   do
-    n=$((n + 1))
-    [ $n -lt "$1" ] || {
-      echo "the fabric is not complete after $1 s:$f"
+    waited=$((waited + 1))
+    [ $waited -lt "$1" ] || {
+      echo "the fabric is not complete after $1 s:$incomplete"
       journalctl -u "$UNIT" -n 8 --no-pager -o cat 2>/dev/null || :
       exit 1
     }
@@ -33,15 +33,15 @@ wait_for_fabric() { # seconds: until the fabric is complete on every GPU that ha
 # fix_fabric SECONDS: the same, but a fabric that does not come up by itself within ten gets a new
 # manager
 fix_fabric() {
-  n=0
+  waited=0
   while
     look
-    [ -n "$f" ] && [ $n -lt 10 ]
+    [ -n "$incomplete" ] && [ $waited -lt 10 ]
   do
-    n=$((n + 1))
+    waited=$((waited + 1))
     sleep 1
   done
-  [ -n "$f" ] || {
+  [ -n "$incomplete" ] || {
     effect same
     exit 0
   }

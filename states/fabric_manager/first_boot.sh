@@ -1,11 +1,11 @@
 # shellcheck shell=sh
 # Starts the unit UNIT where the machine that boots the image has switches. Reads SYS, and n:
 # bridges that were counted.
-for d in "$SYS"/bus/pci/devices/*; do
-  v=
-  c=
-  { read -r v <"$d/vendor" && read -r c <"$d/class"; } 2>/dev/null || continue
-  case $v$c in 0x10de0x0680*)
+for device in "$SYS"/bus/pci/devices/*; do
+  vendor=
+  class=
+  { read -r vendor <"$device/vendor" && read -r class <"$device/class"; } 2>/dev/null || continue
+  case $vendor$class in 0x10de0x0680*)
     n=1
     break
     ;;

@@ -8,14 +8,14 @@ runs() {
   echo running
   exit 0
 }
-for p in /run/nvidia-fabricmanager/nvlsm.pid /run/nvlsm.pid; do
-  i=
-  { read -r i <"$p"; } 2>/dev/null && runs "$i"
+for pid_file in /run/nvidia-fabricmanager/nvlsm.pid /run/nvlsm.pid; do
+  pid=
+  { read -r pid <"$pid_file"; } 2>/dev/null && runs "$pid"
 done
 for f in /proc/[0-9]*/comm; do
-  c=
-  { read -r c <"$f"; } 2>/dev/null
-  [ "$c" != nvlsm ] || [ "$(stat -c %u "$f")" != 0 ] || {
+  command=
+  { read -r command <"$f"; } 2>/dev/null
+  [ "$command" != nvlsm ] || [ "$(stat -c %u "$f")" != 0 ] || {
     f=${f#/proc/}
     runs "${f%/comm}"
   }

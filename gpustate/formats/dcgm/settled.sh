@@ -6,12 +6,14 @@ read -r now _ </proc/uptime
 at=$now
 # What has run for long enough is seen without a program: its first process' state, and
 # when it began, in hundredths of a second.
-for c in /sys/fs/cgroup /sys/fs/cgroup/systemd; do
-  p=
-  l=
-  { read -r p <"$c/system.slice/@UNIT@/cgroup.procs" && read -r l <"/proc/$p/stat"; } 2>/dev/null ||
+for cgroups in /sys/fs/cgroup /sys/fs/cgroup/systemd; do
+  pid=
+  stat=
+  {
+    read -r pid <"$cgroups/system.slice/@UNIT@/cgroup.procs" && read -r stat <"/proc/$pid/stat"
+  } 2>/dev/null ||
     continue
-  set -- ${l##*) }
+  set -- ${stat##*) }
   [ $((${now%.*} - ${20:-0} / 100)) -lt 20 ] || exit 0
 done
 while [ $((${at%.*} - ${now%.*})) -lt 20 ]; do
@@ -20,14 +22,15 @@ while [ $((${at%.*} - ${now%.*})) -lt 20 ]; do
   tries=0
   engine=
   up=0
-  i=
+  block=
   while IFS='=' read -r key value; do
-    case $i$key in
-      '') i=2 ;;
+    case $block$key in
+      '') block=2 ;;
       SubState) state=$value ;;
       StateChangeTimestampMonotonic) since=$((value / 1000000)) ;;
       NRestarts) tries=$value ;;
-      2SubState) engine=$value ;; 2StateChangeTimestampMonotonic) up=$((value / 1000000)) ;;
+      2SubState) engine=$value ;;
+      2StateChangeTimestampMonotonic) up=$((value / 1000000)) ;;
     esac
   done <<END
 $(timeout -k 2 10 systemctl show -p SubState -p StateChangeTimestampMonotonic -p NRestarts @UNIT@ \
