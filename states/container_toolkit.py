@@ -153,7 +153,6 @@ class ContainerToolkitInstalled(State[Observed]):
     name: ClassVar[str] = "container-toolkit"
     labels: ClassVar[Mapping[str, str]] = {
         "versions": "container toolkit version",
-        "kept": "original configuration is kept",
     }
     implies: ClassVar[Mapping[str, str]] = {
         "toolkit-repository": "its packages come from there, where no other repository of the node has them",

@@ -24,7 +24,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate import Disruption, Node, Step, ops, shell
+from gpustate.bases.service import ServiceObservation, ServiceState
 from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.parameter_errors import pattern
 from gpustate.core.parameter_types import DottedVersion
@@ -38,11 +39,6 @@ from gpustate.probes.package_files import PackageFiles, unit_paths
 UNIT = services.ENGINE_UNIT
 DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 
-_FILES = PackageFiles(
-    "dcgm-files",
-    (packages.CORE,),
-    ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_paths("nvidia-dcgm")),
-)
 _SERVICE_QUERY = (
     f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
     f"{shell.load('process_words')}{shell.load('dcgm_probe', 'gpustate.states')}"
@@ -51,8 +47,8 @@ _SERVICE_QUERY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(ServiceObservation):
     """Packages and service, beside the driver that is loaded."""
 
     driver: str  # version of the loaded driver; in an image of the installed one; empty: none
@@ -60,29 +56,25 @@ class Observed:
     old: str | None = None  # version of datacenter-gpu-manager (DCGM 3 and older)
     held: tuple[str, ...] = ()
     drop_in: str | None = None
-    at_boot: bool = False
-    active: bool = False
     bound: tuple[str, ...] = ()  # addresses its port is bound to
     words: tuple[str, ...] = ()  # arguments it runs with; empty: it does not run
-    offered: tuple[tuple[str, str], ...] = ()  # names and versions that repositories have
-    systemd: bool = True
-    image: bool = False
-    manager: str = "apt"
-    damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     elsewhere: bool = False  # the address it is to listen on is not the node's
     others: dict[str, str] = field(default_factory=dict[str, str])  # drop-ins that are not ours
+
+    @property
+    def installed(self) -> Mapping[str, str]:
+        return {packages.OLD: self.old, **self.packages} if self.old else self.packages
+
+    @property
+    def all_held(self) -> bool:
+        return self.packages.keys() <= set(self.held)
 
 
 def _address(text: str) -> str:
     return text if text == services.EVERYWHERE else listeners.ipv4(text)
 
 
-_FIELDS_THAT_RESTART = frozenset(
-    {"packages", "damaged", "old", "drop_in", "active", "bound", "words"}
-)
-
-
-class DcgmRunning(State[Observed]):
+class DcgmRunning(ServiceState[Observed]):
     """The DCGM host engine runs at boot and now, in one version that fits the driver's CUDA major.
 
     Args:
@@ -112,13 +104,22 @@ class DcgmRunning(State[Observed]):
     predicted: ClassVar[tuple[str, ...]] = ("packages",)
     follows: ClassVar[str] = "driver"
     worst: ClassVar[Disruption] = Disruption.RESTART
-    disturbs: ClassVar[str] = "active"
-    worst_if: ClassVar[str] = "its version or settings change"
     needs_gpu: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("driver", "packages", "old", "held", "drop_in", "at_boot", "active", "bound", "words"),
         "damaged",
     )
+
+    unit: ClassVar[str] = UNIT
+    files: ClassVar[Mapping[str, str]] = {"drop_in": DROP_IN_PATH}
+    reloads: ClassVar[frozenset[str]] = frozenset({"drop_in", "packages", "old"})
+    restarts: ClassVar[frozenset[str]] = ServiceState.restarts | {"bound", "words"}
+    program_files: ClassVar[PackageFiles | None] = PackageFiles(
+        "dcgm-files",
+        (packages.CORE,),
+        ("/usr/bin/nv-hostengine", "/usr/bin/dcgmi", *unit_paths("nvidia-dcgm")),
+    )
+    install_s: ClassVar[int] = 1800
 
     version: DottedVersion | None = None
     proprietary: bool = True
@@ -152,38 +153,24 @@ class DcgmRunning(State[Observed]):
         return offer.one_version(packages.names(major, closed=self.proprietary), self.version)
 
     def probe(self, node: Node) -> Observed:
-        facts = node.facts()
+        fields = self.read(node, *packages.all_names())
         loaded = cdi.driver_version(node.read_text("/proc/driver/nvidia/version"))
-        found = node.packages(f"{packages.OLD}*")
-        offered = node.candidates(*packages.all_names())
-        unit = node.units(UNIT).get(UNIT)
-        drop_in, drop_ins = node.own_text(DROP_IN_PATH), node.drop_ins(UNIT)
-        damaged = node.query(_FILES)
-        keys = keyed.lists(
-            node.shell(
-                _SERVICE_QUERY + ("" if self.absent else listeners.elsewhere(self.address))
-            ).stdout
-        )
+        found, drop_ins = node.packages(f"{packages.OLD}*"), node.drop_ins(UNIT)
+        elsewhere = "" if self.absent else listeners.elsewhere(self.address)
+        keys = keyed.lists(node.shell(_SERVICE_QUERY + elsewhere).stdout)
         there = {name: one for name, one in found.items() if one.installed}
         mine = {name: one for name, one in there.items() if name.startswith(packages.PREFIX)}
         words = services.words_after("".join(keys.get("words", [])), "nv-hostengine") or ()
         if "replaced" in keys:  # a package came, and what runs is the program of the one before
             words = ("replaced", *words)
         return Observed(
-            driver="".join(keys.get("driver", [])) if facts.image else loaded,
+            **fields,
+            driver="".join(keys.get("driver", [])) if fields["image"] else loaded,
             packages={name: mine[name].version for name in sorted(mine)},
             old=there[packages.OLD].version if packages.OLD in there else None,
             held=tuple(sorted(name for name, one in mine.items() if one.held)),
-            drop_in=drop_in,
-            at_boot=unit is not None and unit.enabled,
-            active=unit is not None and unit.active,
             bound=services.listening("\n".join(keys.get("tcp", [])), self.port),
             words=words,
-            offered=tuple((name, one.version) for name in sorted(offered) for one in offered[name]),
-            systemd=facts.systemd or facts.image,
-            image=facts.image,
-            manager=facts.package_manager,
-            damaged=damaged,
             elsewhere="elsewhere" in keys,
             others={path: text for path, text in drop_ins.items() if path != DROP_IN_PATH},
         )
@@ -237,13 +224,8 @@ class DcgmRunning(State[Observed]):
         return replace(observed, active=True, bound=(self.address,), words=words)
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent:
-            return None
-        if not observed.systemd:
-            return (
-                "no systemd to run the DCGM host engine; exclude the node from this state with "
-                "only="
-            )
+        if self.absent or (reason := super().refuse(observed)):
+            return None if self.absent else reason
         if packages.cuda_major(observed.driver) is None:
             what = "no driver is installed" if observed.image else "no driver is loaded"
             return (
@@ -275,9 +257,9 @@ class DcgmRunning(State[Observed]):
             )
         return None
 
-    def _unavailable(self, observed: Observed) -> str | None:
+    def unavailable(self, observed: Observed) -> str | None:
         major = packages.cuda_major(observed.driver)
-        if self.absent or major is None:
+        if major is None:
             return None
         names = packages.names(major, closed=self.proprietary)
         chosen = packages.choose(names, observed.packages, observed.offered, self.version)
@@ -286,68 +268,23 @@ class DcgmRunning(State[Observed]):
         advice = f"use NVIDIA's CUDA repository or a mirror of it (driver-repository){other}"
         return not_offered(what, (), advice) if chosen.problem else None
 
-    def plan(self, observed: Observed) -> Plan:
-        cost = Disruption.RESTART if observed.active else Disruption.NONE
-        major = packages.cuda_major(observed.driver)
-        return diff(
-            observed,
-            self.desired(observed),
-            costs=dict.fromkeys(_FIELDS_THAT_RESTART, cost),
-            why=None
-            if self.absent
-            else {
-                "packages": f"the driver {observed.driver} is of CUDA {major}" if major else "",
-                "old": "DCGM 4 conflicts with it",
-                "words": "it still runs with its previous configuration" if observed.active else "",
-            },
-            paths={"drop_in": DROP_IN_PATH},
-            refusal=self._unavailable(observed),
-        )
-
-    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+    def why(self, observed: Observed) -> Mapping[str, str]:
         if self.absent:
-            yield from self._take_away(observed, plan)
-            return
-        wanted = self.desired(observed)
-        if plan.fields & {"packages", "old"} and wanted.packages:
-            gone = tuple(name for name in observed.packages if name not in wanted.packages)
-            old = (packages.OLD,) if observed.old is not None else ()
-            yield ops.install(
-                observed.manager,
-                tuple(wanted.packages.items()),
-                hold=self.hold,
-                remove=(*old, *gone),
-                timeout=1800,
-            )
-        elif "held" in plan.fields:
-            yield ops.hold(observed.manager, wanted.held)
-        if "damaged" in plan.fields:
-            yield from ops.reinstall(
-                observed.manager,
-                observed.damaged,
-                observed.packages,
-                wanted.packages,
-                hold=self.hold,
-            )
-        if "drop_in" in plan.fields and wanted.drop_in is not None:
-            yield ops.PutText(DROP_IN_PATH, wanted.drop_in, mode=0o644)
-        if plan.fields & {"drop_in", "packages", "old"}:
-            yield ops.DaemonReload()
-        if "at_boot" in plan.fields:
-            yield ops.EnableUnit(UNIT, now=False)
-        if plan.fields & _FIELDS_THAT_RESTART:
-            yield ops.RestartUnit(UNIT, healthy=self._answers())
+            return {}
+        major = packages.cuda_major(observed.driver)
+        return {
+            "packages": f"the driver {observed.driver} is of CUDA {major}" if major else "",
+            "old": "DCGM 4 conflicts with it",
+            "words": "it still runs with its previous configuration" if observed.active else "",
+        }
 
-    def _answers(self) -> str:
+    def restart(self, observed: Observed) -> Step:
         row = f":{self.port:04X} [0-9A-F]*:0000 0A"
-        return f"systemctl is-active --quiet {UNIT} && cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'"
+        answers = f"systemctl is-active --quiet {UNIT} && cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'"
+        return ops.RestartUnit(UNIT, healthy=answers)
 
-    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
+    def remove(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
         # An exporter may need them: then nothing else is to be gone either.
-        if "packages" in plan.fields:
+        if "packages" in moved:
             yield ops.remove(observed.manager, tuple(observed.packages))
-        if observed.at_boot or observed.active:
-            yield ops.DisableUnit(UNIT)
-        if observed.drop_in is not None:
-            yield ops.RemoveOwn(DROP_IN_PATH)
-            yield ops.DaemonReload()
+        yield from super().remove(observed, moved - {"packages", "held"})

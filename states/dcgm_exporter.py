@@ -27,7 +27,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
+from gpustate import Conflict, Disruption, Node, NodeFacts, Step, ops, shell
+from gpustate.bases.service import PackagedService, ServiceState, package_fields
 from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.parameter_errors import pattern
 from gpustate.core.parameter_types import DottedVersion, OptionalPath
@@ -47,7 +48,6 @@ DROP_IN_PATH = f"{UNIT_PATH}.d/gpustate.conf"
 COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
 _PATHS = {"counters": COUNTERS_PATH, "unit": UNIT_PATH, "drop_in": DROP_IN_PATH}
 
-_FILES = PackageFiles("dcgm-exporter-files", packages.EXPORTERS, (services.EXPORTER,))
 _NAMES = {"PROGRAM": services.EXPORTER, "UNIT": UNIT, "DIGEST": services.DIGEST}
 _LOOK = (
     f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
@@ -55,32 +55,22 @@ _LOOK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(PackagedService):
     """The exporter, its files, and what its answer lacks."""
 
-    package: str | None = None  # name of the installed package
-    version: str | None = None
-    held: bool = False
     unit: str | None = None  # text of a unit of ours
     drop_in: str | None = None
     counters: str | None = None
     jobs: str | None = None  # what is at the job mapping folder: dir, another kind, or nothing
-    at_boot: bool = False
-    active: bool = False
     running: tuple[str, ...] = ()  # arguments it runs with, and what it made of the counters file
     missing: tuple[str, ...] = ()  # wanted fields of GPUs that are not in its answer
     program: bool = False  # the exporter is there
     packaged_unit: bool = False  # its package has a unit
-    offered: tuple[tuple[str, str], ...] = ()
     left_out: tuple[str, ...] = ()  # fields that no GPU here can report
     notes: tuple[str, ...] = ()
     gpus: int = 0
     problem: str = ""  # why GPUs do not answer
-    systemd: bool = True
-    image: bool = False
-    manager: str = "apt"
-    damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     taken: tuple[str, ...] = ()  # who else has its port
     elsewhere: bool = False  # the address it is to listen on is not the node's
     others: dict[str, str] = field_of(default_factory=dict[str, str])  # drop-ins that are not ours
@@ -90,12 +80,9 @@ _WHY = {
     "missing": "a restart may bring it back",
     "running": "its new configuration is not loaded yet",
 }
-_RUNS = frozenset(
-    {"version", "damaged", "unit", "drop_in", "counters", "running", "active", "missing"}
-)
 
 
-class DcgmExporterRunning(State[Observed]):
+class DcgmExporterRunning(ServiceState[Observed]):
     """dcgm-exporter runs with a counters file that fits, and answers with every field of every GPU.
 
     Args:
@@ -129,13 +116,21 @@ class DcgmExporterRunning(State[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver", "mig", "dcgm")
     predicted: ClassVar[tuple[str, ...]] = ("package", "version")
     worst: ClassVar[Disruption] = Disruption.RESTART
-    disturbs: ClassVar[str] = "active"
-    worst_if: ClassVar[str] = "its version or settings change"
     needs_gpu: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
         *("package", "version", "held", "unit", "drop_in", "counters", "jobs", "at_boot", "active"),
         *("running", "missing", "left_out", "damaged"),
     )
+    unit: ClassVar[str] = UNIT
+    files: ClassVar[Mapping[str, str]] = _PATHS
+    reloads: ClassVar[frozenset[str]] = frozenset({"unit", "drop_in", "package"})
+    restarts: ClassVar[frozenset[str]] = frozenset(
+        {"version", "damaged", "running", "active", "missing"}
+    )
+    program_files: ClassVar[PackageFiles | None] = PackageFiles(
+        "dcgm-exporter-files", packages.EXPORTERS, (services.EXPORTER,)
+    )
+    install_s: ClassVar[int] = 900
 
     version: DottedVersion | None = None
     hold: bool = True
@@ -241,55 +236,34 @@ class DcgmExporterRunning(State[Observed]):
         return StatePackages(((there, ""),) if there else ())
 
     def probe(self, node: Node) -> Observed:
-        facts = node.facts()
-        nvml = node.query(GpuFacts())
+        fields, nvml = self.read(node, *packages.EXPORTERS), node.query(GpuFacts())
         if self.scrape and not self.absent:
             node.query(Shell(scraping.wait_script(UNIT, *self._place), waits=True))
-        found = node.packages(*packages.EXPORTERS)
-        offered = node.candidates(*packages.EXPORTERS)
-        unit = node.units(UNIT).get(UNIT)
-        unit_text, drop_in = node.own_text(UNIT_PATH), node.own_text(DROP_IN_PATH)
+        fields |= package_fields(node.packages(*packages.EXPORTERS))
         drop_ins = node.drop_ins(UNIT)
-        counters, damaged = node.own_text(COUNTERS_PATH), node.query(_FILES)
         jobs = node.stats(self.job_mapping) if self.job_mapping else {}
         port = "" if self.absent else listeners.script(self._place[1])
         port += "" if self.absent else listeners.elsewhere(self.listen.rpartition(":")[0])
         keys = keyed.lists(node.shell(f"{_LOOK}{port}:").stdout)
         query = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
         answer = node.shell(query) if self.scrape and not self.absent else None
-        there = [one for one in found.values() if one.installed]
-        active = unit is not None and unit.active
         words = services.words_after("".join(keys.get("words", [])), "dcgm-exporter")
         running = () if words is None else (*words, "".join(keys.get(services.DIGEST, [])))
         observed = Observed(
-            package=there[0].name if there else None,
-            version=there[0].version if there else None,
-            held=bool(there) and there[0].held,
-            unit=unit_text,
-            drop_in=drop_in,
-            counters=counters,
+            **fields,
             jobs=jobs[self.job_mapping].kind if self.job_mapping in jobs else None,
-            at_boot=unit is not None and unit.enabled,
-            active=active,
             running=(*(("replaced",) if "replaced" in keys else ()), *running),
             program="program" in keys,
             packaged_unit="unit" in keys,
-            offered=tuple(
-                (n, one.version) for n in packages.EXPORTERS for one in offered.get(n, ())
-            ),
             gpus=len(nvml.gpus),
             problem="" if nvml.works else nvml.error_text or nvml.error_name or "a GPU is lost",
-            systemd=facts.systemd or facts.image,
-            image=facts.image,
-            manager=facts.package_manager,
-            damaged=damaged,
             taken=listeners.others(keys.get("listener", ()), self.listen.rpartition(":")[0], UNIT),
             elsewhere="elsewhere" in keys,
             others={path: text for path, text in drop_ins.items() if path != DROP_IN_PATH},
         )
-        left_out, notes = self._fit(() if facts.image else nvml.gpus, self._choice(observed))
+        left_out, notes = self._fit(() if observed.image else nvml.gpus, self._choice(observed))
         observed = replace(observed, left_out=left_out, notes=notes)
-        if active and answer is not None and not facts.image:
+        if observed.active and answer is not None and not observed.image:
             told = answer.stdout if answer.ok else None
             observed = replace(observed, missing=self._missing(told, nvml.gpus, left_out))
         return observed
@@ -390,10 +364,8 @@ class DcgmExporterRunning(State[Observed]):
         )
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent:
-            return None
-        if not observed.systemd:
-            return "no systemd to run dcgm-exporter; exclude the node from this state with only="
+        if self.absent or (reason := super().refuse(observed)):
+            return None if self.absent else reason
         if not observed.image and not observed.gpus:
             return f"no GPU answers ({observed.problem or 'there is none'}); see: gpustate explain"
         if self.job_mapping and observed.jobs not in (None, "dir"):
@@ -415,9 +387,9 @@ class DcgmExporterRunning(State[Observed]):
             )
         return None
 
-    def _unavailable(self, observed: Observed) -> str | None:
+    def unavailable(self, observed: Observed) -> str | None:
         own = observed.program and self.version is None
-        if self.absent or own or self._choice(observed) is not None:
+        if own or self._choice(observed) is not None:
             return None
         return not_offered(
             f"{packages.EXPORTERS[0]} {self.version or ''}",
@@ -425,58 +397,34 @@ class DcgmExporterRunning(State[Observed]):
             f"use NVIDIA's CUDA repository or a mirror of it (driver-repository), or put {services.EXPORTER} there",
         )
 
-    def plan(self, observed: Observed) -> Plan:
-        cost = Disruption.RESTART if observed.active else Disruption.NONE
-        wanted = self.desired(observed)
-        costs = dict.fromkeys(_RUNS, cost)
-        if observed.running == wanted.running:  # comments, blanks: it has read all that counts
-            costs |= dict.fromkeys(("unit", "drop_in", "counters"), Disruption.NONE)
-        return diff(
-            observed,
-            wanted,
-            costs=costs,
-            why=None if self.absent else _WHY,
-            paths=_PATHS,
-            notes=() if self.absent else observed.notes,
-            refusal=self._unavailable(observed),
-        )
+    def costs(self, observed: Observed) -> Mapping[str, Disruption]:
+        # Of comments and blanks in its files it has read all that counts.
+        read = observed.running == self.desired(observed).running or not observed.active
+        return {
+            **super().costs(observed),
+            **({} if read else dict.fromkeys(self.files, self.worst)),
+        }
 
-    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        if not plan.fields:
-            return
-        if self.absent:
-            yield from self._take_away(observed, plan)
-            return
-        wanted = self.desired(observed)
-        if plan.fields & {"package", "version"} and wanted.package and wanted.version:
-            yield ops.install(
-                observed.manager, ((wanted.package, wanted.version),), hold=self.hold, timeout=900
-            )
-        elif "held" in plan.fields and wanted.package:
-            yield ops.hold(observed.manager, (wanted.package,))
-        if observed.package and "damaged" in plan.fields:
-            there = {observed.package: observed.version}
-            after = {wanted.package or "": wanted.version}
-            yield from ops.reinstall(
-                observed.manager, observed.damaged, there, after, hold=self.hold
-            )
-        for name, path in _PATHS.items():
-            text: str | None = getattr(wanted, name)
-            if name in plan.fields:
-                yield ops.RemoveOwn(path) if text is None else ops.PutText(path, text, mode=0o644)
-        if "jobs" in plan.fields:
+    def why(self, observed: Observed) -> Mapping[str, str]:
+        return {} if self.absent else _WHY
+
+    def notes(self, observed: Observed) -> Iterator[str]:
+        yield from observed.notes
+
+    def configure(
+        self, observed: Observed, wanted: Observed, moved: frozenset[str]
+    ) -> Iterator[Step]:
+        if "jobs" in moved:
             yield ops.Run(
                 f"folder {self.job_mapping}; chmod 755 {self.job_mapping}; effect made",
                 f"create the folder {self.job_mapping}",
                 timeout=30,
             )
-        if plan.fields & {"unit", "drop_in", "package"}:
-            yield ops.DaemonReload()
-        if "at_boot" in plan.fields:
-            yield ops.EnableUnit(UNIT, now=False)
-        if plan.fields & {"version", "damaged", "running", "active", "missing"}:
-            wait_s = 30 + self.interval_ms // 1000
-            yield ops.RestartUnit(UNIT, healthy=self._answers(observed), wait_s=wait_s)
+        yield from super().configure(observed, wanted, moved)
+
+    def restart(self, observed: Observed) -> Step:
+        wait_s = 30 + self.interval_ms // 1000
+        return ops.RestartUnit(UNIT, healthy=self._answers(observed), wait_s=wait_s)
 
     def _answers(self, observed: Observed) -> str:
         """It answers with a line for each GPU; a counter of its own may have none."""
@@ -490,12 +438,8 @@ class DcgmExporterRunning(State[Observed]):
         found = f"$({{ {query}; }} | grep -c '^{first.field.name}{{')"
         return f'{active} && lines={found}; [ "${{lines:-0}}" -ge {max(observed.gpus, 1)} ]'
 
-    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        if observed.at_boot or observed.active:
-            yield ops.DisableUnit(UNIT)
-        for name, path in _PATHS.items():
-            if getattr(observed, name) is not None:
-                yield ops.RemoveOwn(path)
+    def remove(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
+        yield from super().remove(observed, moved)
         if self.job_mapping:
             # What a scheduler wrote into it is not ours, nor is a folder that was there before.
             yield ops.Run(
@@ -503,9 +447,6 @@ class DcgmExporterRunning(State[Observed]):
                 f"remove {self.job_mapping} if it is empty",
                 timeout=30,
             )
-        yield ops.DaemonReload()
-        if "package" in plan.fields and observed.package is not None:
-            yield ops.remove(observed.manager, (observed.package,))
         yield ops.Run(
             "rmdir /etc/dcgm-exporter 2>/dev/null || :\neffect removed",
             "remove /etc/dcgm-exporter if it is empty",

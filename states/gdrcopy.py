@@ -65,7 +65,6 @@ class GdrCopyInstalled(KernelModuleState[Observed]):
     name: ClassVar[str] = "gdrcopy"
     matrix: ClassVar[Mapping[str, object]] = {"gdrcopy": "packages"}
     labels: ClassVar[Mapping[str, str]] = {
-        **KernelModuleState.labels,
         "packages": "gdrcopy version",
         "device": "device node",
     }

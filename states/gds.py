@@ -63,7 +63,6 @@ class GpuDirectStorageEnabled(KernelModuleState[Observed]):
     name: ClassVar[str] = "gds"
     matrix: ClassVar[Mapping[str, object]] = {"gds": True, "nvidia_fs": "packages"}
     labels: ClassVar[Mapping[str, str]] = {
-        **KernelModuleState.labels,
         "packages": "gds version",
         "says": "state of GPUDirect Storage",
     }

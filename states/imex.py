@@ -19,19 +19,15 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
-from gpustate.core.packages import Offer, StatePackages
-from gpustate.core.planned import PlannedObservation
+from gpustate import Node, Step, ops, shell
+from gpustate.bases.fabric import FabricService, FabricServiceState
 from gpustate.formats import fabric, fabric_config, imex
 from gpustate.formats.fabric import COMPLETE, Topology
-from gpustate.ops import keys
-from gpustate.ops.library import original_path
-from gpustate.probes import fabric as asking
 
 UNIT = "nvidia-imex.service"
 CONFIG_PATH = "/etc/nvidia-imex/config.cfg"
@@ -40,15 +36,15 @@ _NODES_KEY = "IMEX_NODE_CONFIG_FILE"
 _COMMANDS_KEY = "IMEX_CMD_ENABLED"
 READY = "READY"
 
-
-def _kept(path: str) -> str:
-    return f"{original_path(path)}.path"
-
-
 _MASK = f"""[ ! -e /run/systemd/system ] || systemctl --no-reload disable --now {UNIT} 2>/dev/null || :
 systemctl --no-reload mask {UNIT}
 systemctl reset-failed {UNIT} 2>/dev/null || :
 effect masked"""
+
+
+def _unmask(reload: str = "") -> ops.Run:
+    script = f"systemctl --no-reload unmask {UNIT}\n{reload}effect unmasked"
+    return ops.Run(script, f"unmask {UNIT}", timeout=60)
 
 
 def _wait(seconds: int) -> str:
@@ -56,12 +52,8 @@ def _wait(seconds: int) -> str:
     return shell.load("imex_wait", "gpustate.states", **words)
 
 
-def _checked(config: Mapping[str, str | int | None]) -> Mapping[str, str | None]:
-    return fabric_config.validate(config, fabric_config.IMEX)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed(asking.Follower):
+class Observed(FabricService):
     """The daemon, its package and its files, beside what decides."""
 
     fabric: str = ""  # "complete", or what NVML says instead
@@ -69,14 +61,12 @@ class Observed(asking.Follower):
     addresses: tuple[str, ...] = ()  # of this node, and its names
     nodes: tuple[str, ...] | None = None  # as the file lists them; None: there is no file
     nodes_file: str = ""  # owner and mode of that file, where they are not as written
-    config: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     masked: bool = False
     status: str = ""  # what the daemon says of itself; empty where it cannot be asked
-    kept: bool = False  # its files as they were before gpustate are kept for giving them back
     channels: int = 0  # device nodes that CUDA programs open
 
 
-class ImexRunning(State[Observed]):
+class ImexRunning(FabricServiceState[Observed]):
     """IMEX serves the node's NVLink domain, on nodes of racks that join GPUs across nodes.
 
     Args:
@@ -105,16 +95,16 @@ class ImexRunning(State[Observed]):
         "nodes_file": "file of the nodes",
         "config": "IMEX settings",
         "masked": "service is masked",
-        "kept": "original configuration is kept",
     }
-    needs: ClassVar[tuple[str, ...]] = ("driver",)
     after: ClassVar[tuple[str, ...]] = ("fabric-manager", "persistenced")
-    known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
-    predicted: ClassVar[tuple[str, ...]] = ("package", "version")
-    follows: ClassVar[str] = "driver"
-    worst: ClassVar[Disruption] = Disruption.DRAIN
-    disturbs: ClassVar[str] = "active"
-    worst_if: ClassVar[str] = "its version or settings change"
+    unit: ClassVar[str] = UNIT
+    stem: ClassVar[str] = fabric.IMEX
+    reason: ClassVar[str] = "the node is part of a rack"
+    originals: ClassVar[tuple[str, ...]] = (CONFIG_PATH, NODES_PATH)
+    restarts: ClassVar[frozenset[str]] = FabricServiceState.restarts | {"nodes"}
+    cleared: ClassVar[Mapping[str, Any]] = {"kept": False, "masked": False}
+    fact: ClassVar[str] = "imex"
+    known: ClassVar[Mapping[str, str]] = fabric_config.IMEX
 
     nodes: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(imex.checked_nodes)] = ()
     domains: Annotated[
@@ -122,10 +112,6 @@ class ImexRunning(State[Observed]):
         AfterValidator(imex.checked_domains),
     ] = Field(default_factory=dict)
     managed_by: Literal["host", "compute-domains"] = "host"
-    config: Annotated[Mapping[str, str | int | None], AfterValidator(_checked)] = Field(
-        default_factory=dict
-    )
-    hold: bool = True
     timeout_s: Annotated[int, Field(ge=1, le=3600)] = 60
 
     @model_validator(mode="after")
@@ -138,22 +124,9 @@ class ImexRunning(State[Observed]):
     def _host(self) -> bool:
         return self.managed_by == "host"
 
-    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        return asking.matrix_facts("imex", planned) | {"imex_runs": planned.value("enabled")}
-
-    def pinned(self, observed: Observed) -> Mapping[str, object]:
-        return asking.pinned(self.config, observed.config, fabric_config.IMEX)
-
-    def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
-        names = (fabric.IMEX, f"{fabric.IMEX}-{{branch}}")
-        return offer.at_driver(offer.chosen.get("driver"), *names)
-
     def probe(self, node: Node) -> Observed:
-        sight = asking.look(node)
-        fields = asking.follower(node, sight, fabric.IMEX, UNIT)
-        config, listed = node.read_text(CONFIG_PATH), node.read_text(NODES_PATH)
-        otherwise = node.otherwise(NODES_PATH)
-        stats = node.stats(_kept(CONFIG_PATH), _kept(NODES_PATH))
+        sight, fields = self.look(node, _NODES_KEY, _COMMANDS_KEY)
+        listed, otherwise = node.read_text(NODES_PATH), node.otherwise(NODES_PATH)
         said = imex.parse(node.shell(imex.SCRIPT).stdout)
         if fields["image"]:
             fields["driver"] = said.library or None
@@ -164,10 +137,8 @@ class ImexRunning(State[Observed]):
             addresses=said.addresses,
             nodes=None if listed is None else imex.parse_nodes(listed),
             nodes_file=otherwise,
-            config=fabric_config.read(config, (*self.config, _NODES_KEY, _COMMANDS_KEY)),
             masked=said.masked,
             status=said.status if fields["active"] else "",
-            kept=bool(stats),
             channels=said.channels,
         )
 
@@ -175,44 +146,30 @@ class ImexRunning(State[Observed]):
         """The nodes of this node's domain; empty where the policy names none."""
         return self.nodes or self.domains.get(observed.domain, ())
 
-    def _keys(self, observed: Observed) -> dict[str, str | None]:
-        """Keys to set: those asked for, and the list's path where the file names another one."""
+    def keys(self, observed: Observed) -> dict[str, str | None]:
+        # The path of the list too, where the file names another one.
         elsewhere = observed.config.get(_NODES_KEY) not in (None, NODES_PATH)
-        asked = dict(_checked(self.config))
-        return asked | ({_NODES_KEY: NODES_PATH} if elsewhere and self._host else {})
+        own = {_NODES_KEY: NODES_PATH} if elsewhere and self._host else {}
+        return super().keys(observed) | own
 
-    def desired(self, observed: Observed) -> Observed:
-        if self.absent:
-            gone = replace(observed, package=None, version=None, held=False, kept=False)
-            return replace(gone, active=False, enabled=False, masked=False)
-        if not observed.needed:
-            # Enabled by an RPM preset, it fails at every boot. One that runs has something to do.
-            stops = observed.topology not in (Topology.ELSEWHERE.value, Topology.UNKNOWN.value)
-            stops = stops and not observed.image and not observed.active
-            return replace(observed, enabled=False) if stops else observed
-        found = observed.fitting(fabric.IMEX)
-        if found is None:
-            return observed
-        with_package = replace(
-            observed,
-            package=found[0],
-            version=found[1],
-            held=self.hold or observed.held,
-            config={**observed.config, **self._keys(observed)},
-        )
+    def elsewhere(self, observed: Observed) -> Observed:
+        # Enabled by an RPM preset, it fails at every boot. One that runs has something to do.
+        stops = observed.topology not in (Topology.ELSEWHERE.value, Topology.UNKNOWN.value)
+        stops = stops and not observed.image and not observed.active
+        return replace(observed, at_boot=False) if stops else observed
+
+    def settings(self, observed: Observed) -> Mapping[str, Any]:
+        settings, nodes = super().settings(observed), self._nodes(observed)
         if not self._host:
-            return replace(with_package, masked=True, active=False, enabled=False)
-        nodes = self._nodes(observed)
-        starts = bool(nodes) or not observed.image
-        return replace(
-            with_package,
-            nodes=nodes or observed.nodes,
-            nodes_file="" if nodes else observed.nodes_file,
-            masked=False,
-            active=not observed.image or observed.active,
-            enabled=starts or observed.enabled,
-            status=READY if observed.status and self._answers(observed) else observed.status,
-        )
+            return {**settings, "masked": True, "active": False, "at_boot": False}
+        return {
+            **settings,
+            "nodes": nodes or observed.nodes,
+            "nodes_file": "" if nodes else observed.nodes_file,
+            "masked": False,
+            "at_boot": observed.at_boot or bool(nodes) or not observed.image,
+            "status": READY if observed.status and self._answers(observed) else observed.status,
+        }
 
     def _answers(self, observed: Observed) -> bool:
         said = self.config.get(_COMMANDS_KEY, observed.config.get(_COMMANDS_KEY))
@@ -251,33 +208,19 @@ class ImexRunning(State[Observed]):
             return f"none of the {len(nodes)} nodes of the domain is this one (it has {own}); add this node's address to the list"
         return None
 
-    def plan(self, observed: Observed) -> Plan:
-        cost = Disruption.DRAIN if observed.active else Disruption.NONE
+    def why(self, observed: Observed) -> Mapping[str, str]:
         stops = "" if observed.needed else "this node is not part of a rack"
-        why_off = "the DRA driver runs its own daemons" if not self._host else stops
-        unavailable = observed.unavailable(fabric.IMEX, "the node is part of a rack")
-        return diff(
-            observed,
-            self.desired(observed),
-            costs={
-                **dict.fromkeys(("package", "version", "config", "nodes"), cost),
-                "active": cost,
-            },
-            why={
-                "version": f"the loaded driver is {observed.driver}",
-                "nodes": f"NVLink domain {observed.domain}" if observed.domain else "",
-                "active": why_off,
-                "enabled": why_off,
-                "masked": why_off,
-                "status": "wait for it; it is not restarted",
-                "kept": "the original files are restored",
-            },
-            notes=tuple(self._notes(observed)),
-            refusal=None if self.absent else unavailable,
-        )
+        off = "the DRA driver runs its own daemons" if not self._host else stops
+        return {
+            "version": f"the loaded driver is {observed.driver}",
+            "nodes": f"NVLink domain {observed.domain}" if observed.domain else "",
+            **dict.fromkeys(("active", "at_boot", "masked"), off),
+            "status": "wait for it; it is not restarted",
+            "kept": "the original files are restored",
+        }
 
-    def _notes(self, observed: Observed) -> Iterator[str]:
-        if self.absent or observed.image:
+    def notes(self, observed: Observed) -> Iterator[str]:
+        if observed.image:
             return
         if not observed.needed:
             if observed.active:
@@ -289,41 +232,25 @@ class ImexRunning(State[Observed]):
                 "parameters of the state driver, or have the container stack create them"
             )
 
-    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted, moved = self.desired(observed), plan.fields
-        if self.absent or not observed.needed:
-            yield from self._stop(observed, moved)
-            return
-        if moved & {"package", "version"} and wanted.package and wanted.version:
-            if observed.package is None:
-                yield from (ops.KeepOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
-            yield ops.install(
-                observed.manager,
-                ((wanted.package, wanted.version),),
-                hold=wanted.held,
-                remove=tuple(filter(None, {observed.package} - {wanted.package})),
-            )
-        elif "held" in moved and wanted.package:
-            yield ops.hold(observed.manager, (wanted.package,))
-        if self._keys(observed) and moved & {"config", "package", "version"}:
-            yield keys.set_keys(CONFIG_PATH, self._keys(observed))
+    def restart(self, observed: Observed) -> Step:
+        return ops.RestartUnit(UNIT, wait_s=60)
+
+    def configure(
+        self, observed: Observed, wanted: Observed, moved: frozenset[str]
+    ) -> Iterator[Step]:
+        yield from super().configure(observed, wanted, moved)
+        if self._host and moved & {"nodes", "nodes_file"}:
+            yield ops.PutText(NODES_PATH, imex.render(wanted.nodes or ()), mode=0o644)
+
+    def start(self, observed: Observed, wanted: Observed, moved: frozenset[str]) -> Iterator[Step]:
         if not self._host:
-            if moved & {"masked", "active", "enabled"}:
+            if moved & {"masked", "active", "at_boot"}:
                 yield ops.Run(_MASK, f"stop and mask {UNIT}", timeout=120)
             return
-        if moved & {"nodes", "nodes_file"}:
-            yield ops.PutText(NODES_PATH, imex.render(wanted.nodes or ()), mode=0o644)
-        yield from self._start(moved, wanted)
-
-    def _start(self, moved: frozenset[str], wanted: Observed) -> Iterator[Step]:
         if "masked" in moved:
-            script = f"systemctl --no-reload unmask {UNIT}\nsystemd_reload\neffect unmasked"
-            yield ops.Run(script, f"unmask {UNIT}", timeout=60)
-        if "enabled" in moved:
-            yield ops.EnableUnit(UNIT, now=False)
-        if moved & {"active", "package", "version", "config", "nodes"}:
-            yield ops.RestartUnit(UNIT, wait_s=60)
-        if not moved <= {"held", "enabled", "masked", "nodes_file"} and self._answers(wanted):
+            yield _unmask("systemd_reload\n")
+        yield from super().start(observed, wanted, moved)
+        if not moved <= {"held", "at_boot", "masked", "nodes_file"} and self._answers(wanted):
             yield ops.Run(
                 _wait(self.timeout_s),
                 "wait until IMEX is ready",
@@ -331,16 +258,10 @@ class ImexRunning(State[Observed]):
                 running=True,
             )
 
-    def _stop(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
-        if moved & {"active", "enabled"}:
-            yield ops.DisableUnit(UNIT)
+    def remove(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
         if "masked" in moved:
-            script = f"systemctl --no-reload unmask {UNIT}\neffect unmasked"
-            yield ops.Run(script, f"unmask {UNIT}", timeout=60)
-        if moved & {"package", "held"} and observed.package:
-            yield ops.remove(observed.manager, (observed.package,))
-        if "kept" in moved:
-            yield from (ops.RestoreOriginal(path) for path in (CONFIG_PATH, NODES_PATH))
+            yield _unmask()
+        yield from super().remove(observed, moved)
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent and self._host and observed.needed and self.nodes:

@@ -25,7 +25,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gpustate import Conflict, Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
+from gpustate import Conflict, Disruption, Node, NodeFacts, Step, ops, shell
+from gpustate.bases.service import ServiceObservation, ServiceState
 from gpustate.core.file_queries import ODD, FileStat, refuse_odd
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.parameter_errors import pattern
@@ -57,38 +58,37 @@ _HOLDERS = f"{_SMI} --query-compute-apps=pid,process_name"
 _PROGRAM = ShippedFile("mps_validation.py", "gpustate.nodeside", "mps_validation.py")
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(ServiceObservation):
     """The daemon, and the GPUs it is for."""
 
     unit_text: str | None
-    active: bool = False
-    at_boot: bool = False
     threads: str | None = None  # default share of threads; None: the daemon does not answer
     exclusive: tuple[str, ...] = ()  # UUIDs of GPUs in exclusive mode
     proven: str | None = None  # what the validation record is valid for
     control: bool = False  # nvidia-cuda-mps-control is there
     package: str | None = None  # version of the package that has it, where it has one of its own
-    offered: tuple[str, ...] = ()  # versions of that package in the repositories
     clients: int = 0  # processes that use it now
     holders: tuple[str, ...] = ()  # processes on the GPUs beside MPS
     nvml: NvmlFacts = field(default_factory=NvmlFacts)
     foreign: str | None = None  # another control daemon
     kubelet: bool = False
-    systemd: bool = True
-    image: bool = False
-    manager: str = "apt"
     site: Mapping[str, str] = field(default_factory=dict[str, str])  # drop-ins of others
     folder: str = (
         OPEN  # owner and mode of the pipe folder, where other users cannot get at the daemon
     )
     strange: str = ""  # something in the pipe folder that no daemon has made
 
+    @property
+    def installed(self) -> Mapping[str, str]:
+        return {PACKAGE: self.package} if self.package else {}
 
-_DAEMON: tuple[str, ...] = ("package", "unit_text", "active", "threads", "exclusive")
+    @property
+    def all_held(self) -> bool:
+        return True
 
 
-class MpsRunning(State[Observed]):
+class MpsRunning(ServiceState[Observed]):
     """The MPS control daemon runs with its limits, and two clients at once went through it.
 
     Args:
@@ -121,6 +121,14 @@ class MpsRunning(State[Observed]):
     stable: ClassVar[tuple[str, ...] | None] = (
         *("unit_text", "active", "at_boot", "threads", "exclusive", "proven", "folder"),
     )
+    disturbs: ClassVar[str] = ""
+    unit: ClassVar[str] = UNIT
+    files: ClassVar[Mapping[str, str]] = {"unit_text": UNIT_PATH}
+    reloads: ClassVar[frozenset[str]] = frozenset({"unit_text"})
+    restarts: ClassVar[frozenset[str]] = frozenset(
+        {"package", "unit_text", "active", "threads", "exclusive"}
+    )
+    install_s: ClassVar[int] = 900
 
     clients: Annotated[int, Field(ge=1, le=MPS_MOST)] | None = None
     gpus: tuple[
@@ -137,10 +145,8 @@ class MpsRunning(State[Observed]):
         return offer.at_driver(offer.chosen.get("driver"), PACKAGE)
 
     def probe(self, node: Node) -> Observed:
-        facts = node.facts()
-        unit_text = node.own_text(UNIT_PATH)
-        units = node.units(UNIT, "kubelet.service")
-        nvml = node.query(GpuFacts())
+        fields, nvml = self.read(node, PACKAGE), node.query(GpuFacts())
+        kubelet = node.units("kubelet.service").get("kubelet.service")
         folders = () if self.absent else (self.pipe_folder, self.log_folder)
         said = node.shell(_look(self.pipe_folder, folders))
         modes = {gpu.uuid: gpu.compute_mode for gpu in nvml.gpus}
@@ -148,32 +154,21 @@ class MpsRunning(State[Observed]):
             modes = mps.parse_modes(node.shell(_MODES).stdout)
         pipes = node.stats(self.pipe_folder).get(self.pipe_folder)
         package = node.packages(PACKAGE).get(PACKAGE)
-        offered = node.candidates(PACKAGE).get(PACKAGE, ())
         keys = keyed.lists(said.stdout)
         for row in keys.get("odd", []):
             refuse_odd(row)
-        unit = units.get(UNIT)
-        kubelet = units.get("kubelet.service")
-        active = unit is not None and unit.active
         clients = frozenset(keys.get("client", []))
-        threads = _threads(keyed.first(keys, "threads"))
         observed = Observed(
-            unit_text=unit_text,
-            active=active,
-            at_boot=unit is not None and unit.enabled,
-            threads=threads,
+            **fields,
+            threads=_threads(keyed.first(keys, "threads")),
             exclusive=tuple(uuid for uuid, mode in modes.items() if mode == "Exclusive_Process"),
             proven=keyed.first(keys, "proof") or None,
             control="control" in keys,
             package=package.version if package is not None and package.installed else None,
-            offered=tuple(one.version for one in offered),
             clients=len(clients),
             nvml=nvml,
             foreign=keyed.first(keys, "daemon") or None,
             kubelet=kubelet is not None and kubelet.active,
-            systemd=facts.systemd or facts.image,
-            image=facts.image,
-            manager=facts.package_manager,
             folder=_otherwise(pipes),
             strange=keyed.first(keys, "strange"),
             site=node.drop_ins(UNIT),
@@ -209,7 +204,7 @@ class MpsRunning(State[Observed]):
             return None
         fits = (
             version
-            for version in (observed.package or "", *observed.offered)
+            for version in (observed.package or "", *(v for _, v in observed.offered))
             if version and dpkg.upstream_version(version) == observed.nvml.driver_version
         )
         return next(fits, observed.package)
@@ -254,11 +249,8 @@ class MpsRunning(State[Observed]):
 
     def _obstacle(self, observed: Observed) -> str | None:
         """Why MPS cannot run here, with the next move."""
-        if not observed.systemd:
-            return (
-                "no systemd to run the MPS control daemon; exclude the node from this state with "
-                "only="
-            )
+        if reason := super().refuse(observed):
+            return reason
         if observed.kubelet:
             return (
                 "a kubelet runs here: in Kubernetes the device plugin runs MPS (sharing.mps); "
@@ -333,53 +325,40 @@ class MpsRunning(State[Observed]):
                     "remove one of the two from the policy, or select the shared GPUs with gpus"
                 )
 
-    def plan(self, observed: Observed) -> Plan:
-        wanted = self.desired(observed)
+    def costs(self, observed: Observed) -> Mapping[str, Disruption]:
         used = observed.clients or observed.holders
-        cost = Disruption.DRAIN if used else Disruption.RESTART
-        restart = dict.fromkeys(_DAEMON, cost)
-        why = {
+        return dict.fromkeys(self.restarts, Disruption.DRAIN if used else Disruption.RESTART)
+
+    def why(self, observed: Observed) -> Mapping[str, str]:
+        clients = f"{observed.clients} client{'' if observed.clients == 1 else 's'}"
+        ends = f"ends {clients}, and waits for no other process"
+        return {
             "proven": "" if self.absent else "validated with two concurrent clients",
             "folder": f"every user's clients go through {self.pipe_folder}",
+            "unit_text": ends if observed.clients or observed.holders else "",
         }
-        if used:
-            clients = f"{observed.clients} client{'' if observed.clients == 1 else 's'}"
-            why["unit_text"] = f"ends {clients}, and waits for no other process"
-        notes: tuple[str, ...] = ()
-        if observed.holders and not self.absent and observed.exclusive != wanted.exclusive:
-            notes = (f"on the GPUs beside MPS now: {', '.join(observed.holders[:3])}",)
-        if observed.image and not self.absent:
-            notes = ("MPS is configured by the first apply on the machine, where its GPUs are",)
-        return diff(
-            observed, wanted, costs=restart, why=why, paths={"unit_text": UNIT_PATH}, notes=notes
-        )
 
-    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        if not plan.fields:
-            return
-        if self.absent:
-            yield from self._take_away(observed, plan)
-            return
-        wanted = self.desired(observed)
-        if "package" in plan.fields and wanted.package is not None:
-            named = ((PACKAGE, wanted.package),)
-            yield ops.install(observed.manager, named, hold=True, timeout=900)
-        if "unit_text" in plan.fields and wanted.unit_text is not None:
-            yield ops.PutText(UNIT_PATH, wanted.unit_text, mode=0o644)
-            yield ops.DaemonReload()
-        if "at_boot" in plan.fields:
-            yield ops.EnableUnit(UNIT, now=False)
-        if "folder" in plan.fields:
+    def notes(self, observed: Observed) -> Iterator[str]:
+        if observed.image:
+            yield "MPS is configured by the first apply on the machine, where its GPUs are"
+        elif observed.holders and observed.exclusive != self.desired(observed).exclusive:
+            yield f"on the GPUs beside MPS now: {', '.join(observed.holders[:3])}"
+
+    def configure(
+        self, observed: Observed, wanted: Observed, moved: frozenset[str]
+    ) -> Iterator[Step]:
+        yield from super().configure(observed, wanted, moved)
+        if "folder" in moved:
             yield ops.Run(
                 f"chown 0:0 {self.pipe_folder}; chmod 0755 {self.pipe_folder}; effect made",
                 f"make {self.pipe_folder} accessible to all users",
                 timeout=30,
             )
-        if plan.fields & set(_DAEMON):
-            yield ops.RestartUnit(UNIT)
-        yield ops.Run(
-            self._prove(observed), "validate MPS with two clients", timeout=120, running=True
-        )
+
+    def start(self, observed: Observed, wanted: Observed, moved: frozenset[str]) -> Iterator[Step]:
+        yield from super().start(observed, wanted, moved)
+        label = "validate MPS with two clients"
+        yield ops.Run(self._prove(observed), label, timeout=120, running=True)
 
     def _prove(self, observed: Observed) -> str:
         gpu = self._shared(observed)[0].uuid
@@ -395,24 +374,18 @@ class MpsRunning(State[Observed]):
             "mps_validate", "gpustate.states", PIPES=self.pipe_folder, PROOF=self._proof(observed)
         )
 
-    def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        if observed.at_boot or observed.active:
-            yield ops.DisableUnit(UNIT)
-        if observed.unit_text is not None:
-            yield ops.RemoveOwn(UNIT_PATH)
-            yield ops.DaemonReload()
-            if observed.foreign is None:
-                yield ops.Run(
-                    f"{_emptied(self.pipe_folder, PIPES)}; {_emptied(self.log_folder, LOGS)}; effect removed",
-                    f"remove the daemon's files from {self.pipe_folder} and {self.log_folder}",
-                    timeout=30,
-                )
-        if "proven" in plan.fields:
+    def remove(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
+        yield from super().remove(observed, moved)
+        if observed.unit_text is not None and observed.foreign is None:
+            yield ops.Run(
+                f"{_emptied(self.pipe_folder, PIPES)}; {_emptied(self.log_folder, LOGS)}; effect removed",
+                f"remove the daemon's files from {self.pipe_folder} and {self.log_folder}",
+                timeout=30,
+            )
+        if "proven" in moved:
             yield ops.Run(
                 f"rm -f {_PROOF}\neffect removed", "remove the MPS validation program", timeout=60
             )
-        if "package" in plan.fields:
-            yield ops.remove(observed.manager, (PACKAGE,))
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         """Nothing: the unit names GPUs, which an image does not have."""

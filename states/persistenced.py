@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
+from gpustate import Disruption, Node, Plan, Step, ops, shell
+from gpustate.bases.service import ServiceObservation, ServiceState
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import systemd
 from gpustate.probes.gpu_facts import GpuFacts, NvmlFacts
@@ -40,26 +41,21 @@ _COMMAND = re.compile(r"^ExecStart\s*=\s*(\S.*)$", re.MULTILINE)
 _QUERY = "nvidia-smi --query-gpu=pci.bus_id,persistence_mode --format=csv,noheader"
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(ServiceObservation):
     """The daemon, and what the GPUs say."""
 
     drop_in_text: str | None
-    active: bool
-    at_boot: bool
     persistent: dict[str, bool]  # PCI address: persistence mode is on; GPUs that answer only
     unit_text: str | None
     has_gpus: bool  # here and now; an image has none
-    systemd: bool  # it runs, or will in what boots the image
-    undone: str = (
-        ""  # a foreign drop-in that is read after ours and has it start with no persistence mode
-    )
+    undone: str = ""  # a foreign drop-in, read after ours, that starts it with no persistence mode
     idle: str = ""  # why the service runs nothing: a foreign drop-in
     lacks_program: bool = False  # which the unit of the package runs
     confidential: str = ""  # mode of confidential computing, as NVML reports it
 
 
-class PersistenceModeEnabled(State[Observed]):
+class PersistenceModeEnabled(ServiceState[Observed]):
     """Persistence mode is on for every GPU, now and after a reboot.
 
     Args:
@@ -77,6 +73,10 @@ class PersistenceModeEnabled(State[Observed]):
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.NONE
+    disturbs: ClassVar[str] = ""
+    unit: ClassVar[str] = UNIT
+    files: ClassVar[Mapping[str, str]] = {"drop_in_text": DROP_IN_PATH}
+    reloads: ClassVar[frozenset[str]] = frozenset({"drop_in_text"})
 
     uvm_persistence: bool = False
 
@@ -87,14 +87,13 @@ class PersistenceModeEnabled(State[Observed]):
         return {fact: mode in on if mode else None for fact, on in modes.items()}
 
     def probe(self, node: Node) -> Observed:
-        facts = node.facts()
-        units = node.units(UNIT)
+        facts, fields = node.facts(), self.read(node)
         unit_text, rpm_unit_text = node.read_text(UNIT_PATH), node.read_text(_RPM_UNIT_PATH)
-        drop_in = node.own_text(DROP_IN_PATH)
-        wants = node.stats(WANTS_PATH)
+        # A static unit is not started by itself.
+        unit, wants = node.units(UNIT).get(UNIT), node.stats(WANTS_PATH)
+        fields["at_boot"] = bool(wants) or bool(unit and unit.unit_file_state == "enabled")
         program = node.stats(PROGRAM_PATH)
         nvml = NvmlFacts() if facts.image else node.query(GpuFacts())
-        unit = units.get(UNIT)
         own = posixpath.basename(DROP_IN_PATH)
         foreign = {path: text for path, text in node.drop_ins(UNIT).items() if path != DROP_IN_PATH}
         before = {path: text for path, text in foreign.items() if posixpath.basename(path) < own}
@@ -102,9 +101,7 @@ class PersistenceModeEnabled(State[Observed]):
             {p: foreign[p] for p in foreign if p not in before}
         )
         return Observed(
-            drop_in_text=drop_in,
-            active=unit is not None and unit.active,
-            at_boot=(unit is not None and unit.unit_file_state == "enabled") or WANTS_PATH in wants,
+            **fields,
             # A GPU that does not report its mode is left to other checks.
             persistent={
                 gpu.pci: gpu.persistence_mode
@@ -115,7 +112,6 @@ class PersistenceModeEnabled(State[Observed]):
             if (text := unit_text or rpm_unit_text) is not None
             else None,
             has_gpus=bool(facts.gpus) and not facts.image,
-            systemd=facts.systemd or facts.image,
             undone=path if _OFF in command.split() else "",
             idle=systemd.runs_nothing(foreign, UNIT),
             lacks_program=not program and _program(text, foreign) == PROGRAM_PATH,
@@ -164,24 +160,22 @@ class PersistenceModeEnabled(State[Observed]):
         )
 
     def refuse(self, observed: Observed) -> str | None:
-        if not observed.systemd and not self.absent:
-            return (
-                "no systemd to run nvidia-persistenced; exclude the node from this state with only="
-            )
-        if observed.unit_text is None and not self.absent:
+        if self.absent or (reason := super().refuse(observed)):
+            return None if self.absent else reason
+        if observed.unit_text is None:
             return (
                 f"nvidia-persistenced is not installed ({UNIT_PATH} is missing): the state driver installs it where a "
                 "repository of the node has it; add that state, or choose the repository that the "
                 "driver is from in driver-repository"
             )
-        if observed.idle and not self.absent:
+        if observed.idle:
             return observed.idle
-        if observed.lacks_program and not self.absent:
+        if observed.lacks_program:
             return (
                 f"{PROGRAM_PATH} is missing, which {UNIT} runs; apply the state driver, which "
                 "restores missing package files, or reinstall the package"
             )
-        if observed.undone and not self.absent:
+        if observed.undone:
             return (
                 f"{observed.undone} starts nvidia-persistenced with {_OFF} and overrides "
                 "gpustate's drop-in; remove that option or the file"
@@ -189,31 +183,26 @@ class PersistenceModeEnabled(State[Observed]):
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        wanted = self.desired(observed)
-        if not self.absent and not wanted.active:
-            # The daemon alone sets the mode.
-            wanted = replace(wanted, persistent=observed.persistent)
-        return diff(observed, wanted, paths={"drop_in_text": DROP_IN_PATH})
+        plan = super().plan(observed)
+        if self.absent or self.desired(observed).active:
+            return plan
+        # The daemon alone sets the mode.
+        return replace(plan, changes=tuple(c for c in plan.changes if c.field != "persistent"))
 
-    def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
-        if "drop_in_text" in plan.fields:
-            if wanted.drop_in_text is None:
-                yield ops.RemoveOwn(DROP_IN_PATH)
-            else:
-                yield ops.PutText(DROP_IN_PATH, wanted.drop_in_text, mode=0o644)
-            yield ops.DaemonReload()
-        if self.absent:
-            yield from self._take_away(observed)
-            return
-        if "at_boot" in plan.fields:
-            yield from self._enable(observed) if wanted.at_boot else self._take_away(observed)
+    def start(self, observed: Observed, wanted: Observed, moved: frozenset[str]) -> Iterator[Step]:
+        if "at_boot" in moved:
+            yield from self._enable(observed) if wanted.at_boot else self._disable()
         # Disabling stops it.
-        restarts = plan.fields & {"drop_in_text", "active", "persistent"} or not wanted.at_boot
+        restarts = moved & {"drop_in_text", "active", "persistent"} or not wanted.at_boot
         if observed.active and not wanted.active:
             yield ops.Run(f"systemctl stop {UNIT}\neffect stopped", f"stop {UNIT}", timeout=120)
         elif restarts and wanted.active and observed.has_gpus:
             yield ops.RestartUnit(UNIT)
+
+    def remove(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
+        yield from self.configure(observed, self.desired(observed), moved)
+        if observed.at_boot or observed.active:
+            yield from self._disable()
 
     def _enable(self, observed: Observed) -> Iterator[Step]:
         if re.search(r"^\[Install\]", observed.unit_text or "", re.MULTILINE):
@@ -229,14 +218,13 @@ class PersistenceModeEnabled(State[Observed]):
         if not self.absent:
             yield ops.Run(_START, "check that every GPU is in persistence mode", 180, running=True)
 
-    def _take_away(self, observed: Observed) -> Iterator[Step]:
-        if observed.at_boot or observed.active:
-            yield ops.DisableUnit(UNIT)
-            yield ops.Run(
-                f"[ ! -L {WANTS_PATH} ] || {{ rm -f {WANTS_PATH}; systemd_reload; }}\neffect disabled",
-                "disable nvidia-persistenced at boot",
-                timeout=60,
-            )
+    def _disable(self) -> Iterator[Step]:
+        yield ops.DisableUnit(UNIT)
+        yield ops.Run(
+            f"[ ! -L {WANTS_PATH} ] || {{ rm -f {WANTS_PATH}; systemd_reload; }}\neffect disabled",
+            "disable nvidia-persistenced at boot",
+            timeout=60,
+        )
 
 
 _START = shell.load("persistenced_start", "gpustate.states", UNIT=UNIT, QUERY=_QUERY)
@@ -266,13 +254,3 @@ def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:
         lines += ["[Unit]", "StopWhenUnneeded=false"]
     lines += ["[Service]", "ExecStart=", f"ExecStart={' '.join(kept)}"]
     return "\n".join(lines) + "\n"
-
-
-def parse_modes(text: str) -> dict[str, bool]:
-    """Read nvidia-smi's table; a GPU that does not answer is left to other checks."""
-    found: dict[str, bool] = {}
-    for line in text.splitlines():
-        address, _, mode = (part.strip() for part in line.partition(","))
-        if mode in ("Enabled", "Disabled"):
-            found[address] = mode == "Enabled"
-    return found

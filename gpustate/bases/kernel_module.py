@@ -58,7 +58,6 @@ class KernelModuleState(State[M], Generic[M]):
         required: refuse a node for which no repository offers it; else leave it alone.
     """
 
-    labels: ClassVar[Mapping[str, str]] = {"stale": "loaded module is outdated"}
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     predicted: ClassVar[tuple[str, ...]] = ("packages",)
@@ -74,8 +73,6 @@ class KernelModuleState(State[M], Generic[M]):
 
     version: OptionalVersion = ""
     required: bool = True
-
-    # --- what a module may bring -----------------------------------------------------------
 
     def names(self, manager: str) -> tuple[str, ...]:
         """MAY: packages that have to be installed, all of one version."""
@@ -97,8 +94,6 @@ class KernelModuleState(State[M], Generic[M]):
         """MAY: steps that follow the load of the module, or its unload where it is removed."""
         return iter(())
 
-    # --- the contract of a state -----------------------------------------------------------
-
     @property
     def autoload_path(self) -> str:
         """The file that has the module loaded at boot."""
@@ -117,12 +112,7 @@ class KernelModuleState(State[M], Generic[M]):
         return offer.optional(*self.names(offer.facts.package_manager))
 
     def read(self, node: Node, *more: str) -> tuple[Kmod, dict[str, Any]]:
-        """The module, and the fields of :class:`ModuleObservation` except for the driver.
-
-        Args:
-            node: it is only read.
-            more: packages that the deb family has beside :attr:`deb`.
-        """
+        """The module, and the fields of :class:`ModuleObservation` but the driver; ``more``: packages beside :attr:`deb`."""
         facts = node.facts()
         names = dict.fromkeys((*self.deb, *more, *self.rpm))
         packages, offered = node.packages(*names), node.candidates(*names)
@@ -132,7 +122,7 @@ class KernelModuleState(State[M], Generic[M]):
         return module, {
             "packages": {p.name: p.version for p in packages.values() if p.installed and p.name in own},
             "autoload_text": node.own_text(self.autoload_path),
-            "loaded": module.loaded,
+            "loaded": "without a version" if module.loaded == "" else module.loaded,
             "built": module.here,
             "brought": node.read_text(owned_packages.record_path(self.name)),
             "offered": tuple((n, tuple(row.version for row in rows)) for n, rows in offered.items() if n in own),
@@ -185,7 +175,7 @@ class KernelModuleState(State[M], Generic[M]):
             notes = (f"no repository offers {self.names(observed.manager)[0]}: nothing to do",)
         elif not self.absent and observed.driver is None and not observed.image:
             notes = (f"no driver is loaded: {self.module} is installed and not loaded",)
-        cost = Disruption.DRAIN if observed.loaded is not None else Disruption.NONE
+        cost = Disruption.DRAIN if observed.loaded else Disruption.NONE
         return diff(
             observed,
             self.desired(observed),
@@ -203,7 +193,7 @@ class KernelModuleState(State[M], Generic[M]):
     def apply(self, observed: M, plan: Plan) -> Iterator[Step]:
         wanted, moved = self.desired(observed), plan.fields
         replaced = {"packages", "built", "stale", "loaded"} if not self.absent else {"loaded"}
-        if observed.loaded is not None and moved & replaced:
+        if observed.loaded and moved & replaced:
             yield kmod.unload(self.module.replace("-", "_"), f"programs that use {self.product}")
         if self.absent:
             yield from self.finish(plan, wanted)

@@ -53,6 +53,7 @@ COMMON_LABELS = {
     "damaged": "damaged files of packages",
     "enabled": "service starts at boot",
     "held": "packages on hold",
+    "kept": "original configuration is kept",
     "lists_read": "read package lists once",
     "loaded": "module loaded",
     "missing": "missing packages",
@@ -61,6 +62,7 @@ COMMON_LABELS = {
     "pending": "rewrite the boot menu",
     "menu_lacks": "kernel arguments missing in the boot menu",
     "running_lacks": "arguments missing in the running kernel",
+    "stale": "loaded module is outdated",
     "version": "{state} version",
 }
 

@@ -123,6 +123,123 @@ PROVES = {"rack-name": ("real node", "debian12")}
 def test_the_number_is_on_the_node(node12): assert node12.applied("rack-name")
 '''
 
+#: A vendor's daemon: for deb and rpm, with a unit, a drop-in, and the version of the driver.
+DAEMON = '''"""A vendor's agent watches the GPUs of a node, in the version of the driver.
+
+Sources:
+    acme-agent(8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from gpustate import Disruption, Node
+from gpustate.bases.service import DriverService, DriverServiceState
+
+UNIT = "acme-agent.service"
+DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(DriverService):
+    """The agent, its package, and how it is called."""
+
+    drop_in: str | None = None
+
+
+class AcmeAgentRunning(DriverServiceState[Observed]):
+    """The agent runs now and at boot, in the version of the driver.
+
+    Args:
+        interval_s: how often it reads the GPUs, in seconds.
+        hold: hold its package, so that it moves with the driver only.
+
+    Disruption:
+        ``RESTART`` where an agent that runs gets another version or interval, otherwise ``NONE``.
+    """
+
+    name: ClassVar[str] = "acme-agent"
+    worst: ClassVar[Disruption] = Disruption.RESTART
+    unit: ClassVar[str] = UNIT
+    stem: ClassVar[str] = "acme-agent"
+    files: ClassVar[Mapping[str, str]] = {"drop_in": DROP_IN_PATH}
+
+    interval_s: Annotated[int, Field(ge=1, le=3600)] = 10
+
+    def probe(self, node: Node) -> Observed:
+        return Observed(**self.read(node))
+
+    def settings(self, observed: Observed) -> Mapping[str, Any]:
+        setting = f"[Service]\\nEnvironment=ACME_INTERVAL={self.interval_s}\\n"
+        return {"drop_in": f"# Written by gpustate; changes are overwritten.\\n{setting}"}
+'''
+
+DAEMON_TEST = '''"""The vendor's agent, in memory."""
+
+import pytest
+
+from gpustate import Disruption, NodeFacts, ops
+from gpustate.states.acme import DROP_IN_PATH, UNIT, AcmeAgentRunning
+from gpustate.testing import FakeNode, check_contract, converge
+
+PROC = "/proc/driver/nvidia/version"
+DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x)\\n"
+FAMILIES = pytest.mark.parametrize(("manager", "name"), [("apt", "acme-agent-580"), ("dnf", "acme-agent")])
+
+
+def node(manager="apt", name="acme-agent-580", **more):
+    offered = {name: [("580.65.06-1", "acme"), ("580.42.01-1", "acme")]}
+    facts = NodeFacts(package_manager=manager, systemd=True)
+    return FakeNode(facts=facts, files={PROC: DRIVER.format("580.65.06")}, candidates=offered, **more)
+
+
+@FAMILIES
+def test_it_follows_the_driver_and_leaves_nothing_behind(manager, name):
+    fake = node(manager, name)
+    files = dict(fake.files)
+    first, second = converge(AcmeAgentRunning(interval_s=5), fake)
+    assert fake.installed == {name: "580.65.06-1"}
+    assert fake.held == {name}
+    assert "ACME_INTERVAL=5" in fake.files[DROP_IN_PATH]
+    assert (fake.unit_states[UNIT], UNIT in fake.enabled) == ("active", True)
+    assert first.disruption is Disruption.NONE and not second
+
+    fake.files[PROC] = DRIVER.format("580.42.01")
+    plan, after = converge(AcmeAgentRunning(interval_s=5), fake)
+    assert (plan.fields, plan.disruption) == ({"version"}, Disruption.RESTART)
+    assert fake.installed == {name: "580.42.01-1"} and not after
+
+    plan, after = converge(AcmeAgentRunning(), fake)
+    assert (plan.fields, plan.disruption) == ({"drop_in"}, Disruption.RESTART)
+
+    *_, last = converge(AcmeAgentRunning(ensure="absent"), fake)
+    fake.files[PROC] = DRIVER.format("580.65.06")
+    assert (fake.installed, fake.files, fake.held) == ({}, files, set())
+    assert UNIT not in fake.enabled and fake.unit_states.get(UNIT) != "active" and not last
+
+
+def test_a_version_that_nobody_offers_is_refused_by_the_plan():
+    fake = node()
+    fake.files[PROC] = DRIVER.format("595.10.01")
+    state = AcmeAgentRunning()
+    assert "no repository offers acme-agent 595.10.01, the driver's version" in state.plan(state.probe(fake)).refusal
+
+
+def test_it_keeps_the_contract_of_every_state():
+    check_contract(AcmeAgentRunning(), node())
+    check_contract(AcmeAgentRunning(), FakeNode())
+
+
+STEPLESS = {"acme-agent": "no repository has it"}
+PARTLESS = {"acme-agent": (("seen damaged", "fixed"), "nobody damages it")}
+'''
+DAEMON_NODE_TEST = NODE_TEST.replace("rack-name", "acme-agent")
+
 #: Rules of observations that no type tells, where a state has some.
 OBSERVED = '''"""What the rack's state can observe."""
 
@@ -138,6 +255,7 @@ def possible(state, seen):
 TESTS = (
     "tests/contract/test_states.py",
     "tests/unit/states/test_rack.py",
+    "tests/unit/states/test_acme.py",
     "tests/unit/test_state_table.py",
     "tests/unit/test_state_names.py",
     "tests/unit/test_support.py",
@@ -169,6 +287,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tests/unit/states/test_rack.py": UNIT_TEST,
         "tests/node/test_rack.py": NODE_TEST,
         "tests/support/observed/rack.py": OBSERVED,
+        "states/acme.py": DAEMON,
+        "tests/unit/states/test_acme.py": DAEMON_TEST,
+        "tests/node/test_acme.py": DAEMON_NODE_TEST,
     }.items():
         (folder / name).write_text(text, encoding="utf-8")
     for words in GENERATORS:
@@ -203,13 +324,17 @@ def test_the_new_state_is_in_the_pages_that_are_generated(tree: Path) -> None:
 
 
 def test_tests_of_all_states_pass_with_the_new_one_among_them(tree: Path) -> None:
-    chosen = "not Bench and (rack or not test_plan_fidelity)"
+    chosen = "not Bench and (rack or acme or not test_plan_fidelity)"
     done = run(
         tree,
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not node", "-k", chosen, *TESTS),
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
     assert "passed" in done.stdout
+
+
+def test_a_vendors_daemon_with_its_removal_is_a_page() -> None:
+    assert len(DAEMON.splitlines()) <= 80
 
 
 def test_a_state_without_tests_is_noticed(tree: Path) -> None:

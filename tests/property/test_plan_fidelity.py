@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from shares import tries
 
 from gpustate import ops, registry
+from gpustate.bases.service import PackagedService
 from gpustate.core.change import Plan
 from gpustate.core.encode import fingerprint, plain
 from gpustate.core.facts import FactsQuery, NodeFacts, NodeView
@@ -213,12 +214,12 @@ def possible(state: AnyState, seen: Any) -> Any:
         return replace(seen, hook_executable=False)
     if state.name == "persistenced" and not seen.has_gpus:
         return replace(seen, persistent={})
-    if state.name in ("fabric-manager", "imex") and not (seen.package and seen.version):
-        seen = replace(seen, package=None, version=None, held=False)
+    if isinstance(seen, PackagedService):
+        if not (seen.package and seen.version):
+            seen = replace(seen, package=None, version=None, held=False)
+        return damaged_files(seen, seen.installed)
     if state.name == "dcgm":
         return damaged_files(seen, seen.packages)
-    if state.name in ("dcgm-exporter", "fabric-manager"):
-        return damaged_files(seen, [seen.package] if seen.package and seen.version else [])
     if state.name in _RUNTIMES:
         return possible_runtime(state, seen)
     # What one lacks that does not run, it finds when it starts.

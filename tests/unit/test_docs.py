@@ -21,6 +21,8 @@ import yaml
 
 import gpustate as public
 from gpustate import errors, inventory, ops, policies, registry, shell, testing
+from gpustate.bases.kernel_module import KernelModuleState
+from gpustate.bases.service import DriverServiceState, ServiceState
 from gpustate.cli.main import cli
 from gpustate.core import packages, queries, shared_probes, state
 from gpustate.core.change import Plan
@@ -217,13 +219,16 @@ def test_dotted_names_in_the_pages_exist(page: Path) -> None:
             assert resolve(name) is not None
 
 
+BASES = (ServiceState, DriverServiceState, KernelModuleState)
+
+
 def test_names_in_the_page_about_states_exist() -> None:
     page = TOP / "docs/write-a-state.md"
     example = "".join(text for _, _, text in snippets(page))
     prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
     names = re.findall(r"`(?:(\w+)\.)?([A-Za-z_]\w*)(?:\([^`]*\)| = True)?`", prose)
     owners = {
-        "": (State, state, packages, queries, shared_probes, ops, testing, public),
+        "": (State, state, packages, queries, shared_probes, ops, testing, public, *BASES),
         "ops": (ops,),
         "node": (Node,),
         "facts": (NodeFacts,),

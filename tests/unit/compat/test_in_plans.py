@@ -97,7 +97,7 @@ def test_a_fabric_manager_that_cannot_be_planned_yet_is_no_fabric_manager_that_d
 ):
     observed = {
         "fabric-manager": SimpleNamespace(
-            topology="nvlink5", version=None, enabled=False, nvlsm=True
+            topology="nvlink5", version=None, at_boot=False, nvlsm=True
         )
     }
 
@@ -107,7 +107,7 @@ def test_a_fabric_manager_that_cannot_be_planned_yet_is_no_fabric_manager_that_d
     later = StateResult("fabric-manager", Outcome.KNOWN_AFTER, known_after=("driver",))
     assert format_value(found(later)["fabric"]) == "nvlink5"
     assert "fabric_manager_runs" not in found(later)
-    plan = Plan((Change("version", None, "580.65.06-1"), Change("enabled", False, True)))
+    plan = Plan((Change("version", None, "580.65.06-1"), Change("at_boot", False, True)))
     planned = found(StateResult("fabric-manager", Outcome.PENDING, plan))
     assert format_value(planned["fabric_manager"]) == "580.65.06"
     assert format_value(planned["fabric_manager_runs"]) == "yes"
@@ -182,7 +182,7 @@ def test_the_toolkit_counts_as_it_will_be() -> None:
         ("nouveau", {"loaded": ()}, {"nouveau_loaded": "no"}),
         ("mig", {"modes": {"0": "on", "1": "off"}}, {"mig": "yes", "mig_mixed": "yes"}),
         ("mig", {"modes": {"0": "off"}}, {"mig": "no", "mig_mixed": "no"}),
-        ("imex", {"topology": "none", "version": None, "enabled": False}, {"imex": "none"}),
+        ("imex", {"topology": "none", "version": None, "at_boot": False}, {"imex": "none"}),
     ],
 )
 def test_a_state_says_what_it_sees_of_the_node(
@@ -231,7 +231,7 @@ def test_a_plan_says_of_an_ordinary_machine_what_its_source_says(machine: dict[s
         observed["fabric-manager"] = SimpleNamespace(
             topology={"mnnvl": "multi-node"}.get(written["fabric"], written["fabric"]),
             version=written.get("fabric_manager"),
-            enabled=written.get("fabric_manager_runs") != "no",
+            at_boot=written.get("fabric_manager_runs") != "no",
             nvlsm=written.get("nvlsm") != "none",
         )
         results["fabric-manager"] = StateResult("fabric-manager", Outcome.UNCHANGED)
@@ -344,7 +344,7 @@ def test_the_dra_driver_of_a_policy_is_judged_with_its_nodes(
     file.write_text(GPU_CLUSTER.format(more=more))
     cluster = policies.load(str(file)).cluster
     assert cluster is not None
-    fields = {"containerd": ("version",), "imex": ("topology", "version", "enabled")}
+    fields = {"containerd": ("version",), "imex": ("topology", "version", "at_boot")}
     seen = {
         name: SimpleNamespace(**dict(zip(fields[name], values, strict=True)))
         for name, values in observed.items()

@@ -267,7 +267,7 @@ def test_a_unit_that_fails_where_there_is_nothing_to_manage_is_disabled() -> Non
     one = node(switch=False, packages=MINE, units={UNIT: "failed"})
     one.enabled.add(UNIT)
     first, second = converge(FabricManagerRunning(), one)
-    assert first.fields == {"enabled"}
+    assert first.fields == {"at_boot"}
     assert first.disruption is Disruption.NONE
     assert one.installed == MINE
     assert UNIT not in one.enabled

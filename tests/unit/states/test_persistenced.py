@@ -11,6 +11,7 @@ from gpustate.core.building import parameters
 from gpustate.core.encode import plain
 from gpustate.core.planned import PlannedObservation
 from gpustate.engine.before import RunBefore, StateBefore, way_back
+from gpustate.formats.systemd import Unit
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
 from gpustate.states.persistenced import (
     DROP_IN_PATH,
@@ -212,3 +213,12 @@ def test_a_rollback_does_not_start_a_daemon_that_did_not_run_before() -> None:
     )
     (back, *_) = way_back(runs, "b", {state.name: PersistenceModeEnabled}).states
     assert not back.plan(back.probe(fake))
+
+
+def test_a_static_unit_is_not_taken_for_one_that_starts_at_boot() -> None:
+    """Ubuntu's has no ``[Install]``: systemd starts it when something wants it, and nothing does."""
+    one = node(UBUNTU)
+    one.answers["Units"] = {UNIT: Unit(UNIT, "loaded", "inactive", "static")}
+    assert not PersistenceModeEnabled().probe(one).at_boot
+    one.files[WANTS_PATH] = ""
+    assert PersistenceModeEnabled().probe(one).at_boot
