@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.cluster.pods import allocatable
 from gpustate.errors import ClusterError
 from gpustate.manifests.differences import additions
 from gpustate.manifests.kinds import BY_NAME, NODE, POD, Kind, key, order, title
-from gpustate.manifests.ownership import DRA_PLUGIN, MissingKind, StaleObject
+from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN, MissingKind, StaleObject
 from gpustate.reconcile import readiness
 from gpustate.reconcile.features import FEATURES, is_by_worker, pruning
 from gpustate.reconcile.planning import (
@@ -39,6 +40,8 @@ _TRIES = 5
 _TELLING = 15
 _WORKLOADS = ("Deployment", "DaemonSet")
 _EVENTS = Kind("Event", "v1", "events", namespaced=True)
+#: Three reports of a kubelet: the first after a device plugin came or went has its GPUs.
+_REPORTED_S = 30.0
 
 
 @dataclass(slots=True)
@@ -111,6 +114,8 @@ class Applier:
             ClusterError: a request failed, or the run is to stop.
         """
         last = prunes_after(self.target, changes)
+        plugin = self._plugin_change(changes)
+        left = self._plugin_nodes() if plugin is Action.DELETE else frozenset[str]()
         for index, change in enumerate(changes):
             if self.stop():
                 raise ClusterError("interrupted")
@@ -121,6 +126,40 @@ class Applier:
             self._verify(done)
         if not self.target.absent:
             done.unready = self._wait_for_pods()
+        if plugin is not None:
+            self._wait_for_kubelets(left or self._plugin_nodes(), offer=not left)
+
+    @staticmethod
+    def _plugin_change(changes: Sequence[Change]) -> Action | None:
+        """What happens to the device plugin; ``None``: nothing."""
+        actions = (
+            change.action for change in changes if change.item["metadata"]["name"] == DEVICE_PLUGIN
+        )
+        return next((action for action in actions if action in PENDING), None)
+
+    def _plugin_nodes(self) -> frozenset[str]:
+        """Nodes on which pods of the device plugin are ready."""
+        pods = self.objects.list(POD, self.target.namespace)
+        return frozenset(
+            str(pod["spec"]["nodeName"])
+            for pod in pods
+            if any(
+                one["name"] == DEVICE_PLUGIN for one in pod["metadata"].get("ownerReferences") or ()
+            )
+            and not readiness.problem(pod)
+        )
+
+    def _wait_for_kubelets(self, names: Collection[str], *, offer: bool) -> None:
+        """Wait until these Nodes offer GPUs, or no longer do. Who runs next relies on what kubelets have reported.
+
+        Not for long: a plugin may find no GPU to offer, and another one may offer them as well.
+        """
+        end = self.clock() + min(_REPORTED_S, self.timeout_s)
+        while self.clock() < end and not self.stop():
+            nodes = (one for one in self.objects.list(NODE, "") if one["metadata"]["name"] in names)
+            if all(bool(allocatable(node)) is offer for node in nodes):
+                return
+            self.sleep(2 * _POLL_S)
 
     def _carry_out(self, change: Change) -> Change:
         if change.action not in PENDING:

@@ -296,6 +296,37 @@ def test_the_dra_driver_goes_after_the_last_claim_is_released(dra: FakeObjects) 
     assert ("DaemonSet", "nvidia-dra-driver-kubelet-plugin") not in dra.items
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        ("0", "2", target(replace(SETTINGS, mig_strategy="mixed"))),
+        ("2", "0", target(replace(SETTINGS, device_plugin=Component(enabled=False)))),
+    ],
+    ids=["started", "deleted"],
+)
+def test_kubelets_have_reported_what_the_plugin_offers_when_the_run_ends(
+    objects: FakeObjects, before: str, after: str, wanted: Target
+) -> None:
+    """Who changes the driver next would wait for GPUs that nothing offers any more."""
+    node: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu1"}}
+    objects.add({**node, "status": {"allocatable": {"nvidia.com/gpu": before}}})
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    owner = {"kind": "DaemonSet", "name": PLUGIN[1]}
+    meta = {"name": "plugin-x", "namespace": "gpu-operator", "ownerReferences": [owner]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": "gpu1"}}
+    objects.add({**pod, "status": ready})
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) > 3:
+            objects.items["Node", "gpu1"]["status"]["allocatable"]["nvidia.com/gpu"] = after
+
+    applier = Applier(objects, wanted, 60, sleep=sleep, clock=lambda: 0.0)
+    assert not applier.apply(plan(objects, wanted)).failures
+    assert len(waited) == 4
+
+
 def test_the_dra_driver_stays_with_a_claim_that_is_not_released(dra: FakeObjects) -> None:
     dra.add(claim("two"))
     done = apply(dra, replace(ABSENT, drained=True))
