@@ -5,7 +5,7 @@
 [ -z "${GPUSTATE_IMAGE-}" ] || exit 0
 odd $INSIDE || exit 0
 control=$CONTROL
-[ -x "$control" ] && echo control=1 || control=
+if [ -x "$control" ]; then echo control=1; else control=; fi
 for f in "$PIPES"/* "$PIPES"/.[!.]*; do
   [ -e "$f" ] || [ -L "$f" ] || continue
   case ${f##*/} in

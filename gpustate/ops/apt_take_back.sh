@@ -3,13 +3,13 @@
 # words too, have to leave. Expects library.sh, packages.sh and hand_on.
 # shellcheck disable=SC2154 # l: set by the loader's caller
 # shellcheck disable=SC2046 # split into words on purpose
-there() {
+installed_of() {
   dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null |
     sed -n 's/ installed$//p; s/ half-.*//p; s/ unpacked$//p'
 }
 set -- @WANTED@
 [ ! -e "$l" ] || set -- "$@" $(cat "$l")
-[ $# = 0 ] || set -- $(there "$@" | sort -u)
+[ $# = 0 ] || set -- $(installed_of "$@" | sort -u)
 if [ $# -gt 0 ]; then
   printf "%s\n" "$@" | sort -u >"$R/mine"
   also() {

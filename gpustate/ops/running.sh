@@ -36,14 +36,14 @@ run_again() { # services that ran before and that the installation has stopped
   # shellcheck disable=SC2046 # split into words on purpose
   set -- $(touched_packages)
   [ $# -gt 0 ] || return 0
-  mine=$({
+  their_units=$({
     unit_files "$@"
     # A package that is gone has taken its unit along.
     while read -r running_unit unit_path; do
       case $unit_path in /lib/* | /usr/lib/*) [ -e "$unit_path" ] || echo "$running_unit" ;; esac
     done <"$R/ran"
   } | sort -u)
-  down=$(for running_unit in $mine; do
+  stopped_units=$(for running_unit in $their_units; do
     echo "$running_unit"
     systemctl list-dependencies --reverse --plain "$running_unit" 2>/dev/null
   done |
@@ -51,8 +51,8 @@ run_again() { # services that ran before and that the installation has stopped
     grep -q "^$running_unit " "$R/ran" || continue
     systemctl is-active -q "$running_unit" || echo "$running_unit"
   done)
-  [ -n "$down" ] || return 0
-  systemctl reset-failed $down 2>/dev/null || :
-  timeout 300 systemctl start $down </dev/null >/dev/null 2>&1 || :
-  printf '%s\n' $down | which_run
+  [ -n "$stopped_units" ] || return 0
+  systemctl reset-failed $stopped_units 2>/dev/null || :
+  timeout 300 systemctl start $stopped_units </dev/null >/dev/null 2>&1 || :
+  printf '%s\n' $stopped_units | which_run
 }

@@ -14,7 +14,7 @@ for folder in @FOLDERS@; do
 done
 printf 'loaded=%s\nlibrary=%s\n' "$loaded" "$library"
 [ -n "$loaded" ] || {
-  [ -n "$library" ] && echo error=9 || echo error=12
+  if [ -n "$library" ]; then echo error=9; else echo error=12; fi
   exit 0
 }
 patience=@TIMEOUT@

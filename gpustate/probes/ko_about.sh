@@ -11,8 +11,8 @@ for ko_row in $KO; do
   case $ko_path in /*) ;; *) ko_path=${ko_row%%modules.dep:*}$ko_path ;; esac
   [ ! -f "$ko_path" ] || set -- "$@" "$ko_path"
 done
-said() {
+modinfo_rows() {
   modinfo "$@" 2>/dev/null |
     grep -E '^(filename|version|license|signer|sig_key|description|srcversion):' || :
 }
-[ $# = 0 ] || kept modules "$(stat -L --printf='%n %s %Y %i;' "$@")" said "$@"
+[ $# = 0 ] || kept modules "$(stat -L --printf='%n %s %Y %i;' "$@")" modinfo_rows "$@"

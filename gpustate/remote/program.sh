@@ -11,7 +11,7 @@ else
     sleep 0.2
     polls=$((polls + 1))
   done
-  [ ! -s "$R/journal" ] && ! { read -r pid <"$R/begun/pid" && kill -0 "$pid"; } || exit 0
+  if [ -s "$R/journal" ] || { read -r pid <"$R/begun/pid" && kill -0 "$pid"; }; then exit 0; fi
 fi
 printf "%s\n" $$ >"$R/pid.new" && mv "$R/pid.new" "$R/pid"
 . "$R/library"

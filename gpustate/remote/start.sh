@@ -12,9 +12,9 @@ AFTER=@AFTER@
 printf '\n%s begin\n' $N
 own() { [ "$(cat $G/lock/run)" = @LOCKRUN@ ]; }
 held() { own || refuse "lock held $(cat $G/lock/info)"; }
-mine() { [ "$(cat $G/lock/token)" = @TOKEN@ ]; }
+holds_lock() { [ "$(cat $G/lock/token)" = @TOKEN@ ]; }
 refuse() {
-  mine && rm -rf $G/lock
+  holds_lock && rm -rf $G/lock
   rm -rf "$W"
   printf '%s refused %s\n' $N "$*"
   exit 1
@@ -90,7 +90,7 @@ if [ ! -d $R ]; then
   # took it.
   mv -T $W $R || {
     rm -rf $W
-    grep -q '"e":"end"' $R/journal && mine && rm -rf $G/lock
+    grep -q '"e":"end"' $R/journal && holds_lock && rm -rf $G/lock
   }
   sync $G/runs
   # What attempts of other runs left; they had no lock. Ten runs are kept.
@@ -109,7 +109,7 @@ if [ ! -s $R/journal ]; then
       sleep 0.05
       polls=$((polls + 1))
     done
-    [ ! -s $R/journal ] && ! { read -r pid <$R/pid && kill -0 $pid; } || start=
+    if [ -s $R/journal ] || { read -r pid <$R/pid && kill -0 $pid; }; then start=; fi
   fi
   if [ $start ]; then
     : >>$R/journal

@@ -3,7 +3,7 @@
 # rows. Reads SNAP, SNAP_PROGRAM, CONFIG (the file that it reads untold), OWED, SERVED and OURS
 # (notes about it). It comes after unit_command and the functions blob, known, print_blobs and odd.
 # shellcheck disable=SC2154 # exec_start and its like come from unit_command
-[ ! -d "$SNAP" ] && [ ! -e "$SNAP_PROGRAM" ] || echo snap=1
+if [ -d "$SNAP" ] || [ -e "$SNAP_PROGRAM" ]; then echo snap=1; fi
 set -f
 set -- $exec_start
 set +f

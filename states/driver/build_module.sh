@@ -24,10 +24,12 @@ build_module() { # kernel, version, version with type
     fail "no DKMS source for $version below /usr/src; the package that brings it is not installed"
   unlinked "/var/lib/dkms/$name" "$kernel"
   compiler "$kernel"
-  made() { dkms install "$name/$version" -k "$kernel" >"$R/dkms.log" 2>&1; }
+  install_module() { dkms install "$name/$version" -k "$kernel" >"$R/dkms.log" 2>&1; }
   # A build that DKMS cannot install is rebuilt.
   build_folder=/var/lib/dkms/$name/$version/$kernel
-  if ! made && ! { [ -d "$build_folder" ] && rm -rf "$build_folder" && made; }; then
+  if ! install_module && ! {
+    [ -d "$build_folder" ] && rm -rf "$build_folder" && install_module
+  }; then
     complain "/var/lib/dkms/$name/$version/build/make.log"
     tail -c 3000 "$R/dkms.log"
     exit 1

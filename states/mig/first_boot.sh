@@ -34,7 +34,7 @@ while IFS=', ' read -r bus mode; do
       lines $number "$bus" "${device_id#0x}" >>"$R/layout" ||
         fail "GPU $bus (${device_id:-unknown}) cannot be divided as $NAME says by the tables" \
           "of this image: gpustate apply"
-      [ "$mode" = Enabled ] && mode=on || mode=off
+      if [ "$mode" = Enabled ]; then mode=on; else mode=off; fi
       ! grep -q "^gpu $bus " "$R/layout" || echo "gpu $bus $mode" >>"$R/before"
       ;;
   esac
