@@ -6,15 +6,14 @@ release's schemas (:mod:`gpustate.gpu_operator.history`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from gpustate.core.layers import REMOVED
-from gpustate.gpu_operator import history
+from gpustate.gpu_operator import history, tables
 
 
 class Support(StrEnum):
@@ -89,36 +88,17 @@ class Row:
     options: Mapping[str, str]
 
 
-def table() -> str:
-    """The text of ``data/keys.txt``, which explains itself."""
-    folder = resources.files("gpustate.gpu_operator").joinpath("data")
-    return folder.joinpath("keys.txt").read_text("utf-8")
-
-
 @cache
 def rows() -> Mapping[str, tuple[Row, ...]]:
-    """The rows of the table, by kind of file."""
-    found: dict[str, list[Row]] = {}
-    section: list[Row] = []
-    for line in table().splitlines():
-        if line.startswith("["):
-            section = found.setdefault(line.strip("[]"), [])
-        elif line and not line.startswith("#"):
-            keys, support, detail, *more = (cell.strip() for cell in line.split("|"))
-            words = (word.partition("=") for cell in more for word in cell.split())
-            options = {name: value for name, _, value in words}
-            section.append(Row(tuple(_expanded(keys)), support, detail, options))
-    return {kind: tuple(section) for kind, section in found.items()}
+    """The rows of ``data/keys.txt`` by kind of file."""
+    return {kind: tuple(map(_row, cells)) for kind, cells in tables.sections("keys.txt").items()}
 
 
-def _expanded(keys: str) -> Iterator[str]:
-    """``{a,b}.c``: ``a.c`` and ``b.c``."""
-    before, brace, rest = keys.partition("{")
-    names, _, after = rest.partition("}")
-    for name in names.split(",") if brace else ():
-        yield from _expanded(f"{before}{name}{after}")
-    if not brace:
-        yield keys
+def _row(cells: tuple[str, ...]) -> Row:
+    keys, support, detail, *more = cells
+    words = (word.partition("=") for cell in more for word in cell.split())
+    options = {name: value for name, _, value in words}
+    return Row(tuple(tables.expanded(keys)), support, detail, options)
 
 
 @cache

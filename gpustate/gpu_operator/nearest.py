@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from gpustate.formats.words import quote_name
-from gpustate.gpu_operator import expected
+from gpustate.gpu_operator import tables
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.keys import Fields
 
@@ -63,14 +63,29 @@ def suggest(path: str, item: Item, fields: Fields, kind: str) -> Suggestion | No
     return Suggestion(found) if found else None
 
 
+@cache
+def expected(kind: str) -> Mapping[str, Suggestion]:
+    """What to write in place of keys that people expect in a kind of file."""
+    return {
+        path: Suggestion("".join(instead), why)
+        for kinds, rows in tables.sections("expected.txt").items()
+        for keys, why, *instead in (rows if kind in kinds.split() else ())
+        for path in tables.expanded(keys)
+    }
+
+
+@cache
+def renamed(kind: str) -> Mapping[str, str]:
+    """The names of keys in a kind of file, by those that they have in another one."""
+    rows = tables.sections("expected.txt")["renamed"]
+    return {wrong: right for wrong, kinds, right in rows if kind in kinds.split()}
+
+
 def _from_tables(path: str, item: Item, kind: str) -> Suggestion | None:
     """A suggestion from the tables of expected and renamed keys."""
-    for missed in expected.EXPECTED:
-        if kind in missed.kinds and path == missed.path:
-            return Suggestion(missed.instead, missed.why)
-    for wrong, kinds, right in expected.RENAMED:
-        if kind not in kinds:
-            continue
+    if path in expected(kind):
+        return expected(kind)[path]
+    for wrong, right in renamed(kind).items():
         if path == wrong:
             return Suggestion(right)
         above, _, key = wrong.rpartition(".")

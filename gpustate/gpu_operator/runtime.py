@@ -1,6 +1,6 @@
 """The container stack that a document requests: toolkit packages, the runtimes' handler, CDI.
 
-The Operator's toolkit is configured in ``toolkit.env``. :data:`ENVIRONMENT` maps its variables to states.
+The Operator's toolkit is configured in ``toolkit.env``. ``data/variables.txt`` maps its variables to states.
 
 Surprising: the Operator detects one runtime for the whole cluster. gpustate inspects each node, so a
 file without ``RUNTIME`` results in the states of all runtimes that current kubelets support, and each does
@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
-from gpustate.gpu_operator import history
+from gpustate.gpu_operator import history, tables
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.driver import software_version
@@ -47,7 +48,6 @@ HOMES: Mapping[str, str] = {
     "/var/snap/microk8s/": "microk8s",
 }
 _WITH_HANDLER = ("containerd", "k0s", "microk8s", "crio", "docker")
-_WITH_RESTART = ("containerd", "k3s", "microk8s", "crio", "docker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,68 +73,24 @@ class Variable:
     why: str = ""
 
 
-def _config(key: str, *, flag: bool = False) -> Variable:
-    """A key of the toolkit's config.toml."""
-    return Variable(("container-toolkit",), "config", key, flag)
+@cache
+def environment() -> Mapping[str, Variable]:
+    """The variables of the toolkit by name, as ``data/variables.txt`` has them."""
+    return {
+        name: _variable(*cells)
+        for names, *cells in tables.sections("variables.txt")["toolkit"]
+        for name in names.split()
+    }
 
 
-def _containerd(parameter: str) -> Variable:
-    return Variable(("containerd",), parameter, path=True, why="only containerd's can be elsewhere")
+def _variable(what: str, states: str, why: str) -> Variable:
+    target, *rest = what.split() or [""]
+    parameter, _, key = target.rstrip("?").partition(".")
+    values = dict(tuple(word.split("=", 1)) for word in rest if "=" in word)
+    flag, path = target.endswith("?"), "path" in rest
+    return Variable(tuple(states.split()), parameter, key, flag, values, path, why)
 
 
-_DEFAULT = Variable(FOUND_OUT + RUNTIMES["docker"], "default", flag=True)
-_CONFIG = _containerd("config_path")
-_INSIDE = Variable(why="applies only inside the toolkit's container")
-_SOCKET = _containerd("socket")
-_DROP_IN = _containerd("drop_in_path")
-_HANDLER = Variable(_WITH_HANDLER, "handler")
-_ENABLE_CDI = Variable(
-    ("containerd", "docker"), "enable_cdi", flag=True, why="this runtime always injects CDI devices"
-)
-_FINDS = "the path is queried from the runtime itself"
-#: A signal stops containerd and its unit starts it again, so it is mapped to a restart.
-_RESTARTS = {"signal": "systemd", "systemd": "systemd", "none": "none"}
-
-ENVIRONMENT = {
-    "CONTAINERD_CONFIG": _CONFIG,
-    "RUNTIME_CONFIG": _CONFIG,
-    "CONTAINERD_SET_AS_DEFAULT": _DEFAULT,
-    "DOCKER_SET_AS_DEFAULT": _DEFAULT,
-    "NVIDIA_RUNTIME_SET_AS_DEFAULT": _DEFAULT,
-    "CONTAINERD_RUNTIME_CLASS": _HANDLER,
-    "DOCKER_RUNTIME_NAME": _HANDLER,
-    "NVIDIA_RUNTIME_NAME": _HANDLER,
-    "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED": _config(
-        "accept-nvidia-visible-devices-envvar-when-unprivileged", flag=True
-    ),
-    "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": _config(
-        "accept-nvidia-visible-devices-as-volume-mounts", flag=True
-    ),
-    "NVIDIA_CONTAINER_RUNTIME_MODE": _config("nvidia-container-runtime.mode"),
-    "NVIDIA_CONTAINER_RUNTIME_DEBUG": _config("nvidia-container-runtime.debug"),
-    "NVIDIA_CONTAINER_RUNTIME_LOG_LEVEL": _config("nvidia-container-runtime.log-level"),
-    "NVIDIA_CONTAINER_CLI_DEBUG": _config("nvidia-container-cli.debug"),
-    "CONTAINERD_SOCKET": _SOCKET,
-    "RUNTIME_SOCKET": _SOCKET,
-    "RUNTIME_DROP_IN_CONFIG": _DROP_IN,
-    "RUNTIME_DROP_IN_CONFIG_HOST_PATH": _DROP_IN,
-    "RUNTIME_RESTART_MODE": Variable(
-        _WITH_RESTART, "restart", values=_RESTARTS, why="k0s restarts its containerd itself"
-    ),
-    "RUNTIME_ENABLE_CDI": _ENABLE_CDI,
-    "CDI_ENABLED": _ENABLE_CDI,
-    "CRIO_CONFIG": Variable(why=_FINDS),
-    "CRIO_CONFIG_MODE": Variable(
-        why="OCI hooks are unsupported; the runtime handler is configured instead"
-    ),
-    "DOCKER_CONFIG": Variable(why=_FINDS),
-    "DOCKER_SOCKET": Variable(why=_FINDS),
-    "RUNTIME_CONFIG_SOURCE": Variable(why=_FINDS),
-    "RUNTIME_CONFIG_SOURCES": Variable(why=_FINDS),
-    "RUNTIME_EXECUTABLE_PATH": Variable(why=_FINDS),
-    "ROOT": _INSIDE,
-    "TOOLKIT_PID_FILE": _INSIDE,
-}
 #: The first release that uses CDI alone.
 _CDI_ALONE = "v25.10.0"
 _MODE = "nvidia-container-runtime.mode"
@@ -250,7 +206,7 @@ def _runtimes(source: Source) -> tuple[str, ...]:
                 )
             states = RUNTIMES[value.value]
     for _, name, value in _variables(source):
-        variable = ENVIRONMENT.get(name)
+        variable = environment().get(name)
         home = _home(value.value) if variable is not None and variable.path else None
         if home is not None and "containerd" in states:
             states = (home,)
@@ -294,7 +250,7 @@ def _environment(source: Source, states: Mapping[str, DesiredState]) -> None:
     for _, name, value in _variables(source):
         if name in ("RUNTIME", _NONE):
             continue
-        variable = ENVIRONMENT.get(name, Variable(why="no state has such a setting"))
+        variable = environment().get(name, Variable(why="no state has such a setting"))
         taking = [states[state] for state in variable.states if state in states]
         home = _home(value.value) if variable.path else None
         if home is not None or not taking:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Set
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote
-from gpustate.gpu_operator import dra, expected, nearest
+from gpustate.gpu_operator import dra, nearest, tables
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.keys import fields, sections
 from gpustate.gpu_operator.nearest import top_level
@@ -29,53 +29,6 @@ KINDS = {
     ("v1", "Node"): "node",
 }
 WANTED = "wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values"
-#: Foreign kinds that are confused with the Operator's, and what they are.
-_OTHERS = {
-    ("kyverno.io", "ClusterPolicy"): "Kyverno's, about admission; the Operator's is nvidia.com/v1",
-    ("mellanox.com", "NicClusterPolicy"): "the Network Operator's, about network cards",
-    ("amd.com", "DeviceConfig"): "the AMD GPU Operator's",
-    ("deviceplugin.intel.com", "GpuDevicePlugin"): "the Intel device plugins'",
-    ("nfd.openshift.io", "NodeFeatureDiscovery"): "the NFD Operator's, about node labels",
-    (
-        "operators.coreos.com",
-        "Subscription",
-    ): "OLM's; it installs the Operator and configures nothing",
-    (
-        "operators.coreos.com",
-        "ClusterServiceVersion",
-    ): "OLM's; its alm-examples hold ClusterPolicies",
-    ("resource.nvidia.com", "ComputeDomain"): "the DRA driver's, for workloads",
-}
-#: Nonexistent kinds of nvidia.com, and what was probably meant.
-_MEANT = {
-    "gpuoperator": "ClusterPolicy of nvidia.com/v1",
-    "gpupolicy": "ClusterPolicy of nvidia.com/v1",
-    "gpuclusterpolicy": "ClusterPolicy of nvidia.com/v1",
-    "clusterpolicies": "ClusterPolicy of nvidia.com/v1",
-    "nvidiaclusterpolicy": "ClusterPolicy of nvidia.com/v1",
-    "gpudriver": "NVIDIADriver of nvidia.com/v1alpha1",
-    "driver": "NVIDIADriver of nvidia.com/v1alpha1",
-    "nvidiadrivers": "NVIDIADriver of nvidia.com/v1alpha1",
-    "nvdriver": "NVIDIADriver of nvidia.com/v1alpha1",
-    "driverupgradepolicy": "driver.upgradePolicy of a ClusterPolicy",
-    "upgradepolicy": "driver.upgradePolicy of a ClusterPolicy",
-    "dcgmexporter": "dcgmExporter of a ClusterPolicy",
-    "dcgm": "dcgm of a ClusterPolicy",
-    "toolkit": "toolkit of a ClusterPolicy",
-    "containertoolkit": "toolkit of a ClusterPolicy",
-    "deviceplugin": "devicePlugin of a ClusterPolicy",
-    "devicepluginconfig": "the ConfigMap named by devicePlugin.config.name",
-    "timeslicingconfig": "the ConfigMap named by devicePlugin.config.name",
-    "timeslicing": "the ConfigMap named by devicePlugin.config.name",
-    "mpsconfig": "the ConfigMap named by devicePlugin.config.name",
-    "migconfig": "the ConfigMap named by migManager.config.name",
-    "migmanager": "migManager of a ClusterPolicy",
-    "migstrategy": "mig.strategy of a ClusterPolicy",
-    "migpartedconfig": "the ConfigMap named by migManager.config.name",
-    "dracluster": "GPUCluster of nvidia.com/v1alpha1",
-    "gpuclusters": "GPUCluster of nvidia.com/v1alpha1",
-    "dradriver": "draDriver of a GPUCluster",
-}
 #: Keys of pods that people write at the top level.
 _OF_PODS = frozenset(
     {
@@ -157,7 +110,7 @@ def _values(item: Item, place: str) -> str:
     if sections() & set(item.value) or not item.value:
         return "helm"
     key = next(iter(item.value), "")
-    if any(one.path == key and "helm" in one.kinds for one in expected.EXPECTED):
+    if key in nearest.expected("helm"):
         return "helm"
     if nearest.spelled_otherwise(key, fields("helm")) or _near(key, sections()):
         return "helm"  # reported later with the key and a suggestion
@@ -187,10 +140,10 @@ def _near(key: str, known: Set[str]) -> bool:
 def _refuse_look_alike(version: str, name: str, place: str) -> None:
     group = version.partition("/")[0]
     if group not in ("nvidia.com", ""):
-        other = _OTHERS.get((group, name))
+        other = dict(tables.sections("expected.txt")["other programs"]).get(f"{group}/{name}")
         if other is not None:
             raise PolicyError(f"{name} of {version} is {other}", place=place, fix=WANTED)
-        meant = _MEANT.get(_folded(name)) or _OWN.get(_folded(name))
+        meant = _meant(name) or _OWN.get(_folded(name))
         if meant is not None and ("nvidia" in group or name.lower().startswith(("gpu", "nvidia"))):
             raise _no_such_kind(version, name, f"did you mean {meant}", place)
         return
@@ -207,11 +160,17 @@ def _refuse_look_alike(version: str, name: str, place: str) -> None:
         )
     if not version or not name:
         return
-    meant = _MEANT.get(_folded(name))
+    meant = _meant(name)
     if meant is None:
         near = difflib.get_close_matches(name, [k for v, k in KINDS if v != "v1"], 1)
         meant = next((f"{k} of {v}" for v, k in KINDS if near and k == near[0]), None)
     raise _no_such_kind(version, name, f"did you mean {meant}" if meant else WANTED, place)
+
+
+def _meant(name: str) -> str | None:
+    """What was probably meant by a kind that does not exist."""
+    rows = tables.sections("expected.txt")["kinds"]
+    return next((meant for kinds, meant in rows if _folded(name) in tables.expanded(kinds)), None)
 
 
 def _folded(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
-from gpustate.gpu_operator import choice, expected, history, shape, umbrella
+from gpustate.gpu_operator import choice, history, nearest, shape, umbrella
 from gpustate.gpu_operator.check import Checker, Problem, Setting
 from gpustate.gpu_operator.choice import Choice
 from gpustate.gpu_operator.companions import CompanionStore
@@ -191,7 +191,7 @@ def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -
         if since and (history.number(release) or (0,)) < (history.number(since) or (0,)):
             fix = f"{fix}; that was added in {since}, and this is {release}"
         if problem.meant is not None and any(
-            problem.path.startswith(wrong) and kind in kinds for wrong, kinds, _ in expected.RENAMED
+            problem.path.startswith(wrong) for wrong in nearest.renamed(kind)
         ):
             rule = "misnamed-key"
     elif problem.rule == "misnamed" and problem.meant is not None:

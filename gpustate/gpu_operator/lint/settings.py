@@ -19,36 +19,10 @@ from gpustate.gpu_operator import history
 from gpustate.gpu_operator.driver import precompiled_advice
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
-from gpustate.gpu_operator.runtime import ENVIRONMENT
+from gpustate.gpu_operator.lint.variables import read_by
 
-#: Variables that the toolkit's installer reads or once read (v1.10 to v1.20), without those of states.
-INSTALLER = frozenset(ENVIRONMENT) | {
-    *("CDI_KIND", "CDI_OUTPUT_DIR", "CONTAINERD_RESTART_MODE"),
-    *("CONTAINERD_RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_TYPE"),
-    *("CONTAINERD_USE_LEGACY_CONFIG", "CREATE_DEVICE_NODES", "CRIO_HOOKS_DIR"),
-    *("CRIO_HOOK_FILENAME", "CRIO_RESTART_MODE", "CRIO_RUNTIME_CLASS"),
-    *("CRIO_SET_AS_DEFAULT", "CRIO_SOCKET", "DEV_ROOT", "DEV_ROOT_CTR_PATH"),
-    *("DOCKER_RESTART_MODE", "DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH", "ENABLE_CDI"),
-    *("ENABLE_NRI_PLUGIN", "HOST_ROOT_MOUNT", "NO_DAEMON", "NO_RUNTIME_CONFIG"),
-    *("NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES", "NRI_NAMESPACE", "NRI_PLUGIN_INDEX"),
-    *("NRI_SOCKET", "NVIDIA_CONTAINER_RUNTIME_HOOK_SKIP_MODE_DETECTION"),
-    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",),
-    *("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND",),
-    *("NVIDIA_CONTAINER_RUNTIME_RUNTIMES", "NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES"),
-    *("NVIDIA_DEV_ROOT", "NVIDIA_DRIVER_ROOT", "NVIDIA_RUNTIME_DIR", "PID_FILE"),
-    *("RUNTIME", "RUNTIME_ARGS", "RUNTIME_CONFIG_OVERRIDE", "TOOLKIT_ARGS"),
-    *("TOOLKIT_DEBUG", "TOOLKIT_INSTALL_DIR", "TOOLKIT_PACKAGE_TYPE", "TOOLKIT_ROOT"),
-    *("TOOLKIT_SOURCE_ROOT", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
-}
 _RUNTIME_PREFIXES = (
-    "CONTAINERD_",
-    "CRIO_",
-    "DOCKER_",
-    "RUNTIME_",
-    "NVIDIA_",
-    "CDI_",
-    "NRI_",
-    "ACCEPT_",
+    *("CONTAINERD_", "CRIO_", "DOCKER_", "RUNTIME_", "NVIDIA_", "CDI_", "NRI_", "ACCEPT_"),
 )
 _DEFAULTS = ("CONTAINERD_SET_AS_DEFAULT", "NVIDIA_RUNTIME_SET_AS_DEFAULT")
 _CONTAINERD_FILES = ("CONTAINERD_CONFIG", "RUNTIME_CONFIG")
@@ -85,14 +59,15 @@ _VERSION = re.compile(r"v?\d.*")
 def variables(context: Context) -> Iterator[Finding]:
     """Variables of the toolkit: misspelt, duplicate or contradictory."""
     seen: dict[str, tuple[Any, int]] = {}
+    installer = read_by("toolkit", "installer")
     for name, value, line in context.env("toolkit"):
         path = "toolkit.env"
         if name in seen:
             yield _at(
                 context, path, line, f"toolkit.env sets {name} in line {seen[name][1]} as well"
             )
-        elif name not in INSTALLER:
-            near = difflib.get_close_matches(name.upper(), sorted(INSTALLER), 1, 0.8)
+        elif name not in installer:
+            near = difflib.get_close_matches(name.upper(), sorted(installer), 1, 0.8)
             if near or name.startswith(_RUNTIME_PREFIXES):
                 fix = f"did you mean {near[0]}" if near else None
                 what = f"toolkit.env {quote(name)} is not read by the toolkit"

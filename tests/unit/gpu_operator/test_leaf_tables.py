@@ -19,9 +19,8 @@ import pytest
 import yaml
 
 from gpustate import registry
-from gpustate.gpu_operator import history
+from gpustate.gpu_operator import history, nearest
 from gpustate.gpu_operator.companions import REFERENCES
-from gpustate.gpu_operator.expected import EXPECTED, RENAMED
 from gpustate.gpu_operator.keys import TITLES, Field, Fields, Support, fields, records, rows
 from gpustate.gpu_operator.lint import lint as linted
 
@@ -187,12 +186,12 @@ def test_keys_that_name_objects_are_leaves_of_their_kind(kind: str) -> None:
 
 
 def test_what_is_told_of_expected_keys_leads_to_keys_there_are() -> None:
-    for missed in EXPECTED:
-        for kind in missed.kinds:
-            assert missed.path not in _inner(fields(kind)), missed.path
-            assert not missed.instead or missed.instead in _inner(fields(kind)), missed.path
-    for wrong, kinds, right in RENAMED:
-        for kind in kinds:
+    for kind in TITLES:
+        assert nearest.expected(kind)
+        for path, suggestion in nearest.expected(kind).items():
+            assert path not in _inner(fields(kind)), path
+            assert not suggestion.path or suggestion.path in _inner(fields(kind)), path
+        for wrong, right in nearest.renamed(kind).items():
             assert wrong not in _inner(fields(kind)) or wrong == "node-feature-discovery.enabled"
             assert right in _inner(fields(kind)), (wrong, kind)
 

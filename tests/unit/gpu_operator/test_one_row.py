@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from gpustate import policies
 from gpustate.cli.main import cli
-from gpustate.gpu_operator import keys
+from gpustate.gpu_operator import keys, tables
 from gpustate.gpu_operator.lint import lint
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests.build import build
@@ -45,14 +45,14 @@ spec:
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The table with these rows."""
-    text = keys.table() + ROWS
-    cached = (keys.rows, keys.fields, keys.targets, keys.records)
+    text = tables.text("keys.txt") + ROWS
+    cached = (tables.sections, keys.rows, keys.fields, keys.targets, keys.records)
 
     def forget() -> None:
         for one in cached:
             one.cache_clear()
 
-    monkeypatch.setattr(keys, "table", lambda: text)
+    monkeypatch.setattr(tables, "text", lambda name: text)
     forget()
     yield
     monkeypatch.undo()
