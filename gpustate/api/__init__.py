@@ -23,6 +23,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpustate.api.clusters import Clusters, cluster_objects
     from gpustate.api.functions import apply, drift, plan, rollback
     from gpustate.api.results import ApplyResult, DriftResult, PlanResult, Result
     from gpustate.api.rollbacks import RollbackPlan, plan_rollback
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApplyResult",
     "Change",
+    "Clusters",
     "Disruption",
     "DrainOverrides",
     "DrainPolicy",
@@ -58,6 +60,7 @@ __all__ = [
     "StateResult",
     "Strategy",
     "apply",
+    "cluster_objects",
     "drift",
     "load_inventory",
     "load_policy",
@@ -69,6 +72,7 @@ __all__ = [
 _HOME = {
     name: f"gpustate.{module}"
     for module, names in {
+        "api.clusters": ("Clusters", "cluster_objects"),
         "api.functions": ("apply", "drift", "plan", "rollback"),
         "api.results": ("ApplyResult", "DriftResult", "PlanResult", "Result"),
         "api.rollbacks": ("RollbackPlan", "plan_rollback"),

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from gpustate.cli import common, notes, show
-from gpustate.cli.objects import connected
-from gpustate.cli.render import given_settings, namespace_option, pinned
+from gpustate.cli.render import namespace_option, settings_options
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.errors import ClusterError, UsageError
 from gpustate.manifests.kinds import title
@@ -53,12 +52,13 @@ def adopt(policy: str, **options: Any) -> None:
     -i and -l only find the clusters: each cluster of a selected node is taken over entirely. The Operator is scaled to 0, its objects become gpustate's as they stand, also those that POLICY does not have, and its ClusterPolicy is deleted. How they differ from POLICY is shown; the next `gpustate apply --cluster-objects` changes and deletes what differs. An
     interrupted run is continued by the next one; `gpustate release --start-operator` returns everything to the Operator.
     """
+    from gpustate.api.cluster_settings import object_settings
     from gpustate.manifests.build import build
 
     loaded = common.load_policy(policy, options)
     notes.report_warnings(loaded)
-    settings = given_settings(loaded, policy, options)
-    items = build(pinned(loaded, settings, options), {})
+    settings = object_settings(loaded, policy, **settings_options(options))
+    items = build(settings, {})
     namespace = settings.namespace
 
     def look(objects: Any) -> Any:
@@ -159,11 +159,13 @@ def _run(
     useful: Callable[[Any], bool],
 ) -> None:
     """Plan for every cluster, confirm, and carry out; ``name`` is the verb and the format of its document."""
+    from gpustate.cluster.objects import opened
+
     verb, document = name
     paths = _kubeconfigs(options)
     found: list[dict[str, Any]] = []
     for path in paths:
-        with connected(path) as objects:
+        with opened(path) as objects:
             found.append(plan(objects))
     codes = [code for data in found for code in exit_codes(data)]
     before, after = lines
@@ -184,7 +186,7 @@ def _run(
     stop.arm()
     done: list[dict[str, Any]] = []
     for path in paths:
-        with connected(path) as objects:
+        with opened(path) as objects:
             done.append(carry_out(objects, stop))
     if options["output"] == "json":
         click.echo(common.as_json({"format": document, "clusters": done}), nl=False)

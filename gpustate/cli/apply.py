@@ -337,7 +337,7 @@ def execute(
             **shared,
         )
         if absent and clusters is not None:
-            clusters.remove_marks(applied)
+            objects.remove_marks(clusters, applied)
         elif absent and not options.get("ignore_scheduler"):
             objects.remove_records(inventory, options, result.nodes)
         if clusters is not None and not absent and not result.interrupted:

@@ -171,15 +171,12 @@ def _explain_pod(
 ) -> list[int]:
     """Add a pod to page and document; return exit codes."""
     from gpustate.cluster import snapshots
-    from gpustate.cluster.api import connect
+    from gpustate.cluster.api import connected
     from gpustate.core.encode import plain
     from gpustate.explain import pending
 
-    api = connect(cluster.path, cluster.context)
-    try:
+    with connected(cluster) as api:
         snapshot = snapshots.read(api, namespace, name)
-    finally:
-        api.close()
     found = pending.explain(snapshot)
     document["pod"] = {
         **{"namespace": namespace, "name": name, "status": found.status},

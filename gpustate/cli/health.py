@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate import shell
-from gpustate.cli import admission, common
+from gpustate.cli import common
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.outcome import NodeResult
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError
@@ -74,6 +74,7 @@ def _report(
     rows: list[dict[str, Any]], machines: dict[str, dict[str, Any]], clusters: dict[str, Kubeconfig]
 ) -> list[int]:
     """Write the condition of the Nodes of all clusters; exit codes for what could not be written."""
+    from gpustate.reconcile import node_reports
     from gpustate.reconcile.verdicts import of_findings
 
     judged = [
@@ -85,7 +86,7 @@ def _report(
     for cluster in dict.fromkeys(filter(None, clusters.values())):
         here = [(one, verdict) for one, verdict in judged if clusters[one.name] == cluster]
         try:
-            done = admission.report_health(cluster, here)
+            done = node_reports.report_health(cluster, here)
         except ClusterError as error:
             click.echo(f"conditions of Nodes could not be written: {error}", err=True)
             codes.append(EXIT_ERROR)
@@ -316,16 +317,17 @@ def _restart_plugins(
 ) -> list[int]:
     """Let the device plugins of nodes see their GPUs again, and name the quarantined ones on the Nodes; exit codes for what did not work."""
     from gpustate.formats.words import printable
+    from gpustate.reconcile import node_reports
 
     codes: list[int] = []
     for cluster in dict.fromkeys(clusters[name] for name in machines if clusters[name]):
         names = [name for name in machines if clusters[name] == cluster]
         here = [NodeResult(name, facts=dict(machines[name])) for name in names]
-        for name, done, words in admission.restart_plugins(cluster, here):
+        for name, done, words in node_reports.restart_plugins(cluster, here):
             click.echo(printable(f"{name}: {words}"), err=not done)
             codes += [] if done else [EXIT_ERROR]
         try:
-            lines = admission.report_quarantine(cluster, [(one, held[one.name]) for one in here])
+            lines = node_reports.report_quarantine(cluster, [(one, held[one.name]) for one in here])
         except ClusterError:
             continue  # the restart has failed for the same reason
         for line in lines.notes:

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import admission, common, notes
-from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpustate.core.policy import Policy
-    from gpustate.manifests import ClusterSettings
 
 namespace_option = click.option(
     "--namespace",
@@ -49,6 +46,7 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
     The objects are those that `gpustate apply --cluster-objects` applies, in that order. Equal policies
     result in equal bytes.
     """
+    from gpustate.api.cluster_settings import object_settings
     from gpustate.formats.yaml_events import dump_objects
     from gpustate.manifests.build import build
 
@@ -56,74 +54,14 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
         common.check_out(out)
     loaded = common.load_policy(policy, options)
     notes.report_warnings(loaded)
-    settings = given_settings(loaded, policy, options)
-    found = build(pinned(loaded, admission.with_taint(settings, options), options), {})
+    found = build(object_settings(loaded, policy, **settings_options(options)), {})
     if output == "json":
         common.write_out(common.as_json({"apiVersion": "v1", "kind": "List", "items": found}), out)
     else:
         common.write_out(dump_objects(found), out)
 
 
-def given_settings(policy: Policy, source: str, options: Mapping[str, Any]) -> ClusterSettings:
-    """The settings of the cluster's objects in a policy, and in the options of a verb.
-
-    Raises:
-        UsageError: it has none.
-    """
-    from dataclasses import replace
-
-    from gpustate.manifests.cluster_part import settings_of
-
-    if policy.cluster is None:
-        raise UsageError(
-            "the policy has no objects of a cluster",
-            place=source,
-            fix="add `cluster: {}` to it, cluster=ClusterSettings() in Python, or use a ClusterPolicy",
-        )
-    settings = settings_of(policy)
-    if options.get("namespace"):
-        settings = replace(settings, namespace=options["namespace"])
-    if options.get("install_nfd") and settings.node_feature_discovery is None:
-        from gpustate.gpu_operator.objects import nfd_values
-
-        values = nfd_values(_release(policy, options))
-        settings = replace(settings, node_feature_discovery=values)
-    return settings
-
-
-def refuse_both(policy: Policy, settings: ClusterSettings) -> None:
-    """Refuse a component that is a state of all nodes and runs as containers there too.
-
-    Raises:
-        UsageError: with both names.
-    """
-    from gpustate.manifests.components import PARTS
-
-    everywhere = {one.name for one in policy.states if not one.absent and one.only is None}
-    for part in PARTS:
-        if part.replaces and part.host_state in everywhere and part.settings(settings).enabled:
-            raise UsageError(
-                f"{part.name} runs as containers, and the policy has the state {part.host_state} on the same nodes",
-                fix=f"remove one of them, or give the state {part.host_state} a condition with only",
-            )
-
-
-def pinned(
-    policy: Policy, settings: ClusterSettings, options: Mapping[str, Any]
-) -> ClusterSettings:
-    """The settings with all images, by default those of the policy's release of the Operator."""
-    from gpustate.gpu_operator.objects import images
-    from gpustate.manifests.build import with_images
-
-    refuse_both(policy, settings)
-    return with_images(settings, images(_release(policy, options)))
-
-
-def _release(policy: Policy, options: Mapping[str, Any]) -> str:
-    """The release of the Operator that a policy is for; empty: the newest."""
-    from gpustate.gpu_operator import history
-
-    release = policy.release
-    if not release and options.get("release"):
-        release = history.release(options["release"])
-    return release
+def settings_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options of a verb say about the settings."""
+    names = ("namespace", "install_nfd", "startup_taint", "release")
+    return {name: options[name] for name in names if options.get(name)}

@@ -294,13 +294,14 @@ def _report(
     if not kubeconfig and not any("gpustate_kubeconfig" in node.vars for node in nodes):
         return []
     from gpustate.cluster.kubeconfig import kubeconfig_of
+    from gpustate.reconcile import node_reports
 
     clusters = {node.name: kubeconfig_of(node, kubeconfig) for node in nodes}
     codes: list[int] = []
     for cluster in dict.fromkeys(filter(None, clusters.values())):
         here = [one for one in result.nodes if clusters[one.name] == cluster]
         try:
-            done = admission.admit(cluster, here, taint=taint, offers_gpus=True, fresh=True)
+            done = node_reports.admit(cluster, here, taint=taint, offers_gpus=True, fresh=True)
         except ClusterError as error:
             # Where a pod is to run, its check has failed for the same reason.
             click.echo(f"conditions of Nodes could not be written: {error}", err=True)

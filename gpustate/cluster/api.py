@@ -19,10 +19,10 @@ import ssl
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import httpx2
 import yaml
@@ -54,6 +54,9 @@ from gpustate.cluster.logins import LoginFailed, ProgramLogin
 from gpustate.cluster.rights import missing_right
 from gpustate.errors import ClusterError, UsageError
 from gpustate.formats.words import cut, kind_of, quote
+
+if TYPE_CHECKING:
+    from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.manifests.ownership import FIELD_MANAGER, LABEL_MANAGER, applied_labels
 
 T = TypeVar("T")
@@ -835,3 +838,10 @@ def _of_the_pod(path: str) -> SingleConfig:
             fix="name a kubeconfig file",
         )
     return config
+
+
+@contextmanager
+def connected(kubeconfig: Kubeconfig) -> Iterator[Api]:
+    """Access to a cluster, closed at the end; errors as of :func:`connect`."""
+    with closing(connect(kubeconfig.path, kubeconfig.context)) as api:
+        yield api

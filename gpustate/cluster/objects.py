@@ -10,9 +10,10 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lightkube.generic_resource import (
     GenericGlobalResource,
@@ -22,7 +23,7 @@ from lightkube.generic_resource import (
 )
 from lightkube.types import CascadeType, PatchType
 
-from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.cluster.api import Api, RefusedRequest, connected
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind, title
 from gpustate.manifests.ownership import (
     FIELD_MANAGER,
@@ -32,6 +33,9 @@ from gpustate.manifests.ownership import (
     MissingKind,
     StaleObject,
 )
+
+if TYPE_CHECKING:
+    from gpustate.cluster.kubeconfig import Kubeconfig
 
 Json = dict[str, Any]
 
@@ -348,3 +352,10 @@ def _resource(kind: Kind) -> type[GenericGlobalResource] | type[GenericNamespace
     group, _, version = kind.version.rpartition("/")
     create = create_namespaced_resource if kind.namespaced else create_global_resource
     return create(group, version, kind.name, kind.plural)
+
+
+@contextmanager
+def opened(kubeconfig: Kubeconfig) -> Iterator[Objects]:
+    """The objects of a cluster; the connection is closed at the end."""
+    with connected(kubeconfig) as api:
+        yield Objects(api)

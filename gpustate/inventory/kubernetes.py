@@ -266,10 +266,7 @@ def nodes_of(kubeconfig: Kubeconfig) -> list[Json]:
         GpustateError: it cannot be read.
     """
     # Imported here because the library takes seconds.
-    from gpustate.cluster.api import connect
+    from gpustate.cluster.api import connected
 
-    api = connect(kubeconfig.path, kubeconfig.context)
-    try:
+    with connected(kubeconfig) as api:
         return api.nodes_with_version()[0]
-    finally:
-        api.close()

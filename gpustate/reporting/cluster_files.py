@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpustate.cluster import pods
-from gpustate.cluster.api import connect
+from gpustate.cluster.api import connected
 from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
@@ -39,8 +39,7 @@ def collect(
     Raises:
         GpustateError: the cluster cannot be used.
     """
-    api = connect(kubeconfig.path, kubeconfig.context)
-    try:
+    with connected(kubeconfig) as api:
         listed = api.nodes()
         index = pods.NodeIndex(listed)
         found: dict[str, Json] = {}
@@ -74,8 +73,6 @@ def collect(
                 "pods": [pod_data(pod) for pod in on_it if _is_ours(pod) or is_operand(pod)],
             }
         return found, missing
-    finally:
-        api.close()
 
 
 def _node_of(

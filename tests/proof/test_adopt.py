@@ -23,12 +23,12 @@ from localcluster import NODES, PATHS, LocalCluster, local_cluster
 from operatorpolicies import policy
 
 import gpustate as package
-from gpustate.cli.objects import operator_notes
 from gpustate.cluster.api import connect
 from gpustate.cluster.objects import Objects
 from gpustate.manifests.ownership import FIELD_MANAGER, OWNER
 from gpustate.reconcile.adopting import RECORD, Adopter, plan_adoption
 from gpustate.reconcile.applying import Applier
+from gpustate.reconcile.cluster_notes import operator_notes
 from gpustate.reconcile.planning import Action, Target, is_ours, plan
 from gpustate.reconcile.releasing import Releaser, plan_release
 

@@ -15,7 +15,9 @@ import pytest
 from localcluster import LocalCluster, local_cluster
 
 from gpustate import Policy
-from gpustate.cli.objects import Clusters, clusters, connected
+from gpustate.api.clusters import Clusters
+from gpustate.cli.objects import clusters
+from gpustate.cluster.objects import opened
 from gpustate.core.change import Disruption
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import Inventory, InventoryNode
@@ -110,7 +112,7 @@ def test_plans_cost_seconds_and_list_every_kind_once(
     assert first_s + second_s <= CPU_S
 
     (kubeconfig,) = set(objects_of(inventory).kubeconfigs.values())
-    with connected(kubeconfig) as api:
+    with opened(kubeconfig) as api:
         target, listed = objects_of(inventory)._target(api, kubeconfig, results)
         # Nothing runs the DaemonSets.
         assert not Applier(api, target, 0.1).apply(plan(api, target, listed)).failures

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from commandline import Cli
 
-from gpustate.cli import admission
+from gpustate.api.clusters import Clusters
 from gpustate.cli.admission import taint_of
 from gpustate.cli.health import _faults
-from gpustate.cli.objects import Clusters
 from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import Policy
 from gpustate.errors import ClusterError, PolicyError
 from gpustate.manifests import ClusterSettings, Component, DraDriver
 from gpustate.manifests.settings import STARTUP_TAINT
+from gpustate.reconcile import node_reports
 from gpustate.reconcile.admission import Admitted, Line
 from gpustate.reconcile.applying import Applied
 from gpustate.reconcile.planning import Action, Change
@@ -100,16 +100,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def withdraw(cluster: Kubeconfig) -> Admitted:
         raise ClusterError(f"{cluster} is away")
 
-    monkeypatch.setattr(admission, "admit", admit)
-    monkeypatch.setattr(admission, "restart_plugins", restart)
-    monkeypatch.setattr(admission, "withdraw", withdraw)
+    monkeypatch.setattr(node_reports, "admit", admit)
+    monkeypatch.setattr(node_reports, "restart_plugins", restart)
+    monkeypatch.setattr(node_reports, "withdraw", withdraw)
     return found
 
 
 def admitted(done: Applied, *, absent: bool = False, **settings: Any) -> Applied:
     policy = Policy(cluster=ClusterSettings(**settings))
     kubeconfigs = {"a": HERE, "b": HERE, "c": THERE}
-    clusters = Clusters(policy, kubeconfigs, {}, absent, force=False)
+    clusters = Clusters(policy, kubeconfigs, absent)
     clusters._admit(done, HERE, NODES, lambda: False)
     return done
 

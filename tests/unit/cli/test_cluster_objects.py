@@ -24,6 +24,7 @@ from gpustate.manifests.build import build
 from gpustate.manifests.differences import differences
 from gpustate.manifests.kinds import KINDS
 from gpustate.manifests.settings import ClusterSettings, DraDriver
+from gpustate.reconcile import cluster_notes
 from gpustate.reconcile.planning import Action, Change
 
 ON = ("-i", "n1,n2")
@@ -479,5 +480,5 @@ def test_mig_devices_that_are_no_longer_offered_are_noted(
         def list(self, kind: object, namespace: str) -> list[dict[str, Any]]:
             return [{"metadata": {"name": "gpu1"}, "status": {"allocatable": node}}]
 
-    notes = objects.mig_notes(cast(Any, Nodes()), [change] if change.differences else [])
+    notes = cluster_notes.mig_notes(cast(Any, Nodes()), [change] if change.differences else [])
     assert [note.partition(":")[0] for note in notes] == ["gpu1"] * noted

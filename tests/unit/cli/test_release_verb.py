@@ -11,6 +11,7 @@ import pytest
 from commandline import Cli
 
 from gpustate.cli import adopt
+from gpustate.cluster import objects as cluster_objects
 from gpustate.errors import ClusterError
 
 
@@ -23,7 +24,9 @@ def test_the_namespace_is_the_operators(
     def plan_release(_: object, asked: str) -> NoReturn:
         raise ClusterError(f"asked {asked}")
 
-    monkeypatch.setattr(adopt, "connected", lambda _: nullcontext(SimpleNamespace(server="s")))
+    monkeypatch.setattr(
+        cluster_objects, "opened", lambda _: nullcontext(SimpleNamespace(server="s"))
+    )
     monkeypatch.setattr(adopt, "plan_release", plan_release)
     done = gpustate("release", "--kubeconfig", "k", "--dry-run", *words)
     assert (done.status, done.err) == (1, f"gpustate: asked {namespace}\n")
@@ -36,7 +39,9 @@ def test_adopt_names_settings_that_are_not_used(
         "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: p}\nspec:\n"
         "  dcgmExporter: {enabled: true, serviceMonitor: {enabled: true}}\n"
     )
-    monkeypatch.setattr(adopt, "connected", lambda _: nullcontext(SimpleNamespace(server="s")))
+    monkeypatch.setattr(
+        cluster_objects, "opened", lambda _: nullcontext(SimpleNamespace(server="s"))
+    )
     monkeypatch.setattr(adopt, "plan_adoption", lambda *_, **__: None)
     done = gpustate("adopt", "p.yaml", "--kubeconfig", "k", "--dry-run")
     assert "as pods with --set dcgmExporter.enabled=null" in done.err, done

@@ -12,6 +12,8 @@ import pytest
 from fakeobjects import FakeObjects
 
 from gpustate import Plan, Policy
+from gpustate.api import clusters as api_clusters
+from gpustate.api.clusters import Clusters
 from gpustate.cli import objects
 from gpustate.core.change import Change
 from gpustate.core.inventory import Inventory, InventoryNode
@@ -57,15 +59,15 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     def connected(kubeconfig: object) -> Iterator[Cluster]:
         yield found
 
-    monkeypatch.setattr(objects, "connected", connected)
-    monkeypatch.setattr(objects.Clusters, "_admit", lambda *args, **more: None)
+    monkeypatch.setattr(api_clusters, "opened", connected)
+    monkeypatch.setattr(Clusters, "_admit", lambda *args, **more: None)
     return found
 
 
 NODES = Inventory("hosts", (InventoryNode("gpu1", vars={"gpustate_kubeconfig": "k"}),))
 
 
-def found(policy: Policy = POLICY, *, absent: bool = False) -> objects.Clusters:
+def found(policy: Policy = POLICY, *, absent: bool = False) -> Clusters:
     made = objects.clusters(policy, "p.yaml", NODES, {"cluster_objects": True}, absent=absent)
     assert made is not None
     return made
@@ -91,7 +93,7 @@ CONTEXT = {
 
 def clusters(
     document: dict[str, Any], *, resumed: bool = False, policy: Policy = POLICY
-) -> objects.Clusters:
+) -> Clusters:
     made = objects.clusters_of_plan(
         document, lambda name: policy, "plan.json", NODES, {}, resumed=resumed
     )
@@ -294,7 +296,7 @@ def test_a_removal_keeps_the_objects_while_a_node_is_not_changed(
     hosts = Inventory("hosts", (*NODES.nodes, InventoryNode("gpu2", vars=variables)))
     options = {"cluster_objects": True}
 
-    def made(*, absent: bool) -> objects.Clusters:
+    def made(*, absent: bool) -> Clusters:
         clusters_ = objects.clusters(POLICY, "p.yaml", hosts, options, absent=absent)
         assert clusters_ is not None
         return clusters_
@@ -437,7 +439,7 @@ def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
         )
 
     found(policy(before)).apply([])
-    made = replace(found(policy(after)), options={"rollback_on_failure": True})
+    made = replace(found(policy(after)), rollback_on_failure=True)
     cluster.requests.clear()
     for step in (lambda: made.plan([]), made.stage):
         if (before, after) == ("mixed", "single"):
@@ -458,7 +460,7 @@ def test_other_fields_with_these_words_are_no_strategy(cluster: Cluster) -> None
         )
 
     found(policy("mixed")).apply([])
-    replace(found(policy("single")), options={"rollback_on_failure": True}).stage()
+    replace(found(policy("single")), rollback_on_failure=True).stage()
     assert cluster.writes
 
 

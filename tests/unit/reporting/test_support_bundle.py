@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import tarfile
+from contextlib import nullcontext
 from typing import Any
 
 import fakecluster
@@ -154,7 +155,7 @@ class FakeApi:
 def collected(
     monkeypatch: pytest.MonkeyPatch, api: FakeApi
 ) -> tuple[dict[str, Json], dict[str, str]]:
-    monkeypatch.setattr(cluster_files, "connect", lambda path, context: api)
+    monkeypatch.setattr(cluster_files, "connected", lambda kubeconfig: nullcontext(api))
     facts = {
         "here": NodeFacts(boot_id="boot-gpu1", machine_id="machine-gpu1", system_uuid="UUID-GPU1"),
         "other": NodeFacts(boot_id="x", machine_id="y", system_uuid="z"),

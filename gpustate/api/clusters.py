@@ -1,0 +1,542 @@
+"""The objects of the nodes' clusters: planned, applied after their nodes, and removed before them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from gpustate.api.cluster_settings import object_settings
+from gpustate.cluster.api import connected
+from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
+from gpustate.cluster.objects import Objects, opened
+from gpustate.core.drain import DrainPolicy
+from gpustate.core.inventory import Inventory
+from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.core.policy import Policy
+from gpustate.errors import ClusterError, RefusedError, UsageError
+from gpustate.formats.words import cut
+from gpustate.manifests.build import build
+from gpustate.manifests.cluster_part import settings_of
+from gpustate.manifests.differences import Difference
+from gpustate.manifests.kinds import BY_NAME, NODE, Key, key, title
+from gpustate.manifests.ownership import DRA_PLUGIN
+from gpustate.manifests.settings import ClusterSettings, System
+from gpustate.plan.document import with_clusters
+from gpustate.reconcile import cluster_notes, node_reports, placement
+from gpustate.reconcile.applying import Applied, Applier
+from gpustate.reconcile.document import cluster_data
+from gpustate.reconcile.nodes import check_cluster, labels_of, members, systems_of
+from gpustate.reconcile.placement import Absence
+from gpustate.reconcile.planning import (
+    Action,
+    Change,
+    Target,
+    for_new_pods,
+    is_ours,
+    plan,
+    staged,
+)
+from gpustate.reconcile.saved import stale
+from gpustate.rollout.claims import Claims
+from gpustate.rollout.options import SCHEDULERS, Schedulers
+from gpustate.schedulers.kubernetes import Kubernetes
+
+Json = dict[str, Any]
+
+#: Seconds for the pods of DaemonSets to become available.
+ROLLOUT_S = 300
+#: Of nodes that a run does not change.
+_LEFT_ALONE = (NodeStatus.REFUSED, NodeStatus.LOCKED)
+
+
+def _silent(_: str) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The clusters of an inventory, and what should be in them.
+
+    Args:
+        policy: with settings of objects, images included.
+        kubeconfigs: by node, its cluster's.
+        absent: remove all objects.
+        force: take over fields of other managers.
+        schedulers: how Nodes are drained before the DRA driver is removed.
+        rollout_timeout_s: for the pods of DaemonSets to become available.
+        rollback_on_failure: the run takes nodes that fail back.
+        say: hears a line for each step.
+        saved: the plan that is applied; ``None``: the policy is.
+        resumed: the plan was applied in part.
+        systems: of Nodes with GPUs, where the policy does not name them; filled while planning.
+    """
+
+    policy: Policy
+    kubeconfigs: Mapping[str, Kubeconfig]
+    absent: bool = False
+    force: bool = False
+    schedulers: Schedulers = SCHEDULERS
+    rollout_timeout_s: float = ROLLOUT_S
+    rollback_on_failure: bool = False
+    say: Callable[[str], None] = _silent
+    saved: Mapping[str, Any] | None = None
+    resumed: bool = False
+    systems: list[System] = field(default_factory=list["System"])
+    _staged: dict[tuple[str, Key], tuple[Difference, ...]] = field(
+        default_factory=dict["tuple[str, Key]", "tuple[Difference, ...]"]
+    )
+
+    @property
+    def settings(self) -> ClusterSettings:
+        """The settings of the objects."""
+        return settings_of(self.policy)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the objects."""
+        return self.settings.namespace
+
+    def document(
+        self,
+        document: Mapping[str, Any],
+        nodes: Sequence[NodeResult],
+        listed: Mapping[Kubeconfig, list[Json]] | None = None,
+        *,
+        drift: bool = False,
+    ) -> dict[str, Any]:
+        """The plan of nodes together with that of their clusters.
+
+        Args:
+            document: the plan of nodes.
+            nodes: as they were planned.
+            listed: Nodes of clusters that were listed for it.
+            drift: clusters are compared whatever becomes of their nodes.
+        """
+        planned = self.plan(nodes, listed, drift=drift)
+        settings = self.settings
+        if settings.needs_systems and self.systems:
+            settings = replace(settings, systems=tuple(self.systems))
+        return with_clusters(document, settings, planned, absent=self.absent, force=self.force)
+
+    def check(self) -> None:
+        """Refuse a saved plan if a cluster has changed since it was made; nothing is changed.
+
+        Raises:
+            RefusedError: another change would be made of an object, or the cluster is another one.
+            ClusterError: a request failed.
+        """
+        if self.saved is None:
+            return
+        for kubeconfig in self.distinct():
+            with opened(kubeconfig) as objects:
+                saved = self._saved_of(objects.server, kubeconfig)
+                changes = plan(objects, *self._target(objects, kubeconfig, ()))
+                now = cluster_data(objects.server, self.namespace, changes)
+                found = stale(saved, now, lenient=self.resumed, nodes=self.absent)
+            if found:
+                title, words = next(iter(found.items()))
+                more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+                raise RefusedError(
+                    f"the cluster has changed since the plan was made: {title} ({words}){more}",
+                    place=objects.server,
+                    fix=self._again(),
+                )
+
+    def _saved_of(self, server: str, kubeconfig: Kubeconfig) -> Mapping[str, Any]:
+        """The cluster in the saved plan.
+
+        Raises:
+            RefusedError: the plan has no objects of it.
+        """
+        rows = (self.saved or {})["clusters"]
+        found = next((one for one in rows if one["server"] == server), None)
+        if found is None:
+            servers = ", ".join(one["server"] for one in rows)
+            raise RefusedError(
+                f"the plan is for the cluster {servers}, and {kubeconfig} is of {server}",
+                fix="use the inventory and kubeconfig that the plan was made with",
+            )
+        if troubles := [*found.get("failures", ()), *found.get("refusals", ())]:
+            raise RefusedError(
+                f"the plan has no objects of this cluster: {troubles[0]}",
+                place=server,
+                fix=self._again(),
+            )
+        cluster: Mapping[str, Any] = found
+        return cluster
+
+    def _again(self) -> str:
+        """The command for a new plan."""
+        words = ((self.saved or {}).get("context") or {}).get("retry") or ("gpustate plan POLICY",)
+        return f"make a new plan: {shlex.join(words)} --out FILE"
+
+    def _as_saved(
+        self, objects: Objects, kubeconfig: Kubeconfig, changes: list[Change]
+    ) -> list[Change]:
+        """The changes, refused where the saved plan has another one."""
+        if self.saved is None:
+            return changes
+        saved = self._saved_of(objects.server, kubeconfig)
+        now = cluster_data(objects.server, self.namespace, changes)
+        found = stale(saved, now, lenient=True)
+        return [
+            one
+            if title(one.item) not in found
+            else replace(
+                one,
+                action=Action.REFUSED,
+                reason=f"it has changed since the plan was made: {found[title(one.item)]}",
+            )
+            for one in changes
+        ]
+
+    def plan(
+        self,
+        nodes: Sequence[NodeResult],
+        listed: Mapping[Kubeconfig, list[Json]] | None = None,
+        *,
+        drift: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Compare every cluster; nothing is changed. Arguments as of :meth:`document`."""
+        found: list[dict[str, Any]] = []
+        for kubeconfig in self.distinct():
+            with opened(kubeconfig) as objects:
+                here = self._nodes_of(kubeconfig, nodes)
+                bad = (one.would_refuse or one.status is not NodeStatus.OK for one in here)
+                idle = bool(here) and not drift and not self.absent and all(bad)
+                done = Applied()
+                try:
+                    known = (listed or {}).get(kubeconfig)
+                    target, known = self._target(objects, kubeconfig, nodes, known)
+                    done.changes = [] if idle else plan(objects, target, known)
+                    self._check_rollback(done.changes)
+                    with self._claims(objects, kubeconfig, target) as claims:
+                        done.notes += claims.notes() if claims else ()
+                        done.refusals += claims.refusals() if claims else ()
+                    absent = placement.absences(done.changes, known or (), target.labels)
+                    (done.unready if drift else done.notes).extend(placement.lines(absent))
+                    done.notes += [
+                        "no object changes: no node of the cluster can be changed"
+                    ] * idle
+                    done.notes += _kept_notes(target)
+                except ClusterError as error:
+                    done.failures.append(str(error))
+                except RefusedError as error:
+                    done.refusals.append(str(error))
+                done.notes += [
+                    *cluster_notes.notes(objects, done.changes),
+                    *cluster_notes.deletion_notes(done.changes, absent=self.absent),
+                ]
+                found.append(cluster_data(objects.server, self.namespace, done.changes, done))
+        return found
+
+    def check_nodes(self, nodes: Sequence[NodeResult]) -> None:
+        """Refuse a cluster that is not that of its nodes; nothing is changed.
+
+        Raises:
+            RefusedError: a kubelet runs on nodes, and none of them is a Node of the cluster.
+        """
+        for kubeconfig in self.distinct():
+            with opened(kubeconfig) as objects:
+                try:
+                    self._target(objects, kubeconfig, nodes)
+                except ClusterError:
+                    continue  # named when its objects are removed
+
+    def stage(self) -> None:
+        """Give DaemonSets that are there already their new template, before nodes change.
+
+        A program that is restarted in its node's turn then fits what the node becomes. Other pods stay as they are
+        until :meth:`apply`. A cluster whose objects cannot be changed is left to it.
+
+        Raises:
+            UsageError: as of :meth:`_check_rollback`.
+        """
+        for kubeconfig in self.distinct():
+            with opened(kubeconfig) as objects, suppress(ClusterError, RefusedError):
+                target, _ = self._target(objects, kubeconfig, ())
+                changes = self._as_saved(objects, kubeconfig, plan(objects, staged(target)))
+                if any(change.action is Action.REFUSED for change in changes):
+                    continue
+                self._check_rollback(changes)
+                for change in for_new_pods(changes):
+                    objects.apply(change.item, force=self.force)
+                    self._staged[objects.server, key(change.item)] = change.differences
+
+    def _check_rollback(self, changes: Sequence[Change]) -> None:
+        """Refuse to roll nodes back to what the device plugin does not start with: only nodes go back, not its template.
+
+        Raises:
+            UsageError: they would have MIG devices of several profiles under the strategy ``single``.
+        """
+        changed = ("mixed", "single") in cluster_notes.mig_strategies(changes)
+        if self.rollback_on_failure and changed:
+            raise UsageError(
+                "--rollback-on-failure: a node that is rolled back may have MIG devices of several profiles, with which the "
+                "device plugin does not start under the strategy single",
+                fix="omit --rollback-on-failure while mig.strategy changes from mixed to single",
+            )
+
+    def apply(
+        self,
+        nodes: Sequence[NodeResult],
+        stop: Callable[[], bool] = lambda: False,
+        pods_on: frozenset[str] = frozenset(),
+        run: str = "",
+    ) -> list[dict[str, Any]]:
+        """Apply to every cluster, after its nodes.
+
+        Args:
+            nodes: with the results of the run.
+            stop: polled; once true, nothing more is written or waited for.
+            run: its id, for a removal, which drains Nodes before the DRA driver is deleted.
+            pods_on: Nodes whose pods of DaemonSets are waited for; empty: all.
+        """
+        found: list[dict[str, Any]] = []
+        for kubeconfig in self.distinct():
+            with opened(kubeconfig) as objects:
+                try:
+                    target, listed = self._target(objects, kubeconfig, nodes)
+                    here = self._nodes_of(kubeconfig, nodes)
+                    failed = all(node.status is not NodeStatus.OK for node in here)
+                    if here and failed and not self.absent:
+                        words = self._unwritten("no node of the cluster succeeded")
+                        done = Applied(notes=[words])
+                        self._admit(done, kubeconfig, nodes, stop, "no node succeeded")
+                        found.append(cluster_data(objects.server, self.namespace, (), done))
+                        continue
+                    applier = Applier(
+                        objects,
+                        target,
+                        self.rollout_timeout_s,
+                        self.say,
+                        stop,
+                        nodes=pods_on,
+                    )
+                    # What was written is a change since the plan was made.
+                    if self.saved is not None:
+                        applier = replace(applier, again=self._again())
+                    changes = [
+                        self._with_staged(objects.server, change)
+                        for change in plan(objects, target, listed)
+                    ]
+                    with (
+                        self._claims(objects, kubeconfig, target) as claims,
+                        claims.drained(run, applier.say, stop) if claims else nullcontext(),
+                    ):
+                        done = applier.apply(self._as_saved(objects, kubeconfig, changes))
+                    absent = placement.absences(done.changes, listed or (), target.labels)
+                    self._admit(done, kubeconfig, nodes, stop, absent=absent)
+                    done.notes += _kept_notes(target)
+                    done.unready += placement.lines(absent)
+                except ClusterError as error:
+                    done = Applied(failures=[str(error)], notes=["nothing is written"])
+                except RefusedError as error:
+                    done = Applied(refusals=[str(error)])
+                if done.refusals and self._staged:
+                    done.notes.append(self._unwritten("the objects are refused"))
+                # After a failure the server may be away, and is not waited for again.
+                if not done.failures:
+                    done.notes += cluster_notes.notes(objects, done.changes)
+                found.append(cluster_data(objects.server, self.namespace, done.changes, done))
+        return found
+
+    @contextmanager
+    def _claims(
+        self, objects: Objects, kubeconfig: Kubeconfig, target: Target
+    ) -> Iterator[Claims | None]:
+        """Pods that leave before a DRA driver that is removed; ``None``: there is none, or no Node is drained."""
+        sets = objects.list(BY_NAME["DaemonSet"], target.namespace) if target.drained else ()
+        if not any(key(item)[1] == DRA_PLUGIN and is_ours(item) for item in sets):
+            yield None
+            return
+        rules = self.schedulers.overrides.on(self.policy.drain or DrainPolicy())
+        with connected(kubeconfig) as api:
+            yield Claims(Kubernetes(api), rules, target.kept_nodes)
+
+    def _with_staged(self, server: str, change: Change) -> Change:
+        """A change with the fields that :meth:`stage` has written already, unless others have changed more since."""
+        fields = self._staged.get((server, key(change.item)))
+        left = (one.field for one in change.differences)
+        if fields is None or not all(name.startswith("spec.updateStrategy") for name in left):
+            return change
+        return replace(change, action=Action.UPDATE, differences=fields)
+
+    def report(
+        self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, Any]]:
+        """Write only what a run says about the GPUs of Nodes, after one that was stopped."""
+        found: list[dict[str, Any]] = []
+        for kubeconfig in self.distinct():
+            with opened(kubeconfig) as objects:
+                done = Applied(notes=[self._unwritten("the run was stopped")])
+                self._admit(done, kubeconfig, nodes, stop, "the run was stopped")
+                found.append(cluster_data(objects.server, self.namespace, (), done))
+        return found
+
+    def _unwritten(self, why: str) -> str:
+        """What a run that ends early has written of the objects."""
+        names = sorted(f"{kind.lower()}/{name}" for _, (kind, name) in self._staged)
+        what = f"only the change of {', '.join(names)} for new pods" if names else "nothing"
+        return f"{what} is written: {why}"
+
+    def _admit(
+        self,
+        done: Applied,
+        kubeconfig: Kubeconfig,
+        nodes: Sequence[NodeResult],
+        stop: Callable[[], bool],
+        blocked: str = "",
+        absent: Iterable[Absence] = (),
+    ) -> None:
+        """Write conditions, and lift start-up taints unless objects were not applied.
+
+        Pods that do not run keep no taint: a Node is admitted when it offers GPUs itself.
+        On Nodes without the pod that offers GPUs, the condition says so.
+        """
+        dra = self.settings.dra_driver.enabled
+        offers = [one for one in done.unready if dra and one.startswith(f"daemonset/{DRA_PLUGIN}:")]
+        if done.failures or offers or any(one.action == "refused" for one in done.changes):
+            blocked = "objects of the cluster are not as wanted"
+        here = self._nodes_of(kubeconfig, nodes)
+        changed = [node for node in here if node_reports.quarantine_changed(node)]
+        try:
+            if self.absent:
+                admitted = node_reports.withdraw(kubeconfig)
+            else:
+                if changed and not blocked:
+                    for name, in_effect, words in node_reports.restart_plugins(kubeconfig, changed):
+                        (done.notes if in_effect else done.failures).append(f"{name}: {words}")
+                admitted = node_reports.admit(
+                    kubeconfig,
+                    here,
+                    taint=self.settings.startup_taint,
+                    offers_gpus=self.settings.device_plugin.enabled,
+                    blocked=blocked,
+                    stop=stop,
+                    without_plugin={
+                        one.node: one.reason
+                        for one in absent
+                        if any(name in cluster_notes.OFFERING for name in one.daemon_sets)
+                    },
+                )
+        except ClusterError as error:
+            if str(error) not in done.failures:
+                done.failures.append(str(error))
+        else:
+            done.notes += map(str, admitted.notes)
+            done.failures += map(str, admitted.failures)
+
+    def read_kubeconfigs(self) -> None:
+        """Read every kubeconfig; no cluster is contacted.
+
+        Raises:
+            UsageError: one of them is invalid.
+        """
+        for one in self.distinct():
+            with opened(one):
+                pass
+
+    def distinct(self) -> list[Kubeconfig]:
+        """The kubeconfig of each cluster."""
+        return list(dict.fromkeys(one for one in self.kubeconfigs.values() if one))
+
+    def _nodes_of(self, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]) -> list[NodeResult]:
+        return [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
+
+    def _target(
+        self,
+        objects: Objects,
+        kubeconfig: Kubeconfig,
+        nodes: Sequence[NodeResult],
+        listed: list[Json] | None = None,
+    ) -> tuple[Target, list[Json] | None]:
+        """What should be in a cluster, and its Nodes if they are ``listed`` already, or were for that.
+
+        Raises:
+            RefusedError: the cluster is not that of its nodes.
+        """
+        labels: dict[str, dict[str, str]] = {}
+        settings = self.settings
+        here = self._nodes_of(kubeconfig, nodes)
+        kept: set[str] = set()
+        if here or (self.absent and self.saved) or (settings.needs_systems and not self.absent):
+            listed = objects.list(NODE, "") if listed is None else listed
+            check_cluster(listed, here, objects.server)
+        if listed is not None and not self.absent:
+            found = members(listed, here)
+            labels = labels_of(found, self.policy)
+            if settings.needs_systems:
+                systems = systems_of(listed, found)
+                self.systems.extend(one for one in systems if one not in self.systems)
+                settings = replace(settings, systems=tuple(systems))
+        if self.saved is not None:
+            planned = {
+                one["object"] for one in self._saved_of(objects.server, kubeconfig)["objects"]
+            }
+            labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
+            if self.absent and all(name.startswith("node/") for name in planned):
+                names = (title(one) for one in listed or ())
+                kept = {name.removeprefix("node/") for name in names if name not in planned}
+        elif self.absent:
+            refused = [node for node in here if node.would_refuse or node.status in _LEFT_ALONE]
+            kept = {one.name for one in members(listed or (), refused)}
+        items = [] if self.absent else build(settings, {})
+        target = Target(items, self.namespace, labels, self.absent, self.force)
+        drained = self.absent and not self.schedulers.ignore
+        return replace(target, kept_nodes=frozenset(kept), drained=drained), listed
+
+
+def _kept_notes(target: Target) -> list[str]:
+    """Why a removal keeps all objects."""
+    names = cut(", ".join(sorted(target.kept_nodes)), 100)
+    what = "the objects stay, and pods on other Nodes go: the removal is refused on"
+    return [f"{what} {names}; run it again once they can be changed"] if names else []
+
+
+def cluster_objects(
+    policy: Policy,
+    inventory: Inventory,
+    *,
+    source: str = "",
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    schedulers: Schedulers = SCHEDULERS,
+    **how: Any,
+) -> Clusters:
+    """The clusters of an inventory, and the objects that a policy wants there; none is contacted.
+
+    Args:
+        policy: with settings of objects.
+        inventory: the nodes, each of which names its cluster's kubeconfig.
+        source: of the policy, for messages.
+        settings: arguments of :func:`gpustate.api.cluster_settings.object_settings`.
+        schedulers: its ``kubeconfig`` takes precedence over the inventory's.
+        how: further arguments of :class:`Clusters`.
+
+    Raises:
+        UsageError: the policy has no objects, no node has a kubeconfig, or one is invalid.
+    """
+    pinned = policy.with_cluster(object_settings(policy, source, **settings))
+    kubeconfigs = kubeconfigs_of(inventory, schedulers.kubeconfig)
+    clusters = Clusters(pinned, kubeconfigs, schedulers=schedulers, **how)
+    clusters.read_kubeconfigs()
+    return clusters
+
+
+def kubeconfigs_of(inventory: Inventory, kubeconfig: str = "") -> dict[str, Kubeconfig]:
+    """The kubeconfig of each node's cluster; ``kubeconfig`` takes precedence over the inventory's.
+
+    Raises:
+        UsageError: no node has one.
+    """
+    kubeconfigs = {node.name: kubeconfig_of(node, kubeconfig) for node in inventory}
+    if not any(kubeconfigs.values()):
+        raise UsageError(
+            "no node has a kubeconfig",
+            fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
+        )
+    return kubeconfigs

@@ -1,0 +1,154 @@
+"""What a run says about Nodes, written on them: the condition ``GPUHealthy``, start-up taints, plugins that restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from gpustate import clock
+from gpustate.cluster.api import connected
+from gpustate.cluster.kubeconfig import Kubeconfig
+from gpustate.cluster.node_status import NodeStatusApi, condition_of
+from gpustate.core.outcome import NodeResult
+from gpustate.errors import ClusterError
+from gpustate.reconcile.admission import Admission, Admitted
+from gpustate.reconcile.nodes import members
+from gpustate.reconcile.plugin_restart import PluginRestart
+from gpustate.reconcile.verdicts import (
+    Verdict,
+    after_health,
+    after_quarantine,
+    not_offered,
+    of_result,
+)
+
+T = TypeVar("T")
+
+
+def admit(
+    kubeconfig: Kubeconfig,
+    results: Iterable[NodeResult],
+    *,
+    taint: str = "",
+    offers_gpus: bool = False,
+    blocked: str = "",
+    fresh: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    without_plugin: Mapping[str, str] = MappingProxyType({}),
+) -> Admitted:
+    """Report on the Nodes of one cluster what a run says about their GPUs, and lift start-up taints.
+
+    Args:
+        kubeconfig: of the cluster.
+        results: machines of the run; those of other clusters are skipped.
+        taint: key of the start-up taint; empty: taints are left alone.
+        offers_gpus: a Node is admitted only when it offers GPUs.
+        blocked: why no Node is admitted.
+        fresh: the run has validated every node.
+        stop: polled; once true, nothing is waited for.
+        without_plugin: Nodes that get no pod that offers GPUs, and why.
+
+    Raises:
+        ClusterError: the Nodes cannot be listed.
+    """
+    judged = [(one, verdict) for one in results if (verdict := of_result(one, fresh=fresh))]
+    with _connected(kubeconfig) as api:
+        by_name = {one.name: verdict for one, verdict in judged}
+        found = members(api.nodes(), [one for one, _ in judged])
+        admission = Admission(api, clock.now(), taint, offers_gpus, blocked, stop=stop)
+        rows = [(one, by_name[one.result.name]) for one in found]
+        done = admission.report(
+            [(one.node, not_offered(said, without_plugin.get(one.name, ""))) for one, said in rows]
+        )
+        done.names = {one.result.name: one.name for one in found}
+        return done
+
+
+def withdraw(kubeconfig: Kubeconfig) -> Admitted:
+    """Remove gpustate's condition from all Nodes of a cluster.
+
+    Raises:
+        ClusterError: the Nodes cannot be listed.
+    """
+    with _connected(kubeconfig) as api:
+        return Admission(api, clock.now()).withdraw(api.nodes())
+
+
+def report_health(
+    kubeconfig: Kubeconfig, results: Sequence[tuple[NodeResult, Verdict | None]]
+) -> Admitted:
+    """Report on the Nodes of one cluster how well their GPUs are.
+
+    Raises:
+        ClusterError: the Nodes cannot be listed.
+    """
+
+    return _report(kubeconfig, results, after_health)
+
+
+def report_quarantine(
+    kubeconfig: Kubeconfig, results: Sequence[tuple[NodeResult, Sequence[str]]]
+) -> Admitted:
+    """Name on the Nodes of one cluster which of their GPUs are in quarantine.
+
+    Raises:
+        ClusterError: the Nodes cannot be listed.
+    """
+
+    return _report(kubeconfig, results, after_quarantine)
+
+
+def _report(
+    kubeconfig: Kubeconfig,
+    results: Sequence[tuple[NodeResult, T]],
+    judge: Callable[[T, Mapping[str, Any] | None], Verdict | None],
+) -> Admitted:
+    """Write conditions, by what is known of a machine and the condition that its Node has."""
+    with _connected(kubeconfig) as api:
+        known = {one.name: of_machine for one, of_machine in results}
+        found = members(api.nodes(), [one for one, _ in results])
+        rows = [
+            (one.node, verdict)
+            for one in found
+            if (verdict := judge(known[one.result.name], condition_of(one.node)))
+        ]
+        done = Admission(api, clock.now()).report(rows)
+        done.names = {one.result.name: one.name for one in found}
+        return done
+
+
+def quarantine_changed(result: NodeResult) -> bool:
+    """Whether a run has changed which GPUs of a node are in quarantine."""
+    return any(
+        one.state == "quarantine" and one.outcome.value == "changed" for one in result.states
+    )
+
+
+def restart_plugins(
+    kubeconfig: Kubeconfig, results: Sequence[NodeResult]
+) -> Iterator[tuple[str, bool, str]]:
+    """Restart the device plugin on the Nodes of machines whose list of quarantined GPUs has changed.
+
+    Returns:
+        The machine, whether its list is in effect, and what happened.
+    """
+
+    try:
+        with connected(kubeconfig) as api:
+            for one in members(api.nodes(), results):
+                try:
+                    done, words = PluginRestart(api).restart(one.name)
+                except ClusterError as error:
+                    done, words = False, f"the device plugin is not restarted: {error}"
+                yield one.result.name, done, words
+    except ClusterError as error:
+        for result in results:
+            yield result.name, False, f"the device plugin is not restarted: {error}"
+
+
+@contextmanager
+def _connected(kubeconfig: Kubeconfig) -> Iterator[NodeStatusApi]:
+    with connected(kubeconfig) as api:
+        yield NodeStatusApi(api)
