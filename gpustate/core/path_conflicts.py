@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.file_queries import behind_link
 from gpustate.core.queries import Answer, Query
 from gpustate.core.step import Step
@@ -22,10 +23,7 @@ class MaskedUnitsQuery(Query[frozenset[str]]):
     """Names of the units that are masked, for good or until the next boot; starts no program."""
 
     def script(self) -> str:
-        return (
-            "for f in /etc/systemd/system/*.* /run/systemd/system/*.*; do\n"
-            '  [ -s "$f" ] || [ ! -e "$f" ] || [ -d "$f" ] || echo "${f##*/}"\ndone; :'
-        )
+        return shell.load("masked_units", "gpustate.core")
 
     def parse(self, answer: Answer) -> frozenset[str]:
         return frozenset(answer.text.split())

@@ -197,14 +197,17 @@ class Packages(SharedQuery[dict[str, dpkg.Package]]):
     def script(self) -> str:
         names = " ".join(shlex.quote(pattern) for pattern in self.patterns)
         kept = hashlib.sha256(names.encode()).hexdigest()[:16]
-        return (
-            f"{rpm.FAMILY}\n{KEPT}"
-            # dpkg: of the node's own architecture. 1: a pattern that matches nothing, which is an answer.
-            f"asked() {{ dpkg-query -W -f '{dpkg.QUERY_FORMAT}' dpkg {names} 2>/dev/null; [ $? -le 1 ]; }}\n"
-            f"case $pm in dnf|zypper) echo {_RPM}$pm; rpm -qa --qf '{rpm.QUERY_FORMAT}' {names} 2>/dev/null; echo {_LOCKS}\n"
-            "  case $pm in dnf) set -- /etc/dnf/plugins/versionlock.list ;; *) set -- /etc/zypp/locks ;; esac; [ ! -f $1 ] || cat $1 ;;\n"
-            f'*) kept packages-{kept} "{APT_KEY}" asked || : ;; esac'
+        text = shell.fill(
+            shell.load("package_rows", "gpustate.core"),
+            NAMES=names,
+            FORMAT=dpkg.QUERY_FORMAT,
+            RPM_FORMAT=rpm.QUERY_FORMAT,
+            MARK=_RPM,
+            LOCKS=_LOCKS,
+            KEPT=kept,
+            APT_KEY=APT_KEY,
         )
+        return f"{rpm.FAMILY}\n{KEPT}{text}"
 
     def parse(self, answer: Answer) -> dict[str, dpkg.Package]:
         text = answer.text
@@ -295,14 +298,13 @@ class Units(SharedQuery[dict[str, systemd.Unit]]):
     def script(self) -> str:
         names = " ".join(shlex.quote(name) for name in self.names)
         blocks = "; ".join(f"printf '%s\\n\\n' \"{shown(name)}\"" for name in self.names)
-        return (
-            f"echo {_ASKED} {names}\n"
-            # An image has files of units and links that enable them, and nothing that runs.
-            f'if [ -n "${{GPUSTATE_IMAGE-}}" ]; then for u in {names}; do\n'
-            '  s=$(systemctl is-enabled "$u"); l=loaded; [ -n "$s" ] && [ "$s" != not-found ] || { s=; l=not-found; }\n'
-            '  printf \'Id=%s\\nLoadState=%s\\nActiveState=inactive\\nUnitFileState=%s\\n\\n\' "$u" $l "$s"\n'
-            f"done; else {blocks}\n"
-            f"  echo {_UNIT_FILES}; printf '%s\\n' \"{unit_files(self.names)}\"; fi || :"
+        return shell.fill(
+            shell.load("unit_states", "gpustate.core"),
+            ASKED=_ASKED,
+            NAMES=names,
+            BLOCKS=blocks,
+            MARK=_UNIT_FILES,
+            FILES=unit_files(self.names),
         )
 
     def parse(self, answer: Answer) -> dict[str, systemd.Unit]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
+from gpustate import shell
 from gpustate.core.step import Step
 
 #: Where the part of a bundle lies that a node needs. Not below /var/lib/gpustate, which root alone may
@@ -70,9 +70,5 @@ class Upload(Step):
 
     def script(self) -> str:
         rows = "".join(f"{size} {name}\n" for name, _, size in self.files)
-        return (
-            f"cd {shlex.quote(self.folder)} || fail 'nothing was uploaded'\n"
-            "while read -r s n; do\n"
-            '  [ "$(stat -c %s "$n" 2>/dev/null)" = "$s" ] || fail "$n did not arrive; run again"\n'
-            f"done <<'END'\n{rows}END\nsync .; effect uploaded"
-        )
+        text = shell.load("uploaded", "gpustate.ops", FOLDER=self.folder)
+        return shell.fill(text, ROWS=rows)

@@ -38,8 +38,8 @@ end_members() {
   members
   hung=${NAMES:- sh}
   # shellcheck disable=SC2086 # a list
-  for pid in TERM KILL; do
-    kill -$pid $PIDS
+  for signal in TERM KILL; do
+    kill -$signal $PIDS
     sleep 1
     members
   done

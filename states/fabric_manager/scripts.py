@@ -8,9 +8,7 @@ from gpustate.probes.fabric import COUNT_BRIDGES
 UNIT = "nvidia-fabricmanager.service"
 
 #: The driver that an image has; nothing is loaded there.
-INSTALLED = r"""for f in /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib64/libnvidia-ml.so.1; do
-  [ -e "$f" ] && { f=$(readlink -f "$f"); echo "${f##*.so.}"; break; }
-done; :"""
+INSTALLED = shell.load("installed", "gpustate.states.fabric_manager")
 
 SUBNET_MANAGER = shell.load("subnet_manager", "gpustate.states.fabric_manager")
 

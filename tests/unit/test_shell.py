@@ -27,7 +27,7 @@ WIDTH = 100
 SH = re.compile(
     r"^\s*(done|fi|esac|then)\b|^\s*\w+\(\) ?\{|^\s*\[ .* \] (&&|\|\|)|;\s*(then|do)\s*$", re.M
 )
-LINES = 4
+LINES = 3
 #: Constants that look like sh of more than :data:`LINES` lines. Lower a number when it sinks.
 LIMITS: dict[str, int] = {}
 
