@@ -146,11 +146,11 @@ class ImexRunning(FabricServiceState[Observed]):
         """The nodes of this node's domain; empty where the policy names none."""
         return self.nodes or self.domains.get(observed.domain, ())
 
-    def keys(self, observed: Observed) -> dict[str, str | None]:
+    def config_keys(self, observed: Observed) -> dict[str, str | None]:
         # The path of the list too, where the file names another one.
         elsewhere = observed.config.get(_NODES_KEY) not in (None, NODES_PATH)
         own = {_NODES_KEY: NODES_PATH} if elsewhere and self._host else {}
-        return super().keys(observed) | own
+        return super().config_keys(observed) | own
 
     def elsewhere(self, observed: Observed) -> Observed:
         # Enabled by an RPM preset, it fails at every boot. One that runs has something to do.

@@ -60,12 +60,12 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
     ) -> Mapping[str, str | int | None]:
         return fabric_config.validate(config, cls.known)
 
-    def keys(self, observed: F) -> dict[str, str | None]:
+    def config_keys(self, observed: F) -> dict[str, str | None]:
         """MAY: keys to set."""
         return fabric_config.validate(self.config, self.known)
 
     def settings(self, observed: F) -> Mapping[str, Any]:
-        return {"config": {**observed.config, **self.keys(observed)}}
+        return {"config": {**observed.config, **self.config_keys(observed)}}
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         runs = planned.value("at_boot")
@@ -100,5 +100,5 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
 
     def configure(self, observed: F, wanted: F, moved: frozenset[str]) -> Iterator[Step]:
         # A new package may bring the file anew.
-        if self.keys(observed) and moved & {"config", "package", "version"}:
-            yield keys.set_keys(self.originals[0], self.keys(observed))
+        if self.config_keys(observed) and moved & {"config", "package", "version"}:
+            yield keys.set_keys(self.originals[0], self.config_keys(observed))

@@ -285,7 +285,7 @@ class DriverServiceState(ServiceState[D], Generic[D]):
         package = self.fitting(observed) if observed.needed else None
         if package is None:
             return observed if observed.needed else self.elsewhere(observed)
-        fields = {
+        fields: dict[str, Any] = {
             "package": package[0],
             "version": package[1],
             "damaged": (),
@@ -293,7 +293,7 @@ class DriverServiceState(ServiceState[D], Generic[D]):
             "active": observed.active or not observed.image,
             "at_boot": True,
         }
-        return replace(observed, **fields | self.settings(observed))
+        return replace(observed, **{**fields, **self.settings(observed)})
 
     def refuse(self, observed: D) -> str | None:
         needed = observed.needed and not self.absent
