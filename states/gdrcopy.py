@@ -105,8 +105,9 @@ class GdrCopyInstalled(KernelModuleState[Observed]):
         return replace(observed, loaded=None, built=None, device=None)
 
     def why(self, observed: Observed) -> Mapping[str, str]:
-        other = observed.built and not observed.built.endswith(f" {observed.driver}")
-        reason = f"the driver is {observed.driver}, and gdrdrv was built for the other kind"
+        built, driver = observed.built, observed.driver
+        other = built and driver and not built.endswith(f" {driver}") and not self.absent
+        reason = f"the driver is {driver}, and gdrdrv was built for the other kind"
         return {"built": reason if other else "", "device": "created only by this state"}
 
     def finish(self, plan: Plan, wanted: Observed) -> Iterator[Step]:

@@ -127,7 +127,7 @@ class ServiceState(State[S], Generic[S]):
 
     def read(self, node: Node, *names: str) -> dict[str, Any]:
         """The fields of :class:`ServiceObservation` and of :attr:`files`; ``names``: packages that may be offered."""
-        facts, candidates = node.facts(), node.candidates(*names)
+        facts, candidates = node.facts(), node.candidates(*names) if names else {}
         service = node.units(self.unit).get(self.unit)
         return {
             **{name: node.own_text(path) for name, path in self.files.items()},

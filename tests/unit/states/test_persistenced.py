@@ -10,6 +10,7 @@ from gpustate import NodeFacts, PciGpu
 from gpustate.core.building import parameters
 from gpustate.core.encode import plain
 from gpustate.core.planned import PlannedObservation
+from gpustate.core.queries import Candidates
 from gpustate.engine.before import RunBefore, StateBefore, way_back
 from gpustate.formats.systemd import Unit
 from gpustate.probes.gpu_facts import Gpu, NvmlFacts
@@ -222,3 +223,9 @@ def test_a_static_unit_is_not_taken_for_one_that_starts_at_boot() -> None:
     assert not PersistenceModeEnabled().probe(one).at_boot
     one.files[WANTS_PATH] = ""
     assert PersistenceModeEnabled().probe(one).at_boot
+
+
+def test_repositories_are_not_asked_for_nothing() -> None:
+    one = node(NVIDIA)
+    PersistenceModeEnabled().probe(one)
+    assert not [query for query in one.queries if isinstance(query, Candidates)]
