@@ -16,12 +16,13 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote, quote_name
-from gpustate.gpu_operator import history, umbrella
+from gpustate.gpu_operator import history, tables, umbrella
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.merging import EMPTY, assign, merge
 from gpustate.gpu_operator.references import ReferenceResolver
@@ -39,109 +40,28 @@ Found = ChartValues | bool | None
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Where one kind of file has the values of charts. Paths have dots.
+    """The rows of one kind of file in ``data/wrappers.txt``, which explains them."""
 
-    Args:
-        charts, version: paths of the chart's name and version in a release.
-        layers: path of values in a release: how they are written; the last takes precedence.
-        base: path of the whole document's part with the releases.
-        releases: paths of lists of releases, or of one; none: ``base`` is the only one.
-        title: of the file; empty for objects.
-        command: that renders it.
-        refused: path in the document: why it has to be rendered.
-        ignored: path in the document: why it is not read.
-        otherwise: why it has to be rendered if it has no release of the chart.
-    """
+    rows: tables.Rows
 
-    charts: tuple[str, ...]
-    version: str
-    layers: dict[str, str]
-    base: str = ""
-    releases: tuple[str, ...] = ()
-    title: str = ""
-    command: str = _AS_INSTALLED
-    refused: dict[str, str] = field(default_factory=dict[str, str])
-    ignored: dict[str, str] = field(default_factory=dict[str, str])
-    otherwise: str = ""
+    def text(self, name: str) -> str:
+        """The value of a row; empty without one."""
+        return next((row[1] for row in self.rows if row[0] == name), "")
+
+    def pairs(self, name: str) -> dict[str, str]:
+        """The paths of all rows of a name, each with what is said of it."""
+        return {row[1]: row[2] for row in self.rows if row[0] == name}
 
 
-_APPLICATION = _Form(
-    ("chart",),
-    "targetRevision",
-    {
-        "helm.valueFiles": "files",
-        "helm.values": "text",
-        "helm.valuesObject": "mapping",
-        "helm.parameters": "parameters",
-    },
-    base="spec",
-    releases=("sources", "source"),
-    command="argocd app manifests {name} > rendered.yaml",
-)
-_KUSTOMIZATION = _Form(
-    ("name",),
-    "version",
-    {"valuesFile": "files", "additionalValuesFiles": "files", "valuesInline": "mapping"},
-    releases=("helmCharts",),
-    title="the kustomization",
-    command="kubectl kustomize --enable-helm {directory} > rendered.yaml",
-    refused=dict.fromkeys(
-        ("patches", "patchesStrategicMerge", "patchesJson6902"), "patches the rendered chart"
-    ),
-    otherwise="refers to other files and contains no policy itself",
-)
-_KINDS: dict[tuple[str, str], _Form] = {
-    ("helm.toolkit.fluxcd.io", "HelmRelease"): _Form(
-        ("chart.spec.chart", "chartRef.name"),
-        "chart.spec.version",
-        {"valuesFrom": "objects", "values": "mapping"},
-        base="spec",
-    ),
-    ("argoproj.io", "Application"): _APPLICATION,
-    ("argoproj.io", "ApplicationSet"): replace(_APPLICATION, base="spec.template.spec"),
-    ("helm.cattle.io", "HelmChart"): _Form(
-        ("chart",), "version", {"valuesContent": "text", "set": "set"}, base="spec"
-    ),
-    # Extends the HelmChart of the same name.
-    ("helm.cattle.io", "HelmChartConfig"): _Form(
-        ("metadata.name",), "spec.version", {"spec.valuesContent": "text", "spec.set": "set"}
-    ),
-    ("addons.cluster.x-k8s.io", "HelmChartProxy"): _Form(
-        ("chartName",), "version", {"valuesTemplate": "text"}, base="spec"
-    ),
-    ("kustomize.config.k8s.io", "Kustomization"): _KUSTOMIZATION,
-    ("kustomize.config.k8s.io", "Component"): _KUSTOMIZATION,
-}
-#: Files without a kind, by a key, and the type of its value.
-_FILES: dict[str, tuple[type, _Form]] = {
-    **dict.fromkeys(
-        ("helmCharts", "patches", "patchesStrategicMerge", "resources"), (list, _KUSTOMIZATION)
-    ),
-    "releases": (
-        list,
-        _Form(
-            ("chart",),
-            "version",
-            {"values": "files", "set": "parameters"},
-            releases=("releases",),
-            title="the helmfile",
-            command="helmfile -f {file} template > rendered.yaml",
-        ),
-    ),
-    "helm": (
-        dict,
-        _Form(
-            ("chart",),
-            "version",
-            {"valuesFiles": "files", "values": "mapping"},
-            base="helm",
-            title="the fleet.yaml",
-            command="fleet apply -o - NAME DIR > rendered.yaml",
-            refused={"helm.valuesFrom": "uses values from the cluster (helm.valuesFrom)"},
-            ignored={"targetCustomizations": "they apply to single clusters"},
-        ),
-    ),
-}
+@cache
+def _forms() -> Mapping[str, _Form]:
+    """The forms by group and kind, or by type and key of a file without a kind."""
+    sections = tables.sections("wrappers.txt")
+    found: dict[str, _Form] = {}
+    for names, rows in sections.items():
+        inherited = sections.get(_Form(rows).text("like"), ())
+        found.update(dict.fromkeys(names.split(), _Form((*rows, *inherited))))
+    return found
 
 
 def unwrap(item: Item, resolver: ReferenceResolver) -> Found:
@@ -154,12 +74,13 @@ def unwrap(item: Item, resolver: ReferenceResolver) -> Found:
         return NO_WRAPPER
     kind, group = item.text("kind"), item.text("apiVersion").partition("/")[0]
     if kind or group:
-        form = _KINDS.get((group, kind))
+        form = _forms().get(f"{group}/{kind}")
         title = f"the {kind} {quote_name(item.text('metadata', 'name'))}"
         return _Wrapper(item, resolver, form, title).find() if form is not None else NO_WRAPPER
-    for key, (type_, form) in _FILES.items():
-        if key in item.value and isinstance(item.value[key].value, type_):
-            found = _Wrapper(item, resolver, form, form.title).find()
+    for name, form in _forms().items():
+        kind, _, key = name.rpartition(":")
+        if kind and key in item.value and type(item.value[key].value).__name__ == kind:
+            found = _Wrapper(item, resolver, form, form.text("title")).find()
             if found is not NO_WRAPPER:
                 return found
     return umbrella.find_values(item, resolver)
@@ -200,41 +121,48 @@ class _Wrapper:
             named = named or ours is not None
             if not ours and not self._is_inside(release, named=ours is False):
                 continue
-            for path, why in self.form.refused.items():
+            for path, why in self.form.pairs("refused").items():
                 refused = _at(self.item, path)
                 if refused is not None:
                     raise self._refuse(why, refused)
-            for path, why in self.form.ignored.items():
+            for path, why in self.form.pairs("ignored").items():
                 ignored = _at(self.item, path)
                 if ignored is not None:
                     self.notes.append(f"{self._place(ignored)}: warning: {path} are ignored: {why}")
             values = Item({}, release.line)
-            for path, how in self.form.layers.items():
+            for path, how in self.form.pairs("values").items():
                 layer = _at(release, path)
                 if layer is not None:
                     values = self._merged(values, how, layer)
-            return self._checked(values, _at(release, self.form.version), ours)
-        if self.form.otherwise:
-            raise self._refuse(self.form.otherwise, self.item)
-        return NO_WRAPPER if self.form.title and not named else OTHER_CHART
+            return self._checked(values, _at(release, self.form.text("version")), ours)
+        if self.form.text("otherwise"):
+            raise self._refuse(self.form.text("otherwise"), self.item)
+        return NO_WRAPPER if self.form.text("title") and not named else OTHER_CHART
 
     def _releases(self) -> Iterator[Item]:
-        base = _at(self.item, self.form.base) or EMPTY
-        for path in self.form.releases:
+        base = _at(self.item, self.form.text("base")) or EMPTY
+        paths = self.form.text("releases").split()
+        for path in paths:
             listed = _at(base, path)
             yield from _entries(listed) or ([listed] if listed is not None else [])
-        if not self.form.releases:
+        if not paths:
             yield base
 
     def _ours(self, release: Item) -> bool | None:
         """Whether a release is of the Operator's chart; ``None`` if it names none."""
-        names = [one.value for path in self.form.charts if (one := _at(release, path)) is not None]
+        names = [
+            one.value
+            for path in self.form.text("chart").split()
+            if (one := _at(release, path)) is not None
+        ]
         texts = [name for name in names if isinstance(name, str)]
         return any(_CHART.fullmatch(text.rstrip("/")) for text in texts) if texts else None
 
     def _is_inside(self, release: Item, *, named: bool) -> bool:
         """Whether a release without the Operator's chart has values of it."""
-        path = next((path for path, how in self.form.layers.items() if how == "mapping"), None)
+        path = next(
+            (path for path, how in self.form.pairs("values").items() if how == "mapping"), None
+        )
         values = (_at(release, path) if path else None) or EMPTY
         if umbrella.inner_values(values, self.resolver, named_chart=False) is not None:
             return True
@@ -325,7 +253,7 @@ class _Wrapper:
         return f"{self.resolver.file}:{item.line}"
 
     def _refuse(self, why: str, item: Item, command: str = "") -> PolicyError:
-        filled = (command or self.form.command).format(
+        filled = (command or self.form.text("command") or _AS_INSTALLED).format(
             name=self.item.text("metadata", "name"),
             file=self.resolver.name,
             directory=self.resolver.directory,
