@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator
 
 from gpustate.formats.words import quote
 from gpustate.gpu_operator import history
+from gpustate.gpu_operator.keys import fields
 from gpustate.gpu_operator.lint.context import Context
 from gpustate.gpu_operator.lint.finding import Finding
+from gpustate.gpu_operator.tables import expanded
 
 Check = Callable[[Context], Iterator[Finding]]
 _BRANCH = re.compile(r"\d{3,4}")
@@ -25,6 +27,23 @@ _BRANCH = re.compile(r"\d{3,4}")
 _GDS_OPEN, _GDS_IS_OPEN_SINCE = (2, 17, 5), "v23.9.1"
 #: Since this release the device plugin reads GDS_ENABLED and GDRCOPY_ENABLED, whoever installed the modules.
 _OF_PLUGIN = {"gds": "v22.9.0", "gdrcopy": "v25.10.0"}
+
+_ONLY_TRUE = "true"
+_UPGRADES, _DRAIN = "driver.upgradePolicy.autoUpgrade", "driver.upgradePolicy.drain"
+_DELETION = "driver.upgradePolicy.{podDeletion,gpuPodDeletion}.{force,deleteEmptyDir}"
+#: Keys, the key that has to be true for them, a value that is harmless, and what else has to be true.
+_NEEDS = (
+    ("driver.rdma.useHostMofed", "driver.rdma.enabled"),
+    (f"{_DRAIN}.enable", _UPGRADES, _ONLY_TRUE),
+    (_DELETION, _UPGRADES, _ONLY_TRUE),
+    (f"{_DRAIN}.{{force,deleteEmptyDir,podSelector}}", f"{_DRAIN}.enable", "", _UPGRADES),
+    ("sandboxWorkloads.defaultWorkload", "sandboxWorkloads.enabled", "container"),
+    ("sandboxWorkloads.mode", "sandboxWorkloads.enabled", "kubevirt"),
+    *(
+        (f"{section}.config.data", f"{section}.config.create")
+        for section in ("devicePlugin", "migManager", "dcgmExporter")
+    ),
+)
 
 
 def _driver(context: Context) -> str:
@@ -93,18 +112,23 @@ def storage(context: Context) -> Iterator[Finding]:
         )
 
 
-def rdma(context: Context) -> Iterator[Finding]:
-    """The host's network driver matters only with RDMA enabled."""
-    prefix = _driver(context)
-    if context.own_value(f"{prefix}rdma.useHostMofed") and not context.value(
-        f"{prefix}rdma.enabled"
-    ):
-        yield context.find(
-            "without-effect",
-            f"{prefix}rdma.useHostMofed",
-            f"{prefix}rdma.useHostMofed has no effect while {prefix}rdma.enabled is not true",
-            f"set {prefix}rdma.enabled to true",
-        )
+def needs(context: Context) -> Iterator[Finding]:
+    """Settings without effect while the key that they need is not true."""
+    for keys, needed, *more in _NEEDS:
+        harmless, also = (*more, "", "")[:2]
+        known = fields(context.kind)
+        of_driver = context.kind == "nvidiadriver"
+        for key in expanded(keys):
+            path, need = (
+                one.removeprefix("driver.") if of_driver else one for one in (key, needed)
+            )
+            given = context.own_value(path) if path in known else None
+            asks = given is True if harmless == _ONLY_TRUE else given and given != harmless
+            if also and not context.value(also.removeprefix("driver.") if of_driver else also):
+                continue
+            if asks and not context.value(need):
+                what = f"{path} has no effect while {need} is not true"
+                yield context.find("without-effect", path, what, f"set {need} to true")
 
 
 def driver_off(context: Context) -> Iterator[Finding]:
@@ -128,58 +152,18 @@ def driver_off(context: Context) -> Iterator[Finding]:
             )
 
 
-def upgrades(context: Context) -> Iterator[Finding]:
-    """Settings without effect because autoUpgrade or drain is disabled."""
-    prefix = f"{_driver(context)}upgradePolicy"
-    if context.item_at(prefix) is None:
-        return
-    deletion = "gpuPodDeletion" if context.kind == "helm" else "podDeletion"
-    if not context.value(f"{prefix}.autoUpgrade"):
-        for path in ("drain.enable", f"{deletion}.force", f"{deletion}.deleteEmptyDir"):
-            if context.own_value(f"{prefix}.{path}") is True:
-                yield context.find(
-                    "without-effect",
-                    f"{prefix}.{path}",
-                    f"{prefix}.{path} has no effect while {prefix}.autoUpgrade is not true",
-                    f"set {prefix}.autoUpgrade to true",
-                )
-        return
-    if not context.value(f"{prefix}.drain.enable"):
-        for path in ("drain.force", "drain.deleteEmptyDir", "drain.podSelector"):
-            if context.own_value(f"{prefix}.{path}"):
-                yield context.find(
-                    "without-effect",
-                    f"{prefix}.{path}",
-                    f"{prefix}.{path} has no effect while {prefix}.drain.enable is not true",
-                    f"set {prefix}.drain.enable to true",
-                )
-
-
 def machines(context: Context) -> Iterator[Finding]:
     """Nodes for virtual machines."""
-    if context.on("sandboxWorkloads"):
-        workload = context.value("sandboxWorkloads.defaultWorkload")
-        if workload == "vm-vgpu" and not context.on("vgpuManager"):
-            yield context.find(
-                "without-effect",
-                "sandboxWorkloads.defaultWorkload",
-                "sandboxWorkloads.defaultWorkload is vm-vgpu and vgpuManager.enabled is not true: "
-                "nothing creates vGPUs",
-                "set vgpuManager.enabled to true",
-            )
+    path = "sandboxWorkloads.defaultWorkload"
+    if not context.on("sandboxWorkloads") or context.on("vgpuManager"):
         return
-    for path, harmless in (
-        ("sandboxWorkloads.defaultWorkload", "container"),
-        ("sandboxWorkloads.mode", "kubevirt"),
-    ):
-        given = context.own_value(path)
-        if given is not None and given != harmless:
-            yield context.find(
-                "without-effect",
-                path,
-                f"{path} has no effect while sandboxWorkloads.enabled is not true",
-                "set sandboxWorkloads.enabled to true",
-            )
+    if context.value(path) == "vm-vgpu":
+        yield context.find(
+            "without-effect",
+            path,
+            f"{path} is vm-vgpu and vgpuManager.enabled is not true: nothing creates vGPUs",
+            "set vgpuManager.enabled to true",
+        )
 
 
 def licenses(context: Context) -> Iterator[Finding]:
@@ -247,6 +231,5 @@ def chart_switches(context: Context) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    *(nri, precompiled, storage, rdma, driver_off, upgrades, machines, licenses, fallback),
-    chart_switches,
+    *(nri, precompiled, storage, needs, driver_off, machines, licenses, fallback, chart_switches),
 )

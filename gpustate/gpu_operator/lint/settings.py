@@ -230,13 +230,6 @@ def configurations(context: Context) -> Iterator[Finding]:
                 "is created",
                 f"set {section}.config.data, or {section}.config.create to false",
             )
-        if data and not create:
-            yield context.find(
-                "without-effect",
-                f"{section}.config.data",
-                f"{section}.config.data has no effect while {section}.config.create is not true",
-                f"set {section}.config.create to true",
-            )
 
 
 def tolerations(context: Context) -> Iterator[Finding]:
