@@ -75,7 +75,7 @@ def _report(
 ) -> list[int]:
     """Write the condition of the Nodes of all clusters; exit codes for what could not be written."""
     from gpustate.reconcile import node_reports
-    from gpustate.reconcile.verdicts import of_findings
+    from gpustate.reconcile.verdicts import after_health, of_findings
 
     judged = [
         (NodeResult(row["name"], facts=dict(machines[row["name"]])), of_findings(_faults(row)))
@@ -86,7 +86,7 @@ def _report(
     for cluster in dict.fromkeys(filter(None, clusters.values())):
         here = [(one, verdict) for one, verdict in judged if clusters[one.name] == cluster]
         try:
-            done = node_reports.report_health(cluster, here)
+            done = node_reports.report(cluster, here, after_health)
         except ClusterError as error:
             click.echo(f"conditions of Nodes could not be written: {error}", err=True)
             codes.append(EXIT_ERROR)
@@ -318,6 +318,7 @@ def _restart_plugins(
     """Let the device plugins of nodes see their GPUs again, and name the quarantined ones on the Nodes; exit codes for what did not work."""
     from gpustate.formats.words import printable
     from gpustate.reconcile import node_reports
+    from gpustate.reconcile.verdicts import after_quarantine
 
     codes: list[int] = []
     for cluster in dict.fromkeys(clusters[name] for name in machines if clusters[name]):
@@ -327,7 +328,9 @@ def _restart_plugins(
             click.echo(printable(f"{name}: {words}"), err=not done)
             codes += [] if done else [EXIT_ERROR]
         try:
-            lines = node_reports.report_quarantine(cluster, [(one, held[one.name]) for one in here])
+            lines = node_reports.report(
+                cluster, [(one, held[one.name]) for one in here], after_quarantine
+            )
         except ClusterError:
             continue  # the restart has failed for the same reason
         for line in lines.notes:

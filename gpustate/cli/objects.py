@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpustate.cli import admission, common
+from gpustate.cli import common
 from gpustate.cli import show as pages
-from gpustate.cli.render import namespace_option, settings_options
+from gpustate.cli.render import namespace_option, settings_options, startup_taint_option
 from gpustate.cli.schedulers import schedulers_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
 from gpustate.formats.words import cut
@@ -52,7 +52,7 @@ object_options = common.options(
         is_flag=True,
         help="Include node feature discovery, unless the cluster has one of others [default: as Helm values say].",
     ),
-    admission.startup_taint_option,
+    startup_taint_option,
     heading="Kubernetes objects",
 )
 

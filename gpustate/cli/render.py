@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import admission, common, notes
+from gpustate.cli import common, notes
+from gpustate.manifests.settings import STARTUP_TAINT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,12 @@ namespace_option = click.option(
     "--namespace",
     metavar="NAME",
     help="Namespace of the cluster's objects [default: the policy's, gpu-operator for an Operator file].",
+)
+
+startup_taint_option = click.option(
+    "--startup-taint",
+    metavar="KEY",
+    help=f"Key of a taint that your kubelets or node groups give new Nodes: components tolerate it, and it is removed once a Node passes validation [default: the policy's, {STARTUP_TAINT}].",
 )
 
 
@@ -28,7 +35,7 @@ namespace_option = click.option(
     is_flag=True,
     help="Include node feature discovery [default: as Helm values say].",
 )
-@admission.startup_taint_option
+@startup_taint_option
 @click.option(
     "-o",
     "--output",

@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 import click
 
 from gpustate import clock
-from gpustate.cli import admission, common, next_steps, watching
+from gpustate.cli import common, next_steps, watching
 from gpustate.cli.context import context
+from gpustate.cli.render import startup_taint_option
 from gpustate.diagnosis.chain import NOT_VALIDATED
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError, worst_exit_code
 from gpustate.formats.words import printable_lines
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpustate.core.inventory import InventoryNode
+    from gpustate.core.policy import Policy
     from gpustate.core.state import AnyState
     from gpustate.engine.fleet import FleetResult
     from gpustate.plan.render import Page
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 @common.kubeconfig_option(
     "Also run a pod with a GPU on each Node, and write its condition GPUHealthy, in this kubeconfig's current context"
 )
-@admission.startup_taint_option
+@startup_taint_option
 @click.option(
     "--pod-timeout",
     type=click.FloatRange(10, 3600),
@@ -96,7 +98,7 @@ def validate(
     own |= {"tests_limit": tests_limit, "pod_timeout": pod_timeout}
     path = _checked(folder)
     whole = common.load_policy(policy, options)
-    taint = admission.taint_of(whole, options)
+    taint = taint_of(whole, options)
     validators = [state for state in whole.states if state.validating]
     if not validators:
         raise UsageError(
@@ -395,3 +397,16 @@ def _fit_for_xml(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _fit_for_xml(item) for key, item in value.items()}
     return [_fit_for_xml(item) for item in value] if isinstance(value, list) else value
+
+
+def taint_of(policy: Policy, options: Mapping[str, Any]) -> str:
+    """The key of the start-up taint.
+
+    Raises:
+        PolicyError: it is not the key of a taint.
+    """
+    from gpustate.manifests.cluster_part import settings_of
+
+    settings = settings_of(policy)
+    key = options.get("startup_taint") or settings.startup_taint
+    return replace(settings, startup_taint=key).startup_taint

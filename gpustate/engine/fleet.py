@@ -23,7 +23,7 @@ from gpustate.core.policy import Policy, Resolved, resolve
 from gpustate.core.state import AnyState
 from gpustate.engine import gate, rollback
 from gpustate.engine.events import Event, Listener, ignore
-from gpustate.engine.gate import Holder
+from gpustate.engine.gate import Controller
 from gpustate.engine.probing import query_node
 from gpustate.engine.turns import AllAtOnce, Turns
 from gpustate.engine.walk import Options, RunSettings, Walk
@@ -181,7 +181,7 @@ def person() -> str:
     return user_name()
 
 
-def controller() -> Holder:
+def controller() -> Controller:
     """This controller, for locks."""
     name = f"{person()}@{socket.gethostname()}"
 
@@ -196,7 +196,7 @@ def controller() -> Holder:
             return True
         return pid != os.getpid()
 
-    return Holder(name, os.getpid(), alive, born)
+    return Controller(name, os.getpid(), alive, born)
 
 
 def born(pid: int) -> str:

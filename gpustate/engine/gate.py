@@ -37,7 +37,7 @@ NodeCheck = Callable[[Sequence[AnyState], Observations], RefusedError | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Controller:
     """The controller that takes a lock.
 
     Args:
@@ -100,7 +100,7 @@ def too_much(results: Mapping[str, StateResult], allowed: Disruption) -> Gpustat
     )
 
 
-def dead(ledger: Ledger, holder: Holder) -> bool:
+def dead(ledger: Ledger, holder: Controller) -> bool:
     """The run that holds the lock no longer runs, so its lock is void."""
     lock, program = ledger.lock, ledger.program
     if lock is None or lock.reason != "apply":
@@ -181,7 +181,7 @@ def _checked(
     return compat.check(dict(facts), allow=dict(allow))
 
 
-def locked(ledger: Ledger, run: str, holder: Holder) -> GpustateError | None:
+def locked(ledger: Ledger, run: str, holder: Controller) -> GpustateError | None:
     """Another run or person holds the lock of the node."""
     lock = ledger.lock
     if lock is None or not ledger.locked or lock.run == run or dead(ledger, holder):
@@ -207,7 +207,7 @@ def proceeds(status: NodeStatus, results: Mapping[str, StateResult]) -> bool:
     return bool(announced(results))
 
 
-def half_done(ledger: Ledger, run: str, holder: Holder) -> list[str]:
+def half_done(ledger: Ledger, run: str, holder: Controller) -> list[str]:
     """Notes of a plan for a node that another run is changing."""
     lock = ledger.lock
     if lock is None or lock.reason != "apply" or locked(ledger, run, holder) is None:
@@ -220,7 +220,7 @@ def refuse_held(
     results: Mapping[str, StateResult],
     again: Callable[[], Ledger],
     run: str,
-    holder: Holder,
+    holder: Controller,
 ) -> None:
     """Refuse a node that would be changed, or has failures, while another run or person holds its lock.
 
@@ -242,7 +242,7 @@ def refuse_held(
         raise reason
 
 
-def taken(run: str, holder: Holder, plan: str, ticket: str = "") -> dict[str, Any]:
+def taken(run: str, holder: Controller, plan: str, ticket: str = "") -> dict[str, Any]:
     """The lock that a run takes."""
     now = int(time.time())
     return {
@@ -258,7 +258,9 @@ def taken(run: str, holder: Holder, plan: str, ticket: str = "") -> dict[str, An
     }
 
 
-def begun_meanwhile(before: Ledger, now: Ledger, run: str, holder: Holder) -> GpustateError | None:
+def begun_meanwhile(
+    before: Ledger, now: Ledger, run: str, holder: Controller
+) -> GpustateError | None:
     """Another run has changed the node since the probe began, so its answers are inconsistent."""
     if now.newest not in (before.newest, "none"):
         holder_text = f": {now.lock.describe()}" if now.lock is not None and now.locked else ""
@@ -281,7 +283,7 @@ def not_started(error: StepFailed) -> GpustateError:
     return error
 
 
-def at_work(ledger: Ledger, holder: Holder) -> GpustateError | None:
+def at_work(ledger: Ledger, holder: Controller) -> GpustateError | None:
     """A program runs on the node, and its own controller is still following it."""
     lock = ledger.lock
     if lock is None:

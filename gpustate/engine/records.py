@@ -56,7 +56,7 @@ def begin(
         run: id of the run.
         verb, source, options: the command.
         person: the user who runs it.
-        born: start time of this process, see :class:`gpustate.engine.gate.Holder`.
+        born: start time of this process, see :class:`gpustate.engine.gate.Controller`.
         created: the present time.
         digest: SHA-256 of the file ``source``; empty if it is not a file.
         nodes: names of its nodes.

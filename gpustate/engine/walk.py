@@ -29,7 +29,7 @@ from gpustate.core.queries import Answer, Candidates, Query
 from gpustate.core.state import AnyState, State
 from gpustate.engine import before, gate, journal, rebooting, verdicts
 from gpustate.engine.events import Event, Listener, ignore
-from gpustate.engine.gate import Holder
+from gpustate.engine.gate import Controller
 from gpustate.engine.ledger import Ledger, LedgerQuery
 from gpustate.engine.machines import Machines
 from gpustate.engine.maintenance import INTERRUPTED, NO_MAINTENANCE, Maintenance, Subject
@@ -138,7 +138,7 @@ class Options(RunSettings):
 
     run: str
     apply: bool
-    holder: Holder
+    holder: Controller
     machines: Machines = field(default_factory=Machines)
     drains: Mapping[str, DrainPolicy] = field(default_factory=dict[str, DrainPolicy])
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])

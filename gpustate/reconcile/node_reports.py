@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -18,8 +17,6 @@ from gpustate.reconcile.nodes import members
 from gpustate.reconcile.plugin_restart import PluginRestart
 from gpustate.reconcile.verdicts import (
     Verdict,
-    after_health,
-    after_quarantine,
     not_offered,
     of_result,
 )
@@ -54,7 +51,8 @@ def admit(
         ClusterError: the Nodes cannot be listed.
     """
     judged = [(one, verdict) for one in results if (verdict := of_result(one, fresh=fresh))]
-    with _connected(kubeconfig) as api:
+    with connected(kubeconfig) as connection:
+        api = NodeStatusApi(connection)
         by_name = {one.name: verdict for one, verdict in judged}
         found = members(api.nodes(), [one for one, _ in judged])
         admission = Admission(api, clock.now(), taint, offers_gpus, blocked, stop=stop)
@@ -72,41 +70,28 @@ def withdraw(kubeconfig: Kubeconfig) -> Admitted:
     Raises:
         ClusterError: the Nodes cannot be listed.
     """
-    with _connected(kubeconfig) as api:
+    with connected(kubeconfig) as connection:
+        api = NodeStatusApi(connection)
         return Admission(api, clock.now()).withdraw(api.nodes())
 
 
-def report_health(
-    kubeconfig: Kubeconfig, results: Sequence[tuple[NodeResult, Verdict | None]]
-) -> Admitted:
-    """Report on the Nodes of one cluster how well their GPUs are.
-
-    Raises:
-        ClusterError: the Nodes cannot be listed.
-    """
-
-    return _report(kubeconfig, results, after_health)
-
-
-def report_quarantine(
-    kubeconfig: Kubeconfig, results: Sequence[tuple[NodeResult, Sequence[str]]]
-) -> Admitted:
-    """Name on the Nodes of one cluster which of their GPUs are in quarantine.
-
-    Raises:
-        ClusterError: the Nodes cannot be listed.
-    """
-
-    return _report(kubeconfig, results, after_quarantine)
-
-
-def _report(
+def report(
     kubeconfig: Kubeconfig,
     results: Sequence[tuple[NodeResult, T]],
     judge: Callable[[T, Mapping[str, Any] | None], Verdict | None],
 ) -> Admitted:
-    """Write conditions, by what is known of a machine and the condition that its Node has."""
-    with _connected(kubeconfig) as api:
+    """Write the condition on the Nodes of one cluster.
+
+    Args:
+        kubeconfig: of the cluster.
+        results: machines, with what is known of each.
+        judge: the condition, by what is known and the one that the Node has; ``None``: it stays.
+
+    Raises:
+        ClusterError: the Nodes cannot be listed.
+    """
+    with connected(kubeconfig) as connection:
+        api = NodeStatusApi(connection)
         known = {one.name: of_machine for one, of_machine in results}
         found = members(api.nodes(), [one for one, _ in results])
         rows = [
@@ -134,7 +119,6 @@ def restart_plugins(
     Returns:
         The machine, whether its list is in effect, and what happened.
     """
-
     try:
         with connected(kubeconfig) as api:
             for one in members(api.nodes(), results):
@@ -146,9 +130,3 @@ def restart_plugins(
     except ClusterError as error:
         for result in results:
             yield result.name, False, f"the device plugin is not restarted: {error}"
-
-
-@contextmanager
-def _connected(kubeconfig: Kubeconfig) -> Iterator[NodeStatusApi]:
-    with connected(kubeconfig) as api:
-        yield NodeStatusApi(api)

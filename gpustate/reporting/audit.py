@@ -32,7 +32,7 @@ def started(run: Run, *, born: str) -> dict[str, Any]:
 
     Args:
         run: it.
-        born: start time of this process, see :class:`gpustate.engine.gate.Holder`.
+        born: start time of this process, see :class:`gpustate.engine.gate.Controller`.
     """
     return {
         "format": FORMAT,

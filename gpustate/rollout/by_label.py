@@ -41,6 +41,7 @@ from gpustate.schedulers.mig_state import (
     is_ours,
     is_stale,
     labels_of,
+    manager_of,
 )
 
 if TYPE_CHECKING:
@@ -347,7 +348,7 @@ class _Layers:
                     f"label {CONFIG} of Node {name} is absent: apply removes its {STATE}={shown}"
                 )
             return node
-        manager = cluster.nodes.mig_manager_on(item)
+        manager = manager_of(item, cluster.nodes.daemon_sets())
         if manager:
             result.notes[node.name] = (
                 f"{CONFIG}={config} of Node {name} is carried out by NVIDIA's MIG manager (DaemonSet {manager}); "

@@ -38,7 +38,7 @@ from gpustate.schedulers.base import (
     Why,
     Workload,
 )
-from gpustate.schedulers.mig_state import CONFIG
+from gpustate.schedulers.mig_state import CONFIG, is_ours
 
 #: How a scheduler is named in an inventory and on the command line.
 _ACCESS = {
@@ -364,7 +364,7 @@ class ScheduledMaintenance:
         if mig is None:
             return
         try:
-            mig.cluster.mig.pause(mig.name, say, stop)
+            mig.cluster.mig.nvidia_pods.pause(mig.name, say, stop)
         except GpustateError:
             self._resume_after_mig(subject)
             raise
@@ -375,7 +375,7 @@ class ScheduledMaintenance:
         if mig is None or not mig.open:
             return ()
         try:
-            mig.cluster.mig.resume(mig.name)
+            mig.cluster.mig.nvidia_pods.resume(mig.name, is_ours)
         except GpustateError as error:
             return (f"programs that use GPUs are still kept off Node {mig.name}: {error}",)
         return ()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.cluster.api import Api
-from gpustate.schedulers.base import Say, Stop
 from gpustate.schedulers.mig_state import (
     CONFIG,
     OURS,
@@ -42,7 +41,8 @@ class MigLabels:
     clock: Callable[[], float] = time.monotonic
 
     @property
-    def _nvidia_pods(self) -> NvidiaPods:
+    def nvidia_pods(self) -> NvidiaPods:
+        """The programs that have GPUs open, which leave for the change."""
         return NvidiaPods(self.api, FOR_MIG, self.sleep, self.clock)
 
     def begin(self, name: str, run: str) -> None:
@@ -56,19 +56,6 @@ class MigLabels:
             return _patch({STATE: REBOOTING}) if is_ours(node) else None
 
         patch_node(self.api, name, change)
-
-    def pause(self, name: str, say: Say, stop: Stop) -> None:
-        """Keep the pods of programs that have GPUs open away, and wait until they have left.
-
-        Raises:
-            NotDrainedError: they do not leave.
-            ClusterError: the API server does not answer.
-        """
-        self._nvidia_pods.pause(name, say, stop)
-
-    def resume(self, name: str) -> None:
-        """Let the pods of these programs run again."""
-        self._nvidia_pods.resume(name, is_ours)
 
     def end(self, name: str, config: str, state: str) -> None:
         """The change has ended; nothing is written if it said so already, or if the label was changed meanwhile.

@@ -20,7 +20,6 @@ from gpustate.manifests.ownership import FIELD_MANAGER
 from gpustate.schedulers import eviction, foreign
 from gpustate.schedulers.base import Hold, Member, NotMemberError
 from gpustate.schedulers.kubernetes.rights import Rights
-from gpustate.schedulers.mig_state import manager_of
 from gpustate.schedulers.node_events import NodeEvents
 from gpustate.schedulers.nvidia_pods import FOR_DRIVER, NvidiaPods
 
@@ -186,16 +185,12 @@ class Nodes:
                 nodes.setdefault(name, node)
         return nodes
 
-    def mig_manager_on(self, node: Json) -> str:
-        """The DaemonSet of NVIDIA's MIG manager that has a pod on a Node; empty: there is none.
+    def daemon_sets(self) -> list[Json]:
+        """The DaemonSets of the cluster, listed once in a run.
 
         Raises:
-            ClusterError: the DaemonSets cannot be listed.
+            ClusterError: they cannot be listed.
         """
-        return manager_of(node, self.daemon_sets())
-
-    def daemon_sets(self) -> list[Json]:
-        """The DaemonSets of the cluster, listed once in a run."""
         with self._lock:
             if self._daemon_sets is None:
                 self._daemon_sets = self.api.daemon_sets()

@@ -9,8 +9,8 @@ import pytest
 from commandline import Cli
 
 from gpustate.api.clusters import Clusters
-from gpustate.cli.admission import taint_of
 from gpustate.cli.health import _faults
+from gpustate.cli.validate import taint_of
 from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import Policy

@@ -142,7 +142,7 @@ def test_behind_sudo_the_person_is_whoever_called_it(monkeypatch: pytest.MonkeyP
 def test_a_lock_says_who_and_why() -> None:
     from gpustate.engine import gate
 
-    taken = gate.taken("r", gate.Holder("alice@ctl", 1, lambda *_: True), "", "CHG-42")
+    taken = gate.taken("r", gate.Controller("alice@ctl", 1, lambda *_: True), "", "CHG-42")
     lock = ledger.read_lock(json.dumps(taken))
     assert lock is not None
     assert lock.describe().startswith("held by alice@ctl (apply: CHG-42) since ")

@@ -60,8 +60,9 @@ class FakeCluster:
         self.manager = manager
         self.written: list[tuple[str, str, str]] = []
 
-    def mig_manager_on(self, node: dict[str, Any]) -> str:
-        return self.manager
+    def daemon_sets(self) -> list[dict[str, Any]]:
+        namespace, _, name = self.manager.partition("/")
+        return [{"metadata": {"namespace": namespace, "name": name}}] if name else []
 
     @property
     def mig(self) -> FakeCluster:

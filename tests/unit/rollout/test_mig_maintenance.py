@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -34,6 +34,10 @@ class FakeCluster:
     def mig(self) -> FakeCluster:
         return self
 
+    @property
+    def nvidia_pods(self) -> FakeCluster:
+        return self
+
     def _call(self, word: str) -> None:
         self.calls.append(word)
         if word in self.fails:
@@ -45,7 +49,7 @@ class FakeCluster:
     def pause(self, name: str, say: Say, stop: Stop) -> None:
         self._call("pause")
 
-    def resume(self, name: str) -> None:
+    def resume(self, name: str, ours: Any) -> None:
         self._call("resume")
 
     def rebooting(self, name: str) -> None:

@@ -14,7 +14,7 @@ from gpustate.cluster.api import connect
 from gpustate.schedulers import foreign
 from gpustate.schedulers.base import NotDrainedError
 from gpustate.schedulers.mig_labels import MigLabels
-from gpustate.schedulers.mig_state import CONFIG, FAILED, OURS, STATE, SUCCESS, manager_of
+from gpustate.schedulers.mig_state import CONFIG, FAILED, OURS, STATE, SUCCESS, is_ours, manager_of
 from gpustate.schedulers.nvidia_pods import FOR_MIG as PAUSED
 
 DEPLOY = "nvidia.com/gpu.deploy."
@@ -118,12 +118,12 @@ def test_programs_with_open_gpus_are_kept_away_and_come_back(bench: Bench) -> No
 
     bench.meanwhile = leaves
     bench.mig.begin("n1", "r1")
-    bench.mig.pause("n1", said, never)
+    bench.mig.nvidia_pods.pause("n1", said, never)
     assert bench.now == 3
     assert bench.labels[f"{DEPLOY}device-plugin"] == PAUSED
     assert bench.labels[f"{DEPLOY}dcgm"] == "false"
     assert bench.labels[f"{DEPLOY}driver"] == "true"
-    bench.mig.resume("n1")
+    bench.mig.nvidia_pods.resume("n1", is_ours)
     assert bench.labels[f"{DEPLOY}device-plugin"] == "true"
     assert bench.labels[f"{DEPLOY}dcgm"] == "false"
 
@@ -132,13 +132,13 @@ def test_programs_that_do_not_leave_are_named(bench: Bench) -> None:
     bench.label(**{f"{DEPLOY}device-plugin": "true"})
     bench.plugin()["spec"]["nodeSelector"] = {f"{DEPLOY}device-plugin": "true"}
     with pytest.raises(NotDrainedError, match=r"nvidia/nvidia-device-plugin-\d+ did not leave"):
-        bench.mig.pause("n1", said, never)
+        bench.mig.nvidia_pods.pause("n1", said, never)
     assert bench.now > 300
 
 
 def test_labels_that_the_mig_manager_paused_are_its_own(bench: Bench) -> None:
     bench.label(**{f"{DEPLOY}device-plugin": PAUSED})
-    bench.mig.resume("n1")
+    bench.mig.nvidia_pods.resume("n1", is_ours)
     assert bench.labels[f"{DEPLOY}device-plugin"] == PAUSED
 
 
