@@ -1,14 +1,14 @@
 # shellcheck shell=sh
-# Purges what the record l names and @WANTED@, words; what something else needs stays, and @ROOTS@,
+# Purges what the record names and @WANTED@, words; what something else needs stays, and @ROOTS@,
 # words too, have to leave. Expects library.sh, packages.sh and hand_on.
-# shellcheck disable=SC2154 # l: set by the loader's caller
+# shellcheck disable=SC2154 # record: set by the loader's caller
 # shellcheck disable=SC2046 # split into words on purpose
 installed_of() {
   dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null |
     sed -n 's/ installed$//p; s/ half-.*//p; s/ unpacked$//p'
 }
 set -- @WANTED@
-[ ! -e "$l" ] || set -- "$@" $(cat "$l")
+[ ! -e "$record" ] || set -- "$@" $(cat "$record")
 [ $# = 0 ] || set -- $(installed_of "$@" | sort -u)
 if [ $# -gt 0 ]; then
   printf "%s\n" "$@" | sort -u >"$R/mine"
@@ -31,12 +31,12 @@ if [ $# -gt 0 ]; then
           ;;
       esac
       echo "$package stays: ${needed_by% } needs it"
-      hand_on "$l" "$package"
+      hand_on "$record" "$package"
     done
     set -- $go
   fi
   [ $# = 0 ] || no_links_left apt purge --allow-change-held-packages "$@"
 fi
-rm -f "$l"
-rmdir "${l%/*}" 2>/dev/null || :
+rm -f "$record"
+rmdir "${record%/*}" 2>/dev/null || :
 effect removed

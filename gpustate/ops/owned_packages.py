@@ -84,15 +84,15 @@ def _apt_bring(
     words = " ".join(shlex.quote(f"{n}={v}" if v else n) for n, v in packages)
     names = " ".join(shlex.quote(name) for name, _ in packages)
     lines = [
-        f"l={record}; mkdir -p {FOLDER}; apt_ready",
+        f"record={record}; mkdir -p {FOLDER}; apt_ready",
         f"{TOGETHER}set -- $(together {words})" if together else f"set -- {words}",
         'apt install -s --allow-downgrades --allow-change-held-packages "$@" >"$R/simulated" 2>&1 '
         '|| { tail -n 15 "$R/simulated"; exit 1; }',
         "d=$(sed -n 's/^Inst \\([^ ]*\\) \\(\\[[^]]*\\] \\)\\{0,1\\}(\\([^ ]*\\).*/\\1|x|\\3|/p' \"$R/simulated\" "
         f"| grep -E '{driverset.MEMBER_ERE}' | cut -d '|' -f 1,3 | tr '|\\n' '  ') || :",
         _DRIVER,
-        '{ [ ! -e "$l" ] || cat "$l"; sed -n \'s/^Inst \\([^ ]*\\) (.*/\\1/p\' "$R/simulated"; } | sort -u >"$l.new"',
-        'sync "$l.new"; mv -f "$l.new" "$l"',
+        '{ [ ! -e "$record" ] || cat "$record"; sed -n \'s/^Inst \\([^ ]*\\) (.*/\\1/p\' "$R/simulated"; } | sort -u >"$record.new"',
+        'sync "$record.new"; mv -f "$record.new" "$record"',
         'apt_fetch "$@" && apt_swap "$@" || exit 1',
     ]
     if hold:
@@ -150,4 +150,4 @@ def _apt_take_back(record: str, roots: tuple[str, ...], _: str) -> str:
     words = " ".join(map(shlex.quote, roots))
     text = shell.load("apt_take_back", "gpustate.ops")
     text = shell.fill(text, WANTED=words, ROOTS=" ".join(roots))
-    return f"l={record}; apt_ready\n{_HAND_ON}{text}"
+    return f"record={record}; apt_ready\n{_HAND_ON}{text}"
