@@ -1,36 +1,36 @@
 # shellcheck shell=sh
-# Defines remembered PATH DIGEST, and keeps in w what a daemon works with and what it makes of its
-# files. Reads w and n, and expects the daemon's functions.
-# shellcheck disable=SC2154 # w and n: set by the caller
+# Defines remembered PATH DIGEST, and keeps in notes what a daemon works with and what it makes of
+# its files. Reads notes (a folder) and daemon (its name), and expects the daemon's functions.
+# shellcheck disable=SC2154 # notes and daemon: set by the caller
 # shellcheck disable=SC2174 # the folders above are made elsewhere
-mkdir -p -m 0700 "$w" "$R/pre"
+mkdir -p -m 0700 "$notes" "$R/pre"
 summed() { if [ -e "$1" ]; then sha256sum <"$1" | cut -c1-64; else echo -; fi; }
 remembered() { # path, digest of the text it will have: what the daemon has read stays kept
-  remembered_name=$(sha "$1")
+  kept_name=$(sha "$1")
   digest_now=$(summed "$1")
-  if [ -e "$w/$remembered_name.path" ] && [ "$digest_now" != "$(cat "$w/$remembered_name.sum")" ] &&
-    [ "$digest_now" != "$(summed "$w/$remembered_name")" ]; then
-    rm -f "$w/$remembered_name.path" \
-      "$w/$remembered_name" # changed by someone else since: that must not be lost
+  if [ -e "$notes/$kept_name.path" ] && [ "$digest_now" != "$(cat "$notes/$kept_name.sum")" ] &&
+    [ "$digest_now" != "$(summed "$notes/$kept_name")" ]; then
+    # Changed by someone else since: that must not be lost.
+    rm -f "$notes/$kept_name.path" "$notes/$kept_name"
   fi
-  printf %s "$2" >"$w/$remembered_name.sum"
+  printf %s "$2" >"$notes/$kept_name.sum"
   remembered_folder=$(dirname "$1")
-  [ -d "$remembered_folder" ] || printf %s "$remembered_folder" >"$G/$n.folder"
-  if [ ! -e "$w/$remembered_name.path" ]; then
-    rm -f "$w/$remembered_name"
+  [ -d "$remembered_folder" ] || printf %s "$remembered_folder" >"$G/$daemon.folder"
+  if [ ! -e "$notes/$kept_name.path" ]; then
+    rm -f "$notes/$kept_name"
     if [ -e "$1" ]; then
-      cp -a "$1" "$w/$remembered_name.new"
-      mv -fT "$w/$remembered_name.new" "$w/$remembered_name"
+      cp -a "$1" "$notes/$kept_name.new"
+      mv -fT "$notes/$kept_name.new" "$notes/$kept_name"
     fi
-    printf %s "$1" >"$w/$remembered_name.new"
-    mv -fT "$w/$remembered_name.new" "$w/$remembered_name.path"
+    printf %s "$1" >"$notes/$kept_name.new"
+    mv -fT "$notes/$kept_name.new" "$notes/$kept_name.path"
   fi
 }
-[ -e "$w/working" ] || {
-  working >"$w/working.new" || :
-  mv -fT "$w/working.new" "$w/working"
+[ -e "$notes/working" ] || {
+  working >"$notes/working.new" || :
+  mv -fT "$notes/working.new" "$notes/working"
 }
-[ -e "$w/dump" ] || {
-  dump >"$w/dump.new" 2>/dev/null || : >"$w/dump.new"
-  mv -fT "$w/dump.new" "$w/dump"
+[ -e "$notes/dump" ] || {
+  dump >"$notes/dump.new" 2>/dev/null || : >"$notes/dump.new"
+  mv -fT "$notes/dump.new" "$notes/dump"
 }

@@ -56,7 +56,7 @@ class Daemon:
 
     def prelude(self) -> str:
         """Its functions, and where its notes are."""
-        return f"w={owed(self.name)}; n={self.name}\n{self.functions}\n"
+        return f"notes={owed(self.name)}; daemon={self.name}\n{self.functions}\n"
 
     def remember(self, files: Mapping[str, str | None], *, unread: bool) -> Run:
         """Keep what the daemon runs with, for roll-back by this run or the next.
@@ -69,7 +69,7 @@ class Daemon:
             f"remembered {_q(path)} {'-' if text is None else _digest(text)}\n"
             for path, text in files.items()
         )
-        mark = ': >"$w/unread"\n' if unread else ""
+        mark = ': >"$notes/unread"\n' if unread else ""
         text = self.prelude() + _REMEMBER + mark + calls + _HAND_OVER
         return Run(text, f"snapshot {self.name}'s running configuration", 60)
 
@@ -81,19 +81,19 @@ class Daemon:
             present: the handler must be in the dump.
             compare: everything that is not ours must be as before.
         """
-        give_up = f"roll_back {_words(paths)}; rm -rf $w; fail"
+        give_up = f"roll_back {_words(paths)}; rm -rf $notes; fail"
         lines = [
             self.prelude(),
-            'if ! dump >"$w/after" 2>"$w/why"; then',
-            f'  m=$(tail -n 1 "$w/why"); {give_up} "$n cannot read its new configuration: $m"',
+            'if ! dump >"$notes/after" 2>"$notes/why"; then',
+            f'  m=$(tail -n 1 "$notes/why"); {give_up} "$daemon cannot read its new configuration: $m"',
             "fi",
         ]
         if compare:
             lines += [
-                'if [ -s "$w/dump" ]; then',
-                '  others <"$w/dump" | sort >"$w/others.before"; others <"$w/after" | sort >"$w/others.after"',
-                '  if ! cmp -s "$w/others.before" "$w/others.after"; then',
-                '    m=$(comm -3 "$w/others.before" "$w/others.after" 2>/dev/null | head -n 3 | tr -s '
+                'if [ -s "$notes/dump" ]; then',
+                '  others <"$notes/dump" | sort >"$notes/others.before"; others <"$notes/after" | sort >"$notes/others.after"',
+                '  if ! cmp -s "$notes/others.before" "$notes/others.after"; then',
+                '    m=$(comm -3 "$notes/others.before" "$notes/others.after" 2>/dev/null | head -n 3 | tr -s '
                 "'\\t\\n'"
                 " "
                 "'  '"
@@ -104,8 +104,8 @@ class Daemon:
             ]
         if present:
             lines += [
-                'if ! serves <"$w/after"; then',
-                f'  {give_up} "$n does not list the handler in its new configuration"',
+                'if ! serves <"$notes/after"; then',
+                f'  {give_up} "$daemon does not list the handler in its new configuration"',
                 "fi",
             ]
         return Run("\n".join(lines), f"validate {self.name}'s new configuration", 120)
@@ -157,8 +157,8 @@ class RestartDaemon(RestartUnit):
             self.daemon.prelude(),
             "noted() {\n" + note + "\n}",
             "trap 'if [ $? = 0 ]; then noted; fi' EXIT",
-            'if [ ! -e "$w/unread" ] && [ -s "$w/dump" ] && cmp -s "$w/dump" "$w/after"; then',
-            '  rm -rf "$w"; echo "$n already runs with this configuration"; effect same; exit 0',
+            'if [ ! -e "$notes/unread" ] && [ -s "$notes/dump" ] && cmp -s "$notes/dump" "$notes/after"; then',
+            '  rm -rf "$notes"; echo "$daemon already runs with this configuration"; effect same; exit 0',
             "fi",
         ]
         # A dataclass with slots is recreated by its decorator, so super() would not find it.

@@ -18,14 +18,14 @@ dump() {
   cat "$DOCKER_FILE"
 }
 # What it said when it was last told to read its file, and could not.
-# shellcheck disable=SC2154 # w is the folder of the daemon's notes
+# shellcheck disable=SC2154 # notes is the folder of the daemon's notes
 complaint() {
   old || return 0
-  [ $(($(date +%s) - $(stat -c %Y "$w/after"))) -gt 1 ] || {
+  [ $(($(date +%s) - $(stat -c %Y "$notes/after"))) -gt 1 ] || {
     echo 'it was told just now'
     return 0
   }
-  journalctl -u "$UNIT" --since "@$(stat -c %Y "$w/after")" -o cat --no-pager 2>/dev/null |
+  journalctl -u "$UNIT" --since "@$(stat -c %Y "$notes/after")" -o cat --no-pager 2>/dev/null |
     grep 'unable to configure the Docker daemon' | tail -n 1 | cut -c 1-300
 }
 others() { :; }
