@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gpustate import api
     from gpustate.api import saved
+    from gpustate.api.clusters import Clusters
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
@@ -294,7 +295,7 @@ def execute(
     else:
         inventory = saved.only_planned(inventory, saved.document_of(target), source)
     absent = ensure == "absent"
-    clusters: objects.Clusters | None
+    clusters: Clusters | None
     if isinstance(target, saved.Plan):
         clusters = objects.clusters_of_plan(
             target, read_policy, source, inventory, options, resumed=partly_applied

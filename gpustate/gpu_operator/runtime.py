@@ -86,7 +86,8 @@ def environment() -> Mapping[str, Variable]:
 def _variable(what: str, states: str, why: str) -> Variable:
     target, *rest = what.split() or [""]
     parameter, _, key = target.rstrip("?").partition(".")
-    values = dict(tuple(word.split("=", 1)) for word in rest if "=" in word)
+    pairs = (word.partition("=") for word in rest if "=" in word)
+    values = {name: value for name, _, value in pairs}
     flag, path = target.endswith("?"), "path" in rest
     return Variable(tuple(states.split()), parameter, key, flag, values, path, why)
 

@@ -140,8 +140,8 @@ def _near(key: str, known: Set[str]) -> bool:
 def _refuse_look_alike(version: str, name: str, place: str) -> None:
     group = version.partition("/")[0]
     if group not in ("nvidia.com", ""):
-        other = dict(tables.sections("expected.txt")["other programs"]).get(f"{group}/{name}")
-        if other is not None:
+        programs = tables.sections("expected.txt")["other programs"]
+        for other in (other for key, other in programs if key == f"{group}/{name}"):
             raise PolicyError(f"{name} of {version} is {other}", place=place, fix=WANTED)
         meant = _meant(name) or _OWN.get(_folded(name))
         if meant is not None and ("nvidia" in group or name.lower().startswith(("gpu", "nvidia"))):

@@ -88,7 +88,9 @@ def verdict(copy: Path, when: str) -> str:
         for path, text in journals.items():
             _write_anew(path, text)
     observed = LedgerQuery().parse(Answer(said.returncode, said.stdout))
-    holder = gate.Controller(observed.lock.holder if observed.lock else "", 1, lambda name, pid: False)
+    holder = gate.Controller(
+        observed.lock.holder if observed.lock else "", 1, lambda name, pid: False
+    )
     return (
         f"program {observed.program is not None}, alive {bool(observed.program and observed.program.alive)}, "
         f"lock {observed.lock is not None}, dead {gate.dead(observed, holder)}"
