@@ -20,6 +20,7 @@ from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.rollout import RolloutPolicy
 from gpustate.core.state import AnyState
 from gpustate.core.where import Condition
+from gpustate.manifests import cluster_part
 from gpustate.policies.document import FORMAT, KEYS
 from gpustate.presets import STACKS
 
@@ -148,7 +149,7 @@ def _rollout() -> dict[str, Any]:
 
 def _cluster() -> dict[str, Any]:
     """The objects of a cluster: the definition of their settings, and those of its parts."""
-    made = manifests.cluster_part.adapter().json_schema(ref_template="#/$defs/cluster.{model}")
+    made = cluster_part.adapter().json_schema(ref_template="#/$defs/cluster.{model}")
     parts = made.pop("$defs")
     classes = {name: getattr(manifests, name) for name in parts}
     found = {f"cluster.{name}": _settings(body, classes[name]) for name, body in parts.items()}

@@ -28,6 +28,7 @@ from gpustate.cluster.objects import Objects
 from gpustate.errors import ClusterError
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests.build import build, node_labels
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.kinds import KINDS
 from gpustate.reconcile.admission import Admission
 from gpustate.reconcile.applying import Applied, Applier
@@ -302,8 +303,7 @@ def judged(api: Api, *, absent: bool) -> list[str]:
 
 def cycle(path: Path, policy: Path) -> list[str]:
     """Apply, compare and remove all objects with a kubeconfig; return what went wrong."""
-    settings = policies.load(str(policy)).cluster
-    assert settings is not None
+    settings = settings_of(policies.load(str(policy)))
     api = connect(str(path))
     objects = Objects(api)
     labels = {"gpu1": node_labels(settings)}

@@ -27,6 +27,7 @@ from gpustate.errors import ClusterError
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterSettings, Component, nfd
 from gpustate.manifests.build import build
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.components import PARTS
 from gpustate.manifests.kinds import BY_NAME, KINDS, Kind, title
 from gpustate.manifests.ownership import NFD_DEFINITION
@@ -80,9 +81,7 @@ def connected(kubeconfig: Path) -> Iterator[Objects]:
 
 def golden(name: str) -> ClusterSettings:
     """The settings of a policy that has a golden file."""
-    settings = policies.load(str(GOLDEN / f"{name}.policy.yaml")).cluster
-    assert settings is not None
-    return settings
+    return settings_of(policies.load(str(GOLDEN / f"{name}.policy.yaml")))
 
 
 def every_component() -> ClusterSettings:

@@ -38,6 +38,7 @@ from gpustate import policies
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests.build import build
+from gpustate.manifests.cluster_part import settings_of
 
 pytestmark = [pytest.mark.proof, pytest.mark.node]
 
@@ -66,7 +67,7 @@ def rendered(operator: GpuOperator, document: Json, folder: Path) -> list[Json]:
     file.write_text(yaml.safe_dump_all([document, *([config] if config else [])]))
     loaded = policies.load(str(file), release=operator.release.name)
     assert loaded.cluster is not None
-    made = build(loaded.cluster, images(operator.release.name))
+    made = build(settings_of(loaded), images(operator.release.name))
     return [
         one if one["kind"] == "Namespace" else operator.cluster.dry_run(one, NAMESPACE)
         for one in made

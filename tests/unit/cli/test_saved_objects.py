@@ -21,6 +21,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.errors import PolicyError, RefusedError, UsageError
 from gpustate.formats import masking
 from gpustate.manifests import ClusterSettings, Component
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.kinds import Kind
 from gpustate.plan import document as documents
 from gpustate.plan import html, markdown, render
@@ -377,7 +378,7 @@ def test_the_removal_of_the_device_plugin_is_not_without_consequence(cluster: Cl
     found().apply([NodeResult("gpu1")])
     nodes = [NodeResult("gpu1", states=[StateResult("s", Outcome.PENDING, Plan((LABEL,)))])]
     made = documents.plan_document(POLICY, "p.yaml", nodes, run="r", created="", context=CONTEXT)
-    without = replace(POLICY.cluster or ClusterSettings(), device_plugin=Component(enabled=False))
+    without = replace(settings_of(POLICY), device_plugin=Component(enabled=False))
     document = found(POLICY.with_cluster(without)).document(made, nodes)
     words = "no new pod gets a GPU of these Nodes"
     assert any(words in note for note in document["clusters"][0]["notes"])
@@ -390,7 +391,7 @@ def test_the_removal_of_the_device_plugin_is_not_without_consequence(cluster: Cl
 
 
 def test_node_feature_discovery_is_not_deleted_without_a_word(cluster: Cluster) -> None:
-    settings = POLICY.cluster or ClusterSettings()
+    settings = settings_of(POLICY)
     installed = replace(settings, node_feature_discovery={})
     found(POLICY.with_cluster(installed)).apply([NodeResult("gpu1")])
     (row,) = found().plan([NodeResult("gpu1")])
@@ -404,7 +405,7 @@ def test_a_field_of_an_object_is_shown_as_json() -> None:
 
 def test_restarted_pods_have_the_new_template_while_nodes_change(cluster: Cluster) -> None:
     found().apply([])
-    mixed = POLICY.with_cluster(replace(POLICY.cluster or ClusterSettings(), mig_strategy="mixed"))
+    mixed = POLICY.with_cluster(replace(settings_of(POLICY), mig_strategy="mixed"))
     document = saved(mixed)
     made = clusters(document, policy=mixed)
     made.stage()
@@ -434,9 +435,7 @@ def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
     before: str, after: str, cluster: Cluster
 ) -> None:
     def policy(strategy: str) -> Policy:
-        return POLICY.with_cluster(
-            replace(POLICY.cluster or ClusterSettings(), mig_strategy=strategy)
-        )
+        return POLICY.with_cluster(replace(settings_of(POLICY), mig_strategy=strategy))
 
     found(policy(before)).apply([])
     made = replace(found(policy(after)), rollback_on_failure=True)
@@ -454,7 +453,7 @@ def test_other_fields_with_these_words_are_no_strategy(cluster: Cluster) -> None
     def policy(value: str) -> Policy:
         return POLICY.with_cluster(
             replace(
-                POLICY.cluster or ClusterSettings(),
+                settings_of(POLICY),
                 device_plugin=Component(env={"MY_WORD": value}),
             )
         )

@@ -14,6 +14,7 @@ from gpustate.errors import PolicyError
 from gpustate.gpu_operator.lint import lint
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests.build import build, node_labels
+from gpustate.manifests.cluster_part import settings_of
 
 HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
 DRIVER = """\
@@ -43,7 +44,7 @@ def read(tmp_path: Path) -> Read:
 
 def objects(policy: Policy) -> dict[str, Json]:
     assert policy.cluster is not None
-    made = build(policy.cluster, images())
+    made = build(settings_of(policy), images())
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in made}
 
 
@@ -74,9 +75,9 @@ def test_all_leaves_only_the_checks_before_the_states(read: Read) -> None:
         *("nvidia-operator-validator", "nvidia-dcgm", "nvidia-dcgm-exporter"),
     } <= sets(policy)
     assert policy.cluster is not None
-    assert policy.cluster.mig is None, "the MIG manager carries out the label"
+    assert settings_of(policy).mig is None, "the MIG manager carries out the label"
     assert not [note for note in policy.notes if "not carried out" in note]
-    labels = node_labels(policy.cluster)
+    labels = node_labels(settings_of(policy))
     assert labels["nvidia.com/gpu.deploy.driver"] == "true"
     assert "nvidia.com/gpu.deploy.mig-manager" not in labels, "only Nodes with MIG have it"
 
@@ -179,7 +180,7 @@ def test_each_nvidia_driver_has_its_nodes(read: Read) -> None:
     assert sorted(owners) == ["gold", "gold", "rest", "rest"]
     assert [one.get("pool") for one in selectors].count("gold") == 2
     assert policy.cluster is not None
-    assert [one.condition for one in policy.cluster.drivers] == ["label('pool', 'gold')", ""]
+    assert [one.condition for one in settings_of(policy).drivers] == ["label('pool', 'gold')", ""]
 
 
 def test_an_nvidia_driver_without_an_image_is_refused(read: Read) -> None:

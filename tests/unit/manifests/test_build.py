@@ -16,6 +16,7 @@ from gpustate.gpu_operator import history
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterSettings, Component, DraDriver, Exporter, PluginConfig, Pods
 from gpustate.manifests.build import build, node_labels
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.kinds import KINDS, order
 from gpustate.manifests.ownership import OWNER, is_owned
 
@@ -27,7 +28,7 @@ HEAD = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspe
 def load(path: Path, **options: Any) -> ClusterSettings:
     policy = policies.load(str(path), **options)
     assert policy.cluster is not None
-    return policy.cluster
+    return settings_of(policy)
 
 
 @pytest.fixture
@@ -279,7 +280,6 @@ def test_settings_in_python_are_checked(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="app selects the pods"):
         Pods(labels={"app": "x"})
     policy = Policy(cluster=ClusterSettings(namespace="gpus"))
-    kept = policy.but(name="other").cluster
-    assert kept is not None
+    kept = settings_of(policy.but(name="other"))
     assert kept.namespace == "gpus"
     assert OWNER.items() <= build(kept, images())[0]["metadata"]["labels"].items()

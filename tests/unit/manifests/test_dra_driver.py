@@ -16,6 +16,7 @@ from operatordifferences import MISSING, Wanted, compare, unexpected, unused
 from gpustate import policies
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests.build import build
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.kinds import COMPUTE_DOMAINS
 
 Json = dict[str, Any]
@@ -129,8 +130,7 @@ def of_policy(case: str, folder: Path) -> list[Json]:
     file = folder / "gpucluster.yaml"
     text = (DATA / f"{name}.gpucluster.yaml").read_text("utf-8")
     file.write_text(text.replace("$version", version), "utf-8")
-    settings = policies.load(str(file)).cluster
-    assert settings is not None
+    settings = settings_of(policies.load(str(file)))
     items = [
         item
         for item in build(settings, images())

@@ -14,6 +14,7 @@ from gpustate.formats.dcgm import shipped
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterSettings, Component, Counters, Exporter, Monitor
 from gpustate.manifests.build import build, node_labels
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.reconcile.nodes import states_of
 from gpustate.states.dcgm import DcgmRunning
 from gpustate.states.dcgm_exporter import DcgmExporterRunning
@@ -31,7 +32,7 @@ def read(tmp_path: Path, text: str, name: str = "cp.yaml") -> Policy:
 
 def objects_of(policy: Policy) -> dict[str, dict[str, Any]]:
     assert policy.cluster is not None
-    return objects(policy.cluster)
+    return objects(settings_of(policy))
 
 
 def objects(settings: ClusterSettings) -> dict[str, dict[str, Any]]:
@@ -233,8 +234,8 @@ def test_nodes_with_a_service_do_not_get_the_label_of_the_pods() -> None:
     result = NodeResult("a", states=[StateResult(*one) for one in outcomes.items()])
     states = states_of(result, policy)
     assert states == {"dcgm"}
-    labels = node_labels(policy.cluster, states)
+    labels = node_labels(settings_of(policy), states)
     assert f"{DEPLOY}dcgm" not in labels
     assert labels[f"{DEPLOY}dcgm-exporter"] == "true"
     result = NodeResult("a", states=[StateResult("dcgm", Outcome.NOT_APPLICABLE)])
-    assert node_labels(policy.cluster, states_of(result, policy))[f"{DEPLOY}dcgm"] == "true"
+    assert node_labels(settings_of(policy), states_of(result, policy))[f"{DEPLOY}dcgm"] == "true"

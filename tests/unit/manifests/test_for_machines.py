@@ -11,6 +11,7 @@ from gpustate import policies
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterSettings
 from gpustate.manifests.build import build, node_labels
+from gpustate.manifests.cluster_part import settings_of
 
 POLICY = "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: x}\nspec:\n"
 SWITCHES = "".join(
@@ -26,7 +27,7 @@ def read(tmp_path: Path, text: str, name: str = "cp.yaml") -> tuple[ClusterSetti
     file.write_text(text)
     policy = policies.load(str(file))
     assert policy.cluster is not None
-    return policy.cluster, list(policy.notes)
+    return settings_of(policy), list(policy.notes)
 
 
 def objects(settings: ClusterSettings) -> dict[str, dict[str, Any]]:

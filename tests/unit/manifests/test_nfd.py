@@ -15,6 +15,7 @@ from gpustate import policies
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests import ClusterSettings, nfd, ownership
 from gpustate.manifests.build import build
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.kinds import BY_NAME
 from gpustate.manifests.settings import STARTUP_TAINT
 
@@ -105,7 +106,7 @@ def load(tmp_path: Path, text: str) -> tuple[ClusterSettings, str]:
     file.write_text(text)
     policy = policies.load(str(file))
     assert policy.cluster is not None
-    return policy.cluster, " ".join(policy.notes)
+    return settings_of(policy), " ".join(policy.notes)
 
 
 def test_values_of_the_operator_s_chart_are_merged_as_helm_does(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from gpustate.manifests import (
     cluster_part,
 )
 from gpustate.manifests.build import build, with_images
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.policies import Changes, document, schemas
 from gpustate.policies.converting import convert
 
@@ -60,7 +61,8 @@ def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def load(text: str, changes: Changes | None = None) -> ClusterSettings | None:
     Path("p.yaml").write_text(TOP + text)
-    return policies.load("p.yaml", changes=changes).cluster
+    policy = policies.load("p.yaml", changes=changes)
+    return None if policy.cluster is None else settings_of(policy)
 
 
 @pytest.mark.parametrize("settings", [ClusterSettings(), SETTINGS], ids=["defaults", "all"])
