@@ -33,6 +33,7 @@ OTHERWISE = {
     ("core/facts.py", "kernel"): "a key of the answer to the query of a node's facts",
     ("core/facts.py", "podman"): PROGRAM,
     ("engine/records.py", "bundle"): KEY,
+    ("plan/context.py", "driver"): "the key that the option --driver stands for",
     ("solve/document.py", "driver"): KEY,
     ("solve/lock.py", "driver"): KEY,
 }
@@ -102,7 +103,6 @@ CONSTANTS: dict[str, Iterable[str]] = {
         *(state for states in runtime.RUNTIMES.values() for state in states),
         *runtime.HOMES.values(),
         *runtime._WITH_HANDLER,
-        *runtime._WITH_RESTART,
     ),
     "probes.cri_status": cri_status.BUNDLED.values(),
     "explain.services": (state for _, _, state in services.EXPORTERS if state),
