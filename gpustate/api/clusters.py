@@ -215,8 +215,8 @@ class Clusters:
                     done.changes = [] if idle else plan(objects, target, known)
                     self._check_rollback(done.changes)
                     with self._claims(objects, kubeconfig, target) as claims:
-                        done.notes += claims.notes() if claims else ()
-                        done.refusals += claims.refusals() if claims else ()
+                        for words, stuck in claims.preview() if claims else ():
+                            (done.refusals if stuck else done.notes).append(words)
                     absent = placement.absences(done.changes, known or (), target.labels)
                     (done.unready if drift else done.notes).extend(placement.lines(absent))
                     done.notes += [

@@ -159,12 +159,8 @@ def _row(one: Status) -> dict[str, Any]:
         "schedulable": member.schedulable,
         "foreign": list(member.foreign),
     }
-    if member.foreign_since:
-        row["foreign_since"] = member.foreign_since
-    if member.not_ready_since:
-        row["not_ready_since"] = member.not_ready_since
-    if member.why:
-        row["why"] = member.why
+    keys = ("foreign_since", "not_ready_since", "why")
+    row |= {name: getattr(member, name) for name in keys if getattr(member, name)}
     if hold is not None:
         row["hold"] = {
             "run": hold.run,

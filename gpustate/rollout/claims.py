@@ -33,21 +33,12 @@ class Claims:
                 for pod in self.cluster.workloads(member, Scope.GPU, self.policy):
                     yield member, pod
 
-    def notes(self) -> list[str]:
-        """Pods that leave."""
-        return [
-            f"{member.name}: {pod.name} {how_it_leaves(pod, self.policy)} before the DRA driver is deleted"
-            for member, pod in self._pods()
-            if not pod.problem
-        ]
-
-    def refusals(self) -> list[str]:
-        """Pods that cannot leave, and why."""
-        return [
-            f"{member.name} cannot be drained before the DRA driver is deleted: {pod.name}: {pod.problem}"
-            for member, pod in self._pods()
-            if pod.problem and not pod.waited
-        ]
+    def preview(self) -> Iterator[tuple[str, bool]]:
+        """What becomes of each pod before the driver is deleted, and whether it cannot leave."""
+        for member, pod in self._pods():
+            stuck = bool(pod.problem) and not pod.waited
+            fate = f"cannot leave: {pod.problem}" if stuck else how_it_leaves(pod, self.policy)
+            yield f"{member.name}: before the DRA driver is deleted, {pod.name} {fate}", stuck
 
     @contextmanager
     def drained(self, run: str, say: Say, stop: Stop) -> Iterator[None]:

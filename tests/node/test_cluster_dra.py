@@ -345,7 +345,7 @@ def test_removal_evicts_pods_with_claims_and_leaves_no_class_no_policy_and_no_dr
 ) -> None:
     node = cluster.nodes[0]
     name = claiming_deployment(cluster, node)
-    note = f"default/{name} is evicted before the DRA driver is deleted"
+    note = f"before the DRA driver is deleted, default/{name} is evicted"
     assert note in run(cluster, "plan", policy, "--remove", code=0).out
     run(cluster, "remove", policy, code=0)
     (again,) = get(cluster, "pods", "--selector", "app=claims")["items"]

@@ -7,11 +7,14 @@ from the stub NVML) and the kernel log. Looked at with dpkg, systemctl, ss and a
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import commands
+import pytest
+import shares
 from labnodes import also_on_ubuntu
 
 from gpustate_lab.api import Lab
@@ -153,6 +156,26 @@ def test_installed_scraped_damaged_repaired_and_taken_away(
     assert "old" in changes(site.on_policy("apply"), "dcgm")
     assert "datacenter-gpu-manager ii" not in node.run(old).stdout
     assert unchanged(site.on_policy("apply"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("image", ["debian13"], scope="module")
+def test_a_reload_at_any_moment_of_an_upgrade_loses_no_dcgm(
+    home: Lab, node: Node, tmp_path: Path
+) -> None:
+    """systemd merges a unit with the stub of its alias at a reload, and then may forget the process that it runs."""
+    site = Site(home, node, tmp_path)
+    site.on_policy("apply")
+    runs = "systemctl is-active nvidia-dcgm; pgrep -c nv-hostengine"
+    for number in shares.share("reloads of systemd during upgrades", range(20), most=2):
+        moment_s = random.Random(number).uniform(0, 25)
+        reload = ["sh", "-c", f"sleep {moment_s:.1f}; systemctl daemon-reload"]
+        node.run(["systemd-run", "--quiet", "--collect", f"--unit=reload-{number}", *reload])
+        driver = ("595", "580")[number % 2]
+        site.run("upgrade", str(site.policy), "--driver", driver, "--yes")
+        assert node.run(runs).stdout.split() == ["active", "1"], f"{number}: {moment_s:.1f} s"
+        node.run("systemctl daemon-reload")
+        assert node.run(runs).stdout.split() == ["active", "1"], f"{number}: a later reload"
 
 
 @also_on_ubuntu("debian13")

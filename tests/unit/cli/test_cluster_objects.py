@@ -445,7 +445,7 @@ def test_pods_with_claims_are_named_before_the_dra_driver_is_removed(
         gate.close()
     (found,) = json.loads(done.stdout)["clusters"]
     (row,) = (one for one in found["objects"] if one["object"].startswith("daemonset/nvidia-dra"))
-    note = "n1: jobs/train-n1 is evicted before the DRA driver is deleted"
+    note = "n1: before the DRA driver is deleted, jobs/train-n1 is evicted"
     assert (row["action"], note in found.get("notes", ())) == (("refused", False) if ignored else ("delete", True))  # fmt: skip
     assert ("release resourceclaim jobs/two of pod train-n1" in row.get("reason", "")) is ignored
 
