@@ -14,7 +14,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpustate.diagnosis import container_checks, health
@@ -419,9 +419,14 @@ def _handlers(observed: ChainObservation) -> list[tuple[str, str, bool]]:
     return found
 
 
-def left_out_at_boot(unit: str, units: Sequence[str]) -> str:
-    """What an ordering cycle does to a unit."""
-    return f"a boot does not start {unit}: systemd leaves it out to break the ordering cycle {', '.join(units)}"
+def judges(units: Sequence[str], runtimes: Collection[str]) -> bool:
+    """Whether an ordering cycle fails the check of the runtime: it has one of these, or what writes the CDI specification."""
+    return not {f"{name}.service" for name in (*runtimes, "nvidia-cdi-refresh")}.isdisjoint(units)
+
+
+def ordering_cycle(units: Sequence[str]) -> str:
+    """What an ordering cycle does at boot."""
+    return f"each boot leaves out one of {', '.join(units)}: systemd breaks their ordering cycle"
 
 
 def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
@@ -433,11 +438,9 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
         by_cdi = _by_cdi("containerd", status, observed, wanted)
         none = "no runtime handler is configured in the validator"
         return by_cdi or Check("runtime", NOT_APPLICABLE, none)
-    for unit, units in observed.cycles:
-        name = unit.removesuffix(".service")
-        if name == used or name in observed.registered:
-            evidence = left_out_at_boot(unit, units)
-            return Check("runtime", FAILED, evidence, remedies.ordering_cycle(units))
+    for units in observed.cycles:
+        if judges(units, {used, *observed.registered}):
+            return Check("runtime", FAILED, ordering_cycle(units), remedies.ordering_cycle(units))
     for name in observed.down:
         if name == used or name in observed.registered or name not in ("docker", "crio"):
             why = "gpustate has configured it" if name in observed.registered else "it is enabled"

@@ -232,8 +232,7 @@ class ChainObservation:
     bundled: CriStatus | None = None  # status of the containerd of k3s, RKE2, k0s or MicroK8s
     other_runtimes: tuple[str, ...] = ()  # those in use beside containerd
     down: tuple[str, ...] = ()  # units of these and of Kubernetes distributions that do not run
-    #: Units that a boot leaves out to break an ordering cycle, and the units of each cycle.
-    cycles: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    cycles: tuple[tuple[str, ...], ...] = ()  # the units of each ordering cycle at boot
     registered: tuple[str, ...] = ()  # runtimes that gpustate has configured
     kubelet: bool = False  # one runs, or starts at boot
     endpoint: str = ""  # the socket of its runtime; empty: containerd's, or no kubelet runs

@@ -10,11 +10,15 @@ printf 'version=%s\n' "$version"
 set --
 for f in /etc/containerd/config.toml /etc/containerd/conf.d/*.toml \
   /etc/nvidia-container-runtime/config.toml /etc/docker/daemon.json /etc/crio/crio.conf \
-  /etc/crio/crio.conf.d/* /etc/cdi/nvidia* /var/run/cdi/nvidia* \
-  /etc/systemd/system/containerd.service.d/*.conf /etc/systemd/system/docker.service.d/*.conf \
-  /etc/systemd/system/crio.service.d/*.conf \
-  /usr/lib/systemd/system/nvidia-cdi-refresh.service; do
+  /etc/crio/crio.conf.d/* /etc/cdi/nvidia* /var/run/cdi/nvidia*; do
   [ -f "$f" ] && set -- "$@" "$f"
+done
+# What decides whether a boot starts them.
+for unit in containerd docker crio nvidia-cdi-refresh; do
+  for f in /etc/systemd/system/$unit.service /etc/systemd/system/$unit.service.d/*.conf \
+    /usr/lib/systemd/system/$unit.service; do
+    [ -f "$f" ] && set -- "$@" "$f"
+  done
 done
 digest=none
 [ $# = 0 ] || {

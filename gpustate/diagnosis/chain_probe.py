@@ -230,7 +230,7 @@ def parse(
         bundled=_cri(lines, "bundled_"),
         other_runtimes=tuple(lines.values("other")),
         down=tuple(lines.values("down")),
-        cycles=tuple((unit, tuple(units.split())) for unit, units in lines.all("cycle", 2)),
+        cycles=tuple(tuple(units.split()) for units in lines.values("cycle")),
         registered=tuple(lines.values("served")),
         kubelet=lines.one("kubelet") == "1",
         endpoint=lines.one("kubelet_endpoint"),

@@ -76,15 +76,15 @@ down() {
 for unit in k3s k3s-agent rke2-server rke2-agent; do
   for f in /etc/systemd/system/*.wants/$unit.service; do [ ! -L "$f" ] || down $unit; done
 done
-# What systemd will do at the next boot, and did at this one if nothing has changed since.
+# systemd leaves out one of the units of an ordering cycle; which one differs from boot to boot.
 [ ! -d /run/systemd/system ] ||
   timeout -k 2 ${limit:-15} systemd-analyze verify --man=no default.target 2>&1 | awk '
-  function unit(job) { sub(/\/[a-z-]*$/, "", job); return job }
-  / Found ordering cycle on / { c = "" }
-  / Found (ordering cycle|dependency) on / { c = c (c == "" ? "" : " ") unit($NF) }
-  / deleted to break ordering cycle / {
-    for (i = 1; i < NF; i++) if ($i == "Job") { print "cycle=" unit($(i + 1)) "|" c; next }
-  }'
+  / Found ordering cycle on / { units = "" }
+  / Found (ordering cycle|dependency) on / {
+    sub(/\/[a-z-]*$/, "")
+    units = units (units == "" ? "" : " ") $NF
+  }
+  / deleted to break ordering cycle / { print "cycle=" units }'
 for name in k3s podman; do command -v $name >/dev/null && printf 'other=%s\n' $name; done
 if program_path=$(command -v containerd); then
   active=0

@@ -87,7 +87,7 @@ def ordering_cycle(units: Sequence[str]) -> str:
     newer = "; or install NVIDIA's container toolkit 1.19.1 or later" if refresh else ""
     return (
         f"remove one After= or Before= between these units, which this shows: systemctl cat {services}; "
-        f"then: systemctl daemon-reload, and systemctl start the service{newer}"
+        f"then: systemctl daemon-reload, and systemctl start what does not run{newer}"
     )
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
-from gpustate.diagnosis.chain import left_out_at_boot
 from gpustate.errors import ProbeError
 from gpustate.explain import blocked_modules, damaged, gpus, services
 from gpustate.explain.causes import View, in_use, some
@@ -35,7 +35,7 @@ def of(view: View) -> tuple[str, ...]:
             *_toolkit(view),
             *blocked_modules.warnings(view),
         ),
-        *_left_out_at_boot(view),
+        *_cycles(view),
         *_incomplete(view),
         *_unused_runtimes(view),
         *(*_persistence(view), *_layout(view), *_metrics(view), *_results(view), *_kernels(view)),
@@ -108,13 +108,12 @@ def _left_out(view: View) -> Iterator[str]:
         yield f"{why}; runtimes skip this file: remove it"
 
 
-def _left_out_at_boot(view: View) -> Iterator[str]:
+def _cycles(view: View) -> Iterator[str]:
     """Services beside the runtime, of which the check says so."""
-    for unit, units in view.observed.cycles:
-        name = unit.removesuffix(".service")
-        judged = name in ("containerd", "docker", "crio") and in_use(view, name)
-        if unit in UNITS and not judged:
-            yield f"{left_out_at_boot(unit, units)}; {remedies.ordering_cycle(units)}"
+    runtimes = [name for name in ("containerd", "docker", "crio") if in_use(view, name)]
+    for units in view.observed.cycles:
+        if not chain.judges(units, runtimes) and not set(UNITS).isdisjoint(units):
+            yield f"{chain.ordering_cycle(units)}; {remedies.ordering_cycle(units)}"
 
 
 def _incomplete(view: View) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""An ordering cycle of systemd, by which docker runs now and no boot starts it: as NVIDIA's toolkit 1.19.0 made one.
+"""An ordering cycle of systemd, by which docker runs now and boots may not start it: as NVIDIA's toolkit 1.19.0 made one.
 
 Real: systemd and its verdict, docker, NVIDIA's toolkit. Simulated: GPUs and their driver.
 """
@@ -37,7 +37,7 @@ mkdir -p /etc/systemd/system/docker.service.d
 printf '[Unit]\\nAfter=nvidia-cdi-refresh.service\\nWants=nvidia-cdi-refresh.service\\n' >/etc/systemd/system/docker.service.d/cdi.conf
 systemctl daemon-reload
 """
-LEFT_OUT = "a boot does not start docker.service: systemd leaves it out to break the ordering cycle"
+LEFT_OUT = "each boot leaves out one of "
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,10 @@ def test_an_apply_does_not_report_convergence_that_ends_with_the_boot(
     assert LEFT_OUT in apply(3), "docker runs, and only the next boot fails"
     assert node.run("systemctl is-active docker").stdout.strip() == "active"
     node.reboot()
-    assert node.run("systemctl is-active docker", check=False).stdout.strip() == "inactive"
+    assert node.run("journalctl -b | grep 'deleted to break ordering cycle'").stdout
     explained = gpustate("explain", node.name, "-i", lab.inventory).out
     assert LEFT_OUT in explained
-    assert "docker.service, nvidia-cdi-refresh.service" in explained
+    assert "nvidia-cdi-refresh.service" in explained
     node.run("rm /etc/systemd/system/docker.service.d/cdi.conf; systemctl daemon-reload")
     apply(0)
     assert LEFT_OUT not in gpustate("explain", node.name, "-i", lab.inventory).out
