@@ -216,8 +216,22 @@ def with_clusters(
         force: fields of other managers are taken over.
     """
     cluster = mask_data(settings.as_data())
+    # What is deleted is not restarted on the nodes that change.
+    deleted = {
+        f"DaemonSet {data['namespace']}/{row['object'].removeprefix('daemonset/')}"
+        for data in clusters
+        for row in data["objects"]
+        if row["action"] == "delete"
+    }
+    nodes = [
+        {**node, "disturbed": [row for row in node["disturbed"] if row["name"] not in deleted]}
+        if "disturbed" in node
+        else node
+        for node in document["nodes"]
+    ]
     made = {
         **document,
+        "nodes": nodes,
         "policy": {**document["policy"], "cluster": cluster},
         "clusters": list(clusters),
         "objects": {"absent": absent, "force": force, "fingerprint": _objects_of(cluster)},

@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from gpustate import Disruption, Plan, Policy, PolicyError, where
 from gpustate.core.change import Change
-from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.core.outcome import RESTARTED, NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.manifests.settings import ClusterSettings, Component
 from gpustate.plan import document
 
 CREATED = "2026-11-21T07:55:00Z"
@@ -128,6 +129,28 @@ def test_the_same_plan_has_the_same_id_whenever_it_was_made() -> None:
     later = document.plan_document(POLICY, "policy.py", [node()], run="2", created="2027")
     assert later["id"] == plan()["id"]
     assert plan(node("gpu2"))["id"] != plan()["id"]
+
+
+OFF = Component(enabled=False)
+
+
+def test_a_daemon_set_that_is_deleted_is_not_said_to_be_restarted() -> None:
+    rows = (("a/train", "is evicted"), ("DaemonSet g/plugin", RESTARTED), ("DaemonSet g/dcgm", RESTARTED))  # fmt: skip
+    objects = [
+        {"object": "daemonset/plugin", "action": "delete"},
+        {"object": "daemonset/dcgm", "action": "update"},
+    ]
+    made = document.with_clusters(
+        plan(node(workloads=rows), node("gpu2")),
+        ClusterSettings(device_plugin=OFF, feature_discovery=OFF),
+        [{"server": "s", "namespace": "g", "objects": objects}],
+        absent=True,
+        force=False,
+    )
+    names = [row["name"] for row in made["nodes"][0]["disturbed"]]
+    assert "a/train" in names
+    assert "DaemonSet g/dcgm" in names
+    assert "DaemonSet g/plugin" not in names
 
 
 def test_a_plan_needs_no_other_file() -> None:
