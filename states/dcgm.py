@@ -224,8 +224,10 @@ class DcgmRunning(ServiceState[Observed]):
         return replace(observed, active=True, bound=(self.address,), words=words)
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent or (reason := super().refuse(observed)):
-            return None if self.absent else reason
+        if self.absent:
+            return None
+        if reason := super().refuse(observed):
+            return reason
         if packages.cuda_major(observed.driver) is None:
             what = "no driver is installed" if observed.image else "no driver is loaded"
             return (

@@ -364,8 +364,10 @@ class DcgmExporterRunning(ServiceState[Observed]):
         )
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent or (reason := super().refuse(observed)):
-            return None if self.absent else reason
+        if self.absent:
+            return None
+        if reason := super().refuse(observed):
+            return reason
         if not observed.image and not observed.gpus:
             return f"no GPU answers ({observed.problem or 'there is none'}); see: gpustate explain"
         if self.job_mapping and observed.jobs not in (None, "dir"):

@@ -160,8 +160,10 @@ class PersistenceModeEnabled(ServiceState[Observed]):
         )
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent or (reason := super().refuse(observed)):
-            return None if self.absent else reason
+        if self.absent:
+            return None
+        if reason := super().refuse(observed):
+            return reason
         if observed.unit_text is None:
             return (
                 f"nvidia-persistenced is not installed ({UNIT_PATH} is missing): the state driver installs it where a "

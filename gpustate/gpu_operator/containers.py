@@ -142,14 +142,13 @@ def of_object(source: Source, name: str, condition: str) -> DriverContainer:
 def of_chart(source: Source) -> DriverContainer:
     """The driver of the NVIDIADriver that the chart creates from the values."""
     made = of_policy(source)
+    common = Pods(
+        labels=_own_labels(source, "daemonsets.labels"),
+        tolerations=_with_default(value(source, "daemonsets.tolerations")),
+        **settings(source, "pods"),
+    )
     return replace(
-        made,
-        owner="default",
-        pods=Pods(
-            labels=_own_labels(source, "daemonsets.labels"),
-            tolerations=_with_default(value(source, "daemonsets.tolerations")),
-            **settings(source, "pods") | {"update_strategy": Pods().update_strategy},
-        ),
+        made, owner="default", pods=replace(common, update_strategy=Pods().update_strategy)
     )
 
 

@@ -221,7 +221,8 @@ def test_slurm_runs_with_the_file_that_its_own_one_includes(
 ) -> None:
     nodes = [cluster.lab.node(name) for name in ("gpu1", "gpu2")]
     low, high = (node.address.rpartition(".") for node in nodes)
-    settings = dict(word.split("=") for word in slurm_files._PROCESSORS.split())
+    pairs = (word.partition("=") for word in slurm_files._PROCESSORS.split())
+    settings = {key: value for key, _, value in pairs}
     settings |= {"RealMemory": "1", "NodeAddr": f"{low[0]}.[{low[2]}-{high[2]}]"}
     policy = tmp_path / "policy.py"
     policy.write_text(

@@ -111,7 +111,9 @@ LACKING: dict[str, tuple[type[State[Any]], dict[str, Any], Callable[..., FakeNod
     "container-toolkit": (
         ContainerToolkitInstalled,
         {"version": "9.9"},
-        lambda **more: test_container_toolkit.Node(**({"offered": ()} if more else {})),
+        lambda **more: (
+            test_container_toolkit.Node(offered=()) if more else test_container_toolkit.Node()
+        ),
         "no repository offers the four packages at ",
     ),
     "dcgm": (DcgmRunning, {"version": "9.9"}, test_dcgm.node, f"offers {packages.CORE}"),

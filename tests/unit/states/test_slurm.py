@@ -215,7 +215,7 @@ def test_prolog_and_epilog_name_jobs_for_dcgm_exporter() -> None:
     fake.files["/usr/local/sbin/epilog"] = f"#!/bin/sh\n{JOBS['Epilog']}\n"
     assert state.plan(state.probe(fake)).notes == ()
 
-    fake.runs[f"remove {state.job_mapping}/[0-9]*"] = lambda node: node.files.pop("/a job", None)
+    fake.runs[f"remove {state.job_mapping}/[0-9]*"] = lambda node: node.files.__delitem__("/a job")
     fake.files["/a job"] = "41\n"
     list(converge(SlurmGresConfigured(ensure="absent", job_mapping=state.job_mapping), fake))
     assert not {"/a job", *JOBS.values()} & set(fake.files)
