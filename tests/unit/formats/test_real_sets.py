@@ -144,7 +144,7 @@ def test_a_real_set_moves_as_a_whole(number: int) -> None:
 def test_the_metapackage_for_boards_with_nvlink_5_moves_with_the_set() -> None:
     """``nvlink5`` installs Fabric Manager and NVLSM; without its new version the old one would stay in the way."""
     old, new = "595.71.05-1ubuntu1", "595.91.07-1ubuntu1"
-    names = "libnvidia-compute nvidia-dkms-open nvidia-fabricmanager nvlink5".split()
+    names: list[str] = ["libnvidia-compute", "nvidia-dkms-open", "nvidia-fabricmanager", "nvlink5"]
     installed, offers = dict.fromkeys(names, old), dict.fromkeys(names, (new,))
     assert all(driverset.is_member(name, old) for name in names)
     scheme, _, kind = driverset.complete_set("ubuntu", installed) or pytest.fail("incomplete")
