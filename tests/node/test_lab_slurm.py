@@ -283,9 +283,12 @@ def test_a_configless_slurmd_has_the_gres_conf_of_slurmctld(cluster: Cluster) ->
     node, head, gres = cluster.lab.node("gpu1"), cluster.slurm.head, "/etc/slurm/gres.conf"
     before = node.run(f"cat {gres}").stdout
     with edited(cluster, "s/^AuthType=/SlurmctldParameters=enable_configless\\n&/"):
+        # Debian's unit does not start without a file of its own.
+        unit = f"[Unit]\nConditionPathExists=\n[Service]\nEnvironment=SLURMD_OPTIONS=--conf-server={head.address}"
+        drop_in = "/etc/systemd/system/slurmd.service.d/configless.conf"
         node.run(
-            f"mv {CONF} {CONF}.kept; mv /etc/default/slurmd /etc/default/slurmd.kept || :\n"
-            f"echo SLURMD_OPTIONS=--conf-server={head.address} >/etc/default/slurmd; systemctl restart slurmd"
+            f"mv {CONF} {CONF}.kept; rm -f /run/gpustate-lab-slurmd; echo '{unit}' >{drop_in}; "
+            "systemctl daemon-reload; systemctl restart slurmd"
         )
         try:
             cluster.until(lambda: "INVALID_REG" in cluster.state("gpu1").flags)
@@ -303,8 +306,7 @@ def test_a_configless_slurmd_has_the_gres_conf_of_slurmctld(cluster: Cluster) ->
         finally:
             head.run(f"rm -f {gres}")
             node.run(
-                "rm /etc/default/slurmd; mv /etc/default/slurmd.kept /etc/default/slurmd || :\n"
-                f"mv {CONF}.kept {CONF}; rm -rf /run/slurm/conf"
+                f"rm -rf {drop_in} /run/slurm/conf; mv {CONF}.kept {CONF}; systemctl daemon-reload"
             )
     gpustate("apply", cluster.policy, "-i", cluster.lab.inventory, "--yes", code=0)
     assert node.run(f"cat {gres}").stdout == before
