@@ -279,39 +279,6 @@ def test_a_slurm_conf_without_gres_types_is_told_the_line(cluster: Cluster) -> N
         )
 
 
-def test_a_configless_slurmd_has_the_gres_conf_of_slurmctld(cluster: Cluster) -> None:
-    node, head, gres = cluster.lab.node("gpu1"), cluster.slurm.head, "/etc/slurm/gres.conf"
-    before = node.run(f"cat {gres}").stdout
-    with edited(cluster, "s/^AuthType=/SlurmctldParameters=enable_configless\\n&/"):
-        # Debian's unit does not start without a file of its own.
-        unit = f"[Unit]\nConditionPathExists=\n[Service]\nEnvironment=SLURMD_OPTIONS=--conf-server={head.address}"
-        drop_in = "/etc/systemd/system/slurmd.service.d/configless.conf"
-        node.run(
-            f"mv {CONF} {CONF}.kept; rm -f /run/gpustate-lab-slurmd; echo '{unit}' >{drop_in}; "
-            "systemctl daemon-reload; systemctl restart slurmd"
-        )
-        try:
-            cluster.until(lambda: "INVALID_REG" in cluster.state("gpu1").flags)
-            assert cluster.state("gpu1").reason == TOO_FEW.format(0), "its own is not read"
-            (why,) = notes(cluster, "plan", cluster.policy, code=5)
-            assert "add the lines that gpustate labels -o slurm prints to gres.conf" in why
-            lines = gpustate("labels", "-i", cluster.lab.inventory, "-o", "slurm", code=0).out
-            head.run(f"cat >{gres} <<'END'\n{lines.partition('# slurm.conf')[0]}END")
-            cluster.slurm.scontrol("reconfigure")
-            cluster.until(lambda: "INVALID_REG" not in cluster.state("gpu1").flags)
-            cluster.resume()
-            assert cluster.job("-w gpu1 --gres=gpu:8 hostname") == "gpu1\n"
-            assert notes(cluster, "apply", cluster.policy) == []
-            assert node.run(f"cat {gres}", check=False).stdout == "", "it is not read"
-        finally:
-            head.run(f"rm -f {gres}")
-            node.run(
-                f"rm -rf {drop_in} /run/slurm/conf; mv {CONF}.kept {CONF}; systemctl daemon-reload"
-            )
-    gpustate("apply", cluster.policy, "-i", cluster.lab.inventory, "--yes", code=0)
-    assert node.run(f"cat {gres}").stdout == before
-
-
 JOBS = "/var/lib/dcgm-exporter/job-mapping"
 METRICS = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:9400/metrics\").read().decode())'"
 
