@@ -319,6 +319,8 @@ class Walk:
         reboots = any(r.plan.disruption is Disruption.REBOOT for r in pending)
         if reboots and not observations.view.facts.agents and (users := self._gpu_users()):
             raise users
+        # A package that is removed ahead may be all that is in the way.
+        removing = any(s.absent and results[s.name] in pending for s in self.states)
         refused: dict[str, StateResult] = {}
         for state in self.states:
             planned = results[state.name]
@@ -346,7 +348,7 @@ class Walk:
                 facts={**planned.plan.facts, **plan.facts},
             )
             results[state.name] = replace(planned, plan=shown)
-            if plan.refusal is not None:
+            if plan.refusal is not None and not removing:
                 refused[state.name] = make.refused(state, plan.refusal)
         refused = refused or self._predict(observations, results)
         if refused:

@@ -223,7 +223,7 @@ def test_a_rollback_restores_a_driver_that_was_installed_by_hand(
     on.run("apply", f"branch=580, precompiled={precompiled}")
     on.is_whole("580.178.04", signed=precompiled)
     done = on.rollback()
-    assert "loaded: 580.178.04 open -> 580.173.02" in done.out
+    assert "loaded driver: 580.178.04 open -> 580.173.02" in done.out, done.out
     assert seen(on) == before
     assert "changed=0" in on.rollback().out
 

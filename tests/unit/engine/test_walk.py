@@ -186,6 +186,18 @@ def test_a_refusal_that_is_certain_before_it_comes_is_one_of_the_plan(
     assert (planned.nodes[0].proceeds, planned.exit_code) == (False, errors.EXIT_REFUSED)
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_nothing_is_certain_beside_a_removal_that_may_make_room(
+    run: Runner, tmp_path: Path, removed: bool
+) -> None:
+    (tmp_path / "c").write_text("x")
+    component = Behind(path=str(tmp_path / "c"), ensure="absent" if removed else "present")
+    states = (First(path=str(tmp_path / "a")), Foreseen(), component)
+    planned = run(*states, apply=False, forecast=True)
+    expected = Outcome.KNOWN_AFTER if removed else Outcome.REFUSED
+    assert outcomes(planned)["second"] is expected
+
+
 class Reads(First):
     """Reads what it is about to add, and finds it unreadable."""
 
