@@ -1,6 +1,6 @@
 """The runtime that a node uses is judged, and not the programs that are installed beside it; CDI by what containerd does.
 
-Simulated: GPUs, driver, NVML, CUDA. Real: docker, podman, containerd 1.7 and 2.1, NVIDIA's runtime and CDI, systemd, the
+Simulated: GPUs, driver, NVML, CUDA. Real: docker, podman, crun, containerd 1.7 and 2.1, NVIDIA's runtime and CDI, systemd, the
 damage. The kubelet is a program that is only there. A container with GPUs decides; the same node fails without one.
 """
 
@@ -22,7 +22,8 @@ from gpustate_lab.spec import LabSpec
 pytestmark = pytest.mark.long
 
 CONFIG, TOOLKIT = "/etc/containerd/config.toml", "/etc/nvidia-container-runtime/config.toml"
-SPEC = "/var/run/cdi/nvidia.yaml"
+SPEC, HOOK = "/var/run/cdi/nvidia.yaml", "/usr/bin/nvidia-cdi-hook"
+CRUN = f"sed -i 's/^ *runtimes *=.*/runtimes = [\"crun\"]/' {TOOLKIT}; grep -q '^runtimes = ..crun' {TOOLKIT}"
 #: A kubelet whose program alone is there; containers' storage that a node of the lab can have.
 KUBELET = "printf '#!/bin/sh\\n' >/usr/bin/kubelet; chmod 755 /usr/bin/kubelet"
 STORAGE = 'mkdir -p /etc/containers; printf \'[storage]\\ndriver = "vfs"\\nrunroot = "/run/c"\\ngraphroot = "/var/lib/c"\\n\' >/etc/containers/storage.conf'
@@ -64,6 +65,9 @@ CASES = {
     "containerd beside a docker that fails": Case(
         "debian13-runtimes", ("containerd",), STORAGE, f"{KUBELET}; echo '{{' >/etc/docker/daemon.json; systemctl restart docker || :",
         "containerd", NO_MODE, "container-toolkit-config"),
+    "crun in place of runc": Case(
+        "debian13-runtimes", ("containerd",), ":", CRUN, "containerd",
+        f"mv {HOOK} {HOOK}.away; printf '#!/bin/sh\\nexit 4\\n' >{HOOK}; chmod 755 {HOOK}", "container-hook-failed"),
     "containerd 2 without a handler": Case(
         "debian13-containerd2", ("cdi",), ":", KUBELET, "CDI device",
         f"{CRI_2} 'enable_cdi = false' >>{CONFIG}; systemctl restart containerd", "containerd-handler-missing"),
