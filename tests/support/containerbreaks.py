@@ -70,6 +70,9 @@ def containerd(table: str, line: str) -> tuple[str, str]:
 
 _SYSTEMD = "sed -i 's|BinaryName = .*|&\\n    SystemdCgroup = true|'"
 
+#: A node whose numbers the specification gives is created in the container.
+_UNNUMBERED = spec(r"s/(path: \/dev\/nvidia-modeset)\n( +[a-zA-Z]+: [^\n]*\n)+/\1\n/")
+
 BREAKS = (
     Break("no-handler", ("no nvidia; it has runc",),
           *edited(CONTAINERD, "sed -i '/runtimes.nvidia/,/BinaryName/d'")),
@@ -98,7 +101,7 @@ BREAKS = (
           "cd /usr/lib/x86_64-linux-gnu; mv libnvidia-ptxjitcompiler.so.580.65.06 /root/",
           "mv /root/libnvidia-ptxjitcompiler.so.580.65.06 /usr/lib/x86_64-linux-gnu/", "library-deleted"),
     Break("library-missing", ("libnvidia-ml.so.1", "no library"), *spec("s/ *- hostPath: [^\\n]*libcuda[^\\n]*\\n( {6,}[^\\n]*\\n)*//")),
-    Break("device-missing", ("/dev/nvidia-modeset",), "mv /dev/nvidia-modeset /root/", "mv /root/nvidia-modeset /dev/"),
+    Break("device-missing", ("/dev/nvidia-modeset",), f"{_UNNUMBERED[0]}; mv /dev/nvidia-modeset /root/", f"{_UNNUMBERED[1]}; mv /root/nvidia-modeset /dev/"),
     Break("gpus-missing", ("7 of 8",), *spec("s/\\/dev\\/nvidia7/\\/dev\\/nvidia6/g"), "", "cdi-device-numbers"),
     Break("denied", ("/dev/nvidia0", "Operation not permitted"),
           *spec("s/\\n *permissions: [a-z]*//g; s/( *)- path: (.?\\/dev\\/nvidia[0-9a-z-]+.?)\\n/\\1- path: \\2\\n\\1  permissions: m\\n/g")),
