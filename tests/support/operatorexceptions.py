@@ -61,6 +61,7 @@ _NARROWED = (
     ("*role", "nvidia-kata-sandbox-device-plugin"),
 )
 _MONITORS = "there is no key of its own"
+_REPLACED = "pods are replaced when a ConfigMap that they mount changes"
 
 
 def _objects(reason: str, *patterns: str) -> list[Wanted]:
@@ -79,6 +80,8 @@ def _everywhere() -> list[Wanted]:
         Wanted("runtimeclass/*", "metadata/labels/app.kubernetes.io/component", _CREATOR),
         Wanted("serviceaccount/nvidia-*", "metadata/labels/app", _CREATOR, ours=MISSING),
         Wanted("daemonset/*", "metadata/labels/app", _SELECTS, operator="mine"),
+        Wanted("daemonset/*", "spec/template/metadata/annotations", _REPLACED, operator=MISSING),
+        Wanted("daemonset/*", "spec/template/metadata/annotations/checksum/config", _REPLACED),
         Wanted("daemonset/*", f"{_POD}/automountServiceAccountToken", _RIGHTS, operator=MISSING),
         Wanted("daemonset/*", f"{_POD}/tolerations", _ADMISSION),
         Wanted("daemonset/*", f"{_POD}/tolerations/startup-taint.*", _ADMISSION, operator=MISSING),
