@@ -120,7 +120,7 @@ VARIANTS: Mapping[str, Json] = {
     "no MIG manager": {"migManager": {"enabled": False}},
     "everything at once": {
         "cdi": {"enabled": True},
-        "mig": {"strategy": "mixed"},
+        "mig": {"strategy": "single"},
         "psa": {"enabled": True},
         "daemonsets": {
             "labels": {"team": "ml"},
