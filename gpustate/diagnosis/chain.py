@@ -834,16 +834,18 @@ def is_note(check: Check) -> bool:
 def with_notes(checks: tuple[Check, ...], observed: ChainObservation) -> tuple[Check, ...]:
     """Turn failed checks into notes where the test that they stand for has passed.
 
-    A recorded test stands for what its own validation observed: what has failed since is no note.
+    A recorded test stands for what its own validation observed: what has failed since is no note. Nor is an ordering
+    cycle, for no test knows the next boot.
     """
     outcomes = {check.name: check.outcome for check in checks}
     notes: dict[str, str] = {}
     for test, names, words in _TESTS:
         if outcomes.get(test) == OK:
             notes |= dict.fromkeys(names, words)
+    at_boot = {ordering_cycle(units) for units in observed.cycles}
     found: list[Check] = []
     for check in checks:
-        if check.failed and check.name in notes:
+        if check.failed and check.name in notes and check.evidence not in at_boot:
             note = _ok(check.name, f"{check.evidence}; {notes[check.name]}")
             known = observed.recorded
             if known is None or (note.name, note.evidence) in known:

@@ -41,6 +41,8 @@ FORMAT = "gpustate.proof/1"
 EXIT_BROKEN = 3
 EXIT_UNUSABLE = 69
 RETRY_EVERY_S = 5.0
+#: What a later try at boot does not change.
+_HOPELESS = ("no nvidia module", "ordering cycle")
 
 STATUS_FOLDER = Path("/run/nvidia/validations")
 DRIVER_READY = """IS_HOST_DRIVER=true
@@ -271,7 +273,7 @@ class Validator:
             checks = self.validate()
             broken = chain.first_broken(checks)
             hopeless = broken is not None and (
-                broken.name == "pci" or "no nvidia module" in broken.evidence
+                broken.name == "pci" or any(words in broken.evidence for words in _HOPELESS)
             )
             if broken is None or hopeless or time.monotonic() + RETRY_EVERY_S > deadline:
                 return checks

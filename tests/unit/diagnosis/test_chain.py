@@ -817,6 +817,13 @@ def test_a_gpu_of_the_last_good_validation_is_missed_until_somebody_accepts_it(
         assert check.evidence == f"GPU-b (0000:43:00.0) {remedies.GONE}"
 
 
+def test_a_cycle_of_the_next_boot_fails_a_node_whose_containers_run_now() -> None:
+    units = ("docker.service", "nvidia-cdi-refresh.service", "multi-user.target")
+    checks = chain.evaluate(replace(GOOD, cycles=(units,)))
+    assert {check.name for check in checks if check.failed} == {"runtime"}
+    assert next(check for check in checks if check.name == "container").outcome == chain.OK
+
+
 def test_seven_gpus_on_a_board_with_switches_are_named() -> None:
     seven = tuple(replace(GOOD.pci[0], address=f"0000:0{n}:00.0") for n in range(7))
     assert "8 GPUs, not 7" in chain.judge(replace(GOOD, pci=(*seven, SWITCH)))[0].evidence
