@@ -405,7 +405,9 @@ class RepositoryState(RepositoryParameters):
             secret=frozenset({"logins"}),
             why={
                 "logins": "user and password are in a file readable by root only",
-                "lists_read": "package lists are refreshed once with these files",
+                "lists_read": ""
+                if self.absent
+                else "package lists are refreshed once with these files",
                 "fingerprints": f"the key comes from {observed.where.key_url or 'the policy'}",
                 "key_access": "apt reads the key as its own unprivileged user",
                 "folder_access": "apt reads the key as its own unprivileged user",

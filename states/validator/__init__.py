@@ -323,7 +323,9 @@ class NodeValidated(State[Observed]):
             observed,
             wanted,
             paths={"unit": UNIT_PATH},
-            why={
+            why={}
+            if self.absent
+            else {
                 "proof": "runs the validation on the node",
                 "unit": "revalidates at every boot",
                 "program": "the validation program and its configuration",
