@@ -59,7 +59,7 @@ def feature_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
         return []
     return [
         f"{_FEATURE_DISCOVERY} cannot run: the cluster has no NodeFeatures; "
-        "add --install-nfd, install node feature discovery, or set gfd.enabled to false"
+        "add --install-nfd, install node feature discovery, or switch it off (gfd.enabled; in a policy of states cluster.feature_discovery.enabled)"
     ]
 
 
@@ -74,7 +74,7 @@ def other_plugin_notes(objects: Objects, changes: Sequence[Change]) -> list[str]
         return []
     return [
         f"{title(one)} in namespace {one['metadata']['namespace']} is a device plugin too, and the kubelet uses the one "
-        "that registers last: delete it, or set devicePlugin.enabled to false"
+        "that registers last: delete it, or switch the policy's off (devicePlugin.enabled; in a policy of states cluster.device_plugin.enabled)"
         for one in others
         if not is_owned(one) and (title(one), one["metadata"]["namespace"]) not in own
         for containers in [one["spec"]["template"]["spec"]["containers"]]

@@ -239,7 +239,7 @@ def test_missing_node_feature_discovery_is_noted(
     (found,) = json.loads(done.stdout)["clusters"]
     expected = [
         "daemonset/gpu-feature-discovery cannot run: the cluster has no NodeFeatures; "
-        "add --install-nfd, install node feature discovery, or set gfd.enabled to false"
+        "add --install-nfd, install node feature discovery, or switch it off (gfd.enabled; in a policy of states cluster.feature_discovery.enabled)"
     ]
     assert [one for one in found.get("notes", []) if "NodeFeatures" in one] == expected * noted
 
@@ -265,7 +265,8 @@ def test_another_device_plugin_of_the_cluster_is_noted(
     notes = [one for one in json.loads(done.stdout)["clusters"][0]["notes"] if "kube-system" in one]
     assert len(notes) == ("device-plugin" in image)
     assert all(
-        "registers last: delete it, or set devicePlugin.enabled to false" in n for n in notes
+        "registers last: delete it, or switch the policy's off (devicePlugin.enabled;" in n
+        for n in notes
     )
 
 
