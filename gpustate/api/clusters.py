@@ -21,7 +21,6 @@ from gpustate.errors import ClusterError, RefusedError, UsageError
 from gpustate.formats.words import cut
 from gpustate.manifests.build import build
 from gpustate.manifests.cluster_part import settings_of
-from gpustate.manifests.differences import Difference
 from gpustate.manifests.kinds import BY_NAME, NODE, Key, key, title
 from gpustate.manifests.ownership import DRA_PLUGIN
 from gpustate.manifests.settings import ClusterSettings, System
@@ -86,9 +85,7 @@ class Clusters:
     saved: Mapping[str, Any] | None = None
     resumed: bool = False
     systems: list[System] = field(default_factory=list["System"])
-    _staged: dict[tuple[str, Key], tuple[Difference, ...]] = field(
-        default_factory=dict["tuple[str, Key]", "tuple[Difference, ...]"]
-    )
+    _staged: dict[tuple[str, Key], Change] = field(default_factory=dict["tuple[str, Key]", Change])
 
     @property
     def settings(self) -> ClusterSettings:
@@ -248,7 +245,7 @@ class Clusters:
                     continue  # named when its objects are removed
 
     def stage(self) -> None:
-        """Give DaemonSets that are there already their new template, before nodes change.
+        """Give DaemonSets that are there already their new template, and what it needs, before nodes change.
 
         A program that is restarted in its node's turn then fits what the node becomes. Other pods stay as they are
         until :meth:`apply`. A cluster whose objects cannot be changed is left to it.
@@ -265,7 +262,7 @@ class Clusters:
                 self._check_rollback(changes)
                 for change in for_new_pods(changes):
                     objects.apply(change.item, force=self.force)
-                    self._staged[objects.server, key(change.item)] = change.differences
+                    self._staged[objects.server, key(change.item)] = change
 
     def _check_rollback(self, changes: Sequence[Change]) -> None:
         """Refuse to roll nodes back to what the device plugin does not start with: only nodes go back, not its template.
@@ -360,11 +357,11 @@ class Clusters:
 
     def _with_staged(self, server: str, change: Change) -> Change:
         """A change with the fields that :meth:`stage` has written already, unless others have changed more since."""
-        fields = self._staged.get((server, key(change.item)))
-        left = (one.field for one in change.differences)
-        if fields is None or not all(name.startswith("spec.updateStrategy") for name in left):
+        before = self._staged.get((server, key(change.item)))
+        left = (row.field for row in change.differences)
+        if before is None or not all(name.startswith("spec.updateStrategy") for name in left):
             return change
-        return replace(change, action=Action.UPDATE, differences=fields)
+        return replace(change, action=before.action, differences=before.differences)
 
     def report(
         self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False

@@ -429,6 +429,10 @@ def ordering_cycle(units: Sequence[str]) -> str:
     return f"each boot leaves out one of {', '.join(units)}: systemd breaks their ordering cycle"
 
 
+def _is_down(runtime: str) -> str:
+    return f"{runtime} does not run"
+
+
 def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if not containers_apply(observed, wanted):
         return _no_containers("runtime", observed, wanted)
@@ -444,8 +448,7 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     for name in observed.down:
         if name == used or name in observed.registered or name not in ("docker", "crio"):
             why = "gpustate has configured it" if name in observed.registered else "it is enabled"
-            evidence = f"{name} does not run, and {why}"
-            return Check("runtime", FAILED, evidence, remedies.RUNTIME_DOWN)
+            return Check("runtime", FAILED, f"{_is_down(name)}, and {why}", remedies.RUNTIME_DOWN)
     if used == "bundled" and observed.bundled is not None:
         state = BUNDLED.get(observed.bundled.socket, "containerd")
         name = "containerd" if state == "containerd" else f"the containerd of {state}"
@@ -835,17 +838,17 @@ def with_notes(checks: tuple[Check, ...], observed: ChainObservation) -> tuple[C
     """Turn failed checks into notes where the test that they stand for has passed.
 
     A recorded test stands for what its own validation observed: what has failed since is no note. Nor is an ordering
-    cycle, for no test knows the next boot.
+    cycle, for no test knows the next boot, or a runtime that does not run, for it started none of the containers.
     """
     outcomes = {check.name: check.outcome for check in checks}
     notes: dict[str, str] = {}
     for test, names, words in _TESTS:
         if outcomes.get(test) == OK:
             notes |= dict.fromkeys(names, words)
-    at_boot = {ordering_cycle(units) for units in observed.cycles}
+    untested = tuple(map(ordering_cycle, observed.cycles)) + tuple(map(_is_down, observed.down))
     found: list[Check] = []
     for check in checks:
-        if check.failed and check.name in notes and check.evidence not in at_boot:
+        if check.failed and check.name in notes and not check.evidence.startswith(untested):
             note = _ok(check.name, f"{check.evidence}; {notes[check.name]}")
             known = observed.recorded
             if known is None or (note.name, note.evidence) in known:

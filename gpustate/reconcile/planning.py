@@ -15,7 +15,7 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -254,23 +254,36 @@ def prunes_after(target: Target, changes: Sequence[Change]) -> int | None:
     return max(deleted, default=None)
 
 
+#: What a pod of a DaemonSet needs to be created and to start.
+_STAGED = frozenset(
+    {
+        *("ConfigMap", "Secret", "ServiceAccount", "RuntimeClass", "DaemonSet"),
+        *("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
+    }
+)
+
+
 def staged(target: Target) -> Target:
-    """The part of a target that pods of components are made of."""
-    kinds = ("ConfigMap", "DaemonSet")
-    items = [one for one in target.items if one["kind"] in kinds and not is_of_nfd(one)]
+    """The part of a target that pods of components are made of, and what these need to start."""
+    items = [one for one in target.items if one["kind"] in _STAGED and not is_of_nfd(one)]
     return replace(target, items=items, labels={}, prune=False)
 
 
-def for_new_pods(changes: Iterable[Change]) -> Iterable[Change]:
-    """Changes of what is there already that only pods get which are created again."""
+def for_new_pods(changes: Iterable[Change]) -> Iterator[Change]:
+    """Changes of DaemonSets that are there already, which only pods get that are created again, after what these need."""
+    needed: list[Change] = []
     for one in changes:
-        if one.action is not Action.UPDATE:
-            continue
-        if one.item["kind"] == "ConfigMap":
-            yield one
-        elif any(difference.field.startswith("spec.template") for difference in one.differences):
+        new = one.action is Action.CREATE
+        if one.item["kind"] != "DaemonSet":
+            needed += [one] if new or one.action is Action.UPDATE else []
+        elif not new and any(row.field.startswith("spec.template") for row in one.differences):
+            yield from needed
+            needed = []
             spec = {**one.item["spec"], "updateStrategy": {"type": "OnDelete"}}
             yield replace(one, item={**one.item, "spec": spec})
+    yield from (
+        one for one in needed if one.item["kind"] == "ConfigMap" and one.action is Action.UPDATE
+    )
 
 
 def _read(objects: Objects, target: Target) -> _Found:

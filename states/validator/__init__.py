@@ -213,7 +213,7 @@ class NodeValidated(State[Observed]):
         "fabric-manager",
         "persistenced",
         "container-toolkit",
-        "containerd",
+        *("containerd", "docker", "crio", "podman", "k3s", "k0s", "microk8s"),
         "mig",
         "cdi",
     )
@@ -222,7 +222,7 @@ class NodeValidated(State[Observed]):
         "fabric-manager",
         "persistenced",
         "container-toolkit",
-        "containerd",
+        *("containerd", "docker", "crio", "podman", "k3s", "k0s", "microk8s"),
         "mig",
         "cdi",
         "quarantine",

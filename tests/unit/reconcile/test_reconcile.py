@@ -809,10 +809,23 @@ def test_an_object_that_argo_cd_applies_too_is_not_deleted(objects: FakeObjects)
     assert Action.REFUSED not in actions(objects, target(without, force=True)).values()
 
 
-def test_what_is_written_before_nodes_is_read_by_two_lists(objects: FakeObjects) -> None:
+def test_what_is_written_before_nodes_is_read_by_a_list_per_kind(objects: FakeObjects) -> None:
     wanted = target(replace(SETTINGS, mig_strategy="mixed"))
     changes = list(for_new_pods(plan(objects, staged(wanted))))
     lists = [one for one in objects.requests if one.startswith("list")]
-    assert lists == ["list configmaps", "list daemonsets"]
+    assert len(lists) == len(set(lists)) == len({one["kind"] for one in staged(wanted).items})
     assert {one.item["kind"] for one in changes} == {"DaemonSet"}
     assert all(one.item["spec"]["updateStrategy"] == {"type": "OnDelete"} for one in changes)
+
+
+def test_what_new_pods_need_is_there_before_their_template(objects: FakeObjects) -> None:
+    """Pods that are created again while a node is held would wait for a ConfigMap, and the node for them."""
+    bare = apply(objects, target(ClusterSettings(privileged_namespace=True)))
+    assert not bare.failures
+    wanted = target(replace(SETTINGS, config=PluginConfig("others", "a", {"a": "version: v1"})))
+    changes = list(for_new_pods(plan(objects, staged(wanted))))
+    names = [(one.item["kind"], one.item["metadata"]["name"]) for one in changes]
+    assert names.index(("ConfigMap", "others")) < names.index(PLUGIN)
+    assert ("ClusterRole", "nvidia-device-plugin") in names[: names.index(PLUGIN)]
+    unchanged = target(replace(SETTINGS, config=None))
+    assert not list(for_new_pods(plan(objects, staged(unchanged))))
