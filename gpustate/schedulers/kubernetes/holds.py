@@ -6,7 +6,7 @@ Cordon and record are one write, guarded by the Node's resourceVersion, so neith
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from gpustate import clock
@@ -31,6 +31,8 @@ from gpustate.schedulers.nvidia_pods import patch_node
 
 _POLL_S = 1.0
 _REFRESH_S = 180.0
+#: So long a Node that offers its GPUs waits for NVIDIA's other pods, which may be unable to start whatever happens.
+_UNREADY_S = 60.0
 
 
 class Holds:
@@ -97,52 +99,60 @@ class Holds:
 
         self._nodes.report(member.name, node_events.CHANGED, "changed and validated")
         self._nodes.nvidia_pods.resume(member.name, ours)
-        old = {
-            str(pod["metadata"]["uid"]): pod
-            for pod in self._nodes.api.pods_on(member.name)
-            if eviction.is_operand(pod)
-        }
+        old = {str(pod["metadata"]["uid"]): pod for pod in self._operands(member.name)}
         if old:
             say(f"restarting {eviction.names(old.values())}")
         withdrawn = self._withdraw(member.name, say)
         for pod in old.values():
             self._nodes.api.delete(pod)
-        deadline = self._nodes.clock() + _REFRESH_S
+        began = self._nodes.clock()
         while True:
-            waits = self._refreshing(member, facts, set(old))
+            node, pods = self._nodes.api.node(member.name), self._operands(member.name)
+            waits = self._missing(member, facts, node, pods, set(old))
             if (
                 not waits
                 and withdrawn
                 and not any(map(_devices, self._nodes.api.slices(member.name)))
             ):
                 waits = "its DRA driver has not published its GPUs again"
-            if not waits:
+            unready = ", ".join(eviction.name(pod) for pod in pods if not eviction.is_ready(pod))
+            if not waits and not unready:
                 return
-            if self._nodes.clock() > deadline:
+            passed = self._nodes.clock() - began
+            if not waits and passed > _UNREADY_S:
+                say(
+                    f"{unready} is not ready after {_UNREADY_S:g} s; the Node offers its GPUs without it"
+                )
+                return
+            if passed > _REFRESH_S:
                 raise NotRefreshedError(
-                    f"{self._nodes.title}: Node {member.name} is not ready for GPU pods {_REFRESH_S:g} s after the change: {waits}",
+                    f"{self._nodes.title}: Node {member.name} is not ready for GPU pods {_REFRESH_S:g} s after the change: {waits}"
+                    f"{f'; not ready: {unready}' * bool(unready)}",
                     fix="on it: journalctl -u kubelet, and the log of NVIDIA's device plugin; then gpustate apply again",
                 )
             refuse_stopped(stop)
             self._nodes.sleep(_POLL_S)
 
-    def _refreshing(self, member: Member, facts: NodeFacts, old: set[str]) -> str:
-        """What is not there yet; empty: all is."""
-        node, before = self._nodes.api.node(member.name), member.hold
+    def _operands(self, name: str) -> list[Json]:
+        """NVIDIA's pods on a Node."""
+        return [pod for pod in self._nodes.api.pods_on(name) if eviction.is_operand(pod)]
+
+    def _missing(
+        self, member: Member, facts: NodeFacts, node: Json, pods: Sequence[Json], old: set[str]
+    ) -> str:
+        """What GPU pods still lack on a Node; empty: nothing."""
+        before = member.hold
         boot_id = self._nodes.boot_ids.get(member.name, facts.boot_id)
         if facts.boot_id and facts.boot_id != boot_id == boot_id_of(node):
             return "its kubelet has not reported since the boot"
         if (before is None or before.ready_before) and not eviction.is_ready(node):
             return "the Node is not Ready"
-        pods = [one for one in self._nodes.api.pods_on(member.name) if eviction.is_operand(one)]
         for pod in pods:
             if str(pod["metadata"]["uid"]) in old:
                 return f"{eviction.name(pod)} is terminating"
-            if not eviction.is_ready(pod):
-                return f"{eviction.name(pod)} is not ready"
         if old and not pods:
             return self._paused(member.name)
-        offered = member.gpus or (member.hold.gpus_before if member.hold else 0)
+        offered = member.gpus or (before.gpus_before if before else 0)
         if offered and not cluster_pods.allocatable(node):
             return "allocatable has none"
         return ""

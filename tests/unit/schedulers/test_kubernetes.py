@@ -428,6 +428,26 @@ def test_gpus_that_a_dead_run_saw_are_waited_for(api: FakeApi) -> None:
         again.refresh(member, facts(), print, lambda: False)
 
 
+def test_an_exporter_that_cannot_start_keeps_no_node_out_of_service(api: FakeApi) -> None:
+    """Its image cannot be pulled, and the policy that switches it off is applied after a node that succeeds."""
+    api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
+    exporter = pod("exporter", kind="DaemonSet")
+    exporter["spec"]["containers"] = [{"image": "nvcr.io/nvidia/k8s/dcgm-exporter:4.6.0"}]
+    exporter["status"] = {"phase": "Pending"}
+    listed: list[list[Json]] = [[]]
+    api.pods_on = lambda node: listed.pop() if listed else [exporter]  # type: ignore[method-assign]
+    clock, told = Clock(), list[str]()
+    found = scheduler(api, clock)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    found.refresh(member, facts(), told.append, lambda: False)
+    assert 60 < clock.now < 70
+    assert told == ["a/exporter is not ready after 60 s; the Node offers its GPUs without it"]
+    listed.append([])
+    api.node_["status"]["allocatable"] = {}
+    with pytest.raises(NotRefreshedError, match="allocatable has none; not ready: a/exporter"):
+        found.refresh(member, facts(), told.append, lambda: False)
+
+
 @pytest.mark.parametrize("republished", [True, False])
 def test_devices_that_the_dra_driver_published_before_are_published_again(
     api: FakeApi, republished: bool
