@@ -226,6 +226,13 @@ class SlurmGresConfigured(State[Observed]):
     def _types(self) -> tuple[str, ...]:
         return ("gpu", "shard") if self.shards else ("gpu",)
 
+    def _replaced(self, row: slurm.Row) -> str:
+        """The line that an Include takes the place of, with what only it has."""
+        known = {"nodename", "gres", "feature", "features", *map(str.lower, self.node_settings)}
+        other = " ".join(f"{key}={value}" for key, value in row.values.items() if key not in known)
+        more = f", which also has {other}: repeat in node_settings what is to stay" if other else ""
+        return f", instead of NodeName={row.values['nodename']} in {row.place}{more}"
+
     def _needs(
         self, result: slurm_gpus.DesiredGres, conf: slurm.SlurmConf, place: str
     ) -> Iterator[str]:
@@ -244,9 +251,7 @@ class SlurmGresConfigured(State[Observed]):
         row = conf.node(result.host, without)
         gres = row.values.get("gres", "") if row else ""
         if self.nodes and place not in conf.files:
-            instead = (
-                f", instead of NodeName={row.values['nodename']} in {row.place}" if row else ""
-            )
+            instead = self._replaced(row) if row else ""
             yield f"{path} needs: Include {posixpath.basename(place)}{instead}"
         elif row is None and not self.nodes:
             yield f"{path} does not have this node; add, with what slurmd -C prints: {result.node_line}"

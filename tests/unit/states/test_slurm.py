@@ -145,7 +145,10 @@ def test_slurm_conf_includes_a_file_of_gpustate_s_own() -> None:
         "NodeName=n[1-2] Gres=gpu:a100:2 Feature=gpu,a100,driver580 CPUs=6 Boards=1 SocketsPerBoard=2"
         " CoresPerSocket=4 ThreadsPerCore=1 RealMemory=515072 Weight=10",
     ]
-    include = (f"{CONF} needs: Include gpustate-node.conf, instead of NodeName=n[1-2] in {CONF}:2",)
+    include = (
+        f"{CONF} needs: Include gpustate-node.conf, instead of NodeName=n[1-2] in {CONF}:2, "
+        "which also has state=UNKNOWN: repeat in node_settings what is to stay",
+    )
     assert first.notes[:-1] == last.notes == include
     assert first.notes[-1].startswith(f"copy {NODE} to the host of slurmctld, beside slurm.conf")
     assert fake.files[CONF] == before, "it is the site's"
