@@ -268,7 +268,10 @@ class DcgmRunning(ServiceState[Observed]):
         what = f"{chosen.problem}, which the driver {observed.driver} (CUDA {major}) needs"
         other = ", or set proprietary: false" if packages.CLOSED in what else ""
         advice = f"use NVIDIA's CUDA repository or a mirror of it (driver-repository){other}"
-        return not_offered(what, (), advice) if chosen.problem else None
+        there = [version for name, version in observed.offered if name == packages.CORE]
+        if self.version and there:
+            what, advice = chosen.problem or "", "name one of these versions, or none"
+        return not_offered(what, there, advice) if chosen.problem else None
 
     def why(self, observed: Observed) -> Mapping[str, str]:
         if self.absent:

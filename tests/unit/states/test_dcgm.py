@@ -128,7 +128,7 @@ def test_a_program_that_is_gone_comes_back_with_its_package() -> None:
     [
         (node(driver=""), DcgmRunning(), "no driver is loaded"),
         (node(candidates={}), DcgmRunning(), f"no repository offers {packages.CORE}"),
-        (node(), DcgmRunning(version="4.9.9"), f"{packages.CORE} 4.9.9"),
+        (node(), DcgmRunning(version="4.9.9"), f"{packages.CORE} 4.9.9; there is 1:"),
         (node(foreign=True), DcgmRunning(), "something else listens on port 5555 (127.0.0.1)"),
         (node(facts=NodeFacts(systemd=False)), DcgmRunning(), "no systemd"),
     ],
