@@ -99,6 +99,6 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
             yield from map(RestoreOriginal, self.originals)
 
     def configure(self, observed: F, wanted: F, moved: frozenset[str]) -> Iterator[Step]:
-        # A new package may bring the file anew.
+        # A new package may replace the file.
         if self.config_keys(observed) and moved & {"config", "package", "version"}:
             yield keys.set_keys(self.originals[0], self.config_keys(observed))

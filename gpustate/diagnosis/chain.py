@@ -429,7 +429,8 @@ def ordering_cycle(units: Sequence[str]) -> str:
     return f"each boot leaves out one of {', '.join(units)}: systemd breaks their ordering cycle"
 
 
-def _is_down(runtime: str) -> str:
+def not_running(runtime: str) -> str:
+    """How the evidence of a runtime that does not run begins."""
     return f"{runtime} does not run"
 
 
@@ -448,7 +449,9 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     for name in observed.down:
         if name == used or name in observed.registered or name not in ("docker", "crio"):
             why = "gpustate has configured it" if name in observed.registered else "it is enabled"
-            return Check("runtime", FAILED, f"{_is_down(name)}, and {why}", remedies.RUNTIME_DOWN)
+            return Check(
+                "runtime", FAILED, f"{not_running(name)}, and {why}", remedies.RUNTIME_DOWN
+            )
     if used == "bundled" and observed.bundled is not None:
         state = BUNDLED.get(observed.bundled.socket, "containerd")
         name = "containerd" if state == "containerd" else f"the containerd of {state}"
@@ -845,7 +848,7 @@ def with_notes(checks: tuple[Check, ...], observed: ChainObservation) -> tuple[C
     for test, names, words in _TESTS:
         if outcomes.get(test) == OK:
             notes |= dict.fromkeys(names, words)
-    untested = tuple(map(ordering_cycle, observed.cycles)) + tuple(map(_is_down, observed.down))
+    untested = tuple(map(ordering_cycle, observed.cycles)) + tuple(map(not_running, observed.down))
     found: list[Check] = []
     for check in checks:
         if check.failed and check.name in notes and not check.evidence.startswith(untested):

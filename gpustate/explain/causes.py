@@ -43,7 +43,7 @@ class View:
 
 def runtime_down(view: View) -> str:
     """The runtime of which the check says that it does not run; empty if it names none."""
-    down = (name for name in view.observed.down if f"{name} does not run" in view.broken)
+    down = (name for name in view.observed.down if chain.not_running(name) in view.broken)
     return next(down, "")
 
 

@@ -12,8 +12,7 @@ entry() {
     exit 74
   }
 }
-# Seconds since 1970, in NOW: the clock is asked once, what has passed since then is told by the
-# kernel.
+# Seconds since 1970, in NOW: the clock is read once, the time since then is the kernel's uptime.
 now() {
   { read -r NOW _ </proc/uptime; } 2>/dev/null || {
     NOW=$(date +%s)

@@ -114,8 +114,9 @@ class Applier:
             ClusterError: a request failed, or the run is to stop.
         """
         last = prunes_after(self.target, changes)
-        plugin = self._plugin_change(changes)
-        left = self._plugin_nodes() if plugin is Action.DELETE else frozenset[str]()
+        plugin = next((one for one in changes if _is_plugin(one) and one.action in PENDING), None)
+        deleted = plugin is not None and plugin.action is Action.DELETE
+        nodes = self._ready_on(plugin) if plugin and deleted else frozenset[str]()
         for index, change in enumerate(changes):
             if self.stop():
                 raise ClusterError("interrupted")
@@ -127,27 +128,10 @@ class Applier:
         if not self.target.absent:
             done.unready = self._wait_for_pods()
         if plugin is not None:
-            self._wait_for_kubelets(left or self._plugin_nodes(), offer=not left)
+            self._wait_for_kubelets(nodes if deleted else self._ready_on(plugin), offer=not deleted)
 
-    @staticmethod
-    def _plugin_change(changes: Sequence[Change]) -> Action | None:
-        """What happens to the device plugin; ``None``: nothing."""
-        actions = (
-            change.action for change in changes if change.item["metadata"]["name"] == DEVICE_PLUGIN
-        )
-        return next((action for action in actions if action in PENDING), None)
-
-    def _plugin_nodes(self) -> frozenset[str]:
-        """Nodes on which pods of the device plugin are ready."""
-        pods = self.objects.list(POD, self.target.namespace)
-        return frozenset(
-            str(pod["spec"]["nodeName"])
-            for pod in pods
-            if any(
-                one["name"] == DEVICE_PLUGIN for one in pod["metadata"].get("ownerReferences") or ()
-            )
-            and not readiness.problem(pod)
-        )
+    def _ready_on(self, change: Change) -> frozenset[str]:
+        return readiness.ready_on(self.objects.list(POD, self.target.namespace), change.item)
 
     def _wait_for_kubelets(self, names: Collection[str], *, offer: bool) -> None:
         """Wait until these Nodes offer GPUs, or no longer do. Who runs next relies on what kubelets have reported.
@@ -360,3 +344,7 @@ class Applier:
                 why = [*why[:3], f"read its log: {log}"]
             lines.append("; ".join((f"{words} after {waited:.0f} s", *why[:4])))
         return lines
+
+
+def _is_plugin(change: Change) -> bool:
+    return key(change.item) == ("DaemonSet", DEVICE_PLUGIN)

@@ -271,19 +271,21 @@ def staged(target: Target) -> Target:
 
 def for_new_pods(changes: Iterable[Change]) -> Iterator[Change]:
     """Changes of DaemonSets that are there already, which only pods get that are created again, after what these need."""
-    needed: list[Change] = []
-    for one in changes:
-        new = one.action is Action.CREATE
-        if one.item["kind"] != "DaemonSet":
-            needed += [one] if new or one.action is Action.UPDATE else []
-        elif not new and any(row.field.startswith("spec.template") for row in one.differences):
-            yield from needed
-            needed = []
-            spec = {**one.item["spec"], "updateStrategy": {"type": "OnDelete"}}
-            yield replace(one, item={**one.item, "spec": spec})
-    yield from (
-        one for one in needed if one.item["kind"] == "ConfigMap" and one.action is Action.UPDATE
-    )
+    pending = [one for one in changes if one.action in (Action.CREATE, Action.UPDATE)]
+    sets = [
+        one
+        for one in pending
+        if one.item["kind"] == "DaemonSet"
+        and any(row.field.startswith("spec.template") for row in one.differences)
+        and one.action is Action.UPDATE
+    ]
+    for one in pending:
+        configures = one.item["kind"] == "ConfigMap" and one.action is Action.UPDATE
+        if one.item["kind"] != "DaemonSet" and (sets or configures):
+            yield one
+    for one in sets:
+        spec = {**one.item["spec"], "updateStrategy": {"type": "OnDelete"}}
+        yield replace(one, item={**one.item, "spec": spec})
 
 
 def _read(objects: Objects, target: Target) -> _Found:

@@ -60,10 +60,18 @@ def is_elsewhere(pods: Iterable[Json], item: Json, nodes: Collection[str]) -> bo
     return len(left) >= missing and all(name and name not in nodes for name in left)
 
 
+def ready_on(pods: Iterable[Json], item: Json) -> frozenset[str]:
+    """The Nodes on which pods of a DaemonSet are ready."""
+    return frozenset(_node(pod) for pod in _pods_of(pods, item) if not problem(pod))
+
+
 def _not_ready(pods: Iterable[Json], item: Json) -> list[Json]:
+    return [pod for pod in _pods_of(pods, item) if problem(pod)]
+
+
+def _pods_of(pods: Iterable[Json], item: Json) -> list[Json]:
     selector = item["spec"]["selector"]["matchLabels"].items()
-    mine = (pod for pod in pods if selector <= (pod["metadata"].get("labels") or {}).items())
-    return [pod for pod in mine if problem(pod)]
+    return [pod for pod in pods if selector <= (pod["metadata"].get("labels") or {}).items()]
 
 
 def _node(pod: Json) -> str:

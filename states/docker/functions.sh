@@ -17,12 +17,12 @@ dump() {
   old || timeout -k 2 20 "$@" --validate >/dev/null || return 1
   cat "$DOCKER_FILE"
 }
-# What it said when it was last told to read its file, and could not.
+# Its error when it last reloaded its file and could not.
 # shellcheck disable=SC2154 # notes is the folder of the daemon's notes
 complaint() {
   old || return 0
   [ $(($(date +%s) - $(stat -c %Y "$notes/after"))) -gt 1 ] || {
-    echo 'it was told just now'
+    echo 'it was asked to reload less than two seconds ago'
     return 0
   }
   journalctl -u "$UNIT" --since "@$(stat -c %Y "$notes/after")" -o cat --no-pager 2>/dev/null |

@@ -21,7 +21,7 @@ adopt() {
         set -- "$installed_folder"/nvidia*.ko*
         [ -e "$1" ] && [ -e "/lib/modules/$kernel/build/Makefile" ] &&
           [ ! -e "$dkms_folder/kernel-$kernel-$arch" ] || continue
-        echo "building the modules for $kernel anew, of which DKMS has no record"
+        echo "rebuilding the modules for $kernel, of which DKMS has no record"
         dkms build "$name/$version" -k "$kernel" </dev/null >"$R/dkms.log" 2>&1 || {
           complain "$dkms_folder/$version/build/make.log"
           tail -c 2000 "$R/dkms.log"

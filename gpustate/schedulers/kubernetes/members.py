@@ -1,6 +1,6 @@
 """The Nodes of a cluster: which machine each is, who took it out of service, and what gpustate recorded on it.
 
-What is shown in a plan comes from one list per kind and run; what is written is read anew.
+What is shown in a plan comes from one list per kind and run; a Node is read again before it is written.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Nodes:
             return [] if self._lists is None else self._lists.nodes
 
     def list_maintenances(self) -> None:
-        """List anew who else maintains Nodes."""
+        """List again who else maintains Nodes."""
         self._listed().maintenances = self.api.maintenances()
 
     def members(self, *, fresh: bool = False) -> Sequence[Member]:

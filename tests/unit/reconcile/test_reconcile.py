@@ -311,8 +311,8 @@ def test_kubelets_have_reported_what_the_plugin_offers_when_the_run_ends(
     node: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu1"}}
     objects.add({**node, "status": {"allocatable": {"nvidia.com/gpu": before}}})
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-    owner = {"kind": "DaemonSet", "name": PLUGIN[1]}
-    meta = {"name": "plugin-x", "namespace": "gpu-operator", "ownerReferences": [owner]}
+    labels = objects.items[PLUGIN]["spec"]["selector"]["matchLabels"]
+    meta = {"name": "plugin-x", "namespace": "gpu-operator", "labels": labels}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": "gpu1"}}
     objects.add({**pod, "status": ready})
     waited: list[float] = []
