@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -86,6 +87,8 @@ class Clusters:
     resumed: bool = False
     systems: list[System] = field(default_factory=list["System"])
     _staged: dict[tuple[str, Key], Change] = field(default_factory=dict["tuple[str, Key]", Change])
+    _begun: set[Kubeconfig] = field(default_factory=set["Kubeconfig"])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def settings(self) -> ClusterSettings:
@@ -244,22 +247,29 @@ class Clusters:
                 except ClusterError:
                     continue  # named when its objects are removed
 
-    def stage(self) -> None:
-        """Give DaemonSets that are there already their new template, and what it needs, before nodes change.
+    def check_rollback(self) -> None:
+        """Refuse ``--rollback-on-failure`` before nodes change, as of :meth:`_check_rollback`; nothing is written."""
+        for kubeconfig in self.distinct() if self.rollback_on_failure else ():
+            with opened(kubeconfig) as objects, suppress(ClusterError, RefusedError):
+                target, _ = self._target(objects, kubeconfig, ())
+                self._check_rollback(plan(objects, staged(target)))
+
+    def stage(self, node: str) -> None:
+        """Give DaemonSets their new template, and what it needs, before the first node of their cluster changes.
 
         A program that is restarted in its node's turn then fits what the node becomes. Other pods stay as they are
         until :meth:`apply`. A cluster whose objects cannot be changed is left to it.
-
-        Raises:
-            UsageError: as of :meth:`_check_rollback`.
         """
-        for kubeconfig in self.distinct():
+        kubeconfig = self.kubeconfigs.get(node)
+        with self._lock:
+            if not kubeconfig or kubeconfig in self._begun:
+                return
+            self._begun.add(kubeconfig)
             with opened(kubeconfig) as objects, suppress(ClusterError, RefusedError):
                 target, _ = self._target(objects, kubeconfig, ())
                 changes = self._as_saved(objects, kubeconfig, plan(objects, staged(target)))
                 if any(change.action is Action.REFUSED for change in changes):
-                    continue
-                self._check_rollback(changes)
+                    return
                 for change in for_new_pods(changes):
                     objects.apply(change.item, force=self.force)
                     self._staged[objects.server, key(change.item)] = change

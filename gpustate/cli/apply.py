@@ -325,7 +325,7 @@ def execute(
             clusters.check_nodes(seen)
             applied = clusters.apply(seen, shared["stop"], run=about.run)
         elif clusters is not None:
-            clusters.stage()
+            clusters.check_rollback()
         result = api.apply(
             target,
             inventory,
@@ -335,6 +335,7 @@ def execute(
             source=source,
             read_policy=read_policy,
             partly_applied=partly_applied,
+            changing=clusters.stage if clusters is not None and not absent else None,
             **shared,
         )
         if absent and clusters is not None:

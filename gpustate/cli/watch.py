@@ -159,8 +159,6 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
             created=clock.now(),
         )
 
-    if clusters is not None:
-        clusters.stage()
     # Nodes that join are out of service until they are set up.
     strategy = strategy_of(options).beside(policy.rollout)
     result = api.apply(
@@ -180,6 +178,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
         run=this.run,
         source=source,
         context=context("apply", source, kept),
+        changing=clusters.stage if clusters is not None else None,
     )
     over = not (result.interrupted or result.skipped or result.stopped)
     records.end(

@@ -97,6 +97,7 @@ class RunSettings:
         maintenance: takes nodes out of service for a change, and back.
         undoes: the run that this one rolls back, by node.
         resumes: the interrupted run that this one continues; empty: none.
+        changing: called with the name of a node that has left service, before its first change.
     """
 
     max_disruption: Disruption = Disruption.REBOOT
@@ -114,6 +115,7 @@ class RunSettings:
     maintenance: Maintenance = NO_MAINTENANCE
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
     resumes: str = ""
+    changing: Callable[[str], None] = lambda name: None
 
     def settings(self) -> dict[str, Any]:
         """The values, by name."""
@@ -588,6 +590,7 @@ class Walk:
             self._check_stop()
             raise
         try:
+            self.options.changing(self.result.name)
             observations = self._stages(observations, ledger, results)
         except (RefusedError, LockHeld):
             self.result.notes += maintenance.end(subject, "", say)

@@ -408,7 +408,7 @@ def test_restarted_pods_have_the_new_template_while_nodes_change(cluster: Cluste
     mixed = POLICY.with_cluster(replace(settings_of(POLICY), mig_strategy="mixed"))
     document = saved(mixed)
     made = clusters(document, policy=mixed)
-    made.stage()
+    made.stage("gpu1")
     spec = cluster.items[PLUGIN]["spec"]
     assert spec["updateStrategy"]["type"] == "OnDelete"
     assert {"name": "MIG_STRATEGY", "value": "mixed"} in spec["template"]["spec"]["containers"][0][
@@ -440,7 +440,7 @@ def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
     found(policy(before)).apply([])
     made = replace(found(policy(after)), rollback_on_failure=True)
     cluster.requests.clear()
-    for step in (lambda: made.plan([]), made.stage):
+    for step in (lambda: made.plan([]), made.check_rollback):
         if (before, after) == ("mixed", "single"):
             with pytest.raises(UsageError, match="omit --rollback-on-failure while"):
                 step()
@@ -459,10 +459,22 @@ def test_other_fields_with_these_words_are_no_strategy(cluster: Cluster) -> None
         )
 
     found(policy("mixed")).apply([])
-    replace(found(policy("single")), rollback_on_failure=True).stage()
-    assert cluster.writes
+    replace(found(policy("single")), rollback_on_failure=True).check_rollback()
 
 
 def test_no_object_is_created_before_the_nodes_change(cluster: Cluster) -> None:
-    found().stage()
+    found().stage("gpu1")
     assert not cluster.writes
+
+
+def test_templates_are_written_once_for_the_first_node_of_a_cluster(cluster: Cluster) -> None:
+    found().apply([])
+    made = found(POLICY.with_cluster(replace(settings_of(POLICY), mig_strategy="mixed")))
+    cluster.requests.clear()
+    made.stage("of-no-cluster")
+    assert not cluster.requests
+    made.stage("gpu1")
+    writes = cluster.writes
+    assert writes
+    made.stage("gpu1")
+    assert cluster.writes == writes

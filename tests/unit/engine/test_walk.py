@@ -123,6 +123,31 @@ def test_events_tell_the_return_to_service_from_the_drain(
     ]
 
 
+class Stays(Refuses):
+    """Refuses to take a node out of service."""
+
+    def begin(self, subject: Subject, say: Any, stop: Any) -> None:
+        raise errors.RefusedError("a pod cannot leave")
+
+
+@pytest.mark.parametrize("way", ["changed", "refused", "not drained", "as wanted"])
+def test_what_precedes_the_first_change_waits_until_the_node_has_left_service(
+    run: Runner, tmp_path: Path, way: str
+) -> None:
+    state = First(path=str(tmp_path / "a"), cost="drain")
+    if way == "as wanted":
+        run(state)
+    seen: list[tuple[str, bool]] = []
+
+    def changing(name: str) -> None:
+        seen.append((name, (tmp_path / "a").exists()))
+
+    most = Disruption.NONE if way == "refused" else Disruption.REBOOT
+    maintenance = Stays() if way == "not drained" else NO_MAINTENANCE
+    run(state, changing=changing, max_disruption=most, maintenance=maintenance)
+    assert seen == ([("here", False)] if way == "changed" else [])
+
+
 class Lacking(Second):
     """Cannot choose before the first has run."""
 
