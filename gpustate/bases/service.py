@@ -105,6 +105,10 @@ class ServiceState(State[S], Generic[S]):
     disturbs: ClassVar[str] = "active"
     worst_if: ClassVar[str] = "its version or settings change"
 
+    @property
+    def own_units(self) -> tuple[str, ...]:
+        return (self.unit,)
+
     def costs(self, observed: S) -> Mapping[str, Disruption]:
         """MAY: what a change of each field costs this node."""
         return dict.fromkeys(self.restarts, self.worst) if observed.active else {}

@@ -50,6 +50,7 @@ class StateResult:
         worst: what its changes, or those of a plan not known yet, may cost.
         condition: on which condition they cost that; empty: surely.
         validating: of a state that only validates others.
+        removes: units of services that go with it.
     """
 
     state: str
@@ -63,6 +64,7 @@ class StateResult:
     worst: Disruption = Disruption.NONE
     condition: str = ""
     validating: bool = False
+    removes: tuple[str, ...] = ()
 
     def masked(self) -> StateResult:
         """The same without secrets."""

@@ -186,6 +186,11 @@ class State(BaseModel, Generic[ObservedT]):
         """MAY: further units whose processes may have a GPU open at a reboot and end with it; ``None``: whatever has one open."""
         return ()
 
+    @property
+    def own_units(self) -> tuple[str, ...]:
+        """MAY: units that go with it when it is removed."""
+        return ()
+
     @classmethod
     def field_label(cls, field: str) -> str:
         """A field of the observation in the user's words; empty: it has none."""

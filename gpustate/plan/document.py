@@ -130,8 +130,17 @@ def _disturbed(node: NodeResult) -> list[dict[str, str]]:
         for user in state.plan.gpu_users
         if not user.endswith(pods)
     )
+    removed = {
+        unit
+        for state in node.states
+        if state.outcome in (Outcome.PENDING, Outcome.KNOWN_AFTER)
+        for unit in state.removes
+    }
     restarted = dict.fromkeys(
-        (unit, RESTARTED) for state in node.states for unit in state.plan.restarted
+        (unit, RESTARTED)
+        for state in node.states
+        for unit in state.plan.restarted
+        if unit not in removed
     )
     return [{"name": name, "how": how} for name, how in (*node.workloads, *programs, *restarted)]
 

@@ -183,7 +183,8 @@ def _one(
     conflicts: Mapping[str, tuple[Outcome, str]],
 ) -> StateResult:
     name = state.name
-    result = partial(StateResult, name, validating=state.validating)
+    removes = state.own_units if state.absent else ()
+    result = partial(StateResult, name, validating=state.validating, removes=removes)
     reason = applicable(state, observations.view)
     if reason is not None:
         return result(Outcome.NOT_APPLICABLE, reason=reason)

@@ -131,6 +131,20 @@ def test_the_same_plan_has_the_same_id_whenever_it_was_made() -> None:
     assert plan(node("gpu2"))["id"] != plan()["id"]
 
 
+def test_a_service_that_is_removed_is_not_said_to_be_restarted() -> None:
+    def units(outcome: Outcome) -> list[str]:
+        layout = Plan((Change("instances", "a", "b"),), restarted=("a.service", "b.service"))
+        states = [
+            StateResult("mig", Outcome.PENDING, layout),
+            StateResult("dcgm", outcome, known_after=("mig",), removes=("a.service",)),
+        ]
+        made = plan(NodeResult("gpu1", states=states))
+        return [row["name"] for row in made["nodes"][0]["disturbed"]]
+
+    assert units(Outcome.PENDING) == units(Outcome.KNOWN_AFTER) == ["b.service"]
+    assert units(Outcome.REFUSED) == ["a.service", "b.service"], "it stays"
+
+
 OFF = Component(enabled=False)
 
 

@@ -17,6 +17,7 @@ from gpustate.formats.pci_gpus import PciGpu
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.probes.required_programs import missing_program, still_referenced
+from gpustate.states.dcgm import DcgmRunning
 
 VIEW = NodeView("gpu1", ("gpu",), {}, NodeFacts(kernel="6.1"))
 
@@ -41,6 +42,15 @@ def test_a_state_is_unchanged_or_would_change() -> None:
     results = make.make([one("a"), one("b")], observations(a="x", b="y"))
     assert outcomes(results) == {"a": "unchanged", "b": "would change"}
     assert results["b"].plan.fields == {"text"}
+
+
+def test_a_removal_names_the_units_that_go_with_it() -> None:
+    units = ("nvidia-dcgm.service",)
+    removed, other = DcgmRunning(ensure="absent"), file_state("a")(ensure="absent")
+    for state, gone in ((DcgmRunning(), ()), (removed, units), (other, ())):
+        seen = observations(errors={"dcgm": "it timed out"}, a="x")
+        (result,) = make.make([state], seen).values()
+        assert result.removes == gone
 
 
 def test_where_it_does_not_apply_it_says_for_whom_it_is() -> None:
