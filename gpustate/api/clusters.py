@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -18,12 +18,12 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy
-from gpustate.errors import ClusterError, RefusedError, UsageError
+from gpustate.errors import ClusterError, LockHeld, RefusedError, UsageError
 from gpustate.formats.words import cut
 from gpustate.manifests.build import build
 from gpustate.manifests.cluster_part import settings_of
-from gpustate.manifests.kinds import BY_NAME, NODE, Key, key, title
-from gpustate.manifests.ownership import DRA_PLUGIN
+from gpustate.manifests.kinds import NODE, Key, key, title
+from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN
 from gpustate.manifests.settings import ClusterSettings, System
 from gpustate.plan.document import with_clusters
 from gpustate.reconcile import cluster_notes, node_reports, placement
@@ -36,13 +36,13 @@ from gpustate.reconcile.planning import (
     Change,
     Target,
     for_new_pods,
-    is_ours,
     plan,
     staged,
+    withdrawn,
 )
 from gpustate.reconcile.saved import stale
-from gpustate.rollout.claims import Claims
 from gpustate.rollout.options import SCHEDULERS, Schedulers
+from gpustate.rollout.withdrawal import Withdrawal
 from gpustate.schedulers.kubernetes import Kubernetes
 
 Json = dict[str, Any]
@@ -214,8 +214,10 @@ class Clusters:
                     target, known = self._target(objects, kubeconfig, nodes, known)
                     done.changes = [] if idle else plan(objects, target, known)
                     self._check_rollback(done.changes)
-                    with self._claims(objects, kubeconfig, target) as claims:
-                        for words, stuck in claims.preview() if claims else ():
+                    names = withdrawn(objects, target, done.changes)
+                    claims = target.drained and DRA_PLUGIN in names
+                    with self._withdrawal(kubeconfig, target, names, needed=claims) as withdrawal:
+                        for words, stuck in withdrawal.preview() if withdrawal else ():
                             (done.refusals if stuck else done.notes).append(words)
                     absent = placement.absences(done.changes, known or (), target.labels)
                     (done.unready if drift else done.notes).extend(placement.lines(absent))
@@ -228,7 +230,7 @@ class Clusters:
                 except RefusedError as error:
                     done.refusals.append(str(error))
                 done.notes += [
-                    *cluster_notes.notes(objects, done.changes),
+                    *cluster_notes.notes(objects, done.changes, absent=self.absent),
                     *cluster_notes.deletion_notes(done.changes, absent=self.absent),
                 ]
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
@@ -331,39 +333,44 @@ class Clusters:
                         self._with_staged(objects.server, change)
                         for change in plan(objects, target, listed)
                     ]
-                    with (
-                        self._claims(objects, kubeconfig, target) as claims,
-                        claims.drained(run, applier.say, stop) if claims else nullcontext(),
-                    ):
-                        done = applier.apply(self._as_saved(objects, kubeconfig, changes))
+                    changes = self._as_saved(objects, kubeconfig, changes)
+                    names = withdrawn(objects, target, changes)
+                    # Also without any: a removal that was killed may have left Nodes held.
+                    needed = bool(names) or self.absent
+                    with self._withdrawal(kubeconfig, target, names, needed=needed) as withdrawal:
+                        if withdrawal is not None:
+                            hold = withdrawal.held(run, self.say, stop)
+                            applier = replace(applier, hold=hold)
+                        done = applier.apply(changes)
                     absent = placement.absences(done.changes, listed or (), target.labels)
                     self._admit(done, kubeconfig, nodes, stop, absent=absent)
                     done.notes += _kept_notes(target)
                     done.unready += placement.lines(absent)
                 except ClusterError as error:
                     done = Applied(failures=[str(error)], notes=["nothing is written"])
-                except RefusedError as error:
+                except (LockHeld, RefusedError) as error:
                     done = Applied(refusals=[str(error)])
                 if done.refusals and self._staged:
                     done.notes.append(self._unwritten("the objects are refused"))
                 # After a failure the server may be away, and is not waited for again.
                 if not done.failures:
-                    done.notes += cluster_notes.notes(objects, done.changes)
+                    done.notes += cluster_notes.notes(objects, done.changes, absent=self.absent)
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
     @contextmanager
-    def _claims(
-        self, objects: Objects, kubeconfig: Kubeconfig, target: Target
-    ) -> Iterator[Claims | None]:
-        """Pods that leave before a DRA driver that is removed; ``None``: there is none, or no Node is drained."""
-        sets = objects.list(BY_NAME["DaemonSet"], target.namespace) if target.drained else ()
-        if not any(key(item)[1] == DRA_PLUGIN and is_ours(item) for item in sets):
+    def _withdrawal(
+        self, kubeconfig: Kubeconfig, target: Target, names: Collection[str], *, needed: bool
+    ) -> Iterator[Withdrawal | None]:
+        """The Nodes from which DaemonSets that offer GPUs go; ``None``: it is not needed, or no Node is held."""
+        if self.schedulers.ignore or not needed:
             yield None
             return
         rules = self.schedulers.overrides.on(self.policy.drain or DrainPolicy())
+        claims = target.drained and DRA_PLUGIN in names
         with connected(kubeconfig) as api:
-            yield Claims(Kubernetes(api), rules, target.kept_nodes)
+            cluster = Kubernetes(api)
+            yield Withdrawal(cluster, rules, target.kept_nodes, DEVICE_PLUGIN in names, claims)
 
     def _with_staged(self, server: str, change: Change) -> Change:
         """A change with the fields that :meth:`stage` has written already, unless others have changed more since."""
@@ -416,7 +423,8 @@ class Clusters:
                 admitted = node_reports.withdraw(kubeconfig)
             else:
                 if changed and not blocked:
-                    for name, in_effect, words in node_reports.restart_plugins(kubeconfig, changed):
+                    restarts = node_reports.restart_plugins(kubeconfig, changed, stop)
+                    for name, in_effect, words in restarts:
                         (done.notes if in_effect else done.failures).append(f"{name}: {words}")
                 admitted = node_reports.admit(
                     kubeconfig,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -280,6 +281,7 @@ def execute(
     from gpustate import api
     from gpustate.api import saved
     from gpustate.engine import fleet
+    from gpustate.engine.gate import too_much
     from gpustate.reporting.runs import run_of
 
     def read_policy(name: str) -> Policy:
@@ -323,6 +325,10 @@ def execute(
             seen = [*target.nodes] if isinstance(target, api.PlanResult) else []
             seen = seen or _facts_of(inventory, options["forks"])
             clusters.check_nodes(seen)
+            for node in seen:
+                rows = {state.state: state for state in node.states}
+                node.would_refuse |= bool(too_much(rows, options["max_disruption"]))
+            shared["started"](about.run)
             applied = clusters.apply(seen, shared["stop"], run=about.run)
         elif clusters is not None:
             clusters.check_rollback()
@@ -343,8 +349,10 @@ def execute(
         elif absent and not options.get("ignore_scheduler"):
             objects.remove_records(inventory, options, result.nodes)
         if clusters is not None and not absent and not result.interrupted:
-            work = clusters.report if result.stopped else clusters.apply
-            applied = work(result.nodes, shared["stop"])
+            if result.stopped:
+                applied = clusters.report(result.nodes, shared["stop"])
+            else:
+                applied = clusters.apply(result.nodes, shared["stop"], run=about.run)
         if not applied:
             return result
         return objects.counted(result, {**result.document, "clusters": applied})
@@ -385,6 +393,7 @@ def carry_out(
     ) as watchers:
         record: Any = None
 
+        @cache
         def started(run: str) -> None:
             nonlocal record
             person, born = fleet.person(), fleet.born(os.getpid())

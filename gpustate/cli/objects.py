@@ -29,8 +29,8 @@ Made = TypeVar("Made", bound="Result")
 
 _OWN_OPTIONS = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
 
-#: Options of verbs that remove objects of clusters.
-removal_options = common.options(
+#: Options of verbs that compare objects of clusters with a policy, or remove them.
+object_options = common.options(
     click.option(
         "--cluster-objects",
         is_flag=True,
@@ -42,11 +42,6 @@ removal_options = common.options(
         is_flag=True,
         help="Also change objects, and fields of objects, that others manage; otherwise these are refused.",
     ),
-    heading="Kubernetes objects",
-)
-#: Options of verbs that compare objects of clusters with a policy.
-object_options = common.options(
-    removal_options,
     click.option(
         "--install-nfd",
         is_flag=True,

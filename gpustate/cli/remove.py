@@ -8,14 +8,14 @@ import click
 
 from gpustate.cli import common
 from gpustate.cli.apply import apply_options, apply_policy
-from gpustate.cli.objects import removal_options, rollout_option
+from gpustate.cli.objects import object_options, rollout_option
 
 
 @click.command(cls=common.Verb)
 @common.policy_argument
 @common.inventory_options
 @apply_options
-@removal_options
+@object_options
 @common.options(rollout_option, heading="Kubernetes objects")
 def remove(policy: str, **options: Any) -> None:
     """Remove everything that POLICY's states installed on nodes, in reverse order.
@@ -27,6 +27,12 @@ def remove(policy: str, **options: Any) -> None:
 
 common.help_text(
     remove, "rollout_timeout", "With --cluster-objects: timeout for the objects to be gone."
+)
+common.help_text(
+    remove, "install_nfd", "As for apply: what it installed is removed with or without this option."
+)
+common.help_text(
+    remove, "startup_taint", "As for apply: a removal leaves taints of this key alone."
 )
 common.help_text(
     remove,

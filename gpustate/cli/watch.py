@@ -190,7 +190,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
         this.fence()
         good = [node.name for node in result.nodes if node.status is NodeStatus.OK]
         pods_on = frozenset(this.names[name] for name in good)
-        _check(clusters.apply(result.nodes, this.stop, pods_on))
+        _check(clusters.apply(result.nodes, this.stop, pods_on, this.run))
     return result
 
 

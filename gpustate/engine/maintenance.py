@@ -15,6 +15,8 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult
 
+Say = Callable[[str], None]
+Stop = Callable[[], bool]
 #: In notes of nodes that are out of service after a run.
 STAYS_OUT = "stays out of service"
 #: In the reason of nodes whose change a person has interrupted.
@@ -70,7 +72,7 @@ class Maintenance(Protocol):
         """What an apply would do with the node's workloads."""
         ...
 
-    def begin(self, subject: Subject, say: Callable[[str], None], stop: Callable[[], bool]) -> None:
+    def begin(self, subject: Subject, say: Say, stop: Stop) -> None:
         """Take it out of service, if the change needs it.
 
         Raises:
@@ -80,13 +82,14 @@ class Maintenance(Protocol):
     def rebooting(self, subject: Subject) -> None:
         """It is about to reboot."""
 
-    def end(self, subject: Subject, failed: str, say: Callable[[str], None]) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, say: Say, stop: Stop) -> tuple[str, ...]:
         """Return it to service, or leave it out with the reason; notes of the result.
 
         Args:
             subject: the node.
             failed: why the change failed; empty if it succeeded.
             say: tells what is done.
+            stop: polled; once true, nothing is waited for, and what is not as it should be stays out of service.
 
         Raises:
             GpustateError: it was changed, and cannot go back to service.
@@ -101,13 +104,13 @@ class _NoMaintenance:
         """Nothing to say."""
         return Preview()
 
-    def begin(self, subject: Subject, say: Callable[[str], None], stop: Callable[[], bool]) -> None:
+    def begin(self, subject: Subject, say: Say, stop: Stop) -> None:
         """Nothing to do."""
 
     def rebooting(self, subject: Subject) -> None:
         """Nothing to do."""
 
-    def end(self, subject: Subject, failed: str, say: Callable[[str], None]) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, say: Say, stop: Stop) -> tuple[str, ...]:
         """Nothing to do."""
         return ()
 

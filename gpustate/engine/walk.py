@@ -260,9 +260,7 @@ class Walk:
             # The earlier run was killed before it released the lock, and no program follows that would take it over.
             self.session.shell(self._release(ledger.lock.run))
         if self.result.status is NodeStatus.OK:
-            subject = self._subject(observations, results)
-            say = partial(self._say, "releasing")
-            self.result.notes += self.options.maintenance.end(subject, "", say)
+            self._return(self._subject(observations, results))
 
     def _record(
         self, observations: Observations, results: Mapping[str, StateResult]
@@ -581,11 +579,9 @@ class Walk:
     ) -> None:
         """Take the node out of service if the change needs it, and back if it went well."""
         subject = self._subject(observations, results)
-        maintenance = self.options.maintenance
-        say = partial(self._say, "releasing")
-
+        say = partial(self._say, "draining")
         try:
-            maintenance.begin(subject, partial(self._say, "draining"), self.stop)
+            self.options.maintenance.begin(subject, say, self.stop)
         except GpustateError:
             self._check_stop()
             raise
@@ -593,14 +589,24 @@ class Walk:
             self.options.changing(self.result.name)
             observations = self._stages(observations, ledger, results)
         except (RefusedError, LockHeld):
-            self.result.notes += maintenance.end(subject, "", say)
+            self._return(subject)
             raise
         except Exception as error:
-            self.result.notes += maintenance.end(subject, str(error) or type(error).__name__, say)
+            self._return(subject, str(error) or type(error).__name__)
             raise
         subject = replace(subject, facts=observations.view.facts)
         failed = "" if self.result.status is NodeStatus.OK else self.result.reason or "failed"
-        self.result.notes += maintenance.end(subject, failed, say)
+        self._return(subject, failed)
+
+    def _return(self, subject: Subject, failed: str = "") -> None:
+        """Return the node to service, or leave it out because its change failed or the run is to stop."""
+        say, maintenance = partial(self._say, "releasing"), self.options.maintenance
+        try:
+            self.result.notes += maintenance.end(subject, failed, say, self.stop)
+        except GpustateError as error:
+            if self.stop():
+                raise _InterruptedError(f"{INTERRUPTED}: {error}") from error
+            raise
 
     # --- stages ------------------------------------------------------------------------
 

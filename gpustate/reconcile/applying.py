@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ from gpustate.reconcile.planning import (
     kept_namespace,
     plan,
     prunes_after,
+    withdrawn,
 )
 
 Json = dict[str, Any]
@@ -38,6 +40,7 @@ _POLL_S = 1.0
 _TRIES = 5
 #: After so many polls what keeps pods from being ready is named; an image that cannot be pulled stays so.
 _TELLING = 15
+_PLUGIN = ("DaemonSet", DEVICE_PLUGIN)
 _WORKLOADS = ("Deployment", "DaemonSet")
 _EVENTS = Kind("Event", "v1", "events", namespaced=True)
 #: Three reports of a kubelet: the first after a device plugin came or went has its GPUs.
@@ -76,6 +79,7 @@ class Applier:
         sleep, clock: wait, and the time in seconds.
         again: what to do after a request that failed.
         nodes: pods of DaemonSets on other Nodes are not waited for; empty: those on all Nodes are.
+        hold: keeps new pods off Nodes until kubelets have reported that what offers their GPUs is gone.
     """
 
     objects: Objects
@@ -87,6 +91,7 @@ class Applier:
     clock: Callable[[], float] = time.monotonic
     again: str = "run the same command again to continue"
     nodes: frozenset[str] = frozenset()
+    hold: AbstractContextManager[None] = field(default_factory=nullcontext)
 
     def apply(self, changes: Sequence[Change]) -> Applied:
         """Carry out a plan. Nothing is written if one of its objects is refused."""
@@ -114,24 +119,27 @@ class Applier:
             ClusterError: a request failed, or the run is to stop.
         """
         last = prunes_after(self.target, changes)
-        plugin = next((one for one in changes if _is_plugin(one) and one.action in PENDING), None)
-        deleted = plugin is not None and plugin.action is Action.DELETE
-        nodes = self._ready_on(plugin) if plugin and deleted else frozenset[str]()
-        for index, change in enumerate(changes):
-            if self.stop():
-                raise ClusterError("interrupted")
-            if index == last:
-                self._prune(done)
-            done.changes.append(self._carry_out(change))
+        gone = withdrawn(self.objects, self.target, changes).get(DEVICE_PLUGIN)
+        losing = self._ready_on(gone) - self.target.kept_nodes if gone else frozenset[str]()
+        with self.hold:
+            for index, change in enumerate(changes):
+                if self.stop():
+                    raise ClusterError("interrupted")
+                if index == last:
+                    self._prune(done)
+                done.changes.append(self._carry_out(change))
+            if losing:
+                self._wait_for_kubelets(losing, offer=False)
         if any(change.action in PENDING for change in done.changes):
             self._verify(done)
         if not self.target.absent:
             done.unready = self._wait_for_pods()
-        if plugin is not None:
-            self._wait_for_kubelets(nodes if deleted else self._ready_on(plugin), offer=not deleted)
+        for one in changes:
+            if key(one.item) == _PLUGIN and one.action in (Action.CREATE, Action.UPDATE):
+                self._wait_for_kubelets(self._ready_on(one.item), offer=True)
 
-    def _ready_on(self, change: Change) -> frozenset[str]:
-        return readiness.ready_on(self.objects.list(POD, self.target.namespace), change.item)
+    def _ready_on(self, item: Json) -> frozenset[str]:
+        return readiness.ready_on(self.objects.list(POD, self.target.namespace), item)
 
     def _wait_for_kubelets(self, names: Collection[str], *, offer: bool) -> None:
         """Wait until these Nodes offer GPUs, or no longer do. Who runs next relies on what kubelets have reported.
@@ -344,7 +352,3 @@ class Applier:
                 why = [*why[:3], f"read its log: {log}"]
             lines.append("; ".join((f"{words} after {waited:.0f} s", *why[:4])))
         return lines
-
-
-def _is_plugin(change: Change) -> bool:
-    return key(change.item) == ("DaemonSet", DEVICE_PLUGIN)

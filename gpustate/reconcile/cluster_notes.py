@@ -24,9 +24,10 @@ _PLUGIN_IMAGE = "/k8s-device-plugin:"
 OFFERING = (f"daemonset/{DEVICE_PLUGIN}", f"daemonset/{DRA_PLUGIN}")
 
 
-def notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
-    """What others have in the cluster, or lack, that concerns these objects."""
-    looks = (operator_notes, feature_notes, other_plugin_notes, mig_notes)
+def notes(objects: Objects, changes: Sequence[Change], *, absent: bool) -> list[str]:
+    """What others have in the cluster, or lack, that concerns these objects; a removal needs nothing of theirs."""
+    looks = [operator_notes]
+    looks += [] if absent else [feature_notes, other_plugin_notes, mig_notes]
     return [note for look in looks for note in look(objects, changes)]
 
 

@@ -112,7 +112,9 @@ def quarantine_changed(result: NodeResult) -> bool:
 
 
 def restart_plugins(
-    kubeconfig: Kubeconfig, results: Sequence[NodeResult]
+    kubeconfig: Kubeconfig,
+    results: Sequence[NodeResult],
+    stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[str, bool, str]]:
     """Restart the device plugin on the Nodes of machines whose list of quarantined GPUs has changed.
 
@@ -123,7 +125,7 @@ def restart_plugins(
         with connected(kubeconfig) as api:
             for one in members(api.nodes(), results):
                 try:
-                    done, words = PluginRestart(api).restart(one.name)
+                    done, words = PluginRestart(api, stop=stop).restart(one.name)
                 except ClusterError as error:
                     done, words = False, f"the device plugin is not restarted: {error}"
                 yield one.result.name, done, words

@@ -34,7 +34,9 @@ from gpustate.manifests.kinds import (
     title,
 )
 from gpustate.manifests.ownership import (
+    DEVICE_PLUGIN,
     DRA_LEASE,
+    DRA_PLUGIN,
     FIELD_MANAGER,
     LABEL_MANAGER,
     NFD_DEFINITION,
@@ -252,6 +254,15 @@ def prunes_after(target: Target, changes: Sequence[Change]) -> int | None:
         if one.action in (Action.DELETE, Action.RELEASE) and is_of_nfd(one.item)
     )
     return max(deleted, default=None)
+
+
+def withdrawn(objects: Objects, target: Target, changes: Iterable[Change]) -> dict[str, Json]:
+    """DaemonSets of ours that offer GPUs and go from Nodes, by name: with their labels alone while other Nodes keep them."""
+    items = [one.item for one in changes if one.action is Action.DELETE]
+    if target.kept_nodes:
+        items = [*filter(is_ours, objects.list(BY_NAME["DaemonSet"], target.namespace))]
+    found = {name: one for one in items for kind, name in [key(one)] if kind == "DaemonSet"}
+    return {name: found[name] for name in found.keys() & {DEVICE_PLUGIN, DRA_PLUGIN}}
 
 
 #: What a pod of a DaemonSet needs to be created and to start.

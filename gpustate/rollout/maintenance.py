@@ -29,6 +29,7 @@ from gpustate.rollout.slots import Slots
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Member,
+    NotDrainedError,
     NotMemberError,
     NotRefreshedError,
     Say,
@@ -45,6 +46,8 @@ _ACCESS = {
     "Kubernetes": "name its kubeconfig with --kubeconfig FILE or the variable gpustate_kubeconfig",
     "Slurm": "name the host with scontrol in the variable gpustate_slurm_host",
 }
+#: Why Nodes are held while what offers their GPUs is deleted: nothing changes on the machines.
+WITHDRAWS = "removes what offers its GPUs"
 #: Of a reason that a scheduler keeps.
 _MOST_CHARS = 1000
 #: The scheduler of a node by its kind; ``None``: there is no access to it.
@@ -311,7 +314,9 @@ class ScheduledMaintenance:
             error.message = "; ".join((error.message, *notes))
             raise
 
-    def end(self, subject: Subject, failed: str, say: Say) -> tuple[str, ...]:
+    def end(
+        self, subject: Subject, failed: str, say: Say, stop: Stop = lambda: False
+    ) -> tuple[str, ...]:
         """Release it, or leave it held with the reason."""
         paused = self._resume_after_mig(subject)
         if failed:
@@ -319,9 +324,10 @@ class ScheduledMaintenance:
         try:
             if paused:
                 raise ClusterError("; ".join(paused), fix="run gpustate apply again")
-            others = self._refresh(subject, say)
+            others = self._refresh(subject, say, stop)
         except GpustateError as error:
-            notes = self._leave(subject, recorded=str(error))
+            phase = "validating" if stop() else "failed"
+            notes = self._leave(subject, recorded=str(error), phase=phase)
             wrong = isinstance(error, NotRefreshedError)
             kind = NotRefreshedError if wrong else UnreleasedError
             raise kind("; ".join((str(error), *notes))) from error
@@ -330,7 +336,7 @@ class ScheduledMaintenance:
             wrong = any("was not released" not in one for one in stuck)
             raise (ClusterError if wrong else UnreleasedError)("; ".join((*stuck, *notes)))
         members = {note.partition(STAYS_OUT)[0] for note in notes}
-        left = self._leftovers(subject, say)
+        left = self._leftovers(subject, say, stop)
         more = (one for one in left if one.partition(STAYS_OUT)[0] not in members)
         return (*others, *notes, *more)
 
@@ -380,7 +386,7 @@ class ScheduledMaintenance:
             return (f"programs that use GPUs are still kept off Node {mig.name}: {error}",)
         return ()
 
-    def _refresh(self, subject: Subject, say: Say) -> tuple[str, ...]:
+    def _refresh(self, subject: Subject, say: Say, stop: Stop) -> tuple[str, ...]:
         """Let it offer its GPUs again; what others did to it meanwhile."""
         notes: list[str] = []
         with self._lock:
@@ -399,12 +405,12 @@ class ScheduledMaintenance:
                     "restart workloads that have begun on it since"
                 )
             if not subject.facts.without_driver:  # otherwise there is nothing that could offer GPUs
-                scheduler.refresh(member, subject.facts, say, _never)
+                scheduler.refresh(member, subject.facts, say, stop)
         if not holds and "mig" in subject.pending:
-            notes += self._refresh_in_service(subject, say)
+            notes += self._refresh_in_service(subject, say, stop)
         return tuple(notes)
 
-    def _refresh_in_service(self, subject: Subject, say: Say) -> Iterator[str]:
+    def _refresh_in_service(self, subject: Subject, say: Say, stop: Stop) -> Iterator[str]:
         """Let a Node that needed no hold offer its MIG devices; why it does not."""
         for kind in kinds_of(subject.facts):
             try:
@@ -413,15 +419,18 @@ class ScheduledMaintenance:
                 yield f"NVIDIA's pods on the node may offer the MIG devices from before until they are restarted: {error}"
                 continue
             if found is not None:
-                found[0].refresh(found[1], subject.facts, say, _never)
+                found[0].refresh(found[1], subject.facts, say, stop)
 
-    def _leave(self, subject: Subject, failed: str = "", *, recorded: str = "") -> tuple[str, ...]:
+    def _leave(
+        self, subject: Subject, failed: str = "", *, recorded: str = "", phase: str = "failed"
+    ) -> tuple[str, ...]:
         """Record that it stays out of service; notes of that, with why. It is still this run's to release.
 
         Args:
             subject: the node.
             failed: why, for the notes and the record.
             recorded: why, for the record alone.
+            phase: of the record.
         """
         with self._lock:
             held = self._held.get(subject.node.name, _Held())
@@ -429,13 +438,13 @@ class ScheduledMaintenance:
         for scheduler, member in held.holds:
             notes.append(_stays_out(scheduler, member, failed))
             try:
-                scheduler.note(member, "failed", _brief(recorded or failed))
+                scheduler.note(member, phase, _brief(recorded or failed))
             except GpustateError as error:
                 notes.append(str(error))
         self._give(held)
         return tuple(notes)
 
-    def _leftovers(self, subject: Subject, say: Say) -> tuple[str, ...]:
+    def _leftovers(self, subject: Subject, say: Say, stop: Stop) -> tuple[str, ...]:
         """Release what an earlier run left held, now that the node is as it should be.
 
         The earlier run may have died before it restarted what used the old driver, so that is done first. Its
@@ -447,7 +456,7 @@ class ScheduledMaintenance:
             if kind in self._away and kind not in running:
                 continue
             try:
-                reason = self._leftover(subject, kind, say)
+                reason = self._leftover(subject, kind, say, stop)
             except NotRefreshedError:
                 raise
             except GpustateError as error:
@@ -460,7 +469,7 @@ class ScheduledMaintenance:
                 notes.append(reason)
         return tuple(notes)
 
-    def _leftover(self, subject: Subject, kind: str, say: Say) -> str:
+    def _leftover(self, subject: Subject, kind: str, say: Say, stop: Stop) -> str:
         """Release it in one scheduler; why it stays out of service, empty where it does not."""
         scheduler = self._access(subject.node, kind)
         if scheduler is None:
@@ -475,20 +484,23 @@ class ScheduledMaintenance:
         if hold.phase != "left":
             why = Why(self._run, self._person, self._text or "releases what a run left held")
             try:
-                scheduler.enter(why, say, _never)
+                scheduler.enter(why, say, stop)
                 member = scheduler.note(member, "validating")
             except (LockHeld, HeldElsewhereError) as error:
                 return _stays_out(scheduler, member, str(error))
             if member.hold is None:
                 return ""
         try:
-            if hold.phase != "left" and not subject.facts.without_driver:
-                scheduler.refresh(member, subject.facts, say, _never)
+            unchanged = hold.phase == "left" or hold.text == WITHDRAWS
+            if not unchanged and not subject.facts.without_driver:
+                scheduler.refresh(member, subject.facts, say, stop)
             say(f"releasing {member.name}, which run {hold.run} left out of service")
             reason = scheduler.release(member)
         except NotRefreshedError as error:
             scheduler.note(member, "failed", _brief(str(error)))
             raise NotRefreshedError(f"{error}; it {STAYS_OUT}") from error
+        except NotDrainedError as error:  # the run is to stop
+            reason = str(error)
         return _stays_out(scheduler, member, reason) if reason else ""
 
     def _take(self, subject: Subject) -> _Held:
@@ -544,10 +556,6 @@ def how_it_leaves(workload: Workload, policy: DrainPolicy) -> str:
 def _brief(text: str) -> str:
     """One line that a scheduler keeps, without secrets."""
     return shorten(mask(" ".join(text.split())), _MOST_CHARS)
-
-
-def _never() -> bool:
-    return False
 
 
 def _stays_out(scheduler: Scheduler, member: Member, why: str) -> str:

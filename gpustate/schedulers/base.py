@@ -135,14 +135,14 @@ def taken_over(member: Member, hold: Hold | None) -> str:
     return f"run {hold.run} of {hold.person} has taken it over"
 
 
-def refuse_stopped(stop: Stop) -> None:
-    """Stop a drain where the run is to stop.
+def refuse_stopped(stop: Stop, doing: str = "it was drained") -> None:
+    """Stop waiting where the run is to stop.
 
     Raises:
         NotDrainedError: it is.
     """
     if stop():
-        raise NotDrainedError("interrupted while it was drained")
+        raise NotDrainedError(f"interrupted while {doing}")
 
 
 @dataclass(frozen=True, slots=True)

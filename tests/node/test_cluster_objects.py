@@ -7,8 +7,10 @@ of the rendered DaemonSets. Simulated: the GPUs, NVML and the CUDA driver librar
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import pytest
 import shares
 from commands import Ran, gpustate
 from gpupods import allocated, delete, gpu_pod, import_image, report
-from labkubernetes import audit, create, get, kubectl, wait_for
+from labkubernetes import audit, create, get, kubectl, pod, wait_for
 
 from gpustate import policies
 from gpustate.cluster.api import Api, connect
@@ -412,8 +414,53 @@ def test_a_pod_that_cannot_start_is_named_with_its_reason(
     run(cluster, "apply", POLICY, *with_pods, code=0)
     for node in cluster.nodes:
         wait_for(lambda node=node: offers(cluster, node) == 8, f"{node.name} offers 8 GPUs")
-    # The nodes are refused, and the objects are removed before that.
+
+
+def namespaces(lab: Lab) -> list[str]:
+    return [one["metadata"]["name"] for one in get(lab, "namespaces")["items"]]
+
+
+def test_no_pod_comes_to_a_node_while_its_device_plugin_is_removed(
+    cluster: Lab, with_pods: tuple[str, ...]
+) -> None:
+    labels = labels_of(cluster)
     run(cluster, "remove", POLICY, "--max-disruption", "none", code=5)
-    wait_for(lambda: labels_of(cluster) == [{}, {}], "the labels are gone")
-    spaces = [one["metadata"]["name"] for one in get(cluster, "namespaces")["items"]]
-    assert "gpu-operator" not in spaces
+    assert labels_of(cluster) == labels
+    assert "gpu-operator" in namespaces(cluster), "objects stay for nodes that are refused"
+    template = pod("train", "sleep 100000", gpus=1, restartPolicy="Always")
+    template["metadata"] = {"labels": {"app": "train"}}
+    spec = {"replicas": 4, "selector": {"matchLabels": {"app": "train"}}, "template": template}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "train"}}
+    create(cluster, {**deployment, "spec": spec})
+
+    def pods() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = get(cluster, "pods", "--selector", "app=train")["items"]
+        return found
+
+    def running() -> list[str]:
+        return [one["metadata"]["name"] for one in pods() if one["status"]["phase"] == "Running"]
+
+    wait_for(lambda: len(running()) == 4, "the deployment runs")
+    over, refused = threading.Event(), set[str]()
+
+    def replace_pods() -> None:
+        while not over.wait(0.5):
+            for name in running()[:1]:
+                kubectl(cluster, "delete", "pod", name, "--wait=false", check=False)
+            reasons = ((one["metadata"]["name"], one["status"].get("reason")) for one in pods())
+            refused.update(name for name, why in reasons if why == "UnexpectedAdmissionError")
+
+    with ThreadPoolExecutor(1) as pool:
+        replacing = pool.submit(replace_pods)
+        try:
+            done = run(cluster, "remove", POLICY, code=0)
+        finally:
+            over.set()
+        replacing.result()
+    assert "holding gpu[1-2] until what offers their GPUs is deleted" in done.err
+    assert not refused
+    assert labels_of(cluster) == [{}, {}]
+    assert "gpu-operator" not in namespaces(cluster)
+    for node in get(cluster, "nodes")["items"]:
+        assert not node["spec"].get("unschedulable")
+        assert "gpustate.io/hold" not in node["metadata"]["annotations"]

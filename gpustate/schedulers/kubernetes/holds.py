@@ -130,7 +130,7 @@ class Holds:
                     f"{f'; not ready: {unready}' * bool(unready)}",
                     fix="on it: journalctl -u kubelet, and the log of NVIDIA's device plugin; then gpustate apply again",
                 )
-            refuse_stopped(stop)
+            refuse_stopped(stop, f"its pods were restarted ({waits or f'not ready: {unready}'})")
             self._nodes.sleep(_POLL_S)
 
     def _operands(self, name: str) -> list[Json]:

@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from commandline import Cli
 from stubcluster import TOKEN, Answer, Request, StubCluster
 
+from gpustate.api.clusters import Clusters
 from gpustate.cli import common, objects
 from gpustate.cli.main import cli
 from gpustate.core.change import Disruption
 from gpustate.core.facts import NodeFacts
-from gpustate.core.outcome import NodeResult
+from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.engine import fleet
 from gpustate.engine.maintenance import Subject
 from gpustate.errors import RefusedError
@@ -98,6 +99,13 @@ def test_a_removal_from_some_nodes_of_a_cluster_is_refused(
         *(verb[0], "cp.yaml", *verb[1:], "-i", "hosts.yml", "--cluster-objects", "-l", "n1,n2")
     )
     assert "a: cannot read the kubeconfig" in done.err
+
+
+def test_a_removal_takes_the_options_of_the_apply_that_it_undoes(gpustate: Cli) -> None:
+    own = ("--cluster-objects", "--install-nfd", "--startup-taint", "k")
+    for verb in (("apply", "cp.yaml"), ("remove", "cp.yaml"), ("plan", "cp.yaml", "--remove")):
+        words = (*verb, *own, *(() if "--remove" in verb else ("--yes",)))
+        assert "no node has a kubeconfig; pass" in gpustate(*words, *ON).err
 
 
 def test_the_schema_of_plans_has_every_action() -> None:
@@ -404,6 +412,36 @@ def test_a_removal_from_the_cluster_of_other_nodes_changes_nothing(
     assert isinstance(done.exception, RefusedError)
     assert "no Node of the cluster is n1, where a kubelet runs" in str(done.exception)
     assert set(methods) == {"GET"}
+
+
+@pytest.mark.parametrize(("most", "refused"), [("reboot", False), ("restart", True)])
+def test_a_removal_that_is_killed_while_objects_go_can_be_resumed(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str, refused: bool
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    drained = StateResult("driver", Outcome.PENDING, worst=Disruption.DRAIN)
+    planned = fleet.FleetResult("r", [NodeResult("n1", states=[drained])])
+    monkeypatch.setattr(fleet, "run", lambda *_: planned)
+    seen: list[bool] = []
+
+    def killed(self: Clusters, nodes: list[NodeResult], *_: object, **more: str) -> None:
+        seen.extend(node.would_refuse for node in nodes)
+        raise SystemExit(137)
+
+    monkeypatch.setattr(Clusters, "check_nodes", lambda *_: None)
+    monkeypatch.setattr(Clusters, "apply", killed)
+    gate = Gate(Objects().answer)
+    gate.open()
+    words = ["cp.yaml", "-i", "n1,", "--cluster-objects", "--yes", "--max-disruption", most]
+    try:
+        kubeconfig = str(gate.kubeconfig(tmp_path, TOKEN))
+        CliRunner().invoke(cli, ["remove", *words, "--kubeconfig", kubeconfig])
+        listed = CliRunner().invoke(cli, ["resume", "--list"]).stdout
+    finally:
+        gate.close()
+    assert seen == [refused], "objects stay for a node that the limit refuses"
+    assert f"remove {project}/cp.yaml" in listed
 
 
 @pytest.mark.parametrize("ignored", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +62,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
     monkeypatch.setattr(api_clusters, "opened", connected)
     monkeypatch.setattr(Clusters, "_admit", lambda *args, **more: None)
+    monkeypatch.setattr(Clusters, "_withdrawal", lambda *args, **more: nullcontext())
     return found
 
 
@@ -388,6 +389,19 @@ def test_the_removal_of_the_device_plugin_is_not_without_consequence(cluster: Cl
     kept = found().document(made, nodes)
     assert words not in str(kept["clusters"])
     assert render.question(kept, "apply", forks=1) == "Apply to gpu1, without disruption?"
+
+
+def test_a_removal_that_is_refused_does_not_ask_for_node_feature_discovery(
+    cluster: Cluster,
+) -> None:
+    found().apply([NodeResult("gpu1")])
+    nodes = [NodeResult("gpu1")]
+    asked = "add --install-nfd"
+    assert asked in str(found().plan(nodes)[0]["notes"])
+    cluster.denied.add("delete DaemonSet gpu-feature-discovery")
+    (row,) = found(absent=True).plan(nodes)
+    assert "refused" in actions([row])
+    assert asked not in str(row.get("notes"))
 
 
 def test_node_feature_discovery_is_not_deleted_without_a_word(cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -370,7 +370,7 @@ class Keeps:
     begin = staticmethod(NO_MAINTENANCE.begin)
     rebooting = staticmethod(NO_MAINTENANCE.rebooting)
 
-    def end(self, subject: Subject, failed: str, say: Callable[[str], None]) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
         return (f"here {STAYS_OUT}: {failed}",) if failed else ("here was released",)
 
 
@@ -471,7 +471,7 @@ class Holding:
             raise RefusedError(self.refuses)
         self.held = True
 
-    def end(self, subject: Subject, failed: str, say: Any) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
         self.held = bool(failed)
         return (f"here {STAYS_OUT}: {failed}",) if failed else ()
 
@@ -508,7 +508,7 @@ def test_a_node_on_which_nothing_of_the_change_began_is_released(node: Node) -> 
 
 def test_a_node_that_cannot_be_returned_to_service_keeps_its_change(node: Node) -> None:
     class Away(Holding):
-        def end(self, subject: Subject, failed: str, say: Any) -> tuple[str, ...]:
+        def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
             raise UnreleasedError("the API server does not answer; here stays out of service")
 
     state = First(path=node.path("a"), text="one")

@@ -104,7 +104,7 @@ class Releases(Refuses):
     def begin(self, subject: Subject, say: Any, stop: Any) -> None:
         say("holding n1")
 
-    def end(self, subject: Subject, failed: str, say: Any) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
         say("restarting nvidia-device-plugin")
         say("released n1")
         return ()
@@ -121,6 +121,26 @@ def test_events_tell_the_return_to_service_from_the_drain(
         ("releasing", "restarting nvidia-device-plugin"),
         ("releasing", "released n1"),
     ]
+
+
+def test_an_interrupted_return_to_service_can_be_resumed(
+    node: InventoryNode, tmp_path: Path
+) -> None:
+    pressed: list[bool] = []
+
+    class Waits(Refuses):
+        def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
+            pressed.append(True)
+            assert stop()
+            raise errors.UnreleasedError("interrupted while pods restart; n1 stays out of service")
+
+    state = First(path=str(tmp_path / "a"), cost="drain")
+    asked = request(node, state, maintenance=Waits())
+    result = fleet.run(asked, stop=lambda: bool(pressed))
+    (row,) = result.nodes
+    assert (row.status, result.interrupted) == (NodeStatus.INTERRUPTED, True)
+    assert row.reason.endswith("interrupted while pods restart; n1 stays out of service")
+    assert row.changed
 
 
 class Stays(Refuses):

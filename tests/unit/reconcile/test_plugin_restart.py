@@ -91,3 +91,12 @@ def test_a_pod_that_does_not_become_ready_is_an_error() -> None:
     done, words = restart(Api(plugin("old"), comes_back=False))
     assert not done
     assert "not ready after 60 s: phase Running" in words
+
+
+def test_a_run_that_is_to_stop_does_not_wait_for_the_new_pod() -> None:
+    api, slept = Api(plugin("old"), comes_back=False), list[float]()
+    clock = itertools.count(step=2)
+    waits = PluginRestart(api, 60, lambda: bool(slept), slept.append, lambda: float(next(clock)))
+    done, words = waits.restart("gpu1")
+    assert (done, slept) == (False, [1.0])
+    assert "not ready after 4 s: phase Running" in words

@@ -22,7 +22,7 @@ from gpustate.errors import (
 )
 from gpustate.formats import masking
 from gpustate.formats.pci_gpus import PciGpu
-from gpustate.rollout.maintenance import ScheduledMaintenance, kinds_of, scope_of
+from gpustate.rollout.maintenance import WITHDRAWS, ScheduledMaintenance, kinds_of, scope_of
 from gpustate.rollout.signals import Signals
 from gpustate.schedulers.base import (
     HeldElsewhereError,
@@ -236,6 +236,36 @@ def test_a_node_that_offers_no_gpus_afterwards_stays_held() -> None:
         found.end(subject(), "", said)
     assert scheduler.calls[-1] == "note failed"
     assert scheduler.reasons[-1] == "offers no GPU"
+
+
+def test_an_interruption_ends_the_wait_for_gpus_and_the_node_stays_held() -> None:
+    stop, asked = (lambda: True), list[bool]()
+
+    class Waits(FakeScheduler):
+        def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
+            asked.append(stop())
+            raise NotDrainedError(
+                "interrupted while its pods were restarted (allocatable has none)"
+            )
+
+    scheduler = Waits()
+    found = maintenance(Kubernetes=scheduler)
+    found.begin(subject(), said, never)
+    with pytest.raises(UnreleasedError, match=r"\(allocatable has none\).*n1 stays out of service"):
+        found.end(subject(), "", said, stop)
+    assert asked == [True]
+    assert scheduler.calls[-1] == "note validating", "its change has not failed"
+    scheduler.current = LEFT
+    (note,) = maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said, stop)
+    assert note.startswith("Kubernetes at test: n1 stays out of service: interrupted while")
+
+
+def test_nodes_held_for_a_withdrawal_are_released_and_not_refreshed() -> None:
+    scheduler = FakeScheduler()
+    hold = Hold("r1", "ann@ops1", WITHDRAWS, "held", "")
+    scheduler.current = replace(scheduler.current, schedulable=False, hold=hold)
+    assert maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said) == ()
+    assert scheduler.calls == ["note validating", "release"]
 
 
 def test_a_node_that_cannot_be_drained_is_released_unchanged() -> None:

@@ -1,4 +1,4 @@
-"""Pods that hold claims leave before the DRA driver is deleted, and their Nodes are in service again afterwards."""
+"""Nodes that lose what offers their GPUs take no pod meanwhile, and those with claims leave; then they are in service again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from stubcluster import TOKEN, StubCluster
 
 from gpustate.cluster.api import connect
 from gpustate.core.drain import DrainPolicy, EvictionRules
-from gpustate.rollout.claims import Claims
-from gpustate.schedulers.base import NotDrainedError
+from gpustate.rollout.maintenance import WITHDRAWS
+from gpustate.rollout.withdrawal import Withdrawal
+from gpustate.schedulers.base import NotDrainedError, Why
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate.schedulers.kubernetes.members import HOLD
 
@@ -41,12 +42,15 @@ class Bench:
         self.api = connect(str(self.gate.kubeconfig(folder, TOKEN)))
         self.said: list[str] = []
 
-    def claims(self, *kept: str, force: bool = False) -> Claims:
+    def withdrawal(
+        self, *kept: str, force: bool = False, plugin: bool = False, claims: bool = True
+    ) -> Withdrawal:
         rules = EvictionRules(force=force)
-        return Claims(Kubernetes(self.api), DrainPolicy(gpu_pods=rules), kept)
+        cluster = Kubernetes(self.api)
+        return Withdrawal(cluster, DrainPolicy(gpu_pods=rules), kept, plugin, claims)
 
-    def drained(self, claims: Claims) -> Any:
-        return claims.drained("20261130-1", self.said.append, lambda: False)
+    def held_for(self, withdrawal: Withdrawal, run: str = "20261130-1") -> Any:
+        return withdrawal.held(run, self.said.append, lambda: False)
 
     def cordoned(self) -> list[str]:
         nodes = self.cluster.all("nodes")
@@ -61,6 +65,12 @@ class Bench:
         names = (name.partition("/")[2] for name in self.cluster.objects["pods"])
         return {name for name in names if name.endswith(("-n1", "-n2"))}
 
+    def end_plugin(self, node: str) -> None:
+        pods = self.cluster.objects["pods"]
+        for name in [one for one in pods if one.startswith("nvidia/")]:
+            if pods[name]["spec"]["nodeName"] == node:
+                del pods[name]
+
     def orphan(self, name: str) -> None:
         del self.cluster.objects["pods"][f"jobs/{name}"]["metadata"]["ownerReferences"]
 
@@ -74,39 +84,73 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_all_nodes_are_cordoned_before_the_first_pod_leaves(bench: Bench) -> None:
-    with bench.drained(bench.claims()):
+    with bench.held_for(bench.withdrawal()):
         assert bench.cordoned() == ["n1", "n2"]
         assert bench.pods() == {"web-n1", "web-n2"}
-    assert bench.said[:3] == [
-        "holding n1 until the DRA driver is deleted",
-        "holding n2 until the DRA driver is deleted",
+    assert bench.said[:2] == [
+        "holding n[1-2] until what offers their GPUs is deleted",
         "evicting jobs/train-n1",
     ]
     assert bench.cordoned() == bench.held() == []
 
 
 def test_a_node_that_keeps_the_driver_keeps_its_pods(bench: Bench) -> None:
-    claims = bench.claims("n2")
+    claims = bench.withdrawal("n2")
     note = "n1: before the DRA driver is deleted, jobs/train-n1 is evicted"
     assert list(claims.preview()) == [(note, False)]
-    with bench.drained(claims):
+    with bench.held_for(claims):
         assert bench.cordoned() == ["n1"]
         assert "train-n2" in bench.pods()
 
 
 def test_pods_that_cannot_leave_are_named_and_no_node_stays_held(bench: Bench) -> None:
     bench.orphan("train-n2")
-    (refusal,) = (words for words, stuck in bench.claims().preview() if stuck)
+    (refusal,) = (words for words, stuck in bench.withdrawal().preview() if stuck)
     assert "jobs/train-n2 cannot leave: no controller" in refusal
     assert "pass --drain-force" in refusal
     with pytest.raises(NotDrainedError, match=r"jobs/train-n2.*pass --drain-force"):
-        bench.drained(bench.claims()).__enter__()
+        bench.held_for(bench.withdrawal()).__enter__()
     assert bench.cordoned() == bench.held() == []
     assert "train-n2" in bench.pods()
-    assert not any(stuck for _, stuck in bench.claims(force=True).preview())
+    assert not any(stuck for _, stuck in bench.withdrawal(force=True).preview())
 
 
 def test_nothing_is_written_without_such_pods(bench: Bench) -> None:
-    with bench.drained(bench.claims("n1", "n2")):
+    with bench.held_for(bench.withdrawal("n1", "n2")):
         assert bench.cordoned() == []
     assert not bench.cluster.all("leases")
+
+
+def test_nodes_that_lose_the_device_plugin_take_no_pod_and_keep_theirs(bench: Bench) -> None:
+    pods = bench.pods()
+    bench.end_plugin("n2")
+    with bench.held_for(bench.withdrawal(plugin=True, claims=False)):
+        assert bench.cordoned() == bench.held() == ["n1"], "nothing comes to a Node without GPUs"
+        assert bench.pods() == pods
+    assert bench.cordoned() == bench.held() == []
+
+
+def test_a_node_that_somebody_has_cordoned_stays_so_and_does_not_matter(bench: Bench) -> None:
+    bench.cluster.edit_node("n1", {"spec": {"unschedulable": True}})
+    with bench.held_for(bench.withdrawal(plugin=True, claims=False)):
+        assert bench.held() == ["n2"]
+    assert bench.cordoned() == ["n1"]
+
+
+def test_nodes_that_a_killed_run_has_left_held_are_released(bench: Bench) -> None:
+    cluster = Kubernetes(bench.api)
+    for member in cluster.members():
+        cluster.hold(member, Why("20261129-1", "ann@ops1", WITHDRAWS))
+        bench.end_plugin(member.name)
+    with bench.held_for(bench.withdrawal(claims=False)):
+        assert bench.held() == ["n1", "n2"]
+    assert bench.cordoned() == bench.held() == []
+
+
+def test_a_node_on_which_a_change_has_failed_stays_held(bench: Bench) -> None:
+    cluster = Kubernetes(bench.api)
+    (member, _) = cluster.members()
+    cluster.hold(member, Why("20261129-1", "ann@ops1", "driver 580"))
+    with bench.held_for(bench.withdrawal(plugin=True)):
+        assert "train-n1" not in bench.pods()
+    assert bench.held() == ["n1"]
