@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from gpustate.cli import common, next_steps, notes, objects, reports, rules, wat
 from gpustate.cli.context import context, words
 from gpustate.cli.rollout import rollout_options, strategy_of, wave_sizes
 from gpustate.cli.schedulers import OF_DRAINS, is_given, scheduler_options, schedulers_of
-from gpustate.errors import UsageError, worst_exit_code
+from gpustate.errors import EXIT_INTERRUPTED, UsageError, worst_exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -355,6 +356,9 @@ def execute(
                 applied = clusters.apply(result.nodes, shared["stop"], run=about.run)
         if not applied:
             return result
+        if shared["stop"]():
+            code = worst_exit_code((result.exit_code, EXIT_INTERRUPTED))
+            result = replace(result, interrupted=True, exit_code=code)
         return objects.counted(result, {**result.document, "clusters": applied})
 
     carry_out(about, verb, source, options, inventory, run)

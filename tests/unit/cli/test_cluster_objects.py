@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +21,9 @@ from gpustate.core.change import Disruption
 from gpustate.core.facts import NodeFacts
 from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.engine import fleet
+from gpustate.engine.events import ignore
 from gpustate.engine.maintenance import Subject
-from gpustate.errors import RefusedError
+from gpustate.errors import EXIT_INTERRUPTED, RefusedError
 from gpustate.manifests.build import build
 from gpustate.manifests.differences import differences
 from gpustate.manifests.kinds import KINDS
@@ -442,6 +445,38 @@ def test_a_removal_that_is_killed_while_objects_go_can_be_resumed(
         gate.close()
     assert seen == [refused], "objects stay for a node that the limit refuses"
     assert f"remove {project}/cp.yaml" in listed
+
+
+def test_an_apply_that_is_interrupted_while_objects_are_waited_for_can_be_resumed(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    pressed: list[bool] = []
+
+    @contextmanager
+    def watched(*_: object, **more: object) -> Iterator[tuple[Any, Any]]:
+        yield ignore, lambda: bool(pressed)
+
+    def interrupted(self: Clusters, *_: object, **more: str) -> list[dict[str, Any]]:
+        pressed.append(True)
+        return [{"server": "s", "namespace": "g", "objects": [], "failures": ["interrupted"]}]
+
+    monkeypatch.setattr(common, "watched", watched)
+    monkeypatch.setattr(fleet, "run", lambda *_: fleet.FleetResult("r", [NodeResult("n1")]))
+    monkeypatch.setattr(Clusters, "apply", interrupted)
+    gate = Gate(Objects().answer)
+    gate.open()
+    words = ["cp.yaml", "-i", "n1,", "--cluster-objects", "--yes"]
+    try:
+        words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+        done = CliRunner().invoke(cli, ["apply", *words])
+        listed = CliRunner().invoke(cli, ["resume", "--list"]).stdout
+    finally:
+        gate.close()
+    assert done.exit_code == EXIT_INTERRUPTED
+    assert "Interrupted. Resume it with: gpustate resume r" in done.stdout
+    assert f"apply {project}/cp.yaml" in listed
 
 
 @pytest.mark.parametrize("ignored", [False, True])
