@@ -18,8 +18,8 @@ from gpustate import __version__
 from gpustate.cli import plugins
 from gpustate.errors import EXIT_ERROR, EXIT_INTERRUPTED, GpustateError, UsageError
 
-#: Allocations between collections of garbage: :func:`gc.set_threshold`.
-GC_THRESHOLD = 50_000
+#: Allocations between collections of garbage; a run loads fewer before it contacts nodes: :func:`gc.set_threshold`.
+GC_THRESHOLD = 150_000
 
 #: One line of help for each verb, in the order of the help.
 VERBS = {

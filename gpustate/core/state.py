@@ -139,6 +139,7 @@ class State(BaseModel, Generic[ObservedT]):
         strict=True,
         arbitrary_types_allowed=True,
         revalidate_instances="never",
+        defer_build=True,  # bases, and states that a policy only names, are never built
     )
 
     name: ClassVar[str] = ""

@@ -31,7 +31,6 @@ from gpustate.errors import UsageError
 from gpustate.formats.masking import keep_readable
 from gpustate.graph.build import build, reverse
 from gpustate.graph.order import order
-from gpustate.remote.chroot import ChrootSession
 from gpustate.remote.session import Session
 from gpustate.remote.users import user_name
 
@@ -407,7 +406,11 @@ def _with_failed(
 
 def _session(node: InventoryNode) -> Session:
     """The session of a node, by its kind of connection."""
-    return ChrootSession(node) if node.connection.kind == "chroot" else Session(node)
+    if node.connection.kind == "chroot":
+        from gpustate.remote.chroot import ChrootSession  # no other node needs it
+
+        return ChrootSession(node)
+    return Session(node)
 
 
 Answered = tuple[InventoryNode, T | None, errors.GpustateError | None]

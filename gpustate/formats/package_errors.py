@@ -207,7 +207,6 @@ NOISE = re.compile(
 )
 _RELATION = re.compile(r"(Pre)?(Depends|Breaks|Conflicts): ")
 _MARKED = re.compile(r"E: |error: |dpkg: error ")
-_ROWS = tuple((re.compile(pattern), move) for pattern, move in _TABLE)
 
 
 def find_error(output: str) -> tuple[str, str] | None:
@@ -218,9 +217,9 @@ def find_error(output: str) -> tuple[str, str] | None:
     lines = [line.rstrip() for line in output.splitlines()]
     # A line marked as an error also names the file.
     order = sorted(range(len(lines)), key=lambda n: not _MARKED.match(lines[n]))
-    for pattern, move in _ROWS:
+    for pattern, move in _TABLE:
         for number in order:
-            if found := pattern.search(lines[number]):
+            if found := re.search(pattern, lines[number]):
                 paths = [path for path in found.groupdict().values() if path]
                 return _whole(lines, number), move.format(path=paths[0] if paths else "")
     return None
