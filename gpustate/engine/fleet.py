@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpustate import compat, errors
 from gpustate.core.drain import DrainPolicy
@@ -273,22 +273,6 @@ def batch_sizes(serial: Sequence[str], count: int) -> list[int]:
         size = int(number)
         sizes.append(max(1, -(-count * size // 100) if text.endswith("%") else size))
     return sizes
-
-
-def batches(nodes: Sequence[Any], serial: Sequence[str]) -> list[list[Any]]:
-    """Split nodes into batches; the last size repeats.
-
-    Raises:
-        UsageError: a size is not a positive number or percentage.
-    """
-    rest = list(nodes)
-    sizes = batch_sizes(serial, len(rest)) or [len(rest)]
-    cut: list[list[Any]] = []
-    while rest:
-        size = sizes[min(len(cut), len(sizes) - 1)]
-        cut.append(rest[:size])
-        rest = rest[size:]
-    return cut
 
 
 def run(

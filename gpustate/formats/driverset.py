@@ -160,11 +160,6 @@ def driver_version(full: str) -> str:
     return upstream_version(full).partition("_k")[0]
 
 
-def is_version(text: str) -> bool:
-    """The text is a driver version: three digits, and numbers."""
-    return _VERSION.match(text) is not None
-
-
 def branches_in(names: Iterable[str]) -> set[int]:
     """Branches that package names carry."""
     found = (_BRANCH_NAME.search(name) for name in names)

@@ -16,13 +16,7 @@ from functools import cmp_to_key, lru_cache
 
 #: Runs that are compared; everything else separates.
 _RUN = re.compile(r"[0-9]+|[A-Za-z]+|~|\^")
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+:~^_-]*")
 _EPOCH = re.compile(r"([0-9]*):(.*)", re.DOTALL)
-
-
-def is_version(text: str) -> bool:
-    """Whether the text is an epoch, version and release, safe as an argument of a command."""
-    return _VERSION.fullmatch(text) is not None
 
 
 def compare_labels(one: str, other: str) -> int:

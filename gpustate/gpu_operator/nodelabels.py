@@ -21,7 +21,6 @@ from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import System
 from gpustate.manifests.systems import systems_of
 
-NODE = "Node"
 #: The node's MIG layout, and its configuration of the device plugin.
 MIG, PLUGIN = "nvidia.com/mig.config", "nvidia.com/device-plugin.config"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

@@ -14,7 +14,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpustate.core.facts import NodeFacts, NodeView
@@ -34,7 +34,6 @@ _EVERY_NODE = {
     "kubernetes.io/os": "linux",
 }
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from gpustate.mig.fit import pack, place, shortage
 from gpustate.mig.geometry import Geometry, Profile, Span
 from gpustate.mig.names import device_name, parse_device_name, profile_slices
 
-Pieces = Mapping[int, int]
 #: The number of arrangements to list.
 LISTED = 3
 

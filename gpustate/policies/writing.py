@@ -24,7 +24,6 @@ from gpustate.policies.implying import left_out
 _WIDTH = 100
 #: Common parameters come after a state's own.
 _SHARED = ("ensure", "only")
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _WHERE_TOKEN = re.compile(
     r"""(?P<word>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<name>[a-z_]+)|(?P<rest>.)""", re.DOTALL
 )

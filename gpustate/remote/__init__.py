@@ -1,7 +1,6 @@
 """Connections to nodes: the only package that imports paramiko.
 
-Each node has a thread, which suits paramiko; nothing is patched at import. pyinfra is loaded only when one
-of its operations needs a connection, see :mod:`gpustate.remote.connector`.
+Each node has a thread, which suits paramiko; nothing is patched at import.
 """
 
 import logging

@@ -25,7 +25,6 @@ from gpustate.remote.channel import Channel, LocalChannel
 from gpustate.remote.session import Session
 
 _ENTER = Path(__file__).with_name("chroot_enter.py")
-_EXIT_CANNOT_ENTER = 125
 #: Seconds that removing placeholder files may take at the end of a command.
 _CLEANUP_S = 20.0
 

@@ -26,8 +26,6 @@ from gpustate.remote.channel import Channel, LocalChannel, SshChannel
 from gpustate.remote.ssh import close_client, keepalive_failure, open_client
 
 if TYPE_CHECKING:
-    from pyinfra.api.host import Host as PyinfraHost
-
     from gpustate.ops import Program
 
 #: What the node may take to end a probe whose time is over, and to send what it has.
@@ -107,15 +105,6 @@ class Session:
         """The error for a broken connection, with the reason if it is known."""
         why = keepalive_failure(self._client) if self._client is not None else ""
         return ConnectionFailed(f"the connection broke {when}" + (f" ({why})" if why else ""))
-
-    def pyinfra(self) -> PyinfraHost:
-        """Return the node as a pyinfra host over this connection."""
-        from gpustate.remote.connector import pyinfra_host
-
-        self.connect()
-        if self._client is None:
-            raise ConnectionFailed("pyinfra needs an SSH connection, and this node has none")
-        return pyinfra_host(self.node.name, self._client)
 
     def wait_closed(self, seconds: float) -> None:
         """Wait at most ``seconds`` until the node closes the connection."""

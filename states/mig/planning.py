@@ -18,8 +18,6 @@ from gpustate.probes.gpu_clients import GpuProcess
 from gpustate.states.mig.observed import NEVER_IN_THE_WAY, RESET_CLIENTS, Observed
 from gpustate.states.mig.scripts import pieces_text
 
-Wanted = Config | None
-
 
 @dataclass(frozen=True, slots=True)
 class Planned:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from commands import gpustate
-from pyinfrajudge import dry_run, told
+from pyinfrajudge import dry_run, pyinfra_host, told
 
 from gpustate.core.inventory import Connection, InventoryNode
 from gpustate.operations.steps import TEMPORARY
@@ -23,8 +23,6 @@ from gpustate_lab.spec import LabSpec
 
 pytest.importorskip("pyinfra")
 from labnodes import LabFactory
-from pyinfra.facts.files import File
-from pyinfra.facts.server import Which
 
 HOSTS = "10.0.0.9 store"
 UNIT = "[Service]\nExecStart=/bin/sleep inf\n[Install]\nWantedBy=multi-user.target\n"
@@ -77,7 +75,8 @@ def verdicts(node: Node, folder: Path, has: set[str]) -> dict[str, list[str] | s
     session = session_of(node, folder)
     session.connect()
     try:
-        host = session.pyinfra()
+        assert session._client is not None
+        host = pyinfra_host(node.name, session._client)
         host.state.config.TEMP_DIR = TEMPORARY
         found: dict[str, list[str] | str] = {}
         for name, operation, arguments, _ in OPERATIONS:
@@ -180,20 +179,6 @@ def test_packages_of_dnf(lab_factory: LabFactory, tmp_path: Path) -> None:
     again = gpustate("apply", policy, "-i", inventory, "--yes", "-o", "json", code=0)
     assert again.summary["changed"] == "0"
     assert again.document["nodes"][0]["execs"] == 1
-
-
-def test_pyinfra_asks_its_facts_over_the_connection_at_hand(node12: Node, tmp_path: Path) -> None:
-    session = session_of(node12, tmp_path)
-    session.connect()
-    try:
-        host = session.pyinfra()
-        assert host.get_fact(Which, command="dpkg") == "/usr/bin/dpkg"
-        observed = host.get_fact(File, path="/etc/passwd")
-        assert isinstance(observed, dict)
-        assert observed["mode"] == 644
-    finally:
-        session.close()
-    assert session.connections == 1
 
 
 def test_the_root_of_an_image_is_a_node_of_an_inventory(lab: Lab, tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import paramiko
 from pyinfra.api.command import FileUploadCommand
 from pyinfra.api.config import Config
+from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
 from pyinfra.api.operation import add_op
 from pyinfra.api.state import State
 from pyinfra.api.util import get_file_io
 from pyinfra.connectors.local import LocalConnector
+from pyinfra.connectors.ssh import SSHConnector
 from pyinfra.connectors.util import CommandOutput as PyinfraOutput
 from pyinfra.connectors.util import OutputLine
 from pyinfra.context import ctx_host, ctx_state
@@ -35,6 +38,26 @@ Answers = Mapping[str, str]
 def canned(text: str, answers: Answers) -> str | None:
     """What a command is said to print; ``None``: it is run here."""
     return next((out for part, out in answers.items() if part in text), None)
+
+
+class OpenConnector(SSHConnector):
+    """pyinfra's ``@ssh`` over an open connection, which its owner closes."""
+
+    def connect(self) -> None:
+        self.client = self.host.data.client
+
+    def disconnect(self) -> None:
+        self.client = None
+
+
+def pyinfra_host(name: str, client: paramiko.SSHClient) -> Host:
+    """The pyinfra host of a node that is connected."""
+    inventory = Inventory(([(name, {"client": client})], {}))
+    pyinfra_host = inventory.get_host(name)
+    pyinfra_host.connector_cls = OpenConnector
+    State(inventory, Config())
+    pyinfra_host.connect(raise_exceptions=True)
+    return pyinfra_host
 
 
 class Judge(LocalConnector):
