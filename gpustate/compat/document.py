@@ -128,14 +128,14 @@ def report_text(report: Report) -> str:
         parts += ["\n".join(_held(word, result)) for result in results]
     if not report.blocks:
         parts.append("no rule blocks these facts")
+    nearly = "\n".join(_nearly(report))
+    if nearly:
+        parts.append(nearly)
     missing = report.most_missing()
     if missing:
         names = ", ".join(f"{name} ({count})" for name, count in missing[:_SHOWN])
         more = f" and {len(missing) - _SHOWN} more facts" if len(missing) > _SHOWN else ""
         parts.append(f"cannot tell: {len(report.untold)} rules; they need {names}{more}")
-    nearly = "\n".join(_nearly(report))
-    if nearly:
-        parts.append(nearly)
     parts.append(" ".join(f"{name}={count}" for name, count in _counts(report).items()))
     return "\n\n".join(parts) + "\n"
 

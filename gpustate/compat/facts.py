@@ -62,6 +62,11 @@ _OTHER_NAMES = {
 }
 _YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NONE = ("none", "absent")
+#: Boards of eight GPUs with NVSwitches; H100 and the like are also PCIe cards, which their names say.
+_BOARD = re.compile(r" *(?:8|16) *[xX*] *(.*)")
+_SXM, _CARD = re.compile(r"SXM|HGX|HBM3", re.I), re.compile(r"PCIE|NVL", re.I)
+_SWITCHED = frozenset(("A100", "A800", "H20", "H100", "H200", "H800"))
+_SWITCHED_NVLINK5 = frozenset(("B200", "B300"))
 
 Kind = Literal["version", "words", "flag", "number"]
 
@@ -124,7 +129,7 @@ gpu | words MODEL | GPU models, all of the node | probe | gpus model
 arch | words ARCHITECTURE | architectures of the GPUs | follows from gpu | architecture
 geforce | flag | GeForce or TITAN cards are among the GPUs | follows from gpu
 mig_capable | flag | a MIG-capable GPU is among the GPUs | follows from gpu
-fabric | words pcie nvswitch nvlink5 mnnvl | GPU interconnect | probe
+fabric | words pcie nvswitch nvlink5 mnnvl | GPU interconnect; follows from 8x H100-SXM5 and the like | probe | nvswitch
 fabric_manager | version 2 | fabric manager | package on the node | fabricmanager fm
 fabric_manager_runs | flag | its service is enabled | policy
 nvlsm | version 3 | NVLink subnet manager | package on the node
@@ -236,6 +241,8 @@ def value(fact: Fact, given: object) -> Value:
         UsageError: it is invalid for this fact.
     """
     text = " ".join(str(given).split()) if not isinstance(given, bool) else given
+    if fact.kind == "version" and isinstance(text, str) and _YES.get(text.lower()) is False:
+        return None
     if given is None or (isinstance(text, str) and text.lower() in _NONE and fact.kind != "flag"):
         if "none" in fact.words:
             return frozenset(("none",))
@@ -314,8 +321,12 @@ def facts(given: Mapping[str, object]) -> dict[str, Value]:
         UsageError: an unknown or duplicate fact, or an invalid value.
     """
     found: dict[str, Value] = {}
+    board = next((_fabric(str(one)) for name, one in given.items() if find(name).name == "gpu"), "")
     for name, written in given.items():
         pairs = {find(name).name: written}
+        if name.strip().lower() == "nvswitch":
+            switched = _as_flag(FACTS["fabric"], written)
+            pairs = {"fabric": (board if "nv" in board else "nvswitch") if switched else "pcie"}
         if "os" in pairs and isinstance(written, str):
             match = re.fullmatch(r"([a-z]+)[ -]?([0-9][0-9.]*)", written.strip().lower())
             pairs = {"os": match[1], "os_version": match[2]} if match else pairs
@@ -325,7 +336,20 @@ def facts(given: Mapping[str, object]) -> dict[str, Value]:
             if key in found:
                 raise UsageError(f"{key} is set twice", fix="set it once")
             found[key] = value(FACTS[key], one)
+    if board:
+        found.setdefault("fabric", frozenset((board,)))
     return with_derived(found)
+
+
+def _fabric(gpu: str) -> str:
+    """The fabric of a board of eight GPUs by their name; empty: it may have another one."""
+    match = _BOARD.fullmatch(gpu)
+    model = gpu_models.plain(match[1], _ARCHITECTURE) if match is not None else ""
+    if model in _SWITCHED_NVLINK5:
+        return "nvlink5"
+    if model not in _SWITCHED:
+        return ""
+    return "nvswitch" if _SXM.search(gpu) else "pcie" if _CARD.search(gpu) else ""
 
 
 def with_derived(known: Facts) -> dict[str, Value]:

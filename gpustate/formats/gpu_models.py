@@ -113,7 +113,7 @@ def plain(text: str, known: Collection[str]) -> str:
     """
     words = re.split(r"[ _-]+", text.strip().upper())
     model = "".join(word for word in words if not _ASIDE.fullmatch(word))
-    model = re.sub(r"^RTX(?=A[0-9])|^(NVIDIA|TESLA|QUADRO|GEFORCE)", "", model)
+    model = re.sub(r"^RTX(?=A[0-9])|^(NVIDIA|TESLA|QUADRO|GEFORCE)|(SXM[2-6]?|PCIE)$", "", model)
     return model if model in known else model.removesuffix("SUPER")
 
 

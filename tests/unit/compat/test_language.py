@@ -191,3 +191,34 @@ def test_an_exception_wants_a_rule_and_a_reason() -> None:
         compat.check({}, allow={"driver-first-b3000": "x"})
     with pytest.raises(PolicyError, match="the reason is missing"):
         compat.check({}, allow={"driver-first-b300": " "})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fabric"),
+    [
+        ("8xH100-SXM5", "nvswitch"),
+        ("8x NVIDIA H100 80GB HBM3", "nvswitch"),
+        ("8xA100SXM4", "nvswitch"),
+        ("16 x A100-SXM4-40GB", "nvswitch"),
+        ("8xB200", "nvlink5"),
+        ("8xH100-PCIe", "pcie"),
+        ("8x NVIDIA H200 NVL", "pcie"),
+        # Both have been built.
+        *((gpu, "") for gpu in ("8xH100", "4xH100-SXM5", "H100-SXM5", "8xV100-SXM2", "8xL40S")),
+    ],
+)
+def test_the_fabric_follows_from_a_board_that_is_named(gpu: str, fabric: str) -> None:
+    known = compat.facts({"gpu": gpu})
+    assert known.get("fabric", frozenset()) == frozenset(filter(None, (fabric,)))
+    assert compat.facts({"gpu": gpu, "fabric": "mnnvl"})["fabric"] == frozenset(("mnnvl",))
+
+
+def test_words_that_people_type_mean_what_they_mean() -> None:
+    for gpu, fabric in (("8xH100", "nvswitch"), ("8xB300", "nvlink5")):
+        known = compat.facts({"gpu": gpu, "nvswitch": "yes", "fabric_manager": "no"})
+        assert (known["fabric"], known["fabric_manager"]) == (frozenset((fabric,)), None)
+    assert compat.facts({"nvswitch": "no"})["fabric"] == frozenset(("pcie",))
+    with pytest.raises(UsageError, match="fabric_manager is 'yes', wanted a version"):
+        compat.facts({"fabric_manager": "yes"})
+    with pytest.raises(UsageError, match="fabric is set twice"):
+        compat.facts({"fabric": "pcie", "nvswitch": "yes"})
