@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate import shell
 from gpustate.cli import common
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.outcome import NodeResult
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 _STYLES = {"well": "green", "warning": "yellow", "failed": "red", "quarantine": "cyan"}
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _MOST_S = 366 * 86400
-
-#: NVIDIA's functions on PCI, and GPUs in the module's list, to identify those that are gone or that NVML has lost.
-_MODULE_GPUS = shell.load("module_gpus", "gpustate.cli")
 
 
 @click.command()
@@ -117,7 +113,8 @@ def _observe(node: Node) -> ChainObservation:
 
     nvml = node.query(GpuFacts())
     record = node.shell(chain_queries.RECORD).stdout
-    text = node.shell(f"{chain_probe.KEY_SCRIPT}{xids.SCRIPT}{_MODULE_GPUS}").stdout
+    script = chain_probe.KEY_SCRIPT + xids.SCRIPT + chain_probe.GPUS_SCRIPT + ":\n"
+    text = node.shell(script).stdout
     return chain_queries.with_record(chain_probe.parse(text, nvml), record)
 
 
@@ -132,11 +129,21 @@ def _health(node: Node) -> dict[str, Any]:
         why = nvml.error_text or nvml.error_name or "no GPU answers"
         return {"error": f"NVML: {why}; diagnose it: gpustate explain {node.name}"}
     findings = judge.judge(nvml, observed.log, chain.recovered(observed))
-    findings += tuple(
-        judge.Finding(
-            None, address, "missing", judge.FAILED, f"{uuid} {remedies.GONE}", remedies.GPU_COUNT
-        )
+    absent = [
+        (address, f"{uuid} {remedies.GONE}", remedies.GPU_COUNT)
         for uuid, address in chain.missing(observed, observed.wanted)
+    ]
+    on_pci = chain.check_pci(observed, observed.wanted)
+    if on_pci.failed and not absent:
+        absent = [("", on_pci.evidence, on_pci.remedy)]
+    uuids = {gpu.address: f"{gpu.uuid}: " for gpu in observed.module_gpus if "?" not in gpu.uuid}
+    absent += [
+        (address, f"{uuids.get(address, '')}{why}", remedy)
+        for address, (remedy, why) in chain.not_in_nvml(observed).items()
+    ]
+    findings += tuple(
+        judge.Finding(None, address, "missing", judge.FAILED, why, remedy)
+        for address, why, remedy in absent
     )
     if none_left := chain.all_held(observed):
         findings += (

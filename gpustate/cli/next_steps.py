@@ -73,6 +73,8 @@ class Target:
                 for key in ("reason", "evidence", "remedy"):
                     if row.get(key):
                         row[key] = target.complete(row[key], name)
+            if notes := node.get("notes"):
+                notes[:] = [target.complete(note, name) for note in notes]
 
 
 def _has_states(path: str) -> bool:

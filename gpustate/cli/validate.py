@@ -140,9 +140,13 @@ def validate(
             result.duration_s += time.monotonic() - began
             for one in result.nodes:
                 site_tests.add(one, tests)
-        codes = [result.exit_code, EXIT_VALIDATION if any(one.bad for one in tests) else 0]
+        codes = [EXIT_VALIDATION if any(one.bad for one in tests) else 0]
         if not result.interrupted:
+            from gpustate.validation import causes
+
             codes += _report(result, inventory.nodes, kubeconfig or "", taint)
+            causes.run(result.nodes, inventory.nodes, options["forks"])
+        codes.append(result.exit_code)
         exit_code = worst_exit_code(codes)
         watchers.end(
             Outcome(

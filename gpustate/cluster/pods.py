@@ -488,7 +488,7 @@ def _started_wrong(reason: str, message: str) -> Check:
     if kind.name in ("not-started", "refused"):
         return failed("create", words)
     found = failed("create", words)
-    return Check(LINK, FAILED, f"{kind.summary}: {found.evidence}", kind.remedy)
+    return Check(LINK, FAILED, f"{kind.summary}: {found.evidence}", kind.fix())
 
 
 def progress(pod: Json) -> Progress:

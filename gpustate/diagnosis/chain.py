@@ -8,13 +8,14 @@ This module also runs on the nodes themselves: standard library only, Python 3.9
 Sources:
     NVIDIA/gpu-operator, cmd/nvidia-validator: the order driver, toolkit, cuda;
     cuda.h, CUresult: the meaning of the error numbers;
-    NVIDIA/nvidia-container-toolkit, internal/oci: "no runtime binary found from candidate list".
+    NVIDIA/nvidia-container-toolkit, internal/oci: "no runtime binary found from candidate list";
+    kernel, drivers/pci: reads of a missing device return ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpustate.diagnosis import container_checks, health
@@ -81,7 +82,8 @@ def missing(observed: ChainObservation, wanted: Wanted) -> tuple[tuple[str, str]
     return () if accepted else observed.gone
 
 
-def _pci(observed: ChainObservation, wanted: Wanted) -> Check:
+def check_pci(observed: ChainObservation, wanted: Wanted) -> Check:
+    """The GPUs that must be on PCI are there, and no other driver has them."""
     held = [one for one in observed.pci if one.is_gpu and one.driver in PASSTHROUGH]
     aside = f"; {_count(len(held), 'GPU')} bound to vfio for virtual machines" if held else ""
     if observed.ignored:
@@ -107,6 +109,10 @@ def _pci(observed: ChainObservation, wanted: Wanted) -> Check:
     if foreign:
         found = ", ".join(f"{one.address} is bound to {one.driver}" for one in foreign)
         return Check("pci", FAILED, found, remedies.FOREIGN_DRIVER)
+    here = {one.address for one in observed.gpus if not observed.quarantine.holds("", one.address)}
+    if lost := [address for address in observed.off_bus if address in here]:
+        found = f"{some(lost)} returns only ones from its PCI configuration space"
+        return Check("pci", FAILED, found, remedies.OFF_BUS)
     if has_switches(observed) and len(observed.gpus) not in (1, 2, 4, 8, 16):
         aside += f"; a board with NVSwitches has 8 GPUs, not {len(observed.gpus)}"
     return _ok("pci", f"{_count(len(observed.gpus), 'GPU')} on PCI, none bound to nouveau{aside}")
@@ -181,29 +187,49 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
     if observed.cuda_library is None:
         found = _absent(observed, "libcuda.so.1")
         return Check("libraries", FAILED, found, remedies.NO_LIBCUDA)
-    absent = sorted(
-        {one.address for one in observed.gpus if not observed.quarantine.holds("", one.address)}
-        - {gpu.pci for gpu in nvml.gpus}
-    )
-    models = {one.device_id for one in observed.gpus if one.driver}
+    absent = not_in_nvml(observed)
     refused = [
-        one.address
-        for one in observed.gpus
-        if one.address in absent and not one.driver and one.device_id in models
+        address for address, (remedy, _) in absent.items() if remedy == remedies.REFUSED_BOARD
     ]
     if refused:
         found = f"the driver serves other GPUs of this model and refuses {some(refused)}"
         return Check("libraries", FAILED, found, remedies.REFUSED_BOARD)
     if absent:
-        found = (
-            f"NVML sees {len(nvml.gpus)} of {_count(len(observed.gpus), 'GPU')}; not {some(absent)}"
-        )
+        found = f"NVML sees {len(nvml.gpus)} of {_count(len(observed.gpus), 'GPU')}; not {some(list(absent))}"
+        nodes = [why for remedy, why in absent.values() if remedy == remedies.DEVICE_NODES]
+        if nodes:
+            found = f"{found}; {some(nodes)}"
+            return Check("libraries", FAILED, found, remedies.DEVICE_NODES)
         return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
     if nvml.confidential_ready is False:
         found = "confidential computing is on, and the GPUs accept no work yet"
         return Check("libraries", FAILED, found, remedies.CONFIDENTIAL)
     found = f"NVML {nvml.nvml_version} answers for {_count(_well(nvml), 'GPU')}; CUDA {nvml.cuda_version}"
     return _ok("libraries", found)
+
+
+def not_in_nvml(observed: ChainObservation) -> dict[str, tuple[str, str]]:
+    """Addresses of GPUs on PCI that NVML does not list, and that are not in quarantine: the fix, and why."""
+    listed = {gpu.pci for gpu in observed.nvml.gpus}
+    models = {one.device_id for one in observed.gpus if one.driver}
+    minors = {one.address: one.minor for one in observed.module_gpus}
+    nodes = wrong_nodes(observed)
+    found: dict[str, tuple[str, str]] = {}
+    for one in sorted(observed.gpus, key=lambda gpu: gpu.address):
+        if one.address in listed or observed.quarantine.holds("", one.address):
+            continue
+        node = nodes.get(f"/dev/nvidia{minors.get(one.address, -1)}")
+        if not one.driver and one.device_id in models:
+            why = (
+                remedies.REFUSED_BOARD,
+                "the driver serves other GPUs of this model and refuses it",
+            )
+        elif node is not None:
+            why = remedies.DEVICE_NODES, node
+        else:
+            why = remedies.NOT_IN_NVML, "NVML does not list it"
+        found[one.address] = why
+    return found
 
 
 def has_switches(observed: ChainObservation) -> bool:
@@ -247,9 +273,9 @@ def _in_container(name: str, observed: ChainObservation) -> Check:
     return Check(name, NOT_APPLICABLE, found)
 
 
-def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
+def _expected_nodes(observed: ChainObservation) -> dict[str, tuple[int, int]]:
+    """Device nodes of the driver with their numbers."""
     majors = dict(observed.majors)
-    nodes = dict(observed.nodes)
     major = majors.get("nvidia", majors.get("nvidia-frontend", NVIDIA_MAJOR))
     expected = {
         f"/dev/nvidia{gpu.minor}": (major, gpu.minor)
@@ -257,32 +283,42 @@ def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
         if gpu.minor >= 0
     }
     expected["/dev/nvidiactl"] = (major, 255)
-    wrong: list[str] = []
-    later = ""
     if "nvidia-uvm" in majors:
         expected["/dev/nvidia-uvm"] = (majors["nvidia-uvm"], 0)
-    elif observed.cdi:  # its devices exist when a container starts
-        wrong.append("the module nvidia-uvm is not loaded")
-    else:
-        later = "; the first CUDA program loads nvidia-uvm"
-    names = {path: f" ({name})" for path, _, name in observed.capabilities}
     major = majors.get("nvidia-caps", -1)
-    expected |= {path: (major, minor) for path, minor, _ in observed.capabilities}
-    for path, numbers in sorted(expected.items(), key=lambda one: ("-caps/" in one[0], one[0])):
+    return expected | {path: (major, minor) for path, minor, _ in observed.capabilities}
+
+
+def wrong_nodes(observed: ChainObservation) -> dict[str, str]:
+    """Device nodes that are missing, are no devices or have other numbers, and how that reads."""
+    nodes = dict(observed.nodes)
+    names = {path: f" ({name})" for path, _, name in observed.capabilities}
+    wrong: dict[str, str] = {}
+    expected = _expected_nodes(observed)
+    for path, numbers in sorted(expected.items(), key=lambda row: ("-caps/" in row[0], row[0])):
         node, whose = nodes.get(path), names.get(path, "")
         if node is None:
-            wrong.append(f"{path} is missing{whose}")
+            wrong[path] = f"{path} is missing{whose}"
         elif not node.character:
             kind = f"a {node.kind}, " if node.kind else ""
-            wrong.append(f"{path} is {kind}not a device{whose}")
+            wrong[path] = f"{path} is {kind}not a device{whose}"
         elif (node.major, node.minor) != numbers:
-            wrong.append(
-                f"{path} is {node.major}:{node.minor} instead of {numbers[0]}:{numbers[1]}{whose}"
-            )
+            here = f"{node.major}:{node.minor}"
+            wrong[path] = f"{path} is {here} instead of {numbers[0]}:{numbers[1]}{whose}"
+    return wrong
+
+
+def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
+    wrong = list(wrong_nodes(observed).values())
+    later = ""
+    if "nvidia-uvm" not in dict(observed.majors):
+        if observed.cdi:  # its devices exist when a container starts
+            wrong.insert(0, "the module nvidia-uvm is not loaded")
+        later = "; the first CUDA program loads nvidia-uvm"
     if wrong:
         return Check("device-nodes", FAILED, some(wrong), remedies.DEVICE_NODES)
-    found = f"{_count(len(expected), 'node')} in /dev with the right numbers{later}"
-    return _ok("device-nodes", found)
+    count = _count(len(_expected_nodes(observed)), "node")
+    return _ok("device-nodes", f"{count} in /dev with the right numbers{later}")
 
 
 def is_nvidias(program: str) -> bool:
@@ -449,9 +485,8 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     for name in observed.down:
         if name == used or name in observed.registered or name not in ("docker", "crio"):
             why = "gpustate has configured it" if name in observed.registered else "it is enabled"
-            return Check(
-                "runtime", FAILED, f"{not_running(name)}, and {why}", remedies.RUNTIME_DOWN
-            )
+            found_down = f"{not_running(name)}, and {why}"
+            return Check("runtime", FAILED, found_down, remedies.runtime_down(name))
     if used == "bundled" and observed.bundled is not None:
         state = BUNDLED.get(observed.bundled.socket, "containerd")
         name = "containerd" if state == "containerd" else f"the containerd of {state}"
@@ -504,9 +539,13 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
         evidence = f"handler {handler} has no runtime_type"
         return Check("runtime", FAILED, evidence, remedies.NO_TYPE)
     if drivers := found.cri.cgroup_drivers(handler):
-        evidence = f"cgroup drivers disagree: {drivers}"
-        return Check("runtime", FAILED, evidence, remedies.CGROUP_DRIVERS)
+        return _cgroup_drivers(drivers, "containerd")
     return _ok("runtime", f"containerd serves CRI; handler {handler} is {binary}")
+
+
+def _cgroup_drivers(drivers: str, unit: str) -> Check:
+    remedy = remedies.CGROUP_DRIVERS.replace("UNIT", unit)
+    return Check("runtime", FAILED, f"cgroup drivers disagree: {drivers}", remedy)
 
 
 def _by_cri(
@@ -543,8 +582,7 @@ def _by_cri(
         evidence = f"handler {handler} names {one.binary}, which does not exist"
         return Check("runtime", FAILED, evidence, remedies.HANDLER_BINARY)
     if drivers := found.cgroup_drivers(handler):
-        evidence = f"cgroup drivers disagree: {drivers}"
-        return Check("runtime", FAILED, evidence, remedies.CGROUP_DRIVERS)
+        return _cgroup_drivers(drivers, state)
     has = f" and has the handler {handler}" if handler else "; it does not list its handlers"
     version = f" {found.version}" if crio and found.version else ""
     return _ok("runtime", f"{name}{version} serves CRI{has}")
@@ -719,7 +757,7 @@ def _container(observed: ChainObservation, wanted: Wanted) -> Check:
         return Check("container", FAILED, found, remedies.EARLIER)
     failure = container_checks.first_failure(observed)
     if failure is not None:
-        return Check("container", FAILED, failure.evidence, failure.kind.remedy)
+        return Check("container", FAILED, failure.evidence, failure.remedy)
     if not observed.containers:
         if not wanted.handler:
             none = "no runtime handler is configured in the validator"
@@ -832,9 +870,10 @@ _TESTS = (
 )
 
 
-def is_note(check: Check) -> bool:
-    """The check failed, and the end-to-end test that it stands for passed."""
-    return check.outcome == OK and check.evidence.endswith(tuple(words for *_, words in _TESTS))
+def tested(checks: Iterable[Check]) -> dict[str, str]:
+    """Checks that a passed end-to-end test stands for, each with what that says."""
+    passed = {check.name for check in checks if check.outcome == OK}
+    return {name: words for test, names, words in _TESTS if test in passed for name in names}
 
 
 def with_notes(checks: tuple[Check, ...], observed: ChainObservation) -> tuple[Check, ...]:
@@ -843,11 +882,7 @@ def with_notes(checks: tuple[Check, ...], observed: ChainObservation) -> tuple[C
     A recorded test stands for what its own validation observed: what has failed since is no note. Nor is an ordering
     cycle, for no test knows the next boot, or a runtime that does not run, for it started none of the containers.
     """
-    outcomes = {check.name: check.outcome for check in checks}
-    notes: dict[str, str] = {}
-    for test, names, words in _TESTS:
-        if outcomes.get(test) == OK:
-            notes |= dict.fromkeys(names, words)
+    notes = tested(checks)
     untested = tuple(map(ordering_cycle, observed.cycles)) + tuple(map(not_running, observed.down))
     found: list[Check] = []
     for check in checks:
@@ -865,7 +900,7 @@ def judge(observed: ChainObservation, wanted: Wanted | None = None) -> tuple[Che
     """Return every check, in order, each by its own observation."""
     wanted = wanted or observed.wanted
     links = (
-        *(_pci, _driver, _libraries, _fabric, _device_nodes, _toolkit, _runtime, _cdi),
+        *(check_pci, _driver, _libraries, _fabric, _device_nodes, _toolkit, _runtime, _cdi),
         *(_container, _health, _cuda),
     )
     return tuple(link(observed, wanted) for link in links)

@@ -210,6 +210,7 @@ class ChainObservation:
     boot_id: str = ""
     kernel: str = ""
     pci: tuple[PciSeen, ...] = ()
+    off_bus: tuple[str, ...] = ()  # addresses that answer with ones
     loaded: str = ""  # version of the loaded module
     open_module: bool = False
     module_gpus: tuple[ModuleGpu, ...] = ()

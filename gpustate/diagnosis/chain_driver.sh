@@ -1,32 +1,10 @@
 # shellcheck shell=sh
-# Prints PCI, modules, libraries, packages and major numbers. L are the folders of libraries, limit
-# the seconds of a program. Sets caps_major, the major number of nvidia-caps, and nl.
+# Prints modules, libraries and packages. L are the folders of libraries, limit the seconds of a
+# program. Sets nl. Expects chain_gpus.sh.
 # shellcheck disable=SC2034 # read by chain_runtimes.sh
 nl='
 '
 printf 'kernel=%s\n' "$(uname -r)"
-for d in "$SYS"/bus/pci/devices/*; do
-  vendor=
-  read -r vendor <"$d/vendor" || continue
-  [ "$vendor" = 0x10de ] || continue
-  read -r device_id <"$d/device"
-  read -r class <"$d/class"
-  driver=
-  [ -e "$d/driver" ] && {
-    driver=$(cd -P "$d/driver" && pwd)
-    driver=${driver##*/}
-  }
-  printf 'pci=%s|%s|%s|%s\n' "${d##*/}" "${device_id#0x}" "${class#0x}" "$driver"
-done
-for d in "$PROC"/driver/nvidia/gpus/*; do
-  [ -r "$d/information" ] || continue
-  minor=
-  uuid=
-  while IFS=: read -r key value; do
-    case $key in "Device Minor"*) minor=$(echo $value) ;; "GPU UUID"*) uuid=$(echo $value) ;; esac
-  done <"$d/information"
-  printf 'gpu=%s|%s|%s\n' "${d##*/}" "$minor" "$uuid"
-done
 ! grep -qs '^NvLinkDisable: 1$' "$PROC/driver/nvidia/params" || echo nvlink_off=1
 f=/run/nvidia/validations/driver-ready
 if grep -qs IS_HOST_DRIVER=false "$f" || [ -e "${f%/*}/.driver-ctr-ready" ]; then
@@ -67,9 +45,3 @@ elif command -v rpm >/dev/null; then
   rpm -qa --qf 'package=%{NAME}|%{VERSION}|ii \n' 'nvidia-driver-cuda*' kmod-nvidia-open-dkms \
     kmod-nvidia-latest-dkms
 fi
-caps_major=
-while read -r key name; do
-  [ "$key $name" = "Block devices:" ] && break
-  case $name in nvidia*) printf 'major=%s|%s\n' "$name" "$key" ;; esac
-  [ "$name" != nvidia-caps ] || caps_major=$key
-done <"$PROC/devices"

@@ -29,9 +29,13 @@ KEY_SCRIPT = shell.load("chain_key", "gpustate.diagnosis") + quarantine.SCRIPT
 #: Defines ``cdi_specs``, ``cdi_lines`` and ``cdi_paths``.
 CDI_SPECS = shell.load("cdi_specs", "gpustate.probes")
 
+#: GPUs as PCI, the module and /dev have them.
+GPUS_SCRIPT = shell.load("chain_gpus", "gpustate.diagnosis")
+
 #: ``L`` are the folders to look for libraries in, ``limit`` the seconds one program may take.
 CHAIN_SCRIPT = (
     cri_status.FUNCTION
+    + GPUS_SCRIPT
     + shell.load("chain_driver", "gpustate.diagnosis")
     + CAPS
     + shell.load("chain_runtimes", "gpustate.diagnosis")
@@ -205,6 +209,7 @@ def parse(
             for name, version, status in lines.all("package", 3)
             if status[1:2] == "i"
         ),
+        off_bus=tuple(lines.values("off_bus")),
         majors=tuple((name, _number(major)) for name, major in lines.all("major", 2)),
         nodes=tuple(
             (

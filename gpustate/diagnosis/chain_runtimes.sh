@@ -1,16 +1,5 @@
 # shellcheck shell=sh
-# Prints device nodes, the toolkit, container runtimes and their handlers. Expects chain_driver.sh
-# and cri_says.
-set --
-for f in /dev/nvidia* /dev/nvidia-caps/nvidia-cap[0-9]*; do
-  # Folders belong there too, and not under these names.
-  case $f in
-    */nvidia[0-9]* | */nvidiactl | */nvidia-uvm* | */nvidia-cap[0-9]*) ;;
-    *) [ ! -d "$f" ] || continue ;;
-  esac
-  [ ! -e "$f" ] || set -- "$@" "$f"
-done
-[ $# = 0 ] || stat -L -c 'node=%n|%F|%t|%T' "$@"
+# Prints the toolkit, container runtimes and their handlers. Expects chain_driver.sh and cri_says.
 unusable() { # program
   printf '%s\n' "$PATH" | tr : '\n' | while read -r folder; do
     if [ -e "$folder/$1" ]; then

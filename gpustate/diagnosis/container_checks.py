@@ -28,7 +28,7 @@ class Kind:
     Args:
         name: the cause in ``explain`` is ``container-`` and this name.
         summary: the failure in a few words.
-        remedy: the fix.
+        remedy: the fix; ``UNIT`` is the service of the runtime.
         state: the state that fixes it; empty if none does.
         pattern: matches the runtime's error; empty if something else detects the failure.
     """
@@ -39,13 +39,20 @@ class Kind:
     state: str = ""
     pattern: str = ""
 
+    def fix(self, way: str = "containerd") -> str:
+        """The fix for the runtime of a way, and a validation after it where it has none: only that shows whether it helped."""
+        unit = way.partition(" ")[0].rstrip(",").lower().replace("cri-o", "crio")
+        text = self.remedy.replace("UNIT", unit)
+        validated = f"{remedies.APPLY};" in f"{text};" or remedies.VALIDATE in text
+        return text if validated else f"{text}; then: {remedies.VALIDATE}"
+
 
 _PACKAGES = remedies.by_apply("reinstall the container toolkit's packages", "container-toolkit")
 
 #: Detected before a container is started, or in one that ran.
 OBSERVED = (
     Kind("cri-dead", "no pod can start",
-         "fix what its journal reports: journalctl -u containerd -n 50; then: systemctl start containerd", "containerd"),
+         "fix what its journal reports: journalctl -u UNIT -n 50; then: systemctl start UNIT", "containerd"),
     Kind("no-handler", "the runtime has no handler for GPUs", remedies.NO_HANDLER, "containerd"),
     Kind("cgroup-drivers", "cgroup drivers disagree",
          remedies.CGROUP_DRIVERS),
@@ -109,7 +116,7 @@ REPORTED = (
     Kind("hook-failed", "a hook fails",
          f"fix what its message names; nvidia-container-runtime.debug in config.toml names a log file; then: {remedies.VALIDATE}", pattern=r"hook"),
     Kind("cgroup-path", "the runtime and its handler use different cgroup drivers",
-         "set SystemdCgroup of both runtimes to the same value; then: systemctl restart containerd", pattern=r"expected cgroupsPath"),
+         "set SystemdCgroup of both runtimes to the same value; then: systemctl restart UNIT", pattern=r"expected cgroupsPath"),
     Kind("apparmor", "AppArmor denies the container",
          "load or change the profile that the denial names: journalctl -k | grep apparmor", pattern=r"(?i:apparmor)"),
     Kind("selinux", "SELinux denies the container",
@@ -120,7 +127,7 @@ REPORTED = (
          "check the node's load and processes in state D: ps -eo pid,stat,args | grep ' D'", pattern=r"did not (?:finish|end) within|does not answer \S+ in time"),
     Kind("refused", "the kernel denies what the container needs",
          "find the denial: journalctl -k -n 100", pattern=r"(?i:permission denied|operation not permitted)"),
-    Kind("not-started", "no container starts", "read the runtime's journal: journalctl -u containerd -n 50, or -u docker, -u crio", pattern=r""),
+    Kind("not-started", "no container starts", "read the runtime's journal: journalctl -u UNIT -n 50", pattern=r""),
 )  # fmt: skip
 
 KINDS = (*OBSERVED, *REPORTED)
@@ -130,10 +137,11 @@ _NOISE = re.compile(r'time="[^"]*" level=\w+ msg=')
 
 @dataclass(frozen=True)
 class Failure:
-    """Failure of one container: its kind and the evidence."""
+    """Failure of one container: its kind, the evidence and the fix."""
 
     kind: Kind
     evidence: str
+    remedy: str
 
 
 def short(text: str, most: int = 360) -> str:
@@ -212,7 +220,7 @@ def failure(result: ContainerResult, expected: tuple[str, ...]) -> Failure | Non
         kind, words = _BY_NAME[found[0]], found[1]
         if kind.name not in ("hook-devices", "dev-char"):
             words += f"; injected: {named(result)}"
-    return Failure(kind, f"{result.way}: {kind.summary}: {words}")
+    return Failure(kind, f"{result.way}: {kind.summary}: {words}", kind.fix(result.way))
 
 
 def expected_gpus(observed: ChainObservation) -> tuple[str, ...]:

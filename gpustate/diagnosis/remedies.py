@@ -49,6 +49,7 @@ NOT_IN_NVML = (
     "find the reason: dmesg | grep -E 'NVRM|Xid'; a GPU that fell off the bus (Xid 79) comes back with a reset, or a "
     "reboot of the drained node"
 )
+OFF_BUS = "drain the node and power-cycle it; replace the GPU if it happens again; find the reason: dmesg | grep 'Xid.*79'"
 CONFIDENTIAL = "attest the GPUs, then set their ready state: nvidia-smi conf-compute -srs 1"
 REFUSED_BOARD = "find the reason for that board: dmesg | grep NVRM; replace it if it is broken"
 DEVICE_NODES = f"create a missing node: nvidia-modprobe -c=MINOR -u; replace wrong ones (state driver): {APPLY}"
@@ -74,10 +75,15 @@ CONTAINERD_STOPPED = (
     f"start containerd: systemctl start containerd; or apply (state containerd): {APPLY}"
 )
 CONTAINERD_DISABLED = f"enable and start containerd: systemctl enable --now containerd; or apply (state containerd): {APPLY}"
-RUNTIME_DOWN = (
-    "fix what its journal reports, unmask it if it is masked, and start it: systemctl enable --now docker, or crio; or apply "
-    f"(state docker or crio): {APPLY}"
-)
+
+
+def runtime_down(unit: str) -> str:
+    """The fix for a runtime that does not run."""
+    fix = (
+        f"unmask it if it is masked (systemctl unmask {unit}), fix what its journal reports "
+        f"(journalctl -u {unit} -n 50), and start it: systemctl enable --now {unit}"
+    )
+    return f"{fix}; or apply (state {unit}): {APPLY}" if unit in ("docker", "crio") else fix
 
 
 def ordering_cycle(units: Sequence[str]) -> str:
@@ -87,7 +93,7 @@ def ordering_cycle(units: Sequence[str]) -> str:
     newer = "; or install NVIDIA's container toolkit 1.19.1 or later" if refresh else ""
     return (
         f"remove one After= or Before= between these units, which this shows: systemctl cat {services}; "
-        f"then: systemctl daemon-reload, and systemctl start what does not run{newer}"
+        f"then: systemctl daemon-reload && systemctl start {services}{newer}"
     )
 
 
@@ -111,7 +117,7 @@ NO_TYPE = by_apply("set runtime_type = io.containerd.runc.v2 in its table", "con
 NOT_READ = f"restart containerd: systemctl restart containerd; or apply (state containerd): {APPLY}"
 CGROUP_DRIVERS = (
     "set SystemdCgroup of these handlers, and the kubelet's cgroupDriver, to the same driver; then: "
-    "systemctl restart containerd kubelet"
+    "systemctl restart UNIT kubelet"
 )
 HANDLER_BINARY = by_apply(
     "install the container toolkit and fix the handler", "container-toolkit", "containerd"

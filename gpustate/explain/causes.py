@@ -63,10 +63,11 @@ class Cause:
         name: ``cause`` in ``explain -o json``.
         link: the check that fails.
         detect: returns the evidence in words, or nothing if this is not the cause.
-        remedy: the fix.
+        remedy: the fix; empty: that of the check.
         threads: public issues that describe it.
         state: the state that fixes it; empty if none does.
         explains: consider it only if the check itself failed.
+        harmless_if_tested: a passed end-to-end test of its check shows that it does no harm: a warning then.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Cause:
     threads: tuple[str, ...] = ()
     state: str = ""
     explains: bool = True
+    harmless_if_tested: bool = False
 
 
 def evidence_with(*words: str) -> Callable[[View], str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 
 from gpustate.diagnosis import container_checks
-from gpustate.diagnosis import remedies as remedies
 from gpustate.explain.causes import Cause, View
 
 
@@ -18,18 +17,12 @@ def _detect(name: str, view: View) -> str:
     return view.broken if failure is not None and failure.kind.name == name else ""
 
 
-def _remedy(kind: container_checks.Kind) -> str:
-    """The fix, and a validation after it where it has none: only that shows whether it helped."""
-    validated = f"{remedies.APPLY};" in f"{kind.remedy};" or remedies.VALIDATE in kind.remedy
-    return kind.remedy if validated else f"{kind.remedy}; then: {remedies.VALIDATE}"
-
-
 CAUSES = tuple(
     Cause(
         f"container-{kind.name}",
         "container",
         partial(_detect, kind.name),
-        _remedy(kind),
+        "",
         state=kind.state,
     )
     for kind in container_checks.KINDS

@@ -12,6 +12,7 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
@@ -99,10 +100,13 @@ def _failed(view: View) -> str:
     return f"{view.broken}; {unit.failure}{damaged.originals_named_in(view, unit.why)}"
 
 
-def _template(view: View) -> str:
+def _template(view: View, unit: str) -> str:
+    """A server is also where neither runs."""
+    if unit.endswith("-agent") and not view.clues.unit(unit).exists:
+        return ""
     lacking = [name for name, count in view.clues.fields("rancher", 2) if count == "0"]
     templates = [t for t in view.clues.all("template") if any(f"/{name}/" in t for name in lacking)]
-    if not templates or view.observed.runtime_binary is None:
+    if not templates or view.observed.runtime_binary is None or not unit.startswith(lacking[0]):
         return ""
     return f"{templates[0]} replaces the configuration that {lacking[0]} generates, and has no nvidia runtime"
 
@@ -203,7 +207,7 @@ CAUSES = (
     Cause("cri-dead", "runtime", _cri_dead, remedies.CRI_DEAD),
     Cause("containerd-configuration-unread", "runtime", evidence_with("has not read its configuration files"), remedies.NOT_READ,
           state="containerd"),
-    Cause("cgroup-drivers-disagree", "runtime", evidence_with("cgroup drivers disagree"), remedies.CGROUP_DRIVERS),
+    Cause("cgroup-drivers-disagree", "runtime", evidence_with("cgroup drivers disagree"), ""),
     Cause("crio-configuration-unread", "runtime", evidence_with("running CRI-O has no runtime handler"),
           remedies.NO_CRIO_HANDLER, state="crio"),
     Cause("containerd-imports-lost", "runtime", _imports,
@@ -217,9 +221,10 @@ CAUSES = (
           ("NVIDIA/nvidia-container-toolkit#1956",), "containerd"),
     Cause("handler-of-another-program", "runtime", evidence_with("not nvidia-container-runtime"), remedies.HANDLER_BINARY,
           state="containerd"),
-    Cause("runtime-template-in-the-way", "runtime", _template,
-          "remove the template, or add the nvidia runtime to it; then: systemctl restart k3s, or k3s-agent, rke2-server, rke2-agent",
-          ("rancher/rke2#3385",), explains=False),
+    *(Cause("runtime-template-in-the-way", "runtime", partial(_template, unit=unit),
+            f"remove the template, or add the nvidia runtime to it; then: systemctl restart {unit}",
+            ("rancher/rke2#3385",), explains=False, harmless_if_tested=True)
+      for unit in ("k3s-agent", "k3s", "rke2-agent", "rke2-server")),
     Cause("container-runtime-failed", "runtime", _failed,
           "fix what the message names, or restore the file's original (cp -p), and restart the runtime; then apply "
           f"(the runtime's state): {remedies.APPLY}",
@@ -237,7 +242,7 @@ CAUSES = (
           remedies.by_apply("reinstall the packages", "container-toolkit"), state="container-toolkit"),
     Cause("package-files-missing", "cdi", _package_files(""),
           "reinstall the package: apt-get install --reinstall PACKAGE, or dnf reinstall PACKAGE"),
-    Cause("persistenced-drop-in", "cdi", _persistenced_drop_in, services.DROP_IN),
+    Cause("persistenced-drop-in", "cdi", _persistenced_drop_in, services.drop_in_fix("nvidia-persistenced")),
     Cause("persistenced-stopped", "cdi", _persistenced,
           remedies.by_apply("unmask it if it is masked (systemctl unmask nvidia-persistenced), then apply", "persistenced"),
           state="persistenced"),

@@ -115,8 +115,8 @@ def no_results(view: View) -> str:
 
 
 CAUSES = (
-    Cause("toolkit-configuration-broken", "toolkit", _toolkit, remedies.TOOLKIT_CONFIG, explains=False),
+    Cause("toolkit-configuration-broken", "toolkit", _toolkit, remedies.TOOLKIT_CONFIG, explains=False, harmless_if_tested=True),
     Cause("cdi-not-a-file", "cdi", _no_file, remedies.CDI_NO_FILE),
     Cause("results-cannot-be-written", "cuda", lambda v: no_results(v) if v.clues.has("results_wanted") else "", f"move it away, then: {remedies.VALIDATE}", explains=False),
-    Cause("cdi-broken", "cdi", _broken_spec, remedies.CDI_BROKEN, state="cdi", explains=False),
+    Cause("cdi-broken", "cdi", _broken_spec, remedies.CDI_BROKEN, state="cdi", explains=False, harmless_if_tested=True),
 )  # fmt: skip

@@ -52,16 +52,8 @@ def _library_dangling(view: View) -> str:
 
 def _unseen_without_node(view: View) -> str:
     """NVML omits a GPU that it cannot open."""
-    observed = {gpu.pci for gpu in view.observed.nvml.gpus}
-    nodes = dict(view.observed.nodes)
-    found: list[str] = []
-    for one in view.observed.module_gpus:
-        path = f"/dev/nvidia{one.minor}"
-        node = nodes.get(path)
-        if one.minor < 0 or one.address in observed or (node is not None and node.character):
-            continue
-        found.append(f"{path} is {'missing' if node is None else f'a {node.kind}, not a device'}")
-    return f"{_unseen(view)}; {some(found)}" if found and _unseen(view) else ""
+    broken = _unseen(view)
+    return broken if "/dev/nvidia" in broken else ""
 
 
 def _pending(view: View) -> str:
@@ -291,10 +283,10 @@ CAUSES = (
     Cause("gpu-not-in-nvml", "libraries", _unseen, remedies.NOT_IN_NVML, ("NVIDIA/k8s-device-plugin#231",)),
     Cause("mig-mode-waits-for-a-reset", "libraries", _pending,
           "drain the GPU and reset it: nvidia-smi --gpu-reset -i INDEX; or " + remedies.by_apply("let an apply reset or reboot", "mig"),
-          ("NVIDIA/gpu-operator#668", "NVIDIA/gpu-operator#603"), "mig", explains=False),
+          ("NVIDIA/gpu-operator#668", "NVIDIA/gpu-operator#603"), "mig", explains=False, harmless_if_tested=True),
     Cause("fabric-manager-on-a-rack-node", "fabric", _manager_on_rack,
           "disable it, since this node needs IMEX instead: systemctl disable --now nvidia-fabricmanager",
-          ("Azure/AgentBaker#8839",), "fabric-manager", explains=False),
+          ("Azure/AgentBaker#8839",), "fabric-manager", explains=False, harmless_if_tested=True),
     Cause("driver-too-old-for-nvlink5", "fabric", _old_for_b200,
           f"install driver 570.133.20 or newer, for example: {remedies.APPLY} --set driver.branch=580", explains=False),
     Cause("nvlink5-modules-missing", "fabric", _modules_for_nvlink5,

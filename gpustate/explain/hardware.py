@@ -3,8 +3,7 @@
 Sources:
     NVIDIA/open-gpu-kernel-modules#820: the GSP cannot be switched off with the open modules;
     NVIDIA/gpu-operator#141, #497, #1726 (Secure Boot), #504, #564, #1251 (compilers, headers), #910
-    (precompiled modules); k8s-device-plugin#231 (missing GPUs); kernel, drivers/pci: reads of a
-    missing device return ones.
+    (precompiled modules); k8s-device-plugin#231 (missing GPUs).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from gpustate.diagnosis import remedies as remedies
 from gpustate.diagnosis.chain_data import PASSTHROUGH
 from gpustate.explain import blocked_modules
-from gpustate.explain.causes import Cause, View, some
+from gpustate.explain.causes import Cause, View, evidence_with, some
 from gpustate.formats.pci_gpus import PciGpu
 from gpustate.probes import shadowing_libraries
 
@@ -24,16 +23,6 @@ def _held(view: View) -> str:
     if not held or view.observed.gpus:
         return ""
     return f"all {len(held)} GPUs are bound to {held[0].driver} for virtual machines"
-
-
-def _gone(view: View) -> str:
-    there = {one.address for one in view.observed.pci if one.is_gpu}
-    gone = [
-        address
-        for address in view.clues.all("gone")
-        if address in there and not view.observed.quarantine.holds("", address)
-    ]
-    return f"{some(gone)} returns only ones from its PCI configuration space" if gone else ""
 
 
 def _nouveau(view: View) -> str:
@@ -344,9 +333,7 @@ CAUSES = (
           ("kubernetes-sigs/image-builder#1468", "NVIDIA/gpu-operator#8"), "nouveau"),
     Cause("gpu-missing", "pci", lambda v: v.broken if "expected" in v.broken or "last good validation" in v.broken else "", remedies.GPU_COUNT,
           ("NVIDIA/k8s-device-plugin#231", "aws/eks-node-monitoring-agent#121", "NVIDIA/NVSentinel#684")),
-    Cause("gpu-off-the-bus", "pci", _gone,
-          "drain the node and power-cycle it; replace the GPU if it happens again; find the reason: dmesg | grep 'Xid.*79'",
-          ("NVIDIA/k8s-device-plugin#2038",), explains=False),
+    Cause("gpu-off-the-bus", "pci", evidence_with("returns only ones"), remedies.OFF_BUS, ("NVIDIA/k8s-device-plugin#2038",)),
     Cause("mok-enrolment-waits", _DRIVER, _enrolment_waits,
           "reboot and enrol the key in MokManager at the console, with the password that was set; show it: mokutil --list-new",
           ("NVIDIA/gpu-operator#1726",)),

@@ -1,13 +1,7 @@
 # shellcheck shell=sh
-# Prints PCI devices, device nodes, network cards, modules, packages and repositories. Expects
+# Prints modes of device nodes, network cards, modules, packages and repositories. Expects
 # kernel.sh.
 # shellcheck disable=SC2154 # version_on_disk: set by kernel.sh
-for device in "$SYS"/bus/pci/devices/*; do
-  vendor=
-  read -r vendor <"$device/vendor" || continue
-  [ "$vendor" = 0x10de ] && [ -r "$device/config" ] || continue
-  case $(od -An -tx4 -N4 "$device/config") in *ffffffff) printf 'gone=%s\n' "${device##*/}" ;; esac
-done
 for f in "$SYS"/class/infiniband/*/device/vpd; do
   [ -r "$f" ] && grep -qa SW_MNG "$f" && {
     f=${f%/device/vpd}

@@ -568,11 +568,11 @@ def _runtime(kind: container_checks.Kind, node: Json) -> str:
     layout, strategy = labels.get(CONFIG, ""), labels.get("nvidia.com/mig.strategy", "none")
     incapable = labels.get("nvidia.com/mig.capable") == "false"
     if kind.name != "cdi-unresolved" or incapable or strategy != "none":
-        return kind.remedy
+        return kind.fix()
     if layout and layout != "all-disabled":
         return remedies.MIG_STRATEGY
     check = f"gpustate explain {node['metadata']['name']} -i INVENTORY"
-    return f"check whether the device plugin offers GPUs in MIG mode as whole ones: {check}; if not, {kind.remedy}"
+    return f"check whether the device plugin offers GPUs in MIG mode as whole ones: {check}; if not, {kind.fix()}"
 
 
 def _container(found: Snapshot, on: Json, container: Json) -> Iterator[Cause]:

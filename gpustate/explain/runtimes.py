@@ -67,7 +67,7 @@ def _cause(name: str, detect: Callable[[View], str], remedy: str, state: str = "
 
 
 CAUSES = (
-    Cause("runtime-down", "runtime", _down, remedies.RUNTIME_DOWN),
+    Cause("runtime-down", "runtime", _down, ""),
     _cause("docker-without-runtime", _without, remedies.by_apply("register the runtime", "docker"), "docker"),
     _cause("docker-configuration-broken", _configuration,
            remedies.by_apply("fix it, or restore its original (cp -p); then apply", "docker")),

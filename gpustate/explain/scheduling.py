@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 from gpustate.diagnosis import chain, health
@@ -447,15 +448,17 @@ def _host_engines(view: View) -> str:
     return f"{len(rows)} DCGM host engines run: {some(rows)}{more}"
 
 
-def _taken(view: View) -> str:
+def _taken(view: View, exporter: str = "") -> str:
     for name, port, row in view.clues.fields("taken", 3):
+        if exporter not in ("", name):
+            continue
         by = listeners.who(row)
         return f"{view.clues.unit(name).failure}; its port {port} is taken by {by}"
     return ""
 
 
-def _exporter(view: View) -> str:
-    return next((unit.failure for unit in _metrics(view) if unit.failed), "")
+def _exporter(view: View, unit: str) -> str:
+    return view.clues.unit(unit).failure if view.clues.unit(unit).failed else ""
 
 
 def _own(
@@ -531,8 +534,11 @@ CAUSES = (
     _own("slurm-drained", _SCHEDULER, _slurm_away, "fix what the reason names; then: scontrol update nodename=NODE state=resume"),
     _own("two-dcgm-host-engines", "metrics", _host_engines, "stop all but one: systemctl disable --now nvidia-dcgm; an exporter with an embedded engine needs no other",
          "NVIDIA/dcgm-exporter#330", "NVIDIA/dcgm-exporter#148"),
-    _own("exporter-port-taken", "metrics", _taken,
-         "stop that program and restart the exporter: systemctl restart nvidia-dcgm-exporter; or set another port with listen of the state dcgm-exporter"),
-    _own("exporter-failed", "metrics", _exporter, "fix what the message names and restart the exporter: systemctl restart nvidia-dcgm-exporter; list what the GPUs can report: gpustate dcgm check -i INVENTORY",
-         "NVIDIA/dcgm-exporter#126"),
+    *(_own("exporter-port-taken", "metrics", partial(_taken, exporter=unit),
+           f"stop that program and restart the exporter: systemctl restart {unit}; or set another port with listen of the state dcgm-exporter")
+      for unit, _, _ in services.EXPORTERS),
+    *(_own("exporter-failed", "metrics", partial(_exporter, unit=unit),
+           f"fix what the message names and restart the exporter: systemctl restart {unit}; list what the GPUs can report: gpustate dcgm check -i INVENTORY",
+           "NVIDIA/dcgm-exporter#126")
+      for unit, _, _ in services.EXPORTERS),
 )  # fmt: skip

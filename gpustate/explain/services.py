@@ -15,6 +15,7 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from gpustate.diagnosis import remedies as remedies
 from gpustate.explain import gpus
@@ -34,7 +35,13 @@ _ANSWER = (
     ("dcgm-exporter", "other-exporter-silent", ""),
 )
 _MPS = "gpustate-mps"
-DROP_IN = "fix or remove that foreign drop-in; then: systemctl daemon-reload, and systemctl restart the service"
+#: Container runtimes that are services of their own.
+_RUNTIMES = ("containerd", "docker", "crio")
+
+
+def drop_in_fix(name: str) -> str:
+    """The fix for a drop-in of a service."""
+    return f"fix or remove that foreign drop-in; then: systemctl daemon-reload && systemctl restart {name}"
 
 
 def is_masked(unit: Unit) -> bool:
@@ -159,16 +166,10 @@ def drop_in(view: View, name: str) -> str:
     )
 
 
-def _runtime_drop_in(view: View) -> str:
+def _runtime_drop_in(view: View, name: str) -> str:
     """A runtime whose journal names a configuration file has another cause."""
-    names = [name for name in ("containerd", "docker", "crio") if in_use(view, name)]
-    silent = (name for name in names if "/etc/" not in view.clues.unit(name).why)
-    return next((one for one in (drop_in(view, name) for name in silent) if one), "")
-
-
-def _dcgm_drop_in(view: View) -> str:
-    found = (drop_in(view, name) for name, _, _ in EXPORTERS)
-    return next((one for one in found if one), "")
+    silent = in_use(view, name) and "/etc/" not in view.clues.unit(name).why
+    return drop_in(view, name) if silent else ""
 
 
 def _silent(name: str) -> Callable[[View], str]:
@@ -184,9 +185,10 @@ def _silent(name: str) -> Callable[[View], str]:
     return detect
 
 
-def _empty(view: View) -> str:
+def _empty(view: View, unit: str) -> str:
     for name, where in view.clues.fields("empty", 2):
-        return f"{name} is active, and http://{where}/metrics has no value of any GPU"
+        if name == unit:
+            return f"{name} is active, and http://{where}/metrics has no value of any GPU"
     return ""
 
 
@@ -226,15 +228,18 @@ CAUSES = (
     Cause("mps-other-daemon", "cuda", _other_daemon,
           "stop the foreign one: echo quit | CUDA_MPS_PIPE_DIRECTORY=ITS_FOLDER nvidia-cuda-mps-control; "
           + remedies.by_apply("then apply", "mps"), explains=False),
-    Cause("mps-pipes-moved", "cuda", _other_pipe_folder, f"{DROP_IN}; or set that folder as pipe_folder of the state mps", explains=False),
+    Cause("mps-pipes-moved", "cuda", _other_pipe_folder, f"{drop_in_fix(_MPS)}; or set that folder as pipe_folder of the state mps", explains=False),
     Cause("mps-down", "cuda", _sharing,
           remedies.by_apply(f"unmask it if it is masked (systemctl unmask {_MPS}), fix what the message names, then apply", "mps"),
           state="mps", explains=False),
-    Cause("mps-drop-in", "cuda", lambda v: drop_in(v, _MPS), DROP_IN, explains=False),
+    Cause("mps-drop-in", "cuda", lambda v: drop_in(v, _MPS), drop_in_fix(_MPS), explains=False),
     Cause("imex-stopped", "fabric", _imex_stopped, _start("nvidia-imex", "imex"), state="imex", explains=False),
-    Cause("fabric-manager-drop-in", "fabric", lambda v: drop_in(v, "nvidia-fabricmanager") if gpus.needs_manager(v) else "", DROP_IN, explains=False),
-    Cause("container-runtime-drop-in", "runtime", _runtime_drop_in, DROP_IN, explains=False),
-    Cause("dcgm-drop-in", "metrics", _dcgm_drop_in, DROP_IN, explains=False),
+    Cause("fabric-manager-drop-in", "fabric", lambda v: drop_in(v, "nvidia-fabricmanager") if gpus.needs_manager(v) else "",
+          drop_in_fix("nvidia-fabricmanager"), explains=False),
+    *(Cause("container-runtime-drop-in", "runtime", partial(_runtime_drop_in, name=name), drop_in_fix(name), explains=False)
+      for name in _RUNTIMES),
+    *(Cause("dcgm-drop-in", "metrics", partial(drop_in, name=name), drop_in_fix(name), explains=False)
+      for name, _, _ in EXPORTERS),
     *(Cause(cause, "metrics", _stopped(unit), _start(unit, state), state=state, explains=False)
       for unit, cause, state in EXPORTERS),
     Cause("exporter-without-engine", "metrics", _without_engine,
@@ -242,8 +247,8 @@ CAUSES = (
           "of the state dcgm-exporter", explains=False),
     *(Cause(cause, "metrics", _silent(unit), _restart(unit, state), state=state, explains=False)
       for unit, cause, state in _ANSWER),
-    Cause("exporter-empty", "metrics", _empty,
-          "restart engine and exporter: systemctl restart nvidia-dcgm, then the exporter; list the missing fields: "
-          "gpustate dcgm check -i INVENTORY --scrape URL",
-          explains=False),
+    *(Cause("exporter-empty", "metrics", partial(_empty, unit=unit),
+            f"restart engine and exporter: systemctl restart nvidia-dcgm {unit}; list the missing fields: "
+            "gpustate dcgm check -i INVENTORY --scrape URL", explains=False)
+      for unit, _, _ in _ANSWER),
 )  # fmt: skip

@@ -7,7 +7,7 @@ is run: without a valid validation record the result of CUDA is unknown, which i
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpustate.core.node import Node
@@ -130,25 +130,38 @@ def _live(view: View, check: chain.Check) -> chain.Check:
 def diagnose(view: View) -> Diagnosis:
     """Evaluate check by check, and stop at the first that fails."""
     checks = links(view)
-    warnings, validated = cautions.of(view), view.observed.cuda is not None
+    tested = chain.tested(checks)
+    warnings = (*cautions.of(view), *_harmless(view, checks, tested))
+    validated = view.observed.cuda is not None
     for at, check in enumerate(checks):
-        judged, cause = _judge(replace(view, check=check))
+        judged, cause = _judge(replace(view, check=check), tested)
         if judged.failed:
             rest = tuple(one.name for one in checks[at + 1 :])
             return Diagnosis((*checks[:at], judged), rest, cause, warnings, validated)
     return Diagnosis(tuple(checks), warnings=warnings, validated=validated)
 
 
-def _judge(view: View) -> tuple[chain.Check, Cause | None]:
+def _judge(view: View, tested: Collection[str]) -> tuple[chain.Check, Cause | None]:
     """A check with the first cause that matches."""
     check = view.check
     assert check is not None
-    if chain.is_note(check):
-        return check, None
     for cause in CAUSES:
         if cause.link != check.name or (cause.explains and not check.failed):
             continue
+        if cause.harmless_if_tested and check.name in tested:
+            continue
         evidence = cause.detect(view)
         if evidence:
-            return chain.Check(check.name, chain.FAILED, evidence, cause.remedy), cause
+            remedy = cause.remedy or check.remedy
+            return chain.Check(check.name, chain.FAILED, evidence, remedy), cause
     return check, None
+
+
+def _harmless(view: View, checks: Iterable[chain.Check], tested: Collection[str]) -> Iterator[str]:
+    """Causes that a passed test shows to do no harm, one line each."""
+    for check in checks:
+        for cause in CAUSES if check.name in tested else ():
+            if cause.harmless_if_tested and cause.link == check.name:
+                evidence = cause.detect(replace(view, check=check))
+                if evidence:
+                    yield f"{evidence}; {cause.remedy}"

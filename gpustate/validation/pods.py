@@ -18,7 +18,7 @@ from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.encode import plain
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
-from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.core.outcome import NodeResult
 from gpustate.diagnosis.chain import Check
 from gpustate.engine import fleet
 from gpustate.engine.probing import query_node
@@ -31,6 +31,7 @@ from gpustate.probes import cri_status
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.remote.session import Session
+from gpustate.validation import causes
 
 #: Sockets of the runtimes of kubelets. A kubelet of a distribution uses the distribution's own containerd.
 _SOCKETS = (*cri_status.BUNDLED, CONTAINERD_SOCKET, CRIO_SOCKET)
@@ -208,11 +209,5 @@ def _last_answer(text: str) -> Any:
 def add(result: NodeResult, check: Check) -> None:
     """Add the check to a node's result. If it failed, the node's validator state has failed."""
     result.checks.append(plain(check))
-    if not check.failed:
-        return
-    reason = f"{check.name}: {check.evidence}; {check.remedy}"
-    result.status, result.reason = NodeStatus.FAILED, reason
-    result.states = [
-        replace(one, outcome=Outcome.FAILED, reason=reason) if one.validating else one
-        for one in result.states
-    ]
+    if check.failed:
+        causes.fail(result, check)

@@ -78,6 +78,7 @@ PROGRAM = (
     ("gpustate.diagnosis", "remedies.py"),
     ("gpustate.diagnosis", "chain_probe.py"),
     ("gpustate.diagnosis", "chain_key.sh"),
+    ("gpustate.diagnosis", "chain_gpus.sh"),
     ("gpustate.diagnosis", "chain_driver.sh"),
     ("gpustate.diagnosis", "chain_runtimes.sh"),
     ("gpustate.diagnosis", "chain_cdi.sh"),

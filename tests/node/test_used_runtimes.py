@@ -126,3 +126,28 @@ def test_a_node_is_judged_by_the_runtime_that_it_uses(
     gpustate("validate", *target, code=3)
     explained = gpustate("explain", node.name, "-i", hosts, "-o", "json", code=3).node(node.name)
     assert explained["cause"] == case.cause, explained
+
+
+def test_a_docker_that_lost_its_runtime_fails_validation_as_it_fails_explain(
+    labs: Callable[[str], Lab], tmp_path: Path
+) -> None:
+    """Containers get their GPUs by CDI, and ``--runtime nvidia``, which the policy registers, fails."""
+    lab = labs("debian13-runtimes")
+    (node,) = lab.nodes
+    node.reset()
+    policy = tmp_path / "policy.yaml"
+    states = ("nouveau", "driver", "container-toolkit", "docker", "cdi", "validator")
+    policy.write_text(f"format: gpustate.policy/1\nstates: {{{': , '.join(states)}: }}\n")
+    target = (policy, "-i", lab.inventory, "-o", "json", "--set", "driver.branch=580")
+    node.run(["sh", "-c", STORAGE])
+    gpustate("apply", *target, "--yes", code=0)
+    try:
+        node.run("mv /etc/docker/daemon.json /root/; systemctl restart docker")
+        explained = gpustate("explain", node.name, *target[1:5], code=3).node(node.name)
+        validated = gpustate("validate", *target, code=3).node(node.name)
+        gpustate("drift", *target, code=2)
+    finally:
+        node.reset()
+    assert explained["cause"] == "docker-without-runtime"
+    first = next(check for check in validated["checks"] if check["outcome"] == "failed")
+    assert first == explained["checks"][-1]

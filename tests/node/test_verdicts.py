@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import nextsteps
 import pytest
 import shares
 from commands import gpustate
@@ -196,6 +197,60 @@ def test_a_damaged_stand_in_is_a_note_while_containers_get_gpus(
         assert "cannot read its configuration" in evidence["container"], evidence
     finally:
         node.run(["sh", "-c", f"cp -p /root/kept-mode {MODE}; {heal}"])
+
+
+@dataclass(frozen=True)
+class Named:
+    """A damage whose cause every verb has to name.
+
+    Args:
+        damage, heal: scripts of sh.
+        cause: as ``explain`` names it.
+        words: what the evidence says.
+        next_step: the first command of the next step.
+        health: exit code and words of ``health``.
+    """
+
+    damage: str
+    heal: str
+    cause: str
+    words: str
+    next_step: str
+    health: tuple[int, str]
+
+
+NAMED = {
+    "a masked daemon whose socket the specification names": Named(
+        "systemctl enable --now nvidia-persistenced; systemctl restart nvidia-cdi-refresh; systemctl mask --now nvidia-persistenced",
+        "systemctl unmask nvidia-persistenced; systemctl start nvidia-persistenced", "persistenced-stopped",
+        "nvidia-persistenced is masked", "systemctl unmask nvidia-persistenced", (0, "8 well")),
+    "a GPU without device node": Named(
+        "rm /dev/nvidia3", "nvidia-modprobe -c=3", "gpu-without-device-node", "/dev/nvidia3 is missing", "nvidia-modprobe -c=MINOR -u",
+        (3, "/dev/nvidia3 is missing")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_verb_names_the_same_cause_and_its_next_step(
+    name: str, lab: Lab, node: Node, policy: Path
+) -> None:
+    case, inventory = NAMED[name], ("-i", lab.inventory)
+    target = (*inventory, "-l", "gpu2")
+    gpustate("validate", policy, *target, code=0)
+    node.run(["sh", "-c", case.damage])
+    try:
+        explained = gpustate("explain", "gpu2", *inventory, "-o", "json", code=3).node("gpu2")
+        validated = gpustate("validate", policy, *target, "-o", "json", code=3).node("gpu2")
+        code, words = case.health
+        assert words in gpustate("health", *target, code=code).out
+    finally:
+        node.run(["sh", "-c", case.heal])
+    assert explained["cause"] == case.cause
+    (failed,) = (check for check in explained["checks"] if check["outcome"] == "failed")
+    first = next(check for check in validated["checks"] if check["outcome"] == "failed")
+    assert first == failed
+    assert case.words in failed["evidence"]
+    assert nextsteps.commands(failed["remedy"])[0] == case.next_step
 
 
 def test_a_gpu_that_a_boot_does_not_find_is_missed_until_it_is_accepted(

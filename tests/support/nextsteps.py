@@ -22,7 +22,7 @@ _SHOW = re.compile(
     r"|gpustate (?:matrix|status|health|explain|mig plan|dcgm)|mokutil --list)\b"
 )
 _COMMAND = re.compile(
-    rf"(?:^|: |\(|; | or |then: |then )((?:{'|'.join(re.escape(name) for name in PROGRAMS)})(?: .*?)?)"
+    rf"(?:^|: |\(|; | or |, and |then: |then )((?:{'|'.join(re.escape(name) for name in PROGRAMS)})(?: .*?)?)"
     r"(?=$|; |\)|, (?:and|or|then|which) |(?<! \|) or (?=\w+ )|: )"
 )
 #: What only the node can fill in.
@@ -41,6 +41,25 @@ def mending(text: str) -> list[str]:
         for command in commands(text)
         if not _SHOW.match(command) and not _PLACEHOLDER.search(command)
     ]
+
+
+#: Words of a sentence, which no command has; and what follows a command and is neither one nor a clause.
+_PROSE = re.compile(r"(?<![-\w/.])(?:the|a|an|its|what|which|that|it|they|them|service)(?![-\w/.])")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_CONTINUED = re.compile(
+    r", (?:(?:or|and|then) )*(-{1,2}\w[^;:)]*|the [^;:)]*|[a-z0-9.-]+(?=$|[,;:)]))"
+)
+_CLAUSES = ("apply", "reboot")
+
+
+def untypeable(text: str) -> list[str]:
+    """Commands of a text that cannot be typed as they stand: they go on in prose, or name several things to choose from."""
+    bad = [command for command in commands(text) if _PROSE.search(_QUOTED.sub("", command))]
+    for match in _COMMAND.finditer(text):
+        more = _CONTINUED.match(text, match.end(1))
+        if more is not None and more[1] not in _CLAUSES and not _COMMAND.match(more[1]):
+            bad.append(f"{match[1]}{more[0]}")
+    return bad
 
 
 def follow(inventory: object, node: Node) -> list[str]:

@@ -29,12 +29,16 @@ ENTRY = Entry("GPU-1", "0000:01:00.0", "RMA 4711", 200, 50, "somebody")
 XID = "[   50.0] NVRM: Xid (PCI:0000:02:00): {}, pid=1"
 
 
+ON_PCI = tuple(f"pci={gpu.pci}|2330|030200|nvidia" for gpu in GPUS)
+LISTED = tuple(f"gpu={gpu.pci}|{gpu.index}|{gpu.uuid}" for gpu in GPUS)
+
+
 def look(nvml: NvmlFacts, *lines: str) -> dict[str, object]:
     node = FakeNode(
         answers={"GpuFacts": nvml},
         shell={
             "proof.json": (1, ""),
-            "NVRM: Xid": (0, "".join(f"{one}\n" for one in lines)),
+            "NVRM: Xid": (0, "".join(f"{one}\n" for one in (*ON_PCI, *LISTED, *lines))),
         },
     )
     return health._health(node)
@@ -62,7 +66,23 @@ def test_each_gpu_has_a_state_and_its_findings() -> None:
 
 def test_an_xid_of_a_gpu_that_is_gone_counts() -> None:
     found = look(replace(NVML, gpus=GPUS[:2]), f"xid={XID.format(79)}")
-    assert [one["pci"] for one in _list(found["others"])] == ["0000:02:00.0"]
+    assert [one["what"] for one in _list(found["others"])] == ["xid", "missing"]
+    assert {one["pci"] for one in _list(found["others"])} == {"0000:02:00.0"}
+
+
+NODES = tuple(f"node=/dev/{name}|character special file|c3|{minor:x}"
+              for name, minor in (("nvidia0", 0), ("nvidia2", 2), ("nvidiactl", 255)))  # fmt: skip
+
+
+def test_a_gpu_without_device_node_is_missing_and_not_one_well_gpu_less() -> None:
+    seen = replace(NVML, gpus=(GPUS[0], GPUS[2]))
+    found = look(seen, *NODES)
+    assert states(found) == ["well", "well"]
+    (other,) = _list(found["others"])
+    assert (other["pci"], other["level"]) == ("0000:01:00.0", "failed")
+    assert other["evidence"] == "GPU-1: /dev/nvidia1 is missing"
+    assert "nvidia-modprobe" in other["remedy"]
+    assert look(seen, *NODES, *held(ENTRY))["others"] == []
 
 
 def test_a_node_without_nvml_or_with_a_torn_file_is_an_error() -> None:

@@ -6,25 +6,53 @@ import re
 import shlex
 
 import click
-from nextsteps import commands, mending
+from nextsteps import commands, mending, untypeable
 
 from gpustate.cli.main import cli
-from gpustate.diagnosis import remedies
+from gpustate.diagnosis import health, remedies
+from gpustate.diagnosis.container_checks import KINDS
 from gpustate.explain.walk import CAUSES
-from gpustate.formats import nvml_report
+from gpustate.formats import nvml_report, xids
 from gpustate.probes import shadowing_libraries
 
 
 def test_a_cause_s_next_step_has_a_command() -> None:
-    assert [cause.name for cause in CAUSES if not commands(cause.remedy)] == []
+    assert [cause.name for cause in CAUSES if cause.remedy and not commands(cause.remedy)] == []
+
+
+def static_texts() -> list[str]:
+    """Every next step that does not depend on a node."""
+    texts = [cause.remedy for cause in CAUSES]
+    for module in (remedies, health):
+        texts += [text for text in vars(module).values() if isinstance(text, str)]
+    texts += [remedies.nvml(code) for code in range(1000)]
+    texts += [remedies.cuda(code) for code in (None, *range(1000))]
+    texts += [
+        kind.fix(way) for kind in KINDS for way in ("docker 26.1", "containerd 2.1", "CRI-O 1")
+    ]
+    texts += [remedies.runtime_down(unit) for unit in ("docker", "crio", "k3s-agent")]
+    texts.append(remedies.ordering_cycle(["a.service", "nvidia-cdi-refresh.service", "x.target"]))
+    return texts + [fix for _, fix in xids.ACTIONS.values()]
+
+
+def test_a_command_of_a_next_step_can_be_typed_as_it_stands() -> None:
+    assert [bad for text in static_texts() for bad in untypeable(text)] == []
+
+
+def test_a_choice_or_prose_in_a_command_is_seen() -> None:
+    for text in (
+        "start it: systemctl enable --now docker, or crio; or apply",
+        "read the journal: journalctl -u containerd -n 50, or -u docker",
+        "then: systemctl daemon-reload, and systemctl restart the service",
+        "restart both: systemctl restart nvidia-dcgm, then the exporter; list",
+    ):
+        assert untypeable(text), text
+    assert untypeable("remove images: crictl rmi --prune, or docker system prune") == []
+    assert untypeable("unmask it (systemctl unmask x), then apply") == []
 
 
 def test_our_own_commands_are_taken_by_the_command_line() -> None:
-    texts = [cause.remedy for cause in CAUSES]
-    texts += [text for text in vars(remedies).values() if isinstance(text, str)]
-    texts += [remedies.nvml(code) for code in range(1000)]
-    texts += [remedies.cuda(code) for code in (None, *range(1000))]
-    ours = {one for text in texts for one in commands(text) if one.startswith("gpustate ")}
+    ours = {one for text in static_texts() for one in commands(text) if one.startswith("gpustate ")}
     assert len(ours) > 10
     for text in sorted(ours):
         words = shlex.split(text.replace("-l NODE", "-i hosts -l NODE"))[1:]

@@ -6,20 +6,27 @@ services and the cluster are recorded, sh and the judgement are not.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import brokennodes
 import pytest
 import shares
 from brokennodes import SCENARIOS, Scenario
+from nextsteps import commands, untypeable
 from nodetrees import Tree, World
 
 from gpustate import registry
 from gpustate.cli import health
+from gpustate.core.encode import plain
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.diagnosis import chain
+from gpustate.errors import EXIT_VALIDATION
 from gpustate.explain import walk
+from gpustate.explain.causes import View
 from gpustate.explain.walk import LINKS
 from gpustate.states.validator import HOLDS, NodeValidated
+from gpustate.validation import causes
 
 #: Problems of the collected reports that no look at a node can show, with the reason.
 NOT_ON_A_NODE = {
@@ -35,23 +42,40 @@ NOT_ON_A_NODE = {
 }
 
 
-#: Causes at the validation's checks that only ``explain`` looks for, and why a validation may pass.
-ALONE = {
-    "module-file-missing": "the next boot fails",
-    "module-files-gone": "the next boot fails",
-    "module-kept-from-loading": "the next boot fails",
-    "docker-configuration-broken": "the next start of docker fails",
-    "crio-configuration-broken": "the next start of CRI-O fails",
-    "docker-without-runtime": "containers that name no runtime get their GPUs",
-    "daemon-reload-took-gpus": "new containers get their GPUs",
-    "runtime-template-in-the-way": "the containerd of RKE2 does not run, or has the handler by other means",
-    "gpu-off-the-bus": "its later checks fail",
-    "mig-mode-waits-for-a-reset": "the GPUs work in the mode that they have",
-    "toolkit-configuration-broken": "its later checks fail",
-    "fabric-manager-on-a-rack-node": "the GPUs of the node itself work",
-    "imex-failed": "the GPUs of the node itself work",
-    "imex-stopped": "the GPUs of the node itself work",
-}
+#: What a GPU's clients need beside the GPU: a validation names it in a note, for it has tested the GPUs.
+BESIDE = tuple(name for name in LINKS if name not in chain.LINKS)
+
+
+def validation_names(view: View, explained: walk.Diagnosis) -> NodeResult:
+    """A node's validation, in which every cause of ``explain`` has to be, and nothing that ``explain`` does not fail."""
+    checks = chain.evaluate(view.observed)
+    # Without a record there is no test, where a validation has one.
+    untested = {check.name for check in explained.checks if check.outcome == chain.NOT_APPLICABLE}
+    rows = [
+        replace(check, outcome=chain.NOT_APPLICABLE) if check.name in untested else check
+        for check in checks
+    ]
+    broken = chain.first_broken(tuple(rows))
+    outcome = Outcome.UNCHANGED if broken is None else Outcome.FAILED
+    result = NodeResult("n1", states=[StateResult("validator", outcome, validating=True)])
+    result.checks = [plain(row) for row in rows]
+    result.status = NodeStatus.OK if broken is None else NodeStatus.FAILED
+    if broken is not None:
+        assert explained.broken is not None, broken
+    causes.add(result, explained)
+    first = next((row for row in result.checks if row["outcome"] == chain.FAILED), None)
+    if explained.broken is None:
+        assert first is None
+    elif explained.broken.name in BESIDE:
+        assert (first, result.status) == (None, NodeStatus.OK)
+        assert explained.name in result.notes[0]
+        assert explained.broken.remedy in result.notes[0]
+    else:
+        assert first == plain(explained.broken)
+        assert result.exit_code == EXIT_VALIDATION
+        assert explained.broken.evidence in result.reason
+    assert result.notes[len(result.notes) - len(explained.warnings) :] == list(explained.warnings)
+    return result
 
 
 def diagnosis(world: World, folder: Path) -> walk.Diagnosis:
@@ -59,14 +83,12 @@ def diagnosis(world: World, folder: Path) -> walk.Diagnosis:
     view = Tree(world, folder).view()
     assert not view.cut_short
     explained = walk.diagnose(view)
-    validated = {check.name: check for check in chain.evaluate(view.observed)}
-    for check in explained.checks:
-        tested = check.name not in ("container", "cuda") or check.outcome != chain.NOT_APPLICABLE
-        if check.name in validated and tested and explained.name not in ALONE:
-            assert check.failed == validated[check.name].failed, (check, validated[check.name])
+    validation_names(view, explained)
     return explained
 
 
+#: GPUs on PCI that NVML does not list.
+NOT_LISTED = ("gpu-without-device-node", "gpu-not-in-nvml", "gpu-refused-by-driver")
 JUDGED = shares.share("verdicts of health and drift", [one.cause for one in SCENARIOS], most=6)
 
 
@@ -83,7 +105,8 @@ def test_health_and_drift_agree_with_explain_on_a_broken_node(
         # One that does not answer fails another check.
         findings = {one["what"] for gpu in health_row["gpus"] for one in gpu["findings"]}
         checks = {check.name: check.failed for check in chain.evaluate(view.observed)}
-        assert failed == (checks["health"] or "no-answer" in findings), health_row
+        lost = checks["pci"] or explained.name in NOT_LISTED
+        assert failed == (checks["health"] or "no-answer" in findings or lost), health_row
     proof = NodeValidated().probe(node).proof
     assert explained.validated == (proof == HOLDS or proof.startswith("failed"))
 
@@ -96,7 +119,10 @@ def test_a_broken_node_is_given_its_cause(scenario: Scenario, tmp_path: Path) ->
     for word in scenario.words:
         assert word in found.broken.evidence
     assert found.cause is not None
-    assert found.broken.remedy == found.cause.remedy
+    assert found.broken.remedy == (found.cause.remedy or found.broken.remedy)
+    assert commands(found.broken.remedy)
+    assert untypeable(found.broken.remedy) == []
+    assert [bad for warning in found.warnings for bad in untypeable(warning)] == []
     assert found.broken.name == found.cause.link
     # It stops there: what is based on the broken link is not judged.
     names = [check.name for check in found.checks]
@@ -193,7 +219,7 @@ def test_every_problem_that_a_node_can_show_has_a_scenario() -> None:
 def test_a_cause_names_a_link_and_a_state_that_exist() -> None:
     for cause in walk.CAUSES:
         assert cause.link in LINKS
-        assert cause.remedy
+        assert cause.remedy or cause.explains  # else it has that of the failed check
         assert "INVENTORY -l NODE" not in cause.remedy, "the verb adds its own inventory"
         assert not cause.state or cause.state in registry.names(), cause.name
 

@@ -1,0 +1,58 @@
+"""Name in a validation's result what ``explain`` names on the same node.
+
+A validation runs tests on the node; ``explain`` looks for causes from here. Both judge one observation: the checks of
+:mod:`gpustate.diagnosis.chain`, with the results of the validation that has just ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpustate.core.encode import plain
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.diagnosis import chain
+from gpustate.engine import fleet
+from gpustate.explain import walk
+from gpustate.explain.walk import Diagnosis
+
+
+def run(results: Sequence[NodeResult], nodes: Sequence[InventoryNode], forks: int) -> None:
+    """Diagnose every node that was validated just now, and add that to its result."""
+    validated = {
+        result.name: result
+        for result in results
+        if result.status is NodeStatus.OK
+        or any(check["outcome"] == chain.FAILED for check in result.checks)
+    }
+    chosen = [node for node in nodes if node.name in validated]
+    for node, view, error in fleet.question(chosen, forks, walk.query):
+        if view is None:
+            validated[node.name].notes.append(f"its causes were not looked for: {error}")
+        else:
+            add(validated[node.name], walk.diagnose(view))
+
+
+def add(result: NodeResult, found: Diagnosis) -> None:
+    """Add a diagnosis: a cause at one of the validation's checks fails that check, anything else is a note."""
+    broken = found.broken
+    if broken is not None and broken.name in chain.LINKS:
+        row = plain(broken)
+        result.checks = [row if check["name"] == broken.name else check for check in result.checks]
+        fail(result, broken)
+    elif broken is not None:
+        words = f"{broken.name} ({found.name}): {broken.evidence}; {broken.remedy}"
+        result.notes.append(words)
+    result.notes += found.warnings
+    result.mask()
+
+
+def fail(result: NodeResult, check: chain.Check) -> None:
+    """Fail a node's validator by a check."""
+    reason = f"{check.name}: {check.evidence}; {check.remedy}"
+    result.status, result.reason = NodeStatus.FAILED, reason
+    result.states = [
+        replace(state, outcome=Outcome.FAILED, reason=reason) if state.validating else state
+        for state in result.states
+    ]
