@@ -59,6 +59,21 @@ class Step(ABC):
         return ()
 
     @property
+    def along(self) -> tuple[tuple[str, str], ...]:
+        """Packages that may come in the transaction of an earlier step: as NAME=VERSION, and as the package manager's word."""
+        return ()
+
+    @property
+    def takes_along(self) -> bool:
+        """Its transaction brings the packages of later steps as well; where that fails, its own alone."""
+        return False
+
+    @property
+    def early(self) -> bool:
+        """It disturbs nothing, so that it may come before steps of other states."""
+        return False
+
+    @property
     def timeout_s(self) -> int:
         """Seconds after which a step counts as failed and is killed."""
         return 300

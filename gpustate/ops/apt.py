@@ -83,9 +83,11 @@ class AptInstall(Install):
         words = " ".join(self._arguments())
         back = f"roll_back {_words(self.roll_back)}"
         lines = [
-            f"{{ apt_ready && apt_fetch {words}; }} || {{ {back}; exit 1; }}",
-            f'apt_swap {words} || {{ [ -z "$ROLLED" ] || {back}; exit 1; }}',
+            f"{{ apt_ready && along apt_fetch {words}; }} || {{ {back}; exit 1; }}",
+            f'along apt_swap {words} || {{ [ -z "$ROLLED" ] || {back}; exit 1; }}',
         ]
+        if self.along:
+            lines = [f"if came {words}; then effect installed; else", *lines, "fi"]
         if self.hold:
             lines.append(f"apt_wait; apt-mark hold {names}")
         return "\n".join(lines)

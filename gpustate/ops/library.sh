@@ -40,7 +40,7 @@ block() { # state needs...
   for need in "$@"; do
     case " $FAILED " in *" $need "*) SKIP=${SKIP:-$need} ;; esac
   done
-  if [ -n "$SKIP" ]; then
+  if [ "${SKIP:-$CUR}" != "$CUR" ]; then
     FAILED="$FAILED $CUR"
     entry '{"e":"skip","state":"'"$CUR"'","because":"'"$SKIP"'"}'
   fi
@@ -68,6 +68,7 @@ step() { # index timeout secret: of a step with a secret in it nothing is kept b
   [ $rc = 0 ] || {
     SKIP=$CUR
     FAILED="$FAILED $CUR"
+    rm -f "$R/along" # a transaction does not bring packages of a state that has failed
     ! grep -qF '"i":'"$1"',"did":"rolled-back"' "$J" || note_before "unchanged $CUR"
   }
 }

@@ -7,6 +7,16 @@ from dataclasses import dataclass
 from gpustate.core.step import Step
 
 
+def word(manager: str, name: str, version: str) -> str:
+    """A package at an exact version, as the manager's command line has it; any version when it is empty."""
+    if not version:
+        return name
+    if manager != "dnf":
+        return f"{name}={version}"
+    bare, dot, arch = name.partition(".i")
+    return f"{bare}-{version}{dot}{arch}"
+
+
 @dataclass(frozen=True, slots=True)
 class Install(Step):
     """Install packages at exact versions in one transaction, wholly or not at all.
@@ -35,6 +45,16 @@ class Install(Step):
     @property
     def label(self) -> str:
         return f"install {', '.join(f'{n}={v}' if v else n for n, v in self.packages)}"
+
+    @property
+    def along(self) -> tuple[tuple[str, str], ...]:
+        if self.remove or self.reinstall:
+            return ()
+        return tuple((word("", *row), word(self.manager, *row)) for row in self.packages)
+
+    @property
+    def takes_along(self) -> bool:
+        return bool(self.along)
 
     @property
     def timeout_s(self) -> int:

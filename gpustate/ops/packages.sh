@@ -101,6 +101,28 @@ apt_fetch() {
   fi
   apt_gone "$@" && apt_room
 }
+# along COMMAND WORDS...: with the packages that later steps install as well; without them where
+# that fails
+along() {
+  if [ -s "$R/along" ]; then
+    # shellcheck disable=SC2046 # a word of an installation each
+    if "$@" $(cut -d ' ' -f 2 "$R/along") >"$R/along.log" 2>&1; then
+      [ "$1" != apt_swap ] || mv "$R/along" "$R/came"
+      return 0
+    fi
+    rm -f "$R/along"
+    [ -n "${ROLLED-1}" ] || {
+      cat "$R/along.log"
+      return 1
+    }
+  fi
+  "$@"
+}
+came() { # NAME=VERSION...: the transaction of an earlier step has brought them all
+  for package in "$@"; do
+    cut -d ' ' -f 1 "$R/came" 2>/dev/null | grep -qxF -e "$package" || return 1
+  done
+}
 # apt_unmet WORDS... of an installation: what they lack of their own versions or of NVIDIA's, as
 # NAME=VERSION or NAME
 apt_unmet() {

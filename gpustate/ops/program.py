@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpustate.core.step import Step
@@ -49,6 +49,35 @@ class Before:
     text: str
 
 
+def _divide(blocks: Sequence[Block]) -> tuple[list[Block], list[tuple[str, str]]]:
+    """Blocks whose packages come in one transaction, and the packages that it takes along (:attr:`Step.along`).
+
+    That transaction is the first one. What later blocks do before theirs moves ahead of it where that disturbs nothing:
+    such a block is in two parts, of which the second needs the first.
+    """
+    carriers = [n for n, block in enumerate(blocks) if any(s.takes_along for s in block.steps)]
+    if not carriers:
+        return list(blocks), []
+    first = carriers[0]
+    ahead: list[Block] = []
+    behind: list[Block] = []
+    packages: list[tuple[str, str]] = []
+    for block in blocks[first + 1 :]:
+        place = next((n for n, step in enumerate(block.steps) if step.along), 0)
+        before, after = block.steps[:place], block.steps[place:]
+        if not after or not after[0].along or not all(step.early for step in before):
+            behind.append(block)
+        elif before and block.needs:
+            behind.append(block)
+        else:
+            packages += after[0].along
+            if before:
+                ahead.append(Block(block.state, (), before))
+                block = Block(block.state, (block.state,), after)
+            behind.append(block)
+    return [*blocks[:first], *ahead, blocks[first], *behind], packages
+
+
 def compile_program(
     blocks: tuple[Block, ...],
     allowed: Mapping[str, str] | None = None,
@@ -68,8 +97,11 @@ def compile_program(
         told = json.dumps({"e": "allowed", "rule": rule, "reason": mask(reason)})
         lines.append(f"entry {shlex.quote(told)}")
     files: dict[str, str] = {} if before is None else {"before": before.text}
+    divided, along = _divide(blocks)
+    if along:
+        files["along"] = "".join(f"{package} {word}\n" for package, word in along)
     steps: list[tuple[str, Step]] = []
-    for block in blocks:
+    for block in divided:
         lines.append(f"block {shlex.quote(block.state)} {shlex.join(block.needs)}".rstrip())
         for one in block.steps:
             if isinstance(one, Reboot):

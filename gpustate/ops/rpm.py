@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpustate.core.step import Step
-from gpustate.ops.package_steps import Hold, Install, Remove
+from gpustate.ops.package_steps import Hold, Install, Remove, word
 
 _q, _words = shlex.quote, shlex.join
 
@@ -18,16 +18,6 @@ _q, _words = shlex.quote, shlex.join
 def log_command(manager: str) -> str:
     """What shows the end of the manager's log."""
     return f"tail -n 50 {'/var/log/dnf.log' if manager == 'dnf' else '/var/log/zypper.log'}"
-
-
-def word(manager: str, name: str, version: str) -> str:
-    """A package at an exact version, as the manager's command line has it; any version when it is empty."""
-    if not version:
-        return name
-    if manager != "dnf":
-        return f"{name}={version}"
-    bare, dot, arch = name.partition(".i")
-    return f"{bare}-{version}{dot}{arch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +120,11 @@ class RpmInstall(Install):
         can_hold = "rpm_can_hold && " if self.hold else ""
         lines = [
             transaction(self.manager, self.packages, self.remove, again=self.reinstall),
-            f"{{ {can_hold}rpm_fetch; }} || {{ {back}; exit 1; }}",
-            f'rpm_swap || {{ [ -z "$ROLLED" ] || {back}; exit 1; }}',
+            f"{{ {can_hold}rpm_along rpm_fetch; }} || {{ {back}; exit 1; }}",
+            f'rpm_along rpm_swap || {{ [ -z "$ROLLED" ] || {back}; exit 1; }}',
         ]
+        if self.along:
+            lines = [lines[0], "if came $NAMES; then effect installed; else", *lines[1:], "fi"]
         if self.hold:
             lines.append(f"rpm_hold hold {names}")
         return "\n".join(lines)

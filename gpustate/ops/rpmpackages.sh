@@ -202,6 +202,27 @@ rpm_fetch() { # all of it is here, and checked, before any of it is installed
   fi
   rpm_gone
 }
+rpm_along() { # as along of apt: rpm_fetch or rpm_swap
+  if [ -s "$R/along" ] && [ -z "$AGAIN" ]; then
+    own_words=$WANT own_names=$NAMES own_opened=$OPENED
+    WANT="$WANT $(cut -d ' ' -f 2 "$R/along" | tr '\n' ' ')"
+    NAMES="$NAMES $(cut -d ' ' -f 1 "$R/along" | tr '\n' ' ')"
+    # shellcheck disable=SC2046 # names
+    rpm_open $OPENED $(cut -d = -f 1 "$R/along")
+    if "$@" >"$R/along.log" 2>&1; then
+      [ "$1" != rpm_swap ] || mv "$R/along" "$R/came"
+      return 0
+    fi
+    rm -f "$R/along"
+    [ -n "${ROLLED-1}" ] || {
+      cat "$R/along.log"
+      return 1
+    }
+    WANT=$own_words NAMES=$own_names
+    rpm_open $own_opened
+  fi
+  "$@"
+}
 rpm_leaving() { # what a transaction would remove, by name
   case $PM in
     dnf)

@@ -71,6 +71,10 @@ class PutText(Step):
         return (self.path,)
 
     @property
+    def early(self) -> bool:
+        return not self.secret
+
+    @property
     def starts(self) -> tuple[str, ...]:
         """A masked unit is a link to nothing, just where its file belongs."""
         folder, _, name = self.path.rpartition("/")
@@ -143,6 +147,10 @@ class KeepOriginal(Step):
         return f"record the original of {self.path}"
 
     @property
+    def early(self) -> bool:
+        return True
+
+    @property
     def inspect(self) -> str:
         return _place(self.path)
 
@@ -206,6 +214,7 @@ class Run(Step):
             or to a GPU); an image leaves it to its first boot.
         shown: the command at its heart, as a person would type it; empty: none.
         why: a read-only command that shows why it failed; empty: the journal of the first unit that it starts.
+        joint: its transaction of packages brings those of later steps as well, by ``along`` of the library.
     """
 
     text: str
@@ -214,10 +223,15 @@ class Run(Step):
     running: bool = False
     shown: str = ""
     why: str = ""
+    joint: bool = False
 
     @property
     def label(self) -> str:
         return self.what
+
+    @property
+    def takes_along(self) -> bool:
+        return self.joint
 
     @property
     def in_image(self) -> Step | None:

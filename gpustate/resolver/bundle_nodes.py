@@ -32,7 +32,7 @@ from gpustate.formats.dpkg import Candidate
 from gpustate.formats.rpm import LOCKS, MANAGERS, is_rpm
 from gpustate.formats.rpmrepos import PRIORITIES
 from gpustate.formats.words import quote
-from gpustate.ops.rpm import word
+from gpustate.ops.package_steps import word
 from gpustate.ops.upload import BUNDLE_FOLDER
 from gpustate.plan.make import Observations
 from gpustate.probes.kernels import Kernels

@@ -86,12 +86,12 @@ class Installation:
                 yield repairs.files(damaged)
 
     def _apt(self, rest: frozenset[str]) -> Iterator[Step]:
+        also = tuple(name for name, _ in self.headers)
         if self.installs:
-            also = tuple(name for name, _ in self.headers)
             yield scripts.fetch(
                 self.wanted.packages, self.remove, also, self.written, self.observed.absent_holds
             )
-        if self.headers:
+        if self.headers and (self.again or not self.installs):
             yield ops.AptInstall(self.headers, roll_back=self.written)
         yield from files.write(self.wanted, rest)
         if self.installs:
@@ -99,6 +99,7 @@ class Installation:
             yield scripts.install(
                 self.wanted.packages,
                 self.remove,
+                also,
                 again=self.again,
                 # Ubuntu's packages and NVIDIA's for it have common files, and no relation that says so.
                 apart=self.observed.os_id == "ubuntu",

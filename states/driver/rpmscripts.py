@@ -55,7 +55,7 @@ def fetch(
     can_hold = "rpm_can_hold && " if hold else ""
     return ops.Run(
         _open(manager, install, remove, again=again)
-        + f"{{ {can_hold}rpm_fetch; }} || {{ roll_back {shlex.join(roll_back)}; exit 1; }}\neffect fetched",
+        + f"{{ {can_hold}rpm_along rpm_fetch; }} || {{ roll_back {shlex.join(roll_back)}; exit 1; }}\neffect fetched",
         f"download the driver's {len(install)} packages and their dependencies",
         timeout=3600,
     )
@@ -100,6 +100,7 @@ def install(
         f"set +e\n{scripts.rebuild(built)}{scripts.start_services()}roll_back {shlex.join(roll_back)}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,
+        joint=not again,
     )
 
 

@@ -13,7 +13,7 @@ from gpustate import Step, ops, shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import dpkg, driverset, gpu_services
 from gpustate.ops import kmod
-from gpustate.ops.rpm import word
+from gpustate.ops.package_steps import word
 from gpustate.probes.kernels import DKMS_HALF, DKMS_WHOLE
 from gpustate.states.driver.observed import IN_USE_PATH, LEFT_PATH, STOPPED_PATH, UNINSTALLER
 
@@ -68,7 +68,7 @@ def fetch(
     Args:
         install: name to version.
         remove: packages that leave in the same transaction.
-        also: packages that are installed ahead of it.
+        also: packages that come with it.
         roll_back: files that are put back as they were before this run when it cannot be had.
         absent_holds: packages whose holds end; again held when it cannot be had.
     """
@@ -87,6 +87,7 @@ def fetch(
 def install(
     install: dict[str, str],
     remove: tuple[str, ...],
+    also: tuple[str, ...] = (),
     *,
     again: bool = False,
     apart: bool = False,
@@ -99,22 +100,25 @@ def install(
     Args:
         install: name to version.
         remove: packages that leave in the same transaction.
+        also: packages that come with it.
         again: put the files back even where the version is right.
         apart: what leaves is removed before the others are unpacked.
         built: kernel to the module it has now; rebuilt where the packages are put back.
         own: kernels whose module is one of the packages that are there.
         roll_back: files that go back with the packages.
     """
-    words = ("--reinstall " if again else "") + apt_words(install, remove)
+    words = "--reinstall " if again else "".join(f"{shlex.quote(name)} " for name in also)
+    words += apt_words(install, remove)
     kernels = shlex.join(kernel for kernel, have in built.items() if have)
     first = f"FIRST={shlex.quote(' '.join(remove))}\n" if apart and remove else ""
     return ops.Run(
         PRELUDE + f"{_KEEP}{ARCHIVES}{kmod.APT_FAILED}keep_modules {kernels}\napt_ready\n{first}"
-        f'if apt_swap {words}; then rm -rf "$G/modules"; forget_archives {shlex.join(own)}; exit 0; fi\n'
+        f'if {"" if again else "along "}apt_swap {words}; then rm -rf "$G/modules"; forget_archives {shlex.join(own)}; exit 0; fi\n'
         f'[ -n "$ROLLED" ] || {{ modules_back {kernels}; {which_run()}exit 1; }}\n'
         f"set +e\n{rebuild(built)}modules_back {kernels}\n{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",
         timeout=3600,
+        joint=not again,
     )
 
 

@@ -2,13 +2,14 @@
 # Replaces the packages with their modules and ends, or continues after restoring the previous ones.
 # Reads R; OWN (kernels whose module is a package); calls check_modules, which sets bad, and
 # forget_archives.
-if rpm_swap; then
+if rpm_along rpm_swap; then
   bad=
   check_modules
   [ -n "$bad" ] || {
     forget_archives $OWN
     exit 0
   }
+  rm -f "$R/came"
   rpm_wait && rpm_back >"$R/back.log" 2>&1 || :
   if rpm_list | cmp -s - "$R/before"; then
     # shellcheck disable=SC2034 # read by who calls

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import driverset
-from gpustate.ops.rpm import word
+from gpustate.ops.package_steps import word
 from gpustate.ops.rpmpackages import RPM_PACKAGES
 from gpustate.ops.upload import RPM_REPOS
 from gpustate.probes import repository_preview

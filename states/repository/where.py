@@ -286,7 +286,9 @@ def read_if_possible(file: str) -> Step:
     """Read the package lists of one source file, as far as they can be had."""
     # Best effort: where only the mirror is reachable, the rest is the driver's to find missing.
     options = "-o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 -o Acquire::Retries=0"
+    # Once in a program: the other repositories' states ask for the same.
     return ops.Run(
+        f'! grep -qsxF -e {shlex.quote(file)} "$R/read" || exit 0\necho {shlex.quote(file)} >>"$R/read"\n'
         f"apt update -o Dir::Etc::sourcelist={shlex.quote(file)} -o Dir::Etc::sourceparts=- "
         f"-o APT::Get::List-Cleanup=0 {options} || echo 'not all could be read'",
         f"refresh the package lists of {file}, where there are none",

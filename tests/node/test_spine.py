@@ -49,6 +49,8 @@ TOUCHED = (
     "! -path '/var/lib/containerd/*' ! -path '/root/*'"
 )
 
+#: What each transaction of apt has installed.
+INSTALLED = "grep ^Install: /var/log/apt/history.log"
 #: The package of libcuda.so.1, which the driver's set includes and holds.
 LIBRARY = {"debian": "libcuda1", "ubuntu": "libnvidia-compute-580"}
 #: Something of every state of the policy is removed or changed; reads library.
@@ -103,6 +105,10 @@ def test_a_cluster_policy_is_planned_applied_validated_and_applied_again(
     done = gpustate("apply", POLICY, *inventory, "--yes", "-o", "json", code=0)
     assert done.summary["changed"] == str(len(fresh_home.nodes))
     for node in fresh_home.nodes:
+        # A transaction with the driver, headers and toolkit, and one of what follows the loaded driver.
+        brought = [row for row in node.run(INSTALLED).stdout.splitlines() if "nvidia" in row]
+        assert len(brought) == 2, brought
+        assert "nvidia-container-toolkit:" in brought[0]
         assert "580.65.06" in node.run("nvidia-smi").stdout
         assert "nvidia-container-runtime" in node.run("containerd config dump").stdout
         assert "driver-ready" in node.run("ls /run/nvidia/validations").stdout

@@ -165,7 +165,7 @@ def test_foreign_holds_packages_and_kernels_stay_as_they_are(
     functions = f"""
 R={tmp_path}
 effect() {{ echo "effect $1"; }}; back() {{ exit 1; }}
-apt_ready() {{ :; }}; apt_fetch() {{ :; }}
+along() {{ "$@"; }}; apt_ready() {{ :; }}; apt_fetch() {{ :; }}
 apt_whole() {{ echo '{simulated}' >"$1"; }}
 apt-mark() {{ printf '%s\\n' dkms libnvidia-cfg1-580; }}
 dpkg-query() {{ for p; do :; done; echo "$p|amd64|580.1-1|hi "; }}
@@ -191,7 +191,7 @@ def test_a_package_that_was_only_unpacked_is_removed_ahead_where_apt_begins_noth
     functions = f"""
 R={tmp_path}
 effect() {{ echo "effect $1"; }}; back() {{ exit 1; }}
-apt_ready() {{ :; }}; apt_fetch() {{ :; }}; apt-mark() {{ :; }}
+along() {{ "$@"; }}; apt_ready() {{ :; }}; apt_fetch() {{ :; }}; apt-mark() {{ :; }}
 apt_whole() {{ echo unmet >"$1"; [ -e "$R/gone" ]; }}
 dpkg() {{ : >"$R/gone"; shift; echo "removed $*"; }}
 dpkg-query() {{ echo '{row.format("nvidia-driver-580-open|amd64|580.2-1")}'; }}
