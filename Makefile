@@ -38,9 +38,11 @@ proof: NEEDS := --tests --proof
 proof: setup
 	@$(BIN)/python tests/support/proofs.py
 
-# What a fleet costs beside the floor, pyinfra, Mitogen and ansible-core, in one table.
+# What a fleet costs beside the floor, pyinfra, Mitogen and ansible-core, in one table; then what a fresh node costs
+# beside the bare commands.
 bench: setup
 	@$(BIN)/python -m bench $(BENCH)
+	@$(BIN)/python -m bench.fresh
 
 # Unit tests, contracts and properties that take no node, compiler, type checker or build: 90 seconds of processor time.
 # One process more than there are cores, for some tests wait.
