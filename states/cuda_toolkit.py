@@ -26,6 +26,7 @@ from pydantic import Field, field_validator, model_validator
 from gpustate import Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
 from gpustate.core.parameter_errors import pattern
+from gpustate.core.planned import PlannedObservation
 from gpustate.formats import alternatives, keyed
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import owned_packages
@@ -57,6 +58,7 @@ class Observed:
     foreign_link: str | None = None  # /usr/local/cuda is not an alternative, and leads there
     offered: tuple[tuple[str, tuple[str, ...]], ...] = ()
     manager: str = "apt"
+    compat: bool = False  # a package of forward compatibility is there
 
 
 class CudaToolkitsInstalled(State[Observed]):
@@ -110,6 +112,11 @@ class CudaToolkitsInstalled(State[Observed]):
     def _names(self) -> tuple[str, ...]:
         return tuple(package_name(version) for version in self.versions)
 
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        # Of several toolkits any one may be the one that programs of this node are built with.
+        alone = self.versions[0] if len(self.versions) == 1 and not planned.unchanged else None
+        return {"cuda": alone, "cuda_compat": planned.now("compat")}
+
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         rows = tuple((package_name(one), self.releases.get(one, "")) for one in self.versions)
         gone = next((package for package, _ in rows if not offer.versions(package)), "")
@@ -117,7 +124,7 @@ class CudaToolkitsInstalled(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         manager = node.facts().package_manager
-        packages = node.packages("cuda-toolkit-[0-9]*")
+        packages = node.packages("cuda-toolkit-[0-9]*", "cuda-compat-[0-9]*")
         offered = node.candidates(*self._names()) if self.versions else {}
         said = node.shell(_LOOK).stdout
         record = node.read_text(LINK_RECORD)
@@ -144,6 +151,9 @@ class CudaToolkitsInstalled(State[Observed]):
             foreign_link=leads if group is None or leads == "." else None,
             offered=tuple((n, tuple(c.version for c in found)) for n, found in offered.items()),
             manager=manager,
+            compat=any(
+                p.installed and p.name.startswith("cuda-compat-") for p in packages.values()
+            ),
         )
 
     def _wanted(self, observed: Observed) -> dict[str, str | None]:

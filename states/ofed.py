@@ -84,7 +84,9 @@ class OfedInstalled(State[Observed]):
     reboot_timeout_s: Annotated[int, Field(ge=60)] = 900
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        return {"ofed": planned.version("ofed") if not self.package else None}
+        # ofed_info counts as MLNX_OFED does, also where DOCA-OFED is installed.
+        version = planned.version("ofed") if not self.package else None
+        return {"ofed": version, "ofed_kind": "mlnx" if version else None}
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
         return {"version": observed.version} if observed.version else {}

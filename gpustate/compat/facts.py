@@ -139,8 +139,8 @@ nscq | version 2 | libnvidia-nscq | package on the node
 nvsdm | version 2 | libnvsdm | package on the node
 ib_umad | flag | modules ib_umad and mlx5_ib are available | probe
 # CUDA, DCGM
-cuda | version 2 | CUDA toolkit of applications | given by hand | cuda_toolkit
-cuda_compat | flag | CUDA's forward compatibility package is used | given by hand
+cuda | version 2 | CUDA toolkit of applications | policy | cuda_toolkit
+cuda_compat | flag | CUDA's forward compatibility package is used | package on the node
 dcgm | version 3 | DCGM | package on the node
 dcgm_cuda | number | CUDA major of DCGM's package | package on the node
 dcgm_exporter | version 3 | dcgm-exporter, the second version in its tag | package on the node | exporter
@@ -157,7 +157,7 @@ docker | version 3 | Docker Engine | package on the node
 podman | version 3 | Podman | package on the node
 nvidia_ctk_configures | flag | nvidia-ctk or the Operator writes the runtime's configuration | policy
 cdi | flag | CDI is used | policy
-nri | flag | the toolkit's NRI plugin is used | given by hand
+nri | flag | the toolkit's NRI plugin is used | policy
 cgroup_driver | words systemd cgroupfs | of the kubelet | given by hand
 user_namespaces | flag | pods with hostUsers: false | given by hand
 # Kubernetes
@@ -203,7 +203,7 @@ nvidia_fs | version 3 | nvidia-fs | package on the node
 gdrcopy | version 2 | GDRCopy | package on the node | gdrdrv
 rdma | words peermem dma-buf | GPUDirect RDMA mechanism | policy
 ofed | version 2 | MLNX_OFED or DOCA-OFED | package on the node | mlnx_ofed doca_ofed
-ofed_kind | words mlnx doca | the one that ofed is a version of | given by hand
+ofed_kind | words mlnx doca | the one that ofed is a version of | package on the node
 ofed_after_driver | flag | OFED was installed after the driver was built | given by hand
 # Security
 secure_boot | flag | Secure Boot is on | probe

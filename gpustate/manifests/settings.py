@@ -497,10 +497,12 @@ class ClusterSettings:
     def matrix_facts(self) -> dict[str, object]:
         """Facts for the compatibility matrix: what offers the GPUs of the nodes."""
         driver = self.dra_driver
+        nri = self.toolkit.nri if self.toolkit.enabled else None
         if not driver.enabled:
-            return {"mig_strategy": self.mig_strategy or None}
+            return {"mig_strategy": self.mig_strategy or None, "nri": nri}
         gates = {**dict.fromkeys(DOMAIN_GATES, driver.compute_domains), **driver.feature_gates}
         return {
+            "nri": nri,
             **{"dra": True, "dra_gpus": True, "compute_domains": driver.compute_domains},
             "device_plugin_runs": self.device_plugin.enabled,
             "dra_gates": [name for name in gates if gates[name]] or "none",

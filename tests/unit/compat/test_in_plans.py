@@ -28,6 +28,7 @@ from gpustate.errors import PolicyError, ProbeError, RefusedError
 from gpustate.formats import gpu_models
 from gpustate.formats.pci_gpus import PciGpu
 from gpustate.manifests import ClusterSettings, Component, DraDriver
+from gpustate.manifests.settings import ToolkitContainer
 from gpustate.plan.document import policy_data
 from gpustate.states.container_toolkit import ContainerToolkitInstalled
 from gpustate.states.containerd import ContainerdHandlerRegistered
@@ -162,7 +163,7 @@ def test_the_toolkit_counts_as_it_will_be() -> None:
         ),
         ("gds", {"packages": {}}, {"gds": "yes", "nvidia_fs": "none"}),
         ("gdrcopy", {"packages": {"gdrdrv-dkms": "2.6-1"}}, {"gdrcopy": "2.6"}),
-        ("ofed", {"ofed": "24.10-1.1.4"}, {"ofed": "24.10"}),
+        ("ofed", {"ofed": "24.10-1.1.4"}, {"ofed": "24.10", "ofed_kind": "mlnx"}),
         ("ofed", {"ofed": None}, {"ofed": "none"}),
         (
             "dcgm",
@@ -192,6 +193,41 @@ def test_a_state_says_what_it_sees_of_the_node(
     seen = {state: SimpleNamespace(**observed)}
     found = collect(node(L40S), (registry.get(state)(),), seen, results)
     assert facts.items() <= {name: format_value(value) for name, value in found.items()}.items()
+
+
+@pytest.mark.parametrize(
+    ("versions", "compat", "rule"),
+    [
+        (("13.0",), False, "cuda-13-driver"),
+        (("13.0",), True, ""),
+        (("12.9",), False, ""),
+        # One of them has what it needs.
+        (("12.9", "13.0"), False, ""),
+    ],
+)
+def test_a_cuda_toolkit_that_the_planned_driver_cannot_run_is_refused(
+    versions: tuple[str, ...], compat: bool, rule: str
+) -> None:
+    toolkit = registry.get("cuda-toolkit")(versions=versions)
+    seen = {"cuda-toolkit": SimpleNamespace(compat=compat)}
+    results = {"cuda-toolkit": StateResult("cuda-toolkit", Outcome.UNCHANGED)}
+    facts = collect(node(L40S), (toolkit,), seen, results, {"driver": "570.211.01"})
+    reason = str(gate.compatible(facts, {}).reason or "")
+    assert reason.startswith(f"blocked by compatibility rule {rule}: ") if rule else not reason
+
+
+def test_the_nri_plugin_of_a_policy_is_judged_with_the_nodes_runtime() -> None:
+    for nri, version, blocked in (
+        (True, "1.7.27", True),
+        (True, "2.3.1", False),
+        (False, "1.7.27", False),
+    ):
+        cluster = ClusterSettings(toolkit=ToolkitContainer(nri=nri))
+        seen = {"containerd": SimpleNamespace(version=version)}
+        results = {"containerd": StateResult("containerd", Outcome.UNCHANGED)}
+        states = (registry.get("containerd")(),)
+        facts = collect(node(L40S), states, seen, results, cluster.matrix_facts())
+        assert ("containerd-nri-versions" in str(gate.compatible(facts, {}).reason)) is blocked
 
 
 HOSTS = [
