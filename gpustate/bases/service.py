@@ -241,6 +241,7 @@ class DriverServiceState(ServiceState[D], Generic[D]):
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     predicted: ClassVar[tuple[str, ...]] = ("package", "version")
     follows: ClassVar[str] = "driver"
+    essential: ClassVar[bool] = True
     stem: ClassVar[str] = ""
     reason: ClassVar[str] = "the policy has it"
     cleared: ClassVar[Mapping[str, Any]] = {}

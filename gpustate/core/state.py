@@ -103,6 +103,8 @@ class State(BaseModel, Generic[ObservedT]):
             ends in ``version``.
         indispensable: states that need it do not work without it, so that it is not removed alone. A repository is not:
             what was installed from it stays.
+        essential: the GPUs are of no use without it, or not divided as the policy has them. Where its refusal is certain before
+            the first change, the whole node is left unchanged; with other states, only what depends on them.
         predicted: fields with packages and their versions: a plan shows what they will be while this state waits for
             others, and is refused if it has a refusal even then.
         follows: then the field with the driver's version, for which the one to come is put; empty: it is of no matter.
@@ -152,6 +154,7 @@ class State(BaseModel, Generic[ObservedT]):
     disturbs: ClassVar[str] = ""
     labels: ClassVar[Mapping[str, str]] = {}
     indispensable: ClassVar[bool] = False
+    essential: ClassVar[bool] = False
     predicted: ClassVar[tuple[str, ...]] = ()
     follows: ClassVar[str] = ""
     stable: ClassVar[tuple[str, ...] | None] = None

@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from gpustate import compat
 from gpustate.compat.facts import Facts, Value
-from gpustate.core.change import Disruption
+from gpustate.core.change import Disruption, Plan
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.layering import ALLOW, layers_of
 from gpustate.core.outcome import NodeStatus, Outcome, StateResult
@@ -304,20 +304,34 @@ def announced(results: Mapping[str, StateResult]) -> dict[str, Disruption]:
 
 
 def refuse_what_exceeds(
-    results: dict[str, StateResult], allowed: Mapping[str, Disruption]
+    results: dict[str, StateResult],
+    allowed: Mapping[str, Disruption],
+    planned: Mapping[str, StateResult],
+    settled: Mapping[str, StateResult],
 ) -> dict[str, StateResult]:
-    """Refuse states that would exceed the plan; return them."""
+    """Refuse states that would exceed the plan; return them.
+
+    Args:
+        results: of the plan now.
+        allowed: what the plan that the run started with announced.
+        planned: results of that plan; what it refused stays refused for that reason.
+        settled: states that have ended. What exceeds the plan once one of them has failed does so because of that.
+    """
+    failures = (Outcome.FAILED, Outcome.ROLLED_BACK)
+    cause = next((r for r in settled.values() if r.outcome in failures), None)
     refused: dict[str, StateResult] = {}
     for name, result in results.items():
         beyond = make.exceeds(result, allowed)
-        if beyond is not None:
-            refused[name] = StateResult(
-                name,
-                Outcome.REFUSED,
-                result.plan,
-                reason=f"{beyond}; {_PLAN}",
-                validating=result.validating,
-            )
+        if beyond is None:
+            continue
+        if planned[name].outcome in make.FAILED:
+            refused[name] = planned[name]
+        elif cause is not None:
+            reason = f"because {cause.state} {cause.outcome.value}"
+            refused[name] = replace(result, outcome=Outcome.NOT_RUN, plan=Plan(), reason=reason)
+        else:
+            reason = f"{beyond}; {_PLAN}"
+            refused[name] = replace(result, outcome=Outcome.REFUSED, reason=reason)
     results.update(refused)
     return refused
 

@@ -170,6 +170,7 @@ class Walk:
     _known: dict[Query[Any], Answer] = field(default_factory=dict[Query[Any], Answer])
     _allowed: Mapping[str, str] = field(default_factory=dict[str, str])
     _before: ops.Before | None = None
+    _foreseen: dict[str, StateResult] = field(default_factory=dict[str, StateResult])
     _followed: bool = False
 
     def __post_init__(self) -> None:
@@ -310,7 +311,7 @@ class Walk:
         """Predict the changes of states whose plan depends on other states, as far as the node allows.
 
         Returns:
-            The node is refused as a whole: what stands before a refusal that is certain is not changed either.
+            The node is left unchanged as a whole.
 
         Raises:
             RefusedError: it must be rebooted, it has GPU users, and no scheduler makes them leave.
@@ -350,14 +351,27 @@ class Walk:
             results[state.name] = replace(planned, plan=shown)
             if plan.refusal is not None and not removing:
                 refused[state.name] = make.refused(state, plan.refusal)
-        refused = refused or self._predict(observations, results)
-        if refused:
-            for name, result in make.make(self.states, observations, refused).items():
-                if result.outcome is not results[name].outcome:
-                    results[name] = result
-            self._end(*verdicts.node_status(results.values()))
+        whole = self._foresee(refused, observations, results) or self._foresee(
+            self._predict(observations, results), observations, results
+        )
         self.result.states = list(results.values())
-        return bool(refused) or self._is_rejected()
+        return whole or self._is_rejected()
+
+    def _foresee(
+        self,
+        refused: Mapping[str, StateResult],
+        observations: Observations,
+        results: dict[str, StateResult],
+    ) -> bool:
+        """Refuse states whose refusal is certain, and what depends on them; whether an essential one is among these."""
+        if not refused:
+            return False
+        self._foreseen.update(refused)
+        planned = make.make(self.states, observations, self._foreseen)
+        moved = {n: r for n, r in planned.items() if r.outcome is not results[n].outcome}
+        results.update(moved)
+        self._end(*verdicts.node_status(results.values()))
+        return any(state.essential and state.name in moved for state in self.states)
 
     def _predict(
         self, observations: Observations, results: dict[str, StateResult]
@@ -616,10 +630,11 @@ class Walk:
         """Carry out the plan, stage by stage; the node as it was observed last."""
         saved = (self.options.announced or {}).get(self.result.name)
         allowed = gate.announced(results) if saved is None else saved
-        settled: dict[str, StateResult] = {}
+        planned = dict(results)
+        settled = dict(self._foreseen)
         rebooted_for: set[str] = set()
         for stage in range(1, _MAX_STAGES + 1):
-            settled.update(gate.refuse_what_exceeds(results, allowed))
+            settled.update(gate.refuse_what_exceeds(results, allowed, planned, settled))
             todo = make.ready(self.states, results)
             if todo:
                 self._check_stop()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from gpustate.errors import EXIT_INTERRUPTED
@@ -20,8 +18,6 @@ _CONNECTION = {
     **dict.fromkeys(("--vault-password-file", "--vault-id"), 1),
     **dict.fromkeys(("-b", "-K", "-J"), 0),
 }
-#: Options with a value of a state.
-_VALUES = ("--driver", "--set", "--set-string", "--set-json")
 
 
 def shown(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -52,31 +48,17 @@ def way_back(document: Mapping[str, Any], run: str) -> str:
 def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
     """The command that repeats the run for some nodes; empty if the document does not have it, or ``resume`` does it.
 
-    A value of an option that a state of these nodes was refused for is ``VALUE``.
+    Without refused ones: a refusal names its own next step, and the same input is refused again.
     """
     words = [str(word) for word in (document.get("context") or {}).get("retry") or ()]
-    if not words or resumption(document):
+    refused = {node["name"] for node in document["nodes"] if node["status"] == "refused"}
+    names = [name for name in names if name not in refused]
+    if not words or not names or resumption(document):
         return ""
     if "--canary" in words:  # names nodes that these are not among
         where = words.index("--canary")
         del words[where : where + 2]
-    refused = {
-        state["state"]: _terms(str(state.get("reason")))
-        for node in document.get("nodes", ())
-        if node["name"] in names
-        for state in node.get("states", ())
-        if state.get("outcome") == "refused"
-    }
-    for at, (flag, text) in enumerate(pairwise(words), 1):
-        key, _, value = ("driver", "", text) if flag == "--driver" else text.partition("=")
-        if flag in _VALUES and _terms(value) & refused.get(key.partition(".")[0], set()):
-            words[at] = "VALUE" if flag == "--driver" else f"{key}=VALUE"
     return f"{shlex.join(words)} -l {shlex.quote(','.join(fold(names)))}"
-
-
-def _terms(text: str) -> set[str]:
-    """Names and versions in a text."""
-    return set(re.findall(r"\w[\w.]+\w", text))
 
 
 def resumption(document: Mapping[str, Any]) -> str:

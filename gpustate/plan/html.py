@@ -69,7 +69,7 @@ def _own_part(name: str) -> Markup:
 
 _FOLDER = Path(__file__).parent
 _OF_OVERVIEW = (
-    *("at_worst", "change_line", "closing", "detail_lines", "in_use", "state_words"),
+    *("at_worst", "change_line", "closing", "detail_lines", "in_use", "remainder", "state_words"),
     "summary",
 )
 _PAGE = jinja2.Environment(
@@ -94,7 +94,6 @@ _PAGE.globals |= {
     "most_ranges": 12,
     "newline": Markup("\n"),
     "objects": objects,
-    "proceeds": overview.PROCEEDS[0].upper() + overview.PROCEEDS[1:],
     "quiet": ("unchanged", "not applicable"),
     "retry": context.retry,
     "troubled": context.troubled,

@@ -25,7 +25,7 @@ from gpustate.errors import GpustateError
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
 _DRIVER_VERSION = re.compile(r"[0-9]+(\.[0-9]+)+")
 _NO_GPU = "the policy expects no GPU on this node"
-_FAILED = (
+FAILED = (
     Outcome.FAILED,
     Outcome.ROLLED_BACK,
     Outcome.NOT_RUN,
@@ -193,7 +193,7 @@ def _one(
     if name in conflicts:
         outcome, reason = conflicts[name]
         return result(outcome, reason=reason)
-    failed = [n for n in first if n in results and results[n].outcome in _FAILED]
+    failed = [n for n in first if n in results and results[n].outcome in FAILED]
     if failed:
         because = results[failed[0]]
         root = (

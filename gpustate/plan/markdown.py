@@ -20,7 +20,6 @@ from gpustate.plan import objects
 from gpustate.plan.context import retry, shown, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
-    PROCEEDS,
     QUIET,
     at_worst,
     change_line,
@@ -28,6 +27,7 @@ from gpustate.plan.overview import (
     detail_lines,
     in_use,
     overview,
+    remainder,
     state_words,
     summary,
 )
@@ -155,8 +155,8 @@ def group_lines(one: Group, *, diff: bool) -> list[str]:
         lines += ["", f"{code(', '.join(one.ranges))}"]
     if node.get("reason"):
         lines += ["", text(node["reason"])]
-    if node.get("proceeds"):
-        lines += ["", f"{text(PROCEEDS[0].upper() + PROCEEDS[1:])}."]
+    if words := remainder(node):
+        lines += ["", f"{text(words[0].upper() + words[1:])}."]
     body: list[str] = []
     for state in node["states"]:
         if state["outcome"] not in QUIET:

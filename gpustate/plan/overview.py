@@ -37,8 +37,9 @@ MEANING = {
 }
 #: Nodes whose workloads are listed, and how many of each.
 _NODES, _WORKLOADS = 8, 6
-#: Note for a node on which some states are refused or failed.
-PROCEEDS = "an apply runs the states that do not depend on it; with --all-or-nothing it does not change the node"
+#: Notes for a node on which some states are refused or failed, and for one that is refused with all its changes.
+_PROCEEDS = "an apply runs the states that do not depend on it; with --all-or-nothing it does not change the node"
+_STAYS = "no state of the node is applied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class Overview:
             text += ", without disruption"
         elif worst:
             text += f" (at worst: {worst})"
+        if parts := sum(len(one.names) for one in self.groups if one.node.get("proceeds")):
+            text += f", {parts} of them in part"
         text += f", {self.counts['unchanged']} unchanged"
         refused, others = self.counts.get("refused", 0), self.counts["not_planned"]
         text += f", {refused} refused" if refused else ""
@@ -229,6 +232,14 @@ def state_words(state: Mapping[str, Any]) -> tuple[str, str]:
 
 def _and(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def remainder(node: Mapping[str, Any]) -> str:
+    """What becomes of the other states of a node where some are refused or failed; empty where there are none."""
+    if node.get("proceeds"):
+        return _PROCEEDS
+    outcomes = {state["outcome"] for state in node["states"]}
+    return _STAYS if node["status"] == "refused" and outcomes & {*TOUCHED} else ""
 
 
 def at_worst(one: Group) -> str:

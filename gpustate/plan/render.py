@@ -15,7 +15,6 @@ from gpustate.plan import objects
 from gpustate.plan.context import retry, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
-    PROCEEDS,
     QUIET,
     at_worst,
     change_line,
@@ -23,6 +22,7 @@ from gpustate.plan.overview import (
     detail_lines,
     in_use,
     overview,
+    remainder,
     state_words,
     summary,
     undone,
@@ -244,8 +244,8 @@ def _group(page: Page, one: Group, *, diff: bool, whole: bool, summed_up: bool =
         page.add("  ", (reason, "red"))
     if touched or whole:
         _states(page, node["states"], diff=diff, whole=whole)
-    if node.get("proceeds"):
-        page.add("  ", (PROCEEDS, "dim"))
+    if words := remainder(node):
+        page.add("  ", (words, "dim"))
     for note in () if one.pending else node.get("notes", []):
         page.add("  ", (f"note: {note}", "dim"))
 

@@ -130,6 +130,7 @@ class DriverInstalled(DriverParameters):
     needs: ClassVar[tuple[str, ...]] = ("preflight", "nouveau", "secure-boot", "driver-repository")
     known_after: ClassVar[tuple[str, ...]] = ("preflight", "secure-boot", "driver-repository")
     indispensable: ClassVar[bool] = True
+    essential: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.REBOOT
     stable: ClassVar[tuple[str, ...] | None] = (
         "packages",

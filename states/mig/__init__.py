@@ -94,6 +94,7 @@ class MigLayoutApplied(State[Observed]):
     after: ClassVar[tuple[str, ...]] = ("persistenced", "fabric-manager", "container-toolkit")
     before: ClassVar[tuple[str, ...]] = ("cdi",)
     known_after: ClassVar[tuple[str, ...]] = ("driver",)
+    essential: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.RESET
     needs_gpu: ClassVar[bool] = True
     left_to_apply: ClassVar[bool] = True

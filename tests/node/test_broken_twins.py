@@ -47,8 +47,8 @@ class Twin:
         release: fields of the Release file.
         stranger: signed with another key.
         rules: what requests get, by pattern of their path.
-        state: whose reason it is.
-        more: further states of the policy; an apply is refused as well.
+        state: whose reason it is; an apply is refused as well if the GPUs are of no use without it.
+        more: further states of the policy.
     """
 
     says: str = ""
@@ -280,15 +280,16 @@ def nodes(lab: Lab) -> dict[str, Node]:
 
 
 def rows(
-    lab: Lab, node: Node, parameters: dict[str, Any], folder: Path, more: str
+    lab: Lab, node: Node, parameters: dict[str, Any], folder: Path, twin: Twin
 ) -> Iterator[dict[str, Any]]:
-    """The node's row of a plan, and with further states of an apply."""
+    """The node's row of a plan, and of an apply that changes nothing."""
     data = yaml.safe_load(lab.inventory.read_text())
     data["all"]["children"]["gpu"]["hosts"][node.name]["gpustate"] = parameters
     inventory, policy = folder / "inventory.yml", folder / "policy.yaml"
     inventory.write_text(yaml.safe_dump(data))
-    policy.write_text(POLICY + more)
-    for verb, *words in (("plan",), ("apply", "--yes"))[: 2 if more else 1]:
+    policy.write_text(POLICY + twin.more)
+    refuses = twin.state == "fabric-manager"
+    for verb, *words in (("plan",), ("apply", "--yes"))[: 2 if refuses else 1]:
         target = (policy, "-i", inventory, "-l", node.name, "-o", "json")
         yield gpustate(verb, *target, *words).node(node.name)
 
@@ -322,7 +323,7 @@ def test_the_plan_says_what_is_wrong_with_a_repository(
         "url": f"{server.url}/{node.name}/{edition}/{repository}/",
         "key": str(lab.repository_key),
     }
-    for row in rows(lab, node, {"driver-repository": source}, tmp_path, twin.more):
+    for row in rows(lab, node, {"driver-repository": source}, tmp_path, twin):
         text = yaml.safe_dump(row, width=10000)
         if twin.says:
             assert row["status"] == "refused", row["states"][-1]

@@ -33,7 +33,7 @@ CASES = {
     "expired key": ("driver-repository", {"key": str(KEYS / "expired.asc")}, EXPIRED),
     "other key": ("driver-repository", {"key": str(KEYS / "one.asc")}, "NO_PUBKEY|Missing key"),
     "nothing listens": (
-        "toolkit-repository",
+        "driver-repository",
         {"url": "http://127.0.0.1:9/"},
         r"connect \(111: Connection refused\)",
     ),
@@ -72,6 +72,26 @@ def test_what_facts_decide_is_refused_before_the_first_change(
             assert re.search(reason, row["reason"]), row["reason"]
             assert not row.get("proceeds")
     assert node.run("find /etc /var/lib/apt -type f | sort | xargs cksum").stdout == before
+
+
+def test_a_component_that_gpus_can_do_without_blocks_only_what_depends_on_it(
+    home: Lab, node: Node, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(f"{POLICY}  dcgm:\n  dcgm-exporter: {{version: 9.9.9}}\n")
+    target = ("-i", home.inventory, "-l", node.name, "-o", "json")
+    plan = gpustate("plan", policy, *target, code=5).node(node.name)
+    row = gpustate("apply", policy, *target, "--yes", code=5).node(node.name)
+    assert plan["proceeds"]
+    reason = (
+        "dcgm-exporter: no repository offers datacenter-gpu-manager-exporter 9.9.9; there is 4."
+    )
+    outcomes = {state["state"]: state["outcome"] for state in row["states"]}
+    for document in (plan, row):
+        assert document["reason"].startswith(reason)
+    assert outcomes["dcgm-exporter"] == "refused"
+    assert {outcomes[name] for name in ("driver", "dcgm", "container-toolkit")} == {"changed"}
+    assert node.run("nvidia-smi -L").stdout.count("GPU ") == 8
 
 
 def test_nvswitches_without_fabric_manager_are_refused_in_the_plan(

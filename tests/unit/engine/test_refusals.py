@@ -17,7 +17,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeStatus, Outcome, StateResult
 from gpustate.engine import fleet, gate, verdicts
 from gpustate.errors import RefusedError
-from gpustate.plan import document, render
+from gpustate.plan import document, html, markdown, render
 from gpustate.plan.make import Observations
 from gpustate.probes.gpu_clients import GpuProcess
 from gpustate.states.driver import DriverInstalled
@@ -103,8 +103,13 @@ def test_a_plan_says_what_is_applied_beside_a_refusal(node: InventoryNode, tmp_p
     shown = render.nodes_page(plan).plain()
     assert "here  refused in part" in shown
     assert "--all-or-nothing" in shown
+    assert render.plan_sentence(plan).startswith("Plan: 1 node would change")
+    assert ", 1 of them in part, " in render.plan_sentence(plan)
     held = fleet.run(request(node, *states(tmp_path, Masked), apply=False, all_or_nothing=True))
     assert " changed=0 " in held.summary()
+    plan = document.plan_document(Policy(), "test", held.nodes, run="r", created="now")
+    for page in (render.troubles_page(plan).plain(), html.report(plan), markdown.report(plan)):
+        assert "no state of the node is applied" in page.lower()
 
 
 @pytest.mark.parametrize(("first", "code"), [(Masked, 2), (Unreadable, 5), (Unable, 5)])

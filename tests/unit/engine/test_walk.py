@@ -204,11 +204,17 @@ def test_pods_stay_only_where_every_change_that_needs_gpus_leaves_them_alone(
     assert watches.spared == [{"pod"}, set(), {"pod"}]
 
 
-class Foreseen(Second):
+class Optional(Second):
     """Knows ahead that it will be refused."""
 
     def forecast(self, node: Node, preview: str) -> Plan:
         return Plan(refusal="nothing is offered")
+
+
+class Foreseen(Optional):
+    """GPUs are of no use without it."""
+
+    essential: ClassVar[bool] = True
 
 
 class Behind(Third):
@@ -267,6 +273,32 @@ def test_a_refusal_that_is_certain_leaves_the_node_alone(
     assert " changed=0 " in result.summary()
 
 
+class Last(Third):
+    """Needs what will be refused."""
+
+    name: ClassVar[str] = "last"
+    needs: ClassVar[tuple[str, ...]] = ("second",)
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_a_refusal_that_is_certain_blocks_only_what_depends_on_it(
+    run: Runner, tmp_path: Path, apply: bool
+) -> None:
+    first, last = First(path=str(tmp_path / "a")), Last(path=str(tmp_path / "d"))
+    states = (first, Optional(path=str(tmp_path / "b")), Third(path=str(tmp_path / "c")), last)
+    result = run(*states, apply=apply, forecast=True)
+    done = Outcome.CHANGED if apply else Outcome.PENDING
+    assert outcomes(result) == {
+        "first": done,
+        "second": Outcome.REFUSED,
+        "third": done,
+        "last": Outcome.NOT_RUN,
+    }
+    assert result.nodes[0].reason == "second: nothing is offered"
+    assert (result.nodes[0].proceeds, result.exit_code) == (not apply, errors.EXIT_REFUSED)
+    assert [(tmp_path / name).exists() for name in "abcd"] == [apply, False, apply, False]
+
+
 def test_a_plan_writes_nothing(run: Runner, tmp_path: Path) -> None:
     result = run(First(path=str(tmp_path / "a")), apply=False)
     assert outcomes(result) == {"first": Outcome.PENDING}
@@ -294,6 +326,31 @@ def test_what_looks_behind_a_change_is_planned_in_a_later_stage(
     done = run(*states)
     assert outcomes(done) == {"first": Outcome.CHANGED, "second": Outcome.CHANGED}
     assert done.nodes[0].execs == 5
+
+
+def test_what_a_failed_step_leaves_to_another_state_is_no_change_of_the_plan(
+    run: Runner, tmp_path: Path
+) -> None:
+    (tmp_path / "c").write_text("x")
+    script = f"echo broken >{tmp_path / 'c'}; echo 'fatal: no such luck' >&2; exit 3"
+    result = run(Third(path=str(tmp_path / "c")), First(path=str(tmp_path / "a"), script=script))
+    assert outcomes(result) == {"third": Outcome.NOT_RUN, "first": Outcome.FAILED}
+    left = next(state for state in result.nodes[0].states if state.state == "third")
+    assert (left.reason, left.plan.changes) == ("because first failed", ())
+
+
+class Unfit(Third):
+    """Refuses until another state has changed."""
+
+    def refuse(self, observed: Seen) -> str | None:
+        return "no first file" if observed.text is None else None
+
+
+def test_what_the_plan_refused_stays_refused_for_that_reason(run: Runner, tmp_path: Path) -> None:
+    script = f"echo x >{tmp_path / 'a'}; echo y >{tmp_path / 'c'}"
+    result = run(Unfit(path=str(tmp_path / "c")), First(path=str(tmp_path / "a"), script=script))
+    refused = next(state for state in result.nodes[0].states if state.state == "third")
+    assert (refused.outcome, refused.reason) == (Outcome.REFUSED, "no first file")
 
 
 def test_a_state_that_needs_a_failed_one_is_not_run_and_says_why(
@@ -817,6 +874,8 @@ def test_what_follows_the_driver_is_predicted_without_a_cost(run: Runner, tmp_pa
 
 class Lacks(Following):
     """No repository has what fits the driver."""
+
+    essential: ClassVar[bool] = True
 
     def plan(self, observed: Seen) -> Plan:
         return Plan(refusal="no repository offers it")
