@@ -48,11 +48,25 @@ from gpustate.ops.packages import OURS
 from gpustate.support import Kind
 
 MACHINES = ("x86_64", "aarch64")
+#: MiB that folders need where they are on filesystems of their own: for an initramfs (/var/tmp), a compiler and copies of
+#: package lists (/tmp), the indexes of a package manager, and what a run keeps.
+_APART = {
+    "/tmp": 100,
+    "/var/tmp": 300,
+    "/var/cache/apt": 100,
+    "/var/cache/dnf": 100,
+    "/var/cache/libdnf5": 100,
+    "/var/cache/zypp": 100,
+    "/var/lib/gpustate": 20,
+}
+_FOLDERS = ("/boot", "/usr", "/var", *_APART)
+_CLEAN = {"apt": "apt-get clean", "dnf": "dnf clean all", "zypper": "zypper clean --all"}
 
 #: What of apt's own is fetched again when it is torn; the names become words of a command.
 _LIST = re.compile(r"/var/lib/apt/lists/[A-Za-z0-9_.:%~+@=-]+")
 _NVIDIA = re.compile(OURS)
 _UNMET = "unmet "
+_NO_ROOM = "No space left on device"
 _EARLIEST_S = 1_735_689_600  # 2025-01-01, before the first version of this program
 _LATEST_S = 4_102_444_800  # 2100-01-01
 
@@ -70,7 +84,8 @@ _SCRIPT = (
     f"{_TORN}{KEPT}"
     f'apt_key() {{ APT_KEY="{APT_KEY}"; }}\n'
     f'echo "now={NOW}"\n'
-    f"{shell.load('preflight_probe', 'gpustate.states', MARKERS=' '.join(managed_images.MARKERS))}{rpm.FAMILY}\n"
+    f"{shell.load('preflight_probe', 'gpustate.states', MARKERS=' '.join(managed_images.MARKERS), ROOM=' '.join(_FOLDERS))}"
+    f"{rpm.FAMILY}\n"
     f"{shell.load('preflight_packages', 'gpustate.states')}"
 )
 
@@ -126,7 +141,7 @@ class PreflightPassed(State[Observed]):
             ``8xH100`` or ``4xA100,4xL40S``. Not given: at least one. ``0``: none at all; states that
             need a GPU do not apply then.
         boot_mib, usr_mib, var_mib: free room that /boot, /usr and /var need, in MiB; folders on one
-            filesystem need the sum.
+            filesystem need the sum. Folders below them, and /tmp, are judged where they are on one of their own.
         other_systems: further distributions to be tried, as NVIDIA writes them (``debian14``); and images of clouds
             whose own driver installation is switched off (``gke``).
 
@@ -290,6 +305,8 @@ class PreflightPassed(State[Observed]):
             )
         elif observed.rpm_error:
             yield f"rpm cannot read its database ({observed.rpm_error}): rpm --rebuilddb on the node"
+        elif _NO_ROOM in observed.apt_error and (short := tuple(self._room(observed))):
+            yield from short
         # What is half-way is finished first, here or by the state that owns it; apt minds it as well.
         elif observed.apt_error and not (
             observed.unsettled or observed.journal or observed.torn_lists or observed.left
@@ -304,15 +321,20 @@ class PreflightPassed(State[Observed]):
             yield f"apt cannot work here ({observed.apt_error}{wants}): {move}"
 
     def _room(self, observed: Observed) -> Iterator[str]:
-        wanted = {"/boot": self.boot_mib, "/usr": self.usr_mib, "/var": self.var_mib}
-        for mount in dict.fromkeys(mount for _, mount, _ in observed.room):
-            here = [(folder, free) for folder, other, free in observed.room if other == mount]
-            free_mib, need_mib = min(free for _, free in here), sum(wanted[f] for f, _ in here)
+        needs = {"/boot": self.boot_mib, "/usr": self.usr_mib, "/var": self.var_mib}
+        main = {mount for folder, mount, _ in observed.room if folder in needs}
+        rows = [row for row in observed.room if row[0] in needs or row[1] not in main]
+        clean = _CLEAN.get(observed.package_manager, "clean the package cache")
+        for mount in dict.fromkeys(mount for _, mount, _ in rows):
+            folders = [folder for folder, other, _ in rows if other == mount]
+            free_mib = min(free for _, other, free in rows if other == mount)
+            need_mib = sum((needs | _APART)[folder] for folder in folders)
             if free_mib < need_mib:
-                folders = ", ".join(folder for folder, _ in here)
+                what = "" if folders == [mount] else f" for {', '.join(folders)}"
+                moves = f"{clean}, remove old kernels, " if mount in main else ""
                 yield (
-                    f"{mount} has {free_mib} MiB free, and {folders} need {need_mib} MiB: free "
-                    "disk space (apt-get clean, remove old kernels)"
+                    f"{mount} has {free_mib} MiB free and needs {need_mib} MiB{what}: free disk "
+                    f"space there ({moves}du -xah {mount} | sort -h | tail)"
                 )
         for mount in observed.few_inodes:
             yield f"{mount} has hardly any inodes left: remove files"
@@ -357,17 +379,20 @@ class PreflightPassed(State[Observed]):
             },
             notes=() if self.absent else tuple(self._notes(observed)),
         )
-        image = None if self.absent else self._image(observed)
-        if image is None or not image.note:
-            return plan
-        return replace(plan, warnings=(f"{image.name}: {image.note}",))
+        return plan if self.absent else replace(plan, warnings=tuple(self._warnings(observed)))
 
-    def _notes(self, observed: Observed) -> Iterator[str]:
+    def _warnings(self, observed: Observed) -> Iterator[str]:
+        image = self._image(observed)
+        if image is not None and image.note:
+            yield f"{image.name}: {image.note}"
         if observed.lock_holder:
             yield f"{observed.lock_holder} holds the package lock; installing waits up to 300 s for it"
+
+    def _notes(self, observed: Observed) -> Iterator[str]:
         if observed.unmet and not observed.unsettled:
             yield f"left to the state that installs it: {', '.join(observed.unmet[:3])}"
-        yield from self._room(observed)
+        if _NO_ROOM not in observed.apt_error:
+            yield from self._room(observed)
         if observed.left:
             yield f"half-configured, left to the state that owns it: {', '.join(observed.left)}"
         if not observed.python3:

@@ -1,6 +1,7 @@
 # shellcheck shell=sh
 # Prints rows key=value of the kernel's modules, clock, and room on disk, and sets inodes: those of
-# package locks. Reads KERNEL_RELEASE, and MARKERS: paths that tell images of clouds and vendors.
+# package locks. Reads KERNEL_RELEASE, MARKERS: paths that tell images of clouds and vendors, and
+# ROOM: folders that need room.
 [ -z "${GPUSTATE_IMAGE-}" ] && [ -d "/lib/modules/${KERNEL_RELEASE-$(uname -r)}" ] && echo modules=1
 inodes=
 while read -r f written inode; do
@@ -27,15 +28,15 @@ done
 for f in $MARKERS; do [ ! -e "$f" ] || echo "marker=$f"; done
 for d in /etc /usr /var /boot; do [ ! -d $d ] || [ -w $d ] || echo "readonly=$d"; done
 set --
-for d in /boot /usr /var; do [ -d $d ] && set -- "$@" $d; done
+for d in $ROOM; do [ -d "$d" ] && set -- "$@" "$d"; done
 df -k --output=avail,itotal,iavail,target "$@" 2>/dev/null | {
   read -r _
   while read -r available inodes_total inodes_free mount; do
     echo "room=$1 $((available / 1024)) $mount"
-    shift
-    case $inodes_total$inodes_free in
-      0* | *[!0-9]* | '') ;;
+    case $1:$inodes_total$inodes_free in
+      /tmp* | /var/* | *:0* | *:*[!0-9]* | *:) ;;
       *) [ "$inodes_free" -ge 20000 ] || echo "inodes=$mount" ;;
     esac
+    shift
   done
 }

@@ -75,7 +75,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "fix or remove these packages on the node (dpkg --audit lists the problems), then apply again",
     ),
     (
-        r"No space left on device|enough free space|more space needed on|needs [0-9]+[KMG]i?B (more space )?on the",
+        r"No space left on device|enough free space|more space needed on|needs [0-9]+[KMG]i?B (more space )?on the|"
+        r"MiB free, and the packages need",
         _ROOM,
     ),
     (

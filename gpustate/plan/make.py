@@ -237,6 +237,9 @@ def _one(
                 refusal = conflict.reason
         if plan and refusal is None:
             refusal = _refused_changes(name, here, observations)
+            same = (r.state for r in results.values() if refusal and r.reason == refusal)
+            if cause := next(same, None):
+                return result(Outcome.NOT_RUN, reason=f"because {cause} refused")
         plan = replace(plan, changes=labelled(state, plan))
         refused = refusal or plan.refusal or state.absent
         if plan and not refused and (observations.masked or observations.links):

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Prints what apt, or gpustate, has against the transaction whose words are the arguments; nothing
-# if it has nothing, or cannot be asked. Rows of =installs are what it would install. Nothing is
-# changed. Expects T of the preview; calls spares. PIN and PIN_TEXT are the pin that it is tried
+# if it has nothing, or cannot be asked. Rows of =installs are what it would install, of =size what
+# it says of their sizes, of =room the free KiB for files and archives. Nothing is changed. Expects T of the preview; calls spares. PIN and PIN_TEXT are the pin that it is tried
 # with.
 printf '%s' "$PIN_TEXT" >"$T/apt/preferences.d/${PIN##*/}"
 timeout 60 apt-get install -s --allow-downgrades --allow-change-held-packages "$@" >"$T/said" 2>&1
@@ -9,6 +9,10 @@ case $? in
   0)
     spares "$T/said"
     sed -n 's/^Inst \([^ ]*\) .*(\([^ ]*\) .*/=installs \1 \2/p' "$T/said"
+    timeout 60 apt-get install -yq --print-uris --allow-downgrades --allow-change-held-packages \
+      -o Dir::Cache::archives=/var/cache/apt/archives "$@" 2>/dev/null |
+      sed -nE 's/^(Need to get|After this operation)/=size &/p'
+    df -k --output=avail,target /usr /var/cache/apt/archives 2>/dev/null | sed '1d;s/^/=room /'
     ;;
   124) ;;
   *) tail -n 25 "$T/said" ;;

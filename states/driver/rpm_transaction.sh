@@ -1,7 +1,8 @@
 # shellcheck shell=sh
 # Prints what dnf or zypper has against installing WANT and removing GO, as its solver says it;
 # nothing if it has nothing, or cannot be asked. Rows of =installs are dependencies that it would
-# install. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not
+# install, of =size what it says of their sizes, of =room the free KiB for files and for downloads.
+# Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not
 # count, BUNDLE is a folder of a node that sees a bundle only.
 # shellcheck disable=SC2034 # rpm_open reads them
 # shellcheck disable=SC2154 # pm: the preview sets it
@@ -28,10 +29,15 @@ if grep -qE "$problem|^No provider of " "$T/solved"; then
 elif [ "$PM" = dnf ]; then
   awk '/^[^ ]/ { on = /^Installing dependencies:/ }
     on && NF > 4 { print "=installs", $1 ($2 ~ /^i[356]86$/ ? "." $2 : ""), $3 }' "$T/solved"
+  grep -E '^(Total (download )?size|Installed size:|After this operation)' "$T/solved" |
+    sed 's/^/=size /'
 else
   XML=-x rpm_go --dry-run 2>/dev/null </dev/null |
     sed -n '/<to-install>/,/<\/to-install>/{
       s/.* name="\([^"]*\)".* edition="\([^"]*\)".*/=installs \1 \2/p
-    }'
+    }
+    s/^<install-summary/=size &/p'
 fi
+for d in /var/cache/zypp /var/cache/libdnf5 /var/cache/dnf; do [ ! -d "$d" ] || break; done
+df -k --output=avail,target /usr "$d" 2>/dev/null | sed '1d;s/^/=room /'
 :

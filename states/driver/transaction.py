@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpustate import shell
@@ -18,6 +20,15 @@ from gpustate.states.driver.observed import PIN_PATH
 from gpustate.states.driver.rpmscripts import LOCKED
 
 _HERE = "gpustate.states.driver"
+_SIZE = r'"?([\d.,]+) ?([kKMGT]?)'
+_DOWNLOAD = re.compile(
+    rf"(?:Need to get|Need to download|Total download size:|download-size=) ?{_SIZE}"
+)
+#: What comes beside what leaves; dnf 4 says it where nothing leaves.
+_FILES = re.compile(
+    rf"After this operation, {_SIZE}i?B (?:of additional|extra)|(?:Installed size: |space-usage-diff=){_SIZE}"
+)
+_MIB = {"": 1 / 2**20, "K": 1 / 2**10, "M": 1, "G": 2**10, "T": 2**20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +69,36 @@ class TransactionQuery(Query[tuple[str, dict[str, str]]]):
     def parse(self, answer: Answer) -> tuple[str, dict[str, str]]:
         if repository_preview.failure(answer.text):
             return self.placeholder()
-        problem, *rows = re.split(r"^=installs ", answer.text, flags=re.MULTILINE)
-        installs = dict(row.split()[:2] for row in rows)
-        return problem.strip(), {n: v for n, v in installs.items() if driverset.is_member(n, v)}
+        problem, *rows = re.split(r"^=", answer.text, flags=re.MULTILINE)
+        installs = dict(r.split()[1:3] for r in rows if r.startswith("installs "))
+        return (
+            problem.strip() or _lacking_room(rows),
+            {n: v for n, v in installs.items() if driverset.is_member(n, v)},
+        )
 
     def placeholder(self) -> tuple[str, dict[str, str]]:
         return "", {}
+
+
+def _lacking_room(rows: Sequence[str]) -> str:
+    """The filesystem that has less room than files and downloads need together, if that is known."""
+    mounts = [row.strip().split(maxsplit=2)[1:] for row in rows if row.startswith("room ")]
+    if len(mounts) != 2:
+        return ""
+    said = "".join(row for row in rows if row.startswith("size "))
+    needs: dict[str, float] = {}
+    for (_, mount), pattern in zip(mounts, (_FILES, _DOWNLOAD), strict=True):
+        needs[mount] = needs.get(mount, 0) + _mib(pattern.search(said))
+    return next(
+        (
+            f"{mount} has {int(kib) // 1024} MiB free, and the packages need {math.ceil(needs[mount])} MiB"
+            for kib, mount in mounts
+            if int(kib) / 1024 < needs[mount]
+        ),
+        "",
+    )
+
+
+def _mib(size: re.Match[str] | None) -> float:
+    number, unit = [group for group in size.groups() if group is not None] if size else ("0", "")
+    return float(number.replace(",", "")) * _MIB[unit.upper()]

@@ -474,13 +474,14 @@ def test_what_others_name_is_taken_away_with_them_or_not_at_all(
 
 
 class Full(FileState):
-    """Refuses the changes of another state."""
+    """Refuses the changes of other states."""
 
     name: ClassVar[str] = "a"
 
     def conflicts(self, policy: Any, facts: NodeFacts, observed: Seen | None) -> Iterator[Conflict]:
         if observed is not None:
             yield Conflict("no room", state="b", with_changes=True)
+            yield Conflict("no room", state="c", with_changes=True)
 
 
 @pytest.mark.parametrize(("text", "outcome"), [("x", "unchanged"), ("y", "refused")])
@@ -488,3 +489,9 @@ def test_only_the_changes_of_a_state_are_refused_by_another(text: str, outcome: 
     results = make.make([Full(), one("b")], observations(a="x", b=text))
     assert outcomes(results) == {"a": "unchanged", "b": outcome}
     assert results["b"].reason == ("no room" if outcome == "refused" else "")
+
+
+def test_one_reason_to_refuse_several_states_is_said_once() -> None:
+    results = make.make([Full(), one("b"), one("c")], observations(a="x", b="y", c="y"))
+    assert outcomes(results) == {"a": "unchanged", "b": "refused", "c": "not run"}
+    assert results["c"].reason == "because b refused"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +142,50 @@ def test_what_a_transaction_installs_is_read_from_its_simulation(
         check=True,
     )
     assert query.parse(Answer(0, done.stdout)) == ("", expected)
+
+
+SUMMARIES = {
+    "apt": (
+        "=size Need to get 371 MB/400 MB of archives.\n"
+        "=size After this operation, 1,024 MB of additional disk space will be used.\n"
+    ),
+    "dnf": "=size Total download size: 371 M\n=size Installed size: 1.0 G\n",
+    "dnf5": (
+        "=size Total size of inbound packages is 400 MiB. Need to download 371 MiB.\n"
+        "=size After this operation, 1 GiB extra will be used (install 1 GiB, remove 0 B).\n"
+    ),
+    "zypper": '=size <install-summary download-size="389021696" space-usage-diff="1073741824" packages-to-change="9">\n',
+}
+
+
+@pytest.mark.parametrize("manager", list(SUMMARIES))
+@pytest.mark.parametrize(
+    ("files_kib", "archives", "says"),
+    [
+        (1048576 + 1024, "379905 /var/cache/apt", ""),
+        (
+            1048575 - 1024,
+            "379905 /var/cache/apt",
+            r"^/ has 102[0-3] MiB free, and the packages need 1024 MiB$",
+        ),
+        (
+            9000000,
+            "379000 /var/cache/apt",
+            r"^/var/cache/apt has 370 MiB free, and the packages need 371 MiB$",
+        ),
+        (1400000, "1400000 /", r"^/ has 1367 MiB free, and the packages need 1395 MiB$"),
+        (1430000, "1430000 /", ""),
+    ],
+)
+def test_packages_without_room_are_refused(
+    manager: str, files_kib: int, archives: str, says: str
+) -> None:
+    """Sizes as apt 2.6, dnf 4 and 5, and zypper 1.14 print them; /usr and the archives are on one filesystem or on two."""
+    query = TransactionQuery("apt", (), ())
+    rows = f"=installs dkms 3.0-1\n{SUMMARIES[manager]}=room {files_kib} /\n=room {archives}\n"
+    problem, _ = query.parse(Answer(0, rows.encode()))
+    assert re.search(says, problem) if says else problem == ""
+    assert query.parse(Answer(0, SUMMARIES[manager].encode()))[0] == "", "where it is known"
 
 
 def test_origins_of_packages_are_summed_up() -> None:

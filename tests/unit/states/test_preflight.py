@@ -140,16 +140,40 @@ def test_folders_on_filesystems_of_their_own_are_judged_alone() -> None:
     out = GOOD.replace("/boot 50000 /", "/boot 90 /boot").replace("/usr 50000", "/usr 2500")
     out = out.replace("/var 50000", "/var 2500")
     assert short_of_room(PreflightPassed(), node(out)) == (
-        "/boot has 90 MiB free, and /boot need 100 MiB: free disk space (apt-get clean, remove "
-        "old kernels)"
+        "/boot has 90 MiB free and needs 100 MiB: free disk space there (apt-get clean, remove old kernels, "
+        "du -xah /boot | sort -h | tail)"
     )
     assert short_of_room(PreflightPassed(boot_mib=90), node(out)) is None
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/var/tmp", "/var/cache/apt", "/var/lib/gpustate"])
+def test_folders_that_a_run_writes_to_are_judged_where_they_are_mounts(folder: str) -> None:
+    words = f"{folder} has 9 MiB free and needs "
+    own = node(f"{GOOD}room={folder} 9 {folder}\n")
+    reason = short_of_room(PreflightPassed(), own) or ""
+    assert reason.startswith(words)
+    assert reason.endswith(f": free disk space there (du -xah {folder} | sort -h | tail)")
+    assert short_of_room(PreflightPassed(), node(f"{GOOD}room={folder} 50000 /\n")) is None
+    assert short_of_room(PreflightPassed(), node(f"{GOOD}room={folder} 9000 {folder}\n")) is None
+
+
+def test_apt_that_cannot_write_is_refused_with_the_filesystem_that_is_full() -> None:
+    apt = "apt=Write error - write (28: No space left on device)\n"
+    full = f"{GOOD}{apt}room=/var/cache/apt 0 /var/cache/apt\n"
+    reason = refusal(PreflightPassed(), node(full)) or ""
+    assert reason.startswith("/var/cache/apt has 0 MiB free and needs 100 MiB")
+    assert "apt cannot work here (Write error" in (
+        refusal(PreflightPassed(), node(GOOD + apt)) or ""
+    )
 
 
 @pytest.mark.parametrize(
     ("out", "said"),
     [
-        (GOOD.replace("50000", "2599"), "/boot, /usr, /var need 2600 MiB"),
+        (
+            GOOD.replace("50000", "2599"),
+            "/ has 2599 MiB free and needs 2600 MiB for /boot, /usr, /var",
+        ),
         (GOOD + "inodes=/var\n", "inodes"),
     ],
 )
@@ -259,7 +283,9 @@ def test_nothing_is_repaired_while_somebody_holds_the_package_lock() -> None:
     state = PreflightPassed()
     observed = state.probe(node(GOOD + "package=iU |tzdata\nlock=apt-get (process 77)\n"))
     assert not state.plan(observed)
-    assert state.plan(observed).notes[0].startswith("apt-get (process 77) holds the package lock")
+    assert (
+        state.plan(observed).warnings[0].startswith("apt-get (process 77) holds the package lock")
+    )
 
 
 def test_free_room_and_the_clock_do_not_make_a_saved_plan_stale() -> None:
