@@ -196,10 +196,11 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
         return Check("libraries", FAILED, found, remedies.REFUSED_BOARD)
     if absent:
         found = f"NVML sees {len(nvml.gpus)} of {_count(len(observed.gpus), 'GPU')}; not {some(list(absent))}"
-        nodes = [why for remedy, why in absent.values() if remedy == remedies.DEVICE_NODES]
-        if nodes:
-            found = f"{found}; {some(nodes)}"
-            return Check("libraries", FAILED, found, remedies.DEVICE_NODES)
+        nodes = {one.address: f"/dev/nvidia{one.minor}" for one in observed.module_gpus}
+        wrong = wrong_nodes(observed)
+        if paths := [path for address in absent if (path := nodes.get(address, "")) in wrong]:
+            found = f"{found}; {some([wrong[path] for path in paths])}"
+            return Check("libraries", FAILED, found, _create(observed, paths))
         return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
     if nvml.confidential_ready is False:
         found = "confidential computing is on, and the GPUs accept no work yet"
@@ -218,14 +219,14 @@ def not_in_nvml(observed: ChainObservation) -> dict[str, tuple[str, str]]:
     for one in sorted(observed.gpus, key=lambda gpu: gpu.address):
         if one.address in listed or observed.quarantine.holds("", one.address):
             continue
-        node = nodes.get(f"/dev/nvidia{minors.get(one.address, -1)}")
+        path = f"/dev/nvidia{minors.get(one.address, -1)}"
         if not one.driver and one.device_id in models:
             why = (
                 remedies.REFUSED_BOARD,
                 "the driver serves other GPUs of this model and refuses it",
             )
-        elif node is not None:
-            why = remedies.DEVICE_NODES, node
+        elif path in nodes:
+            why = _create(observed, [path]), nodes[path]
         else:
             why = remedies.NOT_IN_NVML, "NVML does not list it"
         found[one.address] = why
@@ -308,15 +309,21 @@ def wrong_nodes(observed: ChainObservation) -> dict[str, str]:
     return wrong
 
 
+def _create(observed: ChainObservation, wrong: Iterable[str]) -> str:
+    there = dict(observed.nodes)
+    return remedies.device_nodes([path for path in wrong if path not in there])
+
+
 def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
-    wrong = list(wrong_nodes(observed).values())
-    later = ""
+    nodes = wrong_nodes(observed)
+    wrong, remedy, later = list(nodes.values()), _create(observed, nodes), ""
     if "nvidia-uvm" not in dict(observed.majors):
         if observed.cdi:  # its devices exist when a container starts
             wrong.insert(0, "the module nvidia-uvm is not loaded")
+            remedy = remedies.UVM_NOT_LOADED
         later = "; the first CUDA program loads nvidia-uvm"
     if wrong:
-        return Check("device-nodes", FAILED, some(wrong), remedies.DEVICE_NODES)
+        return Check("device-nodes", FAILED, some(wrong), remedy)
     count = _count(len(_expected_nodes(observed)), "node")
     return _ok("device-nodes", f"{count} in /dev with the right numbers{later}")
 

@@ -3,7 +3,7 @@
 This module also runs on the nodes themselves: standard library only, Python 3.9.
 
 Sources:
-    NVIDIA/gpu-operator documentation, troubleshooting; nvidia-smi(1), return values;
+    NVIDIA/gpu-operator documentation, troubleshooting; nvidia-smi(1), return values; NVIDIA/nvidia-modprobe, main;
     cuda.h, CUresult; NVIDIA fabric manager user guide: CUDA 802 until the fabric is up.
 """
 
@@ -52,7 +52,7 @@ NOT_IN_NVML = (
 OFF_BUS = "drain the node and power-cycle it; replace the GPU if it happens again; find the reason: dmesg | grep 'Xid.*79'"
 CONFIDENTIAL = "attest the GPUs, then set their ready state: nvidia-smi conf-compute -srs 1"
 REFUSED_BOARD = "find the reason for that board: dmesg | grep NVRM; replace it if it is broken"
-DEVICE_NODES = f"create a missing node: nvidia-modprobe -c=MINOR -u; replace wrong ones (state driver): {APPLY}"
+UVM_NOT_LOADED = f"load it: modprobe nvidia-uvm; or apply (state driver): {APPLY}"
 CAPABILITY_NODES = (
     "create one from its file below /proc/driver/nvidia/capabilities: nvidia-modprobe -f FILE; create all "
     f"(state driver or mig): {APPLY}"
@@ -75,6 +75,16 @@ CONTAINERD_STOPPED = (
     f"start containerd: systemctl start containerd; or apply (state containerd): {APPLY}"
 )
 CONTAINERD_DISABLED = f"enable and start containerd: systemctl enable --now containerd; or apply (state containerd): {APPLY}"
+
+
+def device_nodes(missing: Sequence[str]) -> str:
+    """The fix for device nodes, some of which are missing. With ``-u`` the numbers are those of nvidia-uvm alone."""
+    names = [path.replace("ctl", "255").partition("/dev/nvidia")[2] for path in missing]
+    minors = "".join(f" -c={name}" for name in names if name.isdecimal())
+    commands = [f"nvidia-modprobe{minors}"] if minors else []
+    commands += ["nvidia-modprobe -u -c=0"] if "-uvm" in names else []
+    wrong = by_apply("replace wrong ones", "driver")
+    return f"create what is missing: {' && '.join(commands)}; {wrong}" if commands else wrong
 
 
 def runtime_down(unit: str) -> str:

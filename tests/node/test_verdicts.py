@@ -225,7 +225,7 @@ NAMED = {
         "systemctl unmask nvidia-persistenced; systemctl start nvidia-persistenced", "persistenced-stopped",
         "nvidia-persistenced is masked", "systemctl unmask nvidia-persistenced", (0, "8 well")),
     "a GPU without device node": Named(
-        "rm /dev/nvidia3", "nvidia-modprobe -c=3", "gpu-without-device-node", "/dev/nvidia3 is missing", "nvidia-modprobe -c=MINOR -u",
+        "rm /dev/nvidia3", "nvidia-modprobe -c=3", "gpu-without-device-node", "/dev/nvidia3 is missing", "nvidia-modprobe -c=3",
         (3, "/dev/nvidia3 is missing")),
 }  # fmt: skip
 

@@ -81,7 +81,7 @@ def test_a_gpu_without_device_node_is_missing_and_not_one_well_gpu_less() -> Non
     (other,) = _list(found["others"])
     assert (other["pci"], other["level"]) == ("0000:01:00.0", "failed")
     assert other["evidence"] == "GPU-1: /dev/nvidia1 is missing"
-    assert "nvidia-modprobe" in other["remedy"]
+    assert "nvidia-modprobe -c=1;" in str(other["remedy"])
     assert look(seen, *NODES, *held(ENTRY))["others"] == []
 
 

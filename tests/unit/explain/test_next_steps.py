@@ -51,6 +51,18 @@ def test_a_choice_or_prose_in_a_command_is_seen() -> None:
     assert untypeable("unmask it (systemctl unmask x), then apply") == []
 
 
+def test_missing_device_nodes_are_created_and_those_of_nvidia_uvm_keep_their_numbers() -> None:
+    """With ``-u`` the numbers of nvidia-modprobe are those of nvidia-uvm, which a GPU's would replace."""
+    for missing, step in (
+        (["/dev/nvidia1", "/dev/nvidia3"], "nvidia-modprobe -c=1 -c=3"),
+        (["/dev/nvidiactl"], "nvidia-modprobe -c=255"),
+        (["/dev/nvidia-uvm", "/dev/nvidia0"], "nvidia-modprobe -c=0 && nvidia-modprobe -u -c=0"),
+    ):
+        assert mending(remedies.device_nodes(missing))[0] == step
+    assert commands(remedies.device_nodes([])) == ["gpustate apply POLICY -l NODE"]
+    assert [text for text in static_texts() if re.search(r"modprobe .*-c=[^0].* -u", text)] == []
+
+
 def test_our_own_commands_are_taken_by_the_command_line() -> None:
     ours = {one for text in static_texts() for one in commands(text) if one.startswith("gpustate ")}
     assert len(ours) > 10
@@ -66,8 +78,8 @@ def test_our_own_commands_are_taken_by_the_command_line() -> None:
 
 
 def test_commands_are_told_apart_from_their_words() -> None:
-    text = "create a missing node: nvidia-modprobe -c=MINOR -u; replace wrong ones (state driver): gpustate apply p -l n"
-    assert commands(text) == ["nvidia-modprobe -c=MINOR -u", "gpustate apply p -l n"]
+    text = "create one: nvidia-modprobe -f FILE; replace wrong ones (state driver): gpustate apply p -l n"
+    assert commands(text) == ["nvidia-modprobe -f FILE", "gpustate apply p -l n"]
     assert mending(text) == ["gpustate apply p -l n"]
     assert mending(remedies.CONTAINERD_DOWN) == ["systemctl start containerd"]
     assert mending(shadowing_libraries.REMEDY) == ["ldconfig"]
