@@ -106,7 +106,7 @@ def test_a_container_without_gpus_is_explained_and_its_next_step_fixes_it(
         evidence = found["container"]["evidence"]
         assert kind.summary in evidence
         assert all(word in evidence for word in point.words), evidence
-        assert found["container"]["remedy"] == kind.fix(evidence)
+        assert found["container"]["remedy"] == kind.fix(evidence.partition(":")[0])
         assert "toolkit-ready" not in proven.run("ls /run/nvidia/validations", check=False).stdout
         if not [
             name for name in ("toolkit", "runtime", "cdi") if found[name]["outcome"] == "failed"
