@@ -16,7 +16,7 @@ from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.encode import plain_fingerprint
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
-from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.core.outcome import NodeResult
 from gpustate.core.policy import Policy, Resolved, parameters
 from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.core.state import AnyState
@@ -218,11 +218,6 @@ def carry_out(
     request = _request(inventory, planned.plans, ways, forks, planned.moved, **given)
     result = roll_out(request, **shared, changing=documents.changing(planned.document))
     _tell(result.nodes, ways, planned.kept)
-    for node in result.nodes:
-        if node.status is NodeStatus.OK and node.name in ways:
-            way = ways[node.name]
-            remains = before.remains(way, f"run {way.run}", node.observed)
-            node.notes += [note for note in remains if note not in node.notes]
     return apply_result(result, "rollback", inventory.notes, (), context)
 
 

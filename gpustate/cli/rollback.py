@@ -49,7 +49,7 @@ def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
         for one in records:
             nodes.setdefault(one.run, []).append(name)
             found[one.run] = one
-            changed.setdefault(one.run, {}).update(dict.fromkeys(one.changes))
+            changed.setdefault(one.run, {}).update(dict.fromkeys(one.changed))
     for run, one in sorted(found.items(), reverse=True):
         states = ", ".join(changed[run]) or "nothing"
         what = f"rollback of {one.undoes}" if one.undoes else f"changed {states}"

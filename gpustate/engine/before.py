@@ -22,7 +22,6 @@ from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState, State
 from gpustate.errors import GpustateError
-from gpustate.formats.foreign_secrets import scrub_texts
 from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
 from gpustate.plan.make import Observations, SeenBy, observed_data
 
@@ -67,7 +66,7 @@ class RunBefore:
         states: by name.
         drain: how workloads left by its policy, as data; empty: by the defaults.
         rollout: how many nodes changed at a time by its policy, as data; empty: by the defaults.
-        changed: states that the run changed, which the node itself adds; ``None``: a record of an older gpustate.
+        changed: states that the run changed, which the node itself adds.
     """
 
     run: str
@@ -78,14 +77,7 @@ class RunBefore:
     states: Mapping[str, StateBefore] = field(default_factory=dict[str, StateBefore])
     drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    changed: tuple[str, ...] | None = ()
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """States that the run changed; of an older gpustate's run, those that it may have changed."""
-        if self.changed is not None:
-            return self.changed
-        return tuple(name for name, row in self.states.items() if not row.settled)
+    changed: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The record, in one line."""
@@ -200,7 +192,7 @@ class BeforeQuery(Query[tuple[RunBefore, ...]]):
 def _with_changed(record: RunBefore, line: str) -> RunBefore:
     """A record with what a line that follows it says."""
     word, _, name = line.partition(" ")
-    changed = dict.fromkeys(record.changed or ())
+    changed = dict.fromkeys(record.changed)
     changed.pop(name, None)
     return replace(record, changed=(*changed, *((name,) if f"{word} " == _CHANGED else ())))
 
@@ -227,11 +219,10 @@ def read(line: str) -> RunBefore | None:
             str(data["person"]),
             str(data["reason"]),
             str(data["undoes"]),
-            str(data.get("resumes", "")),
+            str(data["resumes"]),
             states,
-            dict(data.get("drain", {})),
-            dict(data.get("rollout", {})),
-            changed=() if "changed" in data else None,
+            dict(data["drain"]),
+            dict(data["rollout"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -476,43 +467,3 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
             if written and mask_data(one.before) != was:
                 found[str(one.path)] = None
     return tuple(found)
-
-
-def differences(way: WayBack, observed: Mapping[str, object]) -> tuple[str, ...]:
-    """What differs from before the run once the node went back, of states that do not go back by themselves.
-
-    The others are verified: each has nothing to do any more.
-
-    Args:
-        way: of the node.
-        observed: of the node afterwards, by state.
-    """
-    found: list[str] = []
-    verified = {state.name for state in way.states}
-    for name, then in way.before.items():
-        now = observed.get(name)
-        if not isinstance(now, Mapping) or name in verified:
-            continue
-        for key in sorted(then.keys() & now.keys()):
-            was, is_ = scrub_texts(then[key]), scrub_texts(now[key])
-            if isinstance(was, Mapping) and isinstance(is_, Mapping):
-                # What a policy asks about decides which keys there are.
-                found += [
-                    f"{name}.{key} of {one}"
-                    for one in sorted(was.keys() & is_.keys())
-                    if was[one] != is_[one]
-                ]
-            elif was != is_:
-                found.append(f"{name}.{key}")
-    return tuple(found)
-
-
-def remains(way: WayBack, run: str, observed: Mapping[str, object]) -> list[str]:
-    """Notes of what differs from before a run once the node went back.
-
-    Args:
-        way: of the node.
-        run: the run, as a message names it.
-        observed: what was observed afterwards, by state.
-    """
-    return [f"differs from before {run}: {one}" for one in differences(way, observed)]

@@ -115,7 +115,6 @@ def roll_back(
     if way.stays:
         _failed(result, why, "; ".join(way.stays))
         return
-    result.notes += before.remains(way, "the run", back.observed)
     result.status = NodeStatus.ROLLED_BACK
     causes = [text for text in why.split("; ") if STAYS_OUT not in text]
     result.reason = "; ".join((*causes, f"rolled back to before run {options.run}"))
