@@ -15,14 +15,12 @@ from gpustate.api.sources import nodes_of
 from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.encode import plain_fingerprint
 from gpustate.core.inventory import Inventory, InventoryNode
-from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult
 from gpustate.core.policy import Policy, Resolved, parameters
 from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.core.state import AnyState
 from gpustate.engine import before, fleet
 from gpustate.engine.events import Listener, ignore
-from gpustate.engine.kept import KeptPackages, KeptPackagesQuery
 from gpustate.errors import PolicyError, RefusedError, UsageError
 from gpustate.formats.masking import keep_readable, mask_data
 from gpustate.plan import document as documents
@@ -33,7 +31,6 @@ from gpustate.rollout.strategy import STRATEGY, Strategy
 if TYPE_CHECKING:
     from gpustate.api.sources import InventorySource
 
-_KEPT = "from packages that are kept on the node, if no repository offers them by then"
 _LIST = "list the runs of nodes: gpustate rollback --list"
 #: States of a node and the order in which they are applied.
 _Plans = list[tuple[Resolved, list[AnyState]]]
@@ -46,7 +43,6 @@ class RollbackPlan(PlanResult):
     Args:
         inventory: the nodes.
         ways: by node, the states that take it back.
-        kept: by node, the packages that it keeps for that.
         moved: nodes that would not go back any more as a saved plan says.
         stays: by node, states that cannot go back, each with the reason.
     """
@@ -54,7 +50,6 @@ class RollbackPlan(PlanResult):
     inventory: Inventory = field(repr=False)
     ways: Mapping[str, before.WayBack] = field(repr=False)
     plans: _Plans = field(repr=False)
-    kept: Mapping[str, KeptPackages] = field(repr=False)
     moved: frozenset[str] = frozenset()
 
     @property
@@ -70,12 +65,6 @@ def runs_of(
     answers = fleet.question(inventory.nodes, forks, lambda node: node.query(before.BeforeQuery()))
     runs = {node.name: found for node, found, _ in answers if found is not None}
     return runs, {node.name: str(error) for node, found, error in answers if found is None}
-
-
-def _records_and_kept(
-    node: Node,
-) -> tuple[tuple[before.RunBefore, ...], KeptPackages]:
-    return node.query(before.BeforeQuery()), node.query(KeptPackagesQuery())
 
 
 def plan_rollback(
@@ -111,9 +100,7 @@ def plan_rollback(
     inventory = nodes_of(nodes, limit, exclude)
     names = registry.names()
     keep_readable(names)
-    answers = fleet.question(inventory.nodes, forks, _records_and_kept)
-    runs = {node.name: found[0] for node, found, _ in answers if found is not None}
-    kept = {node.name: found[1] for node, found, _ in answers if found is not None}
+    runs, _ = runs_of(inventory, forks)
     if run and runs and not any(before.target(found, run) for found in runs.values()):
         raise UsageError(f"no run {run!r} has changed these nodes", fix=_LIST)
     ways = {name: _way(found, run) for name, found in runs.items()}
@@ -126,7 +113,7 @@ def plan_rollback(
         request.forecast = True
         request.all_or_nothing = all_or_nothing
         result = fleet.run(request, events, stop)
-    _tell(result.nodes, ways, kept)
+    _tell(result.nodes, ways)
     name = f"before {run}" if run else "before"
     policy = Policy(*_different(plans), name=name, rollout=rollout)
     document = documents.plan_document(
@@ -148,7 +135,6 @@ def plan_rollback(
         inventory=inventory,
         ways=ways,
         plans=plans,
-        kept=kept,
     )
 
 
@@ -168,9 +154,8 @@ def of_plan(
     document = dict(saved.document_of(planned) if isinstance(planned, PlanResult) else planned)
     inventory = saved.only_planned(inventory, document, "plan")
     said = document[documents.ROLLBACK]
-    answers = fleet.question(inventory.nodes, forks, _records_and_kept)
-    found = [(node.name, rows) for node, rows, _ in answers if rows is not None]
-    ways = {name: _way(rows[0], said[name]["run"]) for name, rows in found if name in said}
+    runs, _ = runs_of(inventory, forks)
+    ways = {name: _way(rows, said[name]["run"]) for name, rows in runs.items() if name in said}
     now = _parameters(ways)
     moved = {n for n in ways if exact and plain_fingerprint(now[n]) != said[n]["fingerprint"]}
     names = registry.names()
@@ -188,7 +173,6 @@ def of_plan(
         inventory=inventory,
         ways=ways,
         plans=[_planned(node, ways.get(node.name), names) for node in inventory.nodes],
-        kept={name: rows[1] for name, rows in found},
         moved=frozenset(moved),
     )
 
@@ -217,7 +201,7 @@ def carry_out(
     given = {**requested, "rollback_on_failure": False, "undoes": undoes}
     request = _request(inventory, planned.plans, ways, forks, planned.moved, **given)
     result = roll_out(request, **shared, changing=documents.changing(planned.document))
-    _tell(result.nodes, ways, planned.kept)
+    _tell(result.nodes, ways)
     return apply_result(result, "rollback", inventory.notes, (), context)
 
 
@@ -307,9 +291,8 @@ def _request(
 def _tell(
     nodes: Sequence[NodeResult],
     ways: Mapping[str, before.WayBack],
-    kept: Mapping[str, KeptPackages],
 ) -> None:
-    """Add to nodes which run they go back from, where packages come from, and what cannot go back."""
+    """Add to nodes which run they go back from, and what cannot go back."""
     for node in nodes:
         way = ways.get(node.name)
         if way is None:
@@ -318,10 +301,7 @@ def _tell(
             why = next(iter(way.notes), "no run of gpustate is recorded here")
             node.notes.append(f"nothing to roll back: {why}")
             continue
-        lines = [f"goes back to before run {way.run}"]
-        if names := kept[node.name].needed(way.states):
-            lines.append(f"{_KEPT}: {', '.join(names)}")
-        lines += (*way.notes, *way.stays)
+        lines = (f"goes back to before run {way.run}", *way.notes, *way.stays)
         node.notes[:0] = [line for line in lines if line not in node.notes]
 
 

@@ -172,6 +172,7 @@ def test_a_driver_goes_up_and_back_with_all_that_belongs_to_it(on: Bench) -> Non
     assert "pass --yes" in refused.err
     planned = gpustate("rollback", run, *on.target, "--dry-run", code=0)
     assert f"goes back to before run {run}" in planned.out
+    assert "/var/lib/gpustate-packages" not in planned.out
     assert changes(middle, on.seen()) == {}
     back = on.run("rollback")
     (row,) = back.document["nodes"]
@@ -263,8 +264,7 @@ def test_packages_that_no_repository_has_come_from_the_node_or_are_named_by_the_
     package.write_bytes(sound)
 
     planned = gpustate("rollback", *on.target, "--dry-run", code=0)
-    assert "from packages that are kept on the node" in planned.out
-    assert "libcuda1 570.211.01-1" in planned.out
+    assert f"from {folder}/Packages" in planned.out
     on.run("rollback")
     assert changes(before, on.seen()) == {}
 

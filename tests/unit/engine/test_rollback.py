@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,23 +20,19 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.core.facts import FactsQuery, NodeView
 from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
-from gpustate.core.policy import Resolved, build
-from gpustate.core.queries import Answer
+from gpustate.core.policy import Resolved
 from gpustate.core.state import AnyState
 from gpustate.engine import before, fleet
 from gpustate.engine.before import RunBefore, StateBefore
-from gpustate.engine.kept import KeptPackagesQuery
 from gpustate.engine.maintenance import NO_MAINTENANCE, STAYS_OUT, Subject, out_of_service
 from gpustate.engine.probing import query_node
 from gpustate.engine.reconnect import Link
 from gpustate.errors import GraphError, RefusedError, StepFailed, UnreleasedError
 from gpustate.formats import masking
 from gpustate.plan.make import Observations
-from gpustate.registry import get
 from gpustate.remote.session import Session
 from gpustate.rollout.decide import Place, Rollout
 from gpustate.rollout.waves import Waves
-from gpustate.states.driver import DriverInstalled
 
 KINDS: dict[str, type[State[Any]]] = {"first": First, "second": Second, "third": Third}
 
@@ -794,48 +789,6 @@ def test_workloads_leave_and_nodes_take_turns_as_in_the_run_that_is_undone(node:
 def test_a_drain_of_a_newer_release_is_left_out() -> None:
     way = before.WayBack("r1", drain={"of_tomorrow": 1})
     assert rollbacks.drains_of({"a": way, "b": before.WayBack("r2")}) == {"b": DrainPolicy()}
-
-
-def test_kept_packages_that_a_rollback_does_not_install_are_not_named(tmp_path: Path) -> None:
-    """Real sh; apt-cache and dpkg-query are stand-ins."""
-    (tmp_path / "g-packages").mkdir()
-    (tmp_path / "g-packages" / "offers").write_text(
-        "nvidia-utils-580 | 580.178.04-1ubuntu1 | kept\n"
-        "nvidia-utils-580-server | 580.178.04-0ubuntu0.24.04.1 | kept\n"
-        "nvidia-modprobe | 550.54.14-1 | kept\n"
-        "dkms | 3.0 | kept\n"
-        "nvidia-container-toolkit | 1.18.2-1 | kept\n"
-    )
-    tools = {
-        "apt-cache": "echo ' dkms | 3.0 | http://x Packages'",
-        "dpkg-query": "echo 'installed nvidia-modprobe | 550.54.14-1 | here'\n"
-        "echo 'config-files nvidia-container-toolkit | 1.18.2-1 | here'",
-    }
-    for name, text in tools.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    query = KeptPackagesQuery()
-    done = subprocess.run(
-        ["sh", "-c", query.script()],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "G": str(tmp_path / "g")},
-        capture_output=True,
-        check=True,
-    )
-    kept = query.parse(Answer(0, done.stdout))
-    assert [name for name, _ in kept.alone] == [
-        "nvidia-container-toolkit",
-        "nvidia-utils-580",
-        "nvidia-utils-580-server",
-    ]
-    locked = {"nvidia-utils-580-server": "580.178.04-0ubuntu0.24.04.1"}
-    states = (
-        DriverInstalled(version="580.178.04", locked=locked),
-        build(get("container-toolkit"), {"version": "1.18.2"}),
-    )
-    assert kept.needed(states) == (
-        "nvidia-container-toolkit 1.18.2-1",
-        "nvidia-utils-580-server 580.178.04-0ubuntu0.24.04.1",
-    )
 
 
 def test_a_resumed_run_and_the_one_that_it_continued_go_back_together() -> None:
