@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpustate import shell
 from gpustate.core.building import build, parameters
+from gpustate.core.change import Change
 from gpustate.core.encode import plain
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer, Query
@@ -25,11 +26,12 @@ from gpustate.errors import GpustateError
 from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
 from gpustate.plan.make import Observations, SeenBy, observed_data
 
+T = TypeVar("T")
+
 FORMAT = "gpustate.before/1"
 #: Begins lines that follow a record: a state whose steps began, and one that took all of them back itself.
 _CHANGED, _UNCHANGED = "changed ", "unchanged "
 _RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
-_SECRET = "its parameters contain a secret, which no record keeps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,74 +101,66 @@ def record(
         probe: observes the node as other states do: those that remove what is there look for less.
     """
     seen = observed_data(states, observations)
-    found: dict[str, StateBefore] = {}
     removals = [
         build(type(state), {**parameters(state), "ensure": "absent"})
         for state in states
         if state.name in seen and results[state.name].outcome is not Outcome.UNCHANGED
     ]
     bare = zip(removals, probe(removals), strict=True)
-    absent = {one.name for one, there in bare if there is not None and _is_empty(one, there)}
+    absent = {state.name for state, there in bare if there is not None and _is_idle(state, there)}
+    rows: dict[str, StateBefore] = {}
     for state in states:
-        if results[state.name].outcome is Outcome.NOT_APPLICABLE:
+        outcome, values = results[state.name].outcome, parameters(state)
+        if outcome is Outcome.NOT_APPLICABLE:
             continue
         if state.name not in seen:
-            found[state.name] = StateBefore(mask_data(parameters(state)))
+            rows[state.name] = StateBefore(mask_data(values))
             continue
         observed = observations.observed[state.name]
-        given = parameters(state)
-        idle = results[state.name].outcome is Outcome.UNCHANGED
         # A validation that is due again says nothing about its parameters.
-        same = (state.validating and not state.absent) or _is_empty(state, observed)
-        if results[state.name].outcome is Outcome.KNOWN_AFTER:
-            same = same and not _may_change(state, observed)
-        found[state.name] = StateBefore(
-            mask_data(given),
+        settled = (state.validating and not state.absent) or _is_idle(state, observed)
+        if outcome is Outcome.KNOWN_AFTER:
+            settled = settled and not _may_change(state, observed)
+        present = build(type(state), {**values, "ensure": "present"})
+        rows[state.name] = StateBefore(
+            mask_data(values),
             state.name in absent,
-            idle or (same and state.name not in absent),
-            mask_data(dict(_pinned(build(type(state), {**given, "ensure": "present"}), observed))),
+            outcome is Outcome.UNCHANGED or (settled and state.name not in absent),
+            mask_data(dict(_call(present.pinned, observed) or {})),
             mask_data(seen[state.name]),
             _left(state, observed),
         )
-    return found
+    return rows
 
 
-def _left(state: AnyState, observed: object) -> dict[str, str]:
-    """Texts of files that a rollback restores to the byte, as the run leaves them."""
+def _call(hook: Callable[[Any], T], observed: object) -> T | None:
+    """What a hook of a state returns; ``None`` if it fails, for a bug in a state must not end the run."""
     try:
-        wanted = state.desired(observed) if state.restored else observed
-    except Exception:  # noqa: BLE001  a bug in a state must not end the run
-        return {}
-    texts = {name: getattr(wanted, name) for name in state.restored}
-    return {
-        name: text for name, text in texts.items() if isinstance(text, str) and mask(text) == text
-    }
+        return hook(observed)
+    except Exception:  # noqa: BLE001
+        return None
 
 
-def _is_empty(state: AnyState, observed: object) -> bool:
+def _is_idle(state: AnyState, observed: object) -> bool:
     """The state has nothing to do."""
-    try:
-        return not state.plan(observed)
-    except Exception:  # noqa: BLE001  a bug in a state must not end the run
-        return False
+    plan = _call(state.plan, observed)
+    return plan is not None and not plan
 
 
 def _may_change(state: AnyState, observed: object) -> bool:
     """A state whose plan is known after another's, and empty now, may be one that cannot choose yet, or takes other packages."""
-    try:
-        refusal = state.refuse(observed) or state.plan(observed).refusal
-        return type(state).as_before is not State.as_before or refusal is not None
-    except Exception:  # noqa: BLE001  a bug in a state must not end the run
-        return False
+    plan = _call(state.plan, observed)
+    refused = _call(state.refuse, observed) or (plan is not None and plan.refusal)
+    return type(state).as_before is not State.as_before or bool(refused)
 
 
-def _pinned(state: AnyState, observed: object) -> Mapping[str, Any]:
-    if state.validating:
-        return {}
-    try:
-        return state.pinned(observed)
-    except Exception:  # noqa: BLE001  a bug in a state must not end the run
-        return {}
+def _left(state: AnyState, observed: object) -> dict[str, str]:
+    """Texts of files that a rollback restores to the byte, as the run leaves them."""
+    wanted = _call(state.desired, observed) if state.restored else None
+    texts = {name: getattr(wanted, name, None) for name in state.restored}
+    return {
+        name: text for name, text in texts.items() if isinstance(text, str) and mask(text) == text
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,83 +280,66 @@ def way_back(
         given: parameters with their secrets, by state, where they are at hand.
     """
     at = next((n for n, one in enumerate(records) if one.run == run), len(records))
+    if not records[at:]:
+        return WayBack(run)
     states: list[AnyState] = []
     stays: list[str] = []
     notes: list[str] = []
     before: dict[str, Mapping[str, Any]] = {}
     applied: dict[str, tuple[AnyState, ...]] = {}
-    names = dict.fromkeys(name for one in records[at:] for name in one.states)
-    for name in names:
-        first = next(n for n in range(at, len(records)) if name in records[n].states)
-        then = records[first].states[name]
-        earlier = next(
-            (r.states[name] for r in reversed(records[:first]) if name in r.states), None
-        )
-        last = next(r.states[name] for r in reversed(records) if name in r.states)
-        values, why = _values(then, earlier)
+    changed: set[str] = set()
+    for name in dict.fromkeys(name for one in records[at:] for name in one.states):
+        rows = [one.states[name] for one in records[at:] if name in one.states]
+        earlier = [one.states[name] for one in records[:at] if name in one.states]
         mine = (given or {}).get(name, {})
+        if not all(row.settled for row in rows):
+            changed.add(name)
         try:
-            if values is None:
-                raise _StaysError(why)
-            state = _restoring(_built(kinds, name, values, mine), then, last)
+            values, note = _values(rows[0], earlier[-1] if earlier else None)
+            state = _restoring(_built(kinds, name, values, mine), rows[0], rows[-1])
         except GpustateError as error:
-            changed = _is_changed(records[at:], name)
-            text = f"{name} cannot go back: {error}; it stays as it is"
-            (stays if changed else notes).append(
-                text if changed else f"{name} is left as it is: {error}"
-            )
+            if name in changed:
+                stays.append(f"{name} cannot go back: {error}; it stays as it is")
+            else:
+                notes.append(f"{name} is left as it is: {error}")
             continue
         states.append(state)
-        before[name] = then.observed
-        if why:
-            notes.append(f"{name}: {why}")
-        applied[name] = tuple(_applied(kinds, name, records[at:], mine))
-    if not records[at:]:
-        return WayBack(run)
-    undone = records[at]
+        before[name] = rows[0].observed
+        applied[name] = tuple(_applied(kinds, name, rows, mine))
+        if note:
+            notes.append(f"{name}: {note}")
     # One that no run changed needs no way back: a runtime that is not on the node, whose toolkit goes.
     gone = {state.name for state in states if state.absent}
-    states = [
-        state
-        for state in states
-        if _is_changed(records[at:], state.name) or gone.isdisjoint(state.needs)
-    ]
     return WayBack(
         run,
-        tuple(states),
+        tuple(one for one in states if one.name in changed or gone.isdisjoint(one.needs)),
         tuple(stays),
         tuple(notes),
         before,
         applied,
-        undone.drain,
-        undone.rollout,
+        records[at].drain,
+        records[at].rollout,
     )
-
-
-def _is_changed(records: Sequence[RunBefore], name: str) -> bool:
-    """One of some runs had something to do for a state."""
-    return any(not one.states[name].settled for one in records if name in one.states)
 
 
 def _applied(
     kinds: Mapping[str, type[AnyState]],
     name: str,
-    records: Sequence[RunBefore],
+    rows: Sequence[StateBefore],
     given: Mapping[str, Any],
 ) -> Iterator[AnyState]:
     """A state as each of some runs applied it."""
-    for one in records:
-        if name in one.states:
-            with suppress(GpustateError):
-                yield _built(kinds, name, one.states[name].parameters, given)
+    for row in rows:
+        with suppress(GpustateError):
+            yield _built(kinds, name, row.parameters, given)
 
 
-class _StaysError(GpustateError):
-    """A state cannot go back."""
+def _values(then: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str, Any], str]:
+    """Parameters of a state that describe the node before a run, with a note.
 
-
-def _values(then: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str, Any] | None, str]:
-    """Parameters of a state that describe the node before a run, with a note; or ``None`` and why there are none."""
+    Raises:
+        GpustateError: there are none, and why.
+    """
     removes = then.parameters.get("ensure") == "absent"
     if then.settled:
         return {**then.parameters, **({} if removes else then.pinned)}, ""
@@ -377,8 +354,10 @@ def _values(then: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str
             f"{', '.join(sorted(then.pinned))} it keeps the parameters of the run"
         )
     if not then.observed:
-        return None, "it could not be observed before the run"
-    return None, "it was there before gpustate's records begin, so its parameters are unknown"
+        raise GpustateError("it could not be observed before the run")
+    raise GpustateError(
+        "it was there before gpustate's records begin, so its parameters are unknown"
+    )
 
 
 def _restoring(state: AnyState, then: StateBefore, last: StateBefore) -> AnyState:
@@ -419,10 +398,10 @@ def _built(
     given: Mapping[str, Any],
 ) -> AnyState:
     if name not in kinds:
-        raise _StaysError("this gpustate has no such state")
+        raise GpustateError("this gpustate has no such state")
     whole = with_secrets(dict(values), dict(given))
     if MASK in json.dumps(whole):
-        raise _StaysError(_SECRET)
+        raise GpustateError("its parameters contain a secret, which no record keeps")
     return build(kinds[name], whole)
 
 
@@ -447,23 +426,25 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
         if not runs or observed is None:
             continue
         try:
-            plans = [one.plan(by_runs.get(id(one), observed)).changes for one in runs]
-            goes = {(one.field, one.path) for one in state.plan(observed).changes}
+            goes = _files(state, observed)
+            left = [_files(one, by_runs.get(id(one), observed)) for one in runs]
         except Exception:  # noqa: BLE001  evaluated again in its stage
             continue
-        as_left = [{(one.field, one.path) for one in changes} for changes in plans]
-        left = [
-            one
-            for one in plans[-1]
-            if one.path and all((one.field, one.path) in others for others in as_left)
-        ]
         then = way.before.get(state.name, {})
-        for one in left:
-            was = then.get(one.field, one.before)
-            if isinstance(was, Mapping) and not isinstance(one.before, Mapping):
-                was = was.get(one.path)  # one change for each of several files
-            written = (one.field, one.path) in goes and one.before is not None
-            written = written and one.field not in state.computed
-            if written and mask_data(one.before) != was:
-                found[str(one.path)] = None
+        for key, change in left[-1].items():
+            was = then.get(change.field, change.before)
+            if isinstance(was, Mapping) and not isinstance(change.before, Mapping):
+                was = was.get(change.path)  # one change for each of several files
+            written = all(key in files for files in (goes, *left)) and change.before is not None
+            if written and mask_data(change.before) != was:
+                found[str(change.path)] = None
     return tuple(found)
+
+
+def _files(state: AnyState, observed: object) -> dict[tuple[str, str], Change]:
+    """Changes of files by field and path, without those that follow the node."""
+    return {
+        (one.field, one.path): one
+        for one in state.plan(observed).changes
+        if one.path and one.field not in state.computed
+    }

@@ -194,7 +194,7 @@ class DriverInstalled(DriverParameters):
         if whole is None or not whole[1] == wanted.library == self.version:
             return wanted
         brought = driverset.names_to_query(wanted.os_id, (driverset.branch_of(whole[1]),))
-        bare = self._bare(observed, before)
+        bare = self._bare(observed)
         brought = (*brought, *building.modules_of(whole, bare, wanted.packages))
         packages = {n: v for n, v in wanted.packages.items() if n in there or n not in brought}
         if wanted.running in bare:
@@ -412,14 +412,14 @@ class DriverInstalled(DriverParameters):
     def _choose_with(
         self, observed: Observed, *, prebuilt: bool
     ) -> tuple[driverset.Target, None] | tuple[None, str]:
-        before = self.observed_before
-        # They get no module, and so need no package of modules.
-        bare = frozenset[str]() if before is None else self._bare(observed, before)
-        return choose(self._wanted(prebuilt=prebuilt), observed, bare)
+        return choose(self._wanted(prebuilt=prebuilt), observed, self._bare(observed))
 
-    def _bare(self, observed: Observed, before: Mapping[str, Any]) -> frozenset[str]:
+    def _bare(self, observed: Observed) -> frozenset[str]:
+        """Kernels that had no module before the run that is undone: they get none, and need no package of modules."""
         # DKMS builds for every kernel that has headers by now.
-        return building.bare(observed, before, dkms=self.precompiled is False)
+        built = {k for k, has in observed.headers.items() if has and self.precompiled is False}
+        modules: Mapping[str, str | None] = (self.observed_before or {}).get("built", {})
+        return frozenset(k for k in observed.built.keys() - built if modules.get(k, "") is None)
 
     def _wanted(self, *, prebuilt: bool) -> Wanted:
         full = self.packages == "full"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from gpustate.formats import driverset, kernelnames
 from gpustate.formats.driverschemes import BUILT_MODULES, streams
@@ -54,23 +53,9 @@ def further_modules(observed: Observed) -> dict[str, str]:
     return {n: v for k in kernels for n, v in kernelnames.modules(k, observed.offers).items()}
 
 
-def bare(observed: Observed, before: Mapping[str, Any], *, dkms: bool) -> frozenset[str]:
-    """Kernels that had no module before a run, and get none when it is undone.
-
-    Args:
-        before: fields of the observation before the run.
-        dkms: modules are built on the node, and so for every kernel that has headers by now.
-    """
-    return frozenset(
-        kernel
-        for kernel, have in before["built"].items()
-        if have is None and kernel in observed.built and not (dkms and observed.headers[kernel])
-    )
-
-
 def modules_of(
     driver: tuple[driverset.Scheme, str, str], kernels: frozenset[str], packages: Iterable[str]
-) -> frozenset[str]:
+) -> set[str]:
     """Packages that bring the modules of a driver for some kernels only.
 
     Args:
@@ -78,10 +63,9 @@ def modules_of(
         packages: among which they are looked for.
     """
     scheme, version, kind = driver
-    found = {name for k in kernels for name in scheme.built_for(k, version, kind)}
+    names = {name for k in kernels for name in scheme.built_for(k, version, kind)}
     ends = tuple(f"-{kernel}" for kernel in kernels)
-    of_kernels = {n for n in packages if driverset.is_for_kernel(n) and n.endswith(ends)}
-    return frozenset(found | of_kernels)
+    return names | {n for n in packages if driverset.is_for_kernel(n) and n.endswith(ends)}
 
 
 def builds_with_dkms(observed: Observed) -> bool:
