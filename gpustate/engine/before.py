@@ -279,7 +279,7 @@ def way_back(
         kinds: classes of states by name.
         given: parameters with their secrets, by state, where they are at hand.
     """
-    at = next((n for n, one in enumerate(records) if one.run == run), len(records))
+    at = next((n for n, record in enumerate(records) if record.run == run), len(records))
     if not records[at:]:
         return WayBack(run)
     states: list[AnyState] = []
@@ -288,15 +288,15 @@ def way_back(
     before: dict[str, Mapping[str, Any]] = {}
     applied: dict[str, tuple[AnyState, ...]] = {}
     changed: set[str] = set()
-    for name in dict.fromkeys(name for one in records[at:] for name in one.states):
-        rows = [one.states[name] for one in records[at:] if name in one.states]
-        earlier = [one.states[name] for one in records[:at] if name in one.states]
-        mine = (given or {}).get(name, {})
+    for name in dict.fromkeys(name for record in records[at:] for name in record.states):
+        rows = [record.states[name] for record in records[at:] if name in record.states]
+        earlier = [record.states[name] for record in records[:at] if name in record.states]
+        secrets = (given or {}).get(name, {})
         if not all(row.settled for row in rows):
             changed.add(name)
         try:
             values, note = _values(rows[0], earlier[-1] if earlier else None)
-            state = _restoring(_built(kinds, name, values, mine), rows[0], rows[-1])
+            state = _restoring(_built(kinds, name, values, secrets), rows[0], rows[-1])
         except GpustateError as error:
             if name in changed:
                 stays.append(f"{name} cannot go back: {error}; it stays as it is")
@@ -305,14 +305,14 @@ def way_back(
             continue
         states.append(state)
         before[name] = rows[0].observed
-        applied[name] = tuple(_applied(kinds, name, rows, mine))
+        applied[name] = tuple(_applied(kinds, name, rows, secrets))
         if note:
             notes.append(f"{name}: {note}")
     # One that no run changed needs no way back: a runtime that is not on the node, whose toolkit goes.
     gone = {state.name for state in states if state.absent}
     return WayBack(
         run,
-        tuple(one for one in states if one.name in changed or gone.isdisjoint(one.needs)),
+        tuple(s for s in states if s.name in changed or gone.isdisjoint(s.needs)),
         tuple(stays),
         tuple(notes),
         before,
@@ -444,7 +444,7 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
 def _files(state: AnyState, observed: object) -> dict[tuple[str, str], Change]:
     """Changes of files by field and path, without those that follow the node."""
     return {
-        (one.field, one.path): one
-        for one in state.plan(observed).changes
-        if one.path and one.field not in state.computed
+        (change.field, change.path): change
+        for change in state.plan(observed).changes
+        if change.path and change.field not in state.computed
     }
