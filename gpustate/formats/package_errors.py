@@ -27,7 +27,8 @@ _UNMET = (
 _TABLE: tuple[tuple[str, str], ...] = (
     (
         r"package lock is held by|It is held by process|Could not get lock|System management is locked by|"
-        r"Failed to obtain (rpm |the )?transaction lock|can't create transaction lock",
+        r"Failed to obtain (rpm |the )?transaction lock|can't create transaction lock|"
+        r"locked by another process|, is another process using it\?",
         "wait until that process ends, or stop it, then apply again",
     ),
     (
@@ -75,7 +76,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "fix or remove these packages on the node (dpkg --audit lists the problems), then apply again",
     ),
     (
-        r"No space left on device|enough free space|more space needed on|needs [0-9]+[KMG]i?B (more space )?on the|"
+        r"No space left on device|Disk quota exceeded|enough free space|more space needed on|needs [0-9]+[KMG]i?B (more space )?on the|"
         r"MiB free, and the packages need",
         _ROOM,
     ),

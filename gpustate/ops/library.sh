@@ -26,6 +26,9 @@ fail() {
   exit 1
 }
 effect() { entry '{"e":"effect","i":'"$STEP"',"did":"'"$1"'"}'; }
+log_end() { # bytes file: the whole lines at its end
+  if [ "$(wc -c <"$2")" -gt "$1" ]; then tail -c "$1" "$2" | sed 1d; else cat "$2"; fi
+}
 # Everything a step prints is kept; the last 4000 bytes travel in the journal.
 ended() { # index status
   step_output=

@@ -94,8 +94,8 @@ apt_fetch() {
     : >"$R/reread.log"
     if ! grep -q 'Failed to fetch' "$R/fetch.log" || ! apt_reread >"$R/reread.log" 2>&1 ||
       ! apt_whole "$R/fetch.log" "$@"; then
-      tail -c 1500 "$R/reread.log"
-      tail -c 2200 "$R/fetch.log"
+      log_end 1500 "$R/reread.log"
+      log_end 2200 "$R/fetch.log"
       return 1
     fi
   fi
@@ -262,7 +262,7 @@ apt_swap_packages() {
       ;;
   esac
   apt_failed
-  tail -c 2500 "$R/apt.log"
+  log_end 2500 "$R/apt.log"
   if grep -qv ' installed$' "$R/before"; then
     echo 'What was there before was not whole either: nothing is put back.'
     return 1
@@ -281,7 +281,7 @@ apt_swap_packages() {
     echo 'All packages are installed as they were before.'
   else
     echo 'Not all packages could be put back as they were:'
-    tail -c 700 "$R/back.log"
+    log_end 700 "$R/back.log"
   fi
   return 1
 }

@@ -195,8 +195,8 @@ rpm_fetch() { # all of it is here, and checked, before any of it is installed
     if ! grep -qE '404|[Ff]ailed to download|not found|No more mirrors|Download .*fail' \
       "$R/fetch.log" || ! rpm_reread >"$R/reread.log" 2>&1 ||
       ! rpm_try "$@"; then
-      tail -c 1000 "$R/reread.log"
-      tail -c 2500 "$R/fetch.log"
+      log_end 1000 "$R/reread.log"
+      log_end 2500 "$R/fetch.log"
       return 1
     fi
   fi
@@ -315,7 +315,7 @@ rpm_swap_packages() {
     effect installed
     return 0
   fi
-  tail -c 2500 "$R/rpm.log"
+  log_end 2500 "$R/rpm.log"
   echo "error: $said"
   rpm_wait || return 1
   rpm_back >"$R/back.log" 2>&1 || :
@@ -325,7 +325,7 @@ rpm_swap_packages() {
     echo 'All packages are installed as they were before.'
   else
     echo 'Not all packages could be put back as they were:'
-    tail -c 700 "$R/back.log"
+    log_end 700 "$R/back.log"
   fi
   return 1
 }

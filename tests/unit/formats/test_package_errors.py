@@ -134,3 +134,19 @@ def test_every_manager_has_reports_of_what_goes_wrong_with_it() -> None:
         there = {one["kind"] for one in REPORTS if one["manager"] == manager}
         assert kinds - there == lacking
     assert {"404", "clock", "interrupted", "held"} <= {one["kind"] for one in REPORTS}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # dpkg 1.22, lib/dpkg/file.c; apt 2.6, apt-pkg/deb/debsystem.cc
+        "dpkg: error: dpkg frontend lock was locked by another process with pid 1234",
+        "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?",
+        "E: Unable to lock the administration directory (/var/lib/dpkg/), is another process using it?",
+    ],
+)
+def test_a_lock_of_dpkg_is_waited_for(line: str) -> None:
+    assert package_errors.find_error(line) == (
+        line,
+        "wait until that process ends, or stop it, then apply again",
+    )

@@ -385,6 +385,16 @@ def test_why_a_file_cannot_be_written_is_told_as_it_is(
     assert "no room" not in said
 
 
+@pytest.mark.parametrize(("size", "end"), [(9, "second\n"), (13, "first\nsecond\n")])
+def test_no_line_of_a_log_is_cut_in_the_middle(
+    place: Place, tmp_path: Path, size: int, end: str
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("first\nsecond\n")
+    journal = place.run(one(ops.Run(f"log_end {size} {log}; exit 1", "show a log")))
+    assert base64.b64decode(str(journal[-2]["out"])).decode() == end
+
+
 def test_a_link_is_taken_away_and_kept_as_a_link(place: Place, tmp_path: Path) -> None:
     path = tmp_path / "a.service"
     path.symlink_to("/dev/null")
