@@ -51,7 +51,7 @@ def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
     Without refused ones: a refusal names its own next step, and the same input is refused again.
     """
     words = [str(word) for word in (document.get("context") or {}).get("retry") or ()]
-    refused = {node["name"] for node in document["nodes"] if node["status"] == "refused"}
+    refused = {node["name"] for node in document.get("nodes", ()) if node["status"] == "refused"}
     names = [name for name in names if name not in refused]
     if not words or not names or resumption(document):
         return ""

@@ -300,7 +300,7 @@ class _Disk(Fault):
     """A small filesystem lies over a folder; what was there before is in it, if ``copied``."""
 
     group = "disk"
-    says = r"No space left on device|enough free space|cannot be kept"
+    says = r"No space left on device|enough free space|cannot be kept|has [0-9]+ MiB free"
     move = "free disk space"
     folder: ClassVar[str]
     size: ClassVar[str] = "64k"
@@ -346,7 +346,7 @@ class BootFull(_Disk):
     folder = "/boot"
     copied = True
     size = "1m"
-    says = r"preflight: /boot has 0 MiB free"
+    says = r"/boot has 0 MiB free"
 
 
 class StateFolderFull(_Disk):
