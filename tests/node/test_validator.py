@@ -161,6 +161,20 @@ def test_a_killed_proof_is_made_again(proven: Proven) -> None:
     assert proven.status_files() == ["cuda-ready", "driver-ready"]
 
 
+def test_a_validation_at_boot_that_still_runs_refuses_no_upgrade(proven: Proven) -> None:
+    folder = f"/run/systemd/system/{UNIT}.d"
+    holds = '[Service]\\nExecStart=\\nExecStart=/bin/sh -c "exec sleep 600 </dev/nvidia0"\\n'
+    proven.node.run(
+        f"mkdir -p {folder}; printf '{holds}' >{folder}/holds.conf; systemctl daemon-reload; "
+        f"systemctl start --no-block {UNIT}; sleep 1; ls -l /proc/[0-9]*/fd 2>&1 | grep -q /dev/nvidia0"
+    )
+    for driver in ("570", "580"):
+        code, out = proven.gpustate("upgrade", str(proven.policy), "--driver", driver, "--yes")
+        assert code == 0, out
+        assert proven.node.run(f"systemctl is-active {UNIT}", check=False).stdout != "active\n"
+        proven.node.run(f"rm -rf {folder}; systemctl daemon-reload")
+
+
 def test_the_operators_own_driver_keeps_its_status_files(proven: Proven) -> None:
     text = "IS_HOST_DRIVER=false"
     proven.node.run(f"touch {STATUS}/.driver-ctr-ready; echo {text} >{STATUS}/driver-ready")

@@ -16,7 +16,8 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.queries import Shell
 from gpustate.errors import ConnectionFailed, ProbeError
 from gpustate.remote import batch, session
-from gpustate.remote.session import Session
+from gpustate.remote.channel import LocalChannel
+from gpustate.remote.session import Session, Silence
 
 
 @pytest.fixture
@@ -103,6 +104,24 @@ def test_a_command_that_prints_on_is_left(
             "while :; do echo line; sleep 0.01; done" if limit == "time" else "yes", timeout_s=1
         )
     assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "message"),
+    [
+        ("yes | tr -d '\\n'", ProbeError, "a line without end"),
+        ("while :; do echo junk; sleep 0.1; done", Silence, "the program reported nothing for"),
+    ],
+)
+def test_what_follows_a_program_and_prints_on_is_left(
+    node: InventoryNode, script: str, error: type[Exception], message: str
+) -> None:
+    channel = LocalChannel(["sh", "-c", f"echo nonce begin; {script}"])
+    try:
+        with pytest.raises(error, match=message):
+            list(Session(node)._journal(channel, "nonce", lambda: False, quiet_s=1))
+    finally:
+        channel.close()
 
 
 def test_an_answer_that_goes_on_is_left(
