@@ -84,6 +84,10 @@ def check_scheduler(view: View) -> chain.Check:
         ] or ["Kubernetes lists no GPUs"]
     if view.clues.one("slurm"):
         parts.append(f"Slurm state {_slurm(view, 'State')}")
+        if "gpu" not in _slurm(view, "Gres"):
+            parts.append(
+                "Slurm has no GPUs on this node (the state slurm-gres tells what they need)"
+            )
     if not parts:
         found = "no scheduler can be queried from this node"
         return chain.Check("scheduler", chain.NOT_APPLICABLE, found)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from nodetrees import Tree, World
 
-from gpustate.diagnosis import health
+from gpustate.diagnosis import chain, health
 from gpustate.errors import ProbeError
-from gpustate.explain import walk
+from gpustate.explain import scheduling, walk
+from gpustate.explain.causes import View
+from gpustate.explain.clues import parse
 
 
 def test_a_program_that_hangs_is_given_up_and_named(tmp_path: Path) -> None:
@@ -72,3 +74,10 @@ def test_a_link_whose_cause_is_not_known_here_keeps_its_own_words(tmp_path: Path
     assert found.broken.evidence
     assert found.broken.remedy
     assert health.failed(health.judge(world.nvml))
+
+
+@pytest.mark.parametrize(("gres", "missing"), [("gpu:h100:8(S:0-1)", False), ("(null)", True)])
+def test_a_node_without_gpus_in_slurm_is_told_the_state(gres: str, missing: bool) -> None:
+    clues = parse(f"slurm=NodeName=gpu1 Gres={gres} State=IDLE Partitions=all\n")
+    check = scheduling.check_scheduler(View(chain.ChainObservation(), clues))
+    assert ("slurm-gres" in check.evidence) is missing
