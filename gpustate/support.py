@@ -122,7 +122,7 @@ TABLE = (
         "Slurm 22.05, 24.11 and 26.05",
         ("slurm-gres",),
         Level.REAL,
-        ("node/test_lab_slurm.py", "proof/test_slurm_releases.py"),
+        ("node/test_slurm_gres.py", "proof/test_slurm_releases.py"),
         "slurmctld and slurmd of Debian 12, 13 and unstable",
     ),
 )

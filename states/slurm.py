@@ -24,7 +24,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from typing import Annotated, Any, ClassVar
@@ -55,8 +55,12 @@ StartLimitIntervalSec=0
 Restart=on-failure
 RestartSec=10
 """
-#: Where a slurmd without files of its own has those that slurmctld sent.
+#: Where a slurmd without files of its own has those that slurmctld sent, and what says that it will.
 _SENT = "/run/slurm/conf"
+_CONFIGLESS = (
+    "{ systemctl cat $UNIT; cat /etc/default/slurmd /etc/sysconfig/slurmd; } 2>/dev/null | "
+    "grep -v '^ *#' | grep -q -e --conf-server && echo configless; :"
+)
 _HARDWARE = re.compile(
     r"\b(?:CPUs|Boards|SocketsPerBoard|CoresPerSocket|ThreadsPerCore|RealMemory)=\d+"
 )
@@ -64,8 +68,18 @@ _NODES = pattern(
     r"^([A-Za-z0-9._-]+(\[[0-9,-]+\])?,?)*$", "names of nodes such as gpu[01-16], or an empty text"
 )
 _SETTING = pattern(r"^[^\s#\"]+$", "a word without spaces, quotation marks and #")
+#: Settings of a line that follow from the GPUs, and those with a value for each of its nodes.
+_OURS, _EACH = (
+    {"nodename", "gres", "feature", "features"},
+    {"nodeaddr", "nodehostname", "bcastaddr", "port"},
+)
 #: Of files that are not 0644; ``None``: as it was.
 _MODES = {"gres_text": None, "prolog": 0o755, "epilog": 0o755}
+
+
+def _placed(text: str) -> str:
+    """A file that slurmctld has sent is to be changed where it is from."""
+    return text.replace(f"{_SENT}/", "slurmctld's ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +101,12 @@ class Observed:
     needs: tuple[str, ...] = ()  # what slurm.conf lacks
     clash: str = ""  # in slurm.conf, with our file
     foreign: str = ""  # line of gres.conf that is not ours and describes GPUs
-    sent: bool = False  # slurmd has its files from slurmctld
+    sent: bool = False  # slurmd gets its files from slurmctld
     host: str = ""
     gpus: bool = False  # here and now
     slurmd: bool = False  # it is installed
     active: bool = False
+    failed: bool = False  # slurmd ended with an error
     systemd: bool = True
     problem: str | None = None
     image: bool = False
@@ -108,9 +123,9 @@ class SlurmGresConfigured(State[Observed]):
         features: further words for ``Feature=``.
         node_file: also write the node's ``NodeName=`` line to ``folder/gpustate-node.conf``.
         nodes: names of the nodes with the same hardware, as ``gpu[01-16]``: that file then has ``GresTypes`` and their
-            complete line, for ``Include gpustate-node.conf`` in ``slurm.conf``.
-        node_settings: settings of that line, as ``{RealMemory: "1000000"}``, beside or instead of those that
-            ``slurmd -C`` prints.
+            lines of ``slurm.conf`` with these GPUs, for ``Include gpustate-node.conf`` instead of them.
+        node_settings: settings of these lines, as ``{RealMemory: "1000000"}``, beside or instead of those that they
+            have, or that ``slurmd -C`` prints of nodes without one.
         job_mapping: folder in which a prolog and an epilog, in ``folder/prolog.d`` and ``epilog.d``, name the job
             of each GPU for dcgm-exporter; empty: none.
         unit: the service of slurmd.
@@ -161,9 +176,15 @@ class SlurmGresConfigured(State[Observed]):
     def conflicts(
         self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
-        exporter = policy.get("dcgm-exporter")
-        if observed is not None or not self.job_mapping or self.absent:
+        exporter = policy.get("dcgm-exporter") if self.job_mapping else None
+        if observed is not None or self.absent:
             return
+        for key, value in self.node_settings.items():
+            count = len(slurm.hosts(value))
+            if key.lower() in _EACH and count not in (1, len(self._names)):
+                yield Conflict(
+                    f"{key}={value} of node_settings is not as long as nodes={self.nodes}"
+                )
         if exporter and not exporter.absent and exporter.job_mapping != self.job_mapping:
             other = exporter.job_mapping or "not set"
             yield Conflict(
@@ -173,18 +194,24 @@ class SlurmGresConfigured(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         own = {field: node.own_text(path) for field, path in self.own_paths.items()}
-        gres, sent = node.read_text(self.gres_path), node.read_text(f"{_SENT}/slurm.conf")
+        gres, local = node.read_text(self.gres_path), node.read_text(f"{self.folder}/slurm.conf")
+        cached = node.read_text(f"{_SENT}/slurm.conf")
+        configless = node.shell(_CONFIGLESS.replace("$UNIT", shlex.quote(self.unit))).stdout
+        # Without the option slurmd looks for its own file first, and 22.05 leaves old ones that were sent.
+        sent = "configless" in configless or (cached is not None and local is None)
         otherwise, kept = node.otherwise(self.gres_path), original_path(self.gres_path)
         known = node.stats(kept, f"{kept}.path")
         unit = node.units(self.unit).get(self.unit)
         result = slurm_gpus.desired_gres(
             node, name=self.node_name, shards=self.shards, features=self.features
         )
-        folder = self.folder if sent is None else _SENT
+        folder = _SENT if sent else self.folder
         conf = slurm.read(f"{folder}/slurm.conf", node.read_text)
-        described = gres if sent is None else node.read_text(f"{_SENT}/gres.conf")
+        described = (node.read_text(f"{_SENT}/gres.conf") if sent else gres) or ""
         printed = node.shell("slurmd -C 2>/dev/null; :").stdout if self.nodes else ""
-        included = f"{folder}/gpustate-node.conf"
+        place = f"{folder}/gpustate-node.conf"
+        before = conf.nodes(self._names, place)
+        rows = before or slurm.replaced(place, node.read_text(place) or "").nodes(self._names)
         scripts = slurm_gpus.job_scripts(self.job_mapping, result.names)
         return Observed(
             gres_text=gres,
@@ -192,16 +219,22 @@ class SlurmGresConfigured(State[Observed]):
             gres_file=otherwise if f"{kept}.path" in known and kept not in known else "",
             lines=result.lines,
             node_line=result.node_line,
-            include=self._include(result, conf, included, printed),
+            include=self._include(
+                result, rows, printed, types=not conf.setting("grestypes", place)
+            ),
             scripts=scripts if self.job_mapping else (),
-            needs=(*self._needs(result, conf, included), *self._unrun(conf, node)),
-            clash=self._clash(result.host, conf),
-            foreign=slurm.foreign(described or "", result.host) or "",
-            sent=sent is not None,
+            needs=tuple(
+                map(_placed, (*self._needs(result, conf, place), *self._unrun(conf, node)))
+            ),
+            clash=_placed(next(self._clashes(conf, place, before, rows), ""))
+            or self._undescribed(result, described if sent and conf.rows else None),
+            foreign=slurm.foreign(described, result.host) or "",
+            sent=sent,
             host=result.host,
             gpus=result.gpus,
             slurmd=result.slurmd,
             active=unit is not None and unit.active,
+            failed=unit is not None and unit.active_state == "failed",
             problem=result.problem,
             systemd=facts.systemd,
             image=facts.image,
@@ -209,29 +242,52 @@ class SlurmGresConfigured(State[Observed]):
         )
 
     def _include(
-        self, result: slurm_gpus.DesiredGres, conf: slurm.SlurmConf, place: str, printed: str
+        self,
+        result: slurm_gpus.DesiredGres,
+        rows: Sequence[slurm.Row],
+        printed: str,
+        *,
+        types: bool,
     ) -> str:
-        """Lines for all nodes like this one, where slurm.conf is to include them."""
+        """Lines for all nodes like this one, where slurm.conf is to include them; ``rows``: those that they replace."""
         if not self.nodes or not result.lines:
             return ""
-        hardware = dict(word.split("=") for word in _HARDWARE.findall(printed))
-        if memory := hardware.get("RealMemory"):  # equal nodes differ by some MiB
-            hardware["RealMemory"] = str(int(memory) // 1024 * 1024)
-        settings = [f"{key}={value}" for key, value in {**hardware, **self.node_settings}.items()]
-        line = slurm.node_line(self.nodes, result.gres, result.words)
-        types = "" if conf.setting("grestypes", place) else f"GresTypes={','.join(self._types)}\n"
-        return f"{types}{' '.join((line, *settings))}\n"
+        text = f"GresTypes={','.join(self._types)}\n" if types else ""
+        for row in rows:
+            text += slurm.instead(row) + self._line(row, result)
+        listed = {name for row in rows for name in slurm.hosts(row.values["nodename"])}
+        if other := ",".join(name for name in self._names if name not in listed):
+            # Equal nodes differ by some MiB.
+            printed = re.sub(
+                r"(?<=RealMemory=)\d+", lambda mib: f"{int(mib[0]) // 1024 * 1024}", printed
+            )
+            words = (f"NodeName={other if rows else self.nodes}", *_HARDWARE.findall(printed))
+            row = slurm.Row("", {word.partition("=")[0].lower(): word for word in words})
+            text += self._line(row, result)
+        return text
+
+    def _line(self, row: slurm.Row, result: slurm_gpus.DesiredGres) -> str:
+        """What a line says, with the right GPUs, their features and ``node_settings``."""
+        nodes = row.values["nodename"]
+        gres = slurm.with_gpus(row.values.get("gres", ""), result.gres)
+        configured = row.values.get("feature", row.values.get("features", ""))
+        words = slurm.with_features(configured, result.words)
+        settings = {key: word for key, word in row.written.items() if key not in _OURS}
+        for key, value in self.node_settings.items():
+            values = slurm.hosts(value)
+            if key.lower() in _EACH and len(values) == len(self._names):
+                each = dict(zip(self._names, values, strict=True))
+                value = ",".join(each.get(name, "") for name in slurm.hosts(nodes))
+            settings[key.lower()] = f"{key}={value}"
+        return " ".join((slurm.node_line(nodes, gres, words), *settings.values())) + "\n"
+
+    @property
+    def _names(self) -> list[str]:
+        return slurm.hosts(self.nodes)
 
     @property
     def _types(self) -> tuple[str, ...]:
         return ("gpu", "shard") if self.shards else ("gpu",)
-
-    def _replaced(self, row: slurm.Row) -> str:
-        """The line that an Include takes the place of, with what only it has."""
-        known = {"nodename", "gres", "feature", "features", *map(str.lower, self.node_settings)}
-        other = " ".join(f"{key}={value}" for key, value in row.values.items() if key not in known)
-        more = f", which also has {other}: repeat in node_settings what is to stay" if other else ""
-        return f", instead of NodeName={row.values['nodename']} in {row.place}{more}"
 
     def _needs(
         self, result: slurm_gpus.DesiredGres, conf: slurm.SlurmConf, place: str
@@ -239,6 +295,9 @@ class SlurmGresConfigured(State[Observed]):
         """What slurm.conf lacks, with the line to write."""
         without, path = place if self.nodes else "", conf.files[0]
         if not result.lines:
+            return
+        if not conf.rows and place.startswith(_SENT):
+            yield f"slurmd gets its files from slurmctld, and has none yet: start {self.unit}, then run again"
             return
         if not conf.rows:
             yield f"slurm.conf of the cluster needs: GresTypes={','.join(self._types)} and {result.node_line}"
@@ -251,8 +310,12 @@ class SlurmGresConfigured(State[Observed]):
         row = conf.node(result.host, without)
         gres = row.values.get("gres", "") if row else ""
         if self.nodes and place not in conf.files:
-            instead = self._replaced(row) if row else ""
-            yield f"{path} needs: Include {posixpath.basename(place)}{instead}"
+            rows = conf.nodes(self._names, place)
+            more = f" and {len(rows) - 1} more lines up to {rows[-1].place}" if rows[1:] else ""
+            instead = [
+                f", instead of NodeName={r.values['nodename']} in {r.place}{more}" for r in rows
+            ]
+            yield f"{path} needs: Include {posixpath.basename(place)}{''.join(instead[:1])}"
         elif row is None and not self.nodes:
             yield f"{path} does not have this node; add, with what slurmd -C prints: {result.node_line}"
         elif row and not gres:
@@ -276,17 +339,38 @@ class SlurmGresConfigured(State[Observed]):
             if not fnmatch(path, program) and path not in (node.read_text(program) or ""):
                 yield f"{row.place} has {key}={program}, which does not run {path}; call it there, or write {line}"
 
-    def _clash(self, host: str, conf: slurm.SlurmConf) -> str:
-        """Why our file cannot be as it should be while slurm.conf includes it."""
-        place = self.own_paths["node_text"]
-        if place not in conf.files:
-            return ""
+    def _clashes(
+        self,
+        conf: slurm.SlurmConf,
+        place: str,
+        before: Sequence[slurm.Row],
+        rows: Sequence[slurm.Row],
+    ) -> Iterator[str]:
+        """Why our file cannot be as it should be with what slurm.conf has."""
+        own = self.own_paths["node_text"]
         if self.absent or not self.node_file:
-            return f"{conf.files[0]} includes {place}, and Slurm needs it: remove that line first"
-        row = conf.node(host, without=place) if self.nodes else None
-        if row is None:
+            if own in conf.files:
+                yield f"{conf.files[0]} includes {own}, and Slurm needs it: remove that line first"
+            return
+        for row in before if place in conf.files else ():
+            name = row.values["nodename"]
+            yield f"{row.place} and {place} both have NodeName={name}, and slurmctld refuses that: remove the line in {row.place}"
+        for row in rows:
+            name = row.values["nodename"]
+            if not {*slurm.hosts(name)} <= {*self._names}:
+                yield f"{row.place} has NodeName={name}, and nodes={self.nodes} has only some of these: divide that line"
+
+    def _undescribed(self, result: slurm_gpus.DesiredGres, sent: str | None) -> str:
+        """Why slurmd does not know the GPUs, by the ``gres.conf`` that slurmctld has sent."""
+        if sent is None or not result.lines or self.absent:
             return ""
-        return f"{row.place} and {place} both have NodeName={host}, and slurmctld refuses that: remove the line in {row.place}"
+        files = slurm.device_files("\n".join(result.lines), result.host)
+        if slurm.device_files(sent, result.host) in (None, files):
+            return ""
+        return (
+            f"slurmd gets its files from slurmctld, whose gres.conf does not have this node's GPUs, and reads no {self.gres_path}: "
+            "add the lines that gpustate labels -o slurm prints to gres.conf on its host, then: scontrol reconfigure"
+        )
 
     def desired(self, observed: Observed) -> Observed:
         if not self.absent and (
@@ -298,7 +382,9 @@ class SlurmGresConfigured(State[Observed]):
         gres = slurm.place(before or "", [] if observed.sent else list(lines)) or None
         if before is not None and slurm.find_block(before) is None and (not lines or observed.sent):
             gres = before  # somebody's file without a line of ours, be it empty
-        line = observed.node_line if lines and self.node_file else ""
+        # slurmd reads no local file then; that for Include is there to be copied.
+        unread = observed.sent and not self.nodes
+        line = observed.node_line if lines and self.node_file and not unread else ""
         prolog, epilog = observed.scripts if lines and observed.scripts else (None, None)
         return replace(
             observed,
@@ -308,6 +394,7 @@ class SlurmGresConfigured(State[Observed]):
             prolog=prolog,
             epilog=epilog,
             gres_file="" if gres is not None else observed.gres_file,
+            active=observed.active or bool(lines and observed.failed),
         )
 
     def refuse(self, observed: Observed) -> str | None:
@@ -317,11 +404,6 @@ class SlurmGresConfigured(State[Observed]):
             return observed.clash or None
         if not observed.slurmd:
             return None
-        if observed.sent and not observed.foreign and observed.lines:
-            return (
-                f"slurmd gets its files from slurmctld, whose gres.conf does not have these GPUs, and reads no {self.gres_path}: "
-                "add the lines that gpustate labels -o slurm prints to gres.conf on its host, then: scontrol reconfigure"
-            )
         if observed.foreign and observed.lines and not observed.sent:
             return (
                 f"{self.gres_path}: {observed.foreign} already describes GPUs; remove it, or remove this "
@@ -371,6 +453,8 @@ class SlurmGresConfigured(State[Observed]):
             yield ops.PutText(self.gres_path, wanted.gres_text, mode=0o644)
         if "gres_text" in plan.fields and observed.active:
             yield ops.RestartUnit(self.unit, roll_back=(self.gres_path,))
+        if "active" in plan.fields:
+            yield ops.StartUnit(self.unit)
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         """The machine describes its GPUs itself, where the image has slurmd and a Python that can."""

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,7 @@ from slurmjobs import APPLIED, CUDA_COUNT, Cluster
 
 from gpustate.errors import LabError
 from gpustate.inventory.loading import load
-from gpustate_lab import api, slurm_files
+from gpustate_lab import api
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
@@ -178,147 +176,6 @@ def test_the_nodes_of_a_cluster_are_an_inventory(
     known = load(str(cluster.lab.inventory))
     found = {node.name: node.connection.host for node in inventory.nodes}
     assert found == {node.name: node.connection.host for node in known.nodes}
-
-
-CONF = "/etc/slurm/slurm.conf"
-ALONE = "from gpustate import Policy, registry\n\npolicy = Policy(registry.get({}))\n"
-
-
-@contextmanager
-def edited(cluster: Cluster, program: str) -> Iterator[None]:
-    """slurm.conf of all machines, changed by sed's program; the daemons run with it, and with the old one afterwards."""
-    machines = (cluster.slurm.head, *cluster.lab.nodes)
-
-    def start() -> None:
-        cluster.slurm.head.run("systemctl restart slurmctld")
-        for node in cluster.lab.nodes:
-            node.run("systemctl restart slurmd")
-        cluster.until(lambda: cluster.slurm.head.run("scontrol ping", check=False).returncode == 0)
-        cluster.until(lambda: {*cluster.slurm.states()} == {"gpu1", "gpu2"})
-        cluster.resume()
-
-    for machine in machines:
-        machine.run(["sed", "-i.before", "-E", program, CONF])
-    try:
-        start()
-        yield
-    finally:
-        for machine in machines:
-            machine.run(f"mv {CONF}.before {CONF}")
-        start()
-
-
-def notes(cluster: Cluster, verb: str, policy: Path, code: int = 0) -> list[str]:
-    """Notes of slurm-gres on gpu1."""
-    words = ("-i", cluster.lab.inventory, "-l", "gpu1", "-o", "json")
-    ran = gpustate(verb, policy, *words, *(("--yes",) if verb == "apply" else ()), code=code)
-    (state,) = (s for s in ran.node("gpu1")["states"] if s["state"] == "slurm-gres")
-    return [*state.get("notes", ()), *filter(None, (state.get("reason"),))]
-
-
-def test_slurm_runs_with_the_file_that_its_own_one_includes(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    nodes = [cluster.lab.node(name) for name in ("gpu1", "gpu2")]
-    low, high = (node.address.rpartition(".") for node in nodes)
-    pairs = (word.partition("=") for word in slurm_files._PROCESSORS.split())
-    settings = {key: value for key, _, value in pairs}
-    settings |= {"RealMemory": "1", "NodeAddr": f"{low[0]}.[{low[2]}-{high[2]}]"}
-    policy = tmp_path / "policy.py"
-    policy.write_text(
-        APPLIED.replace(
-            '"slurm-gres")()', f'"slurm-gres")(nodes="gpu[1-2]", node_settings={settings})'
-        )
-    )
-    for node in nodes:
-        node.run(f"cp {CONF} {CONF}.full; sed -i /^GresTypes=/d {CONF}")
-    first = notes(cluster, "plan", policy)
-    assert re.match(
-        rf"{CONF} needs: Include gpustate-node.conf, instead of NodeName=gpu1 in {CONF}:\d+\b",
-        first[0],
-    )
-    gpustate("apply", policy, "-i", cluster.lab.inventory, "--yes", code=0)
-    for node in nodes:
-        node.run(f"mv {CONF}.full {CONF}")
-    texts = {node.run("cat /etc/slurm/gpustate-node.conf").stdout for node in nodes}
-    (text,) = texts
-    cluster.slurm.head.run(f"cat >/etc/slurm/gpustate-node.conf <<'END'\n{text}END")
-
-    # Slurm itself refuses the same node twice, and so does the state.
-    twice = "/etc/slurm/twice.conf"
-    cluster.slurm.head.run(f"(cat {CONF}; echo Include gpustate-node.conf) >{twice}")
-    ended = cluster.slurm.head.run(["timeout", "20", "slurmctld", "-D", "-f", twice], check=False)
-    assert ended.returncode not in (0, 124)
-    assert "uplicated Node" in ended.stderr + ended.stdout
-    nodes[0].run(f"cp {CONF} {CONF}.once; echo Include gpustate-node.conf >>{CONF}")
-    assert "both have NodeName=gpu1" in notes(cluster, "plan", policy, code=5)[-1]
-    nodes[0].run(f"mv {CONF}.once {CONF}")
-
-    with edited(
-        cluster, "/^(NodeName|GresTypes)=/d; s/^PartitionName/Include gpustate-node.conf\\n&/"
-    ):
-        assert sorted(cluster.job("-N2 --gres=gpu:h100:8 hostname").split()) == ["gpu1", "gpu2"]
-        assert "ActiveFeatures=gpu,h100," in cluster.slurm.scontrol("show", "node", "gpu1")
-        assert notes(cluster, "plan", policy) == []
-        assert gpustate("drift", policy, "-i", cluster.lab.inventory).code == 0
-        alone = tmp_path / "alone.py"
-        alone.write_text(ALONE.format('"slurm-gres")('))
-        removed = gpustate("remove", alone, "-i", cluster.lab.inventory, "--dry-run")
-        assert "remove that line first" in removed.out
-    gpustate("apply", cluster.policy, "-i", cluster.lab.inventory, "--yes", code=0)
-
-
-def test_a_slurm_conf_without_gres_types_is_told_the_line(cluster: Cluster) -> None:
-    assert notes(cluster, "plan", cluster.policy) == []
-    with edited(cluster, "s/^GresTypes=.*/GresTypes=nvme/; s/(NodeName=gpu1 .*)h100:8/\\1h100:7/"):
-        types, gres = notes(cluster, "plan", cluster.policy)
-        assert re.fullmatch(rf"{CONF}:\d+ needs: GresTypes=nvme,gpu", types)
-        assert (
-            "has Gres=gpu:h100:7, and Slurm takes GPUs of that type and number only: write Gres=gpu:h100:8"
-            in gres
-        )
-
-
-JOBS = "/var/lib/dcgm-exporter/job-mapping"
-METRICS = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:9400/metrics\").read().decode())'"
-
-
-def test_metrics_of_gpus_have_the_job_that_runs_on_them(cluster: Cluster, tmp_path: Path) -> None:
-    policy = tmp_path / "policy.py"
-    exporter = f'registry.get("dcgm")(), registry.get("dcgm-exporter")(job_mapping="{JOBS}"),'
-    policy.write_text(
-        APPLIED.replace('"slurm-gres")(),', f'"slurm-gres")(job_mapping="{JOBS}"), {exporter}')
-    )
-    node = cluster.lab.node("gpu1")
-    expected = [f"{CONF} needs: {key}=/etc/slurm/{key.lower()}.d/*" for key in ("Prolog", "Epilog")]
-    assert notes(cluster, "apply", policy) == expected
-
-    def named() -> dict[str, str]:
-        found = re.findall(r'GPU_TEMP\{gpu="(\d)"[^}]*hpc_job="(\d+)"', node.run(METRICS).stdout)
-        return {gpu: job for job, gpu in ((job, gpu) for gpu, job in found)}
-
-    scripts = "Prolog=/etc/slurm/prolog.d/*\\nEpilog=/etc/slurm/epilog.d/*"
-    with edited(cluster, f"s,^ReturnToService=,{scripts}\\n&,"):
-        assert notes(cluster, "plan", policy) == []
-        assert named() == {}
-        cluster.submit("-w gpu1 --gres=gpu:2 --wrap 'srun sleep 120'")
-        cluster.submit("-w gpu1 --gres=gpu:1 --wrap 'srun sleep 120'")
-        cluster.until(lambda: len(named()) == 3)
-        jobs = cluster.head("squeue -h -o %A").stdout.split()
-        assert sorted(named()) == ["0", "1", "2"]
-        assert {*named().values()} == {*jobs}
-        shown = cluster.slurm.scontrol("-d", "show", "job", named()["0"])
-        assert "IDX:0-1" in shown or "IDX:0)" in shown
-        cluster.head(f"scancel {jobs[0]}")
-        cluster.until(lambda: {*named().values()} == {jobs[1]})
-        cluster.head("scancel --user=op")
-        cluster.until(lambda: named() == {})
-        assert cluster.state("gpu1").flags == {"IDLE"}, "no prolog failed"
-    words = ("-i", cluster.lab.inventory, "-l", "gpu1", "--yes")
-    policy.write_text(ALONE.format('"dcgm-exporter")(), registry.get("dcgm")('))
-    gpustate("remove", policy, *words, code=0)
-    gpustate("apply", cluster.policy, *words, code=0)
-    assert node.run("ls /etc/slurm/prolog.d /etc/slurm/epilog.d", check=False).stdout.split() == []
 
 
 def test_a_node_that_was_reset_is_still_a_member_and_has_no_gpus(cluster: Cluster) -> None:

@@ -5,8 +5,17 @@ Sources:
     slurm.conf(5): NodeName, Gres, Feature; "Generic Resource (GRES) Scheduling", MIG management.
 """
 
-from gpustate.formats.slurm.block import find_block, foreign, place, text_outside
-from gpustate.formats.slurm.conf import Row, SlurmConf, gres_fits, is_listed, read
+from gpustate.formats.slurm.block import device_files, find_block, foreign, place, text_outside
+from gpustate.formats.slurm.conf import (
+    Row,
+    SlurmConf,
+    gres_fits,
+    hosts,
+    instead,
+    read,
+    replaced,
+    with_gpus,
+)
 from gpustate.formats.slurm.lines import (
     MigFiles,
     SlurmGpu,
@@ -16,6 +25,7 @@ from gpustate.formats.slurm.lines import (
     gres_value,
     node_line,
     type_name,
+    with_features,
 )
 from gpustate.formats.slurm.topology import Cpu, core_numbers, expand, links
 
@@ -26,6 +36,7 @@ __all__ = [
     "SlurmConf",
     "SlurmGpu",
     "core_numbers",
+    "device_files",
     "expand",
     "features",
     "find_block",
@@ -34,11 +45,15 @@ __all__ = [
     "gres_fits",
     "gres_lines",
     "gres_value",
-    "is_listed",
+    "hosts",
+    "instead",
     "links",
     "node_line",
     "place",
     "read",
+    "replaced",
     "text_outside",
     "type_name",
+    "with_features",
+    "with_gpus",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from gpustate.formats.slurm.conf import is_listed
+from gpustate.formats.slurm.conf import hosts
 
 BEGIN = "# gpustate begin: written by gpustate, changes in here are overwritten"
 #: A newline was added to the line before; it is removed with the block.
@@ -12,6 +13,7 @@ _ADDED = " (the line before had no end)"
 END = "# gpustate end"
 _BLOCK = re.compile(r"^# gpustate begin[^\n]*\n(?:.*\n)*?# gpustate end[^\n]*(?:\n|\Z)", re.M)
 _GPU = re.compile(r"(?:^|\s)name\s*=\s*(?:gpu|shard)(?:\s|$)", re.IGNORECASE)
+_FILES = re.compile(r"(?:^|\s)(?:multiple)?files?\s*=\s*(\S+)", re.IGNORECASE)
 _DETECTED = re.compile(r"(?:^|\s)autodetect\s*=\s*(?!off\b)\S", re.IGNORECASE)
 
 
@@ -50,12 +52,28 @@ def place(text: str, lines: list[str]) -> str:
 def foreign(text: str, node: str) -> str | None:
     """A foreign line that already describes this node's GPUs, with its number."""
     # The number of lines stays the same, so that line numbers are right.
-    rest = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
-    for number, line in enumerate(rest.splitlines(), 1):
+    outside = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+    for number, words in _of_gpus(outside, node):
+        return f"line {number} ({words})"
+    return None
+
+
+def device_files(text: str, node: str) -> set[str] | None:
+    """Those of this node's GPUs; ``None`` where a line leaves them to Slurm."""
+    files: set[str] = set()
+    for _, words in _of_gpus(text, node):
+        named = _FILES.search(words)
+        if named is None:
+            return None
+        files.update(hosts(named[1]))
+    return files
+
+
+def _of_gpus(text: str, node: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0]
         names = re.search(r"(?:^|\s)nodename\s*=\s*(\S+)", words, re.IGNORECASE)
-        if names and not is_listed(names[1], node):
+        if names and node not in hosts(names[1]):
             continue
         if _GPU.search(words) or _DETECTED.search(words):
-            return f"line {number} ({words.strip()})"
-    return None
+            yield number, words.strip()

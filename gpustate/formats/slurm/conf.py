@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice, product
 
 _WORD = re.compile(r'(\w+)\s*=\s*("[^"]*"|\S*)')
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _GRES = re.compile(r"(gpu|shard)(?::([^:,()]+?))??(?::(\d+))?(?:\([^)]*\))?")
 _DEPTH = 8
+#: Slurm's own limit for a range of a hostlist.
+_MOST = 65536
+_INSTEAD = "# instead of: "
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line with settings: its file and number, and the values by their keys in lower case."""
+    """A line with settings: its file and number, and ``Key=value`` as written by keys in lower case."""
 
     place: str
-    values: Mapping[str, str]
+    written: Mapping[str, str]
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The values alone."""
+        return {key: text[len(key) + 1 :].strip('"') for key, text in self.written.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +47,22 @@ class SlurmConf:
         rows = [row for row in self.rows if key in row.values and _file(row) != without]
         return rows[-1] if rows else None
 
-    def node(self, name: str, without: str = "") -> Row | None:
-        """The line of a node, with the values of ``NodeName=DEFAULT``."""
-        defaults: dict[str, str] = {}
+    def nodes(self, names: Collection[str], without: str = "") -> list[Row]:
+        """The lines of some nodes, with the values of ``NodeName=DEFAULT``."""
+        default: Mapping[str, str] = {}
+        found: list[Row] = []
         for row in self.rows:
-            names = row.values.get("nodename", "")
-            if names.upper() == "DEFAULT":
-                defaults |= row.values
-            elif _file(row) != without and is_listed(names, name):
-                return Row(row.place, {**defaults, **row.values})
-        return None
+            listed = row.values.get("nodename", "")
+            whole = Row(row.place, {**default, **row.written})
+            if listed.upper() == "DEFAULT":
+                default = whole.written
+            elif _file(row) != without and not {*hosts(listed)}.isdisjoint(names):
+                found.append(whole)
+        return found
+
+    def node(self, name: str, without: str = "") -> Row | None:
+        """The line of a node."""
+        return next(iter(self.nodes({name}, without)), None)
 
 
 def _file(row: Row) -> str:
@@ -70,33 +85,55 @@ def _rows(path: str, text_of: Callable[[str], str | None], files: list[str]) -> 
                 yield from _rows(
                     posixpath.join(posixpath.dirname(files[0]), include[1]), text_of, files
                 )
-        elif values := {key.lower(): value.strip('"') for key, value in _WORD.findall(words)}:
-            yield Row(f"{path}:{number}", values)
+        elif settings := _WORD.findall(words):
+            yield Row(
+                f"{path}:{number}", {key.lower(): f"{key}={value}" for key, value in settings}
+            )
         number += 1 + line.count("\0")
 
 
-def is_listed(names: str, name: str) -> bool:
-    """Whether a hostlist such as ``gpu[01-16,20],head`` has a name."""
+def instead(row: Row) -> str:
+    """The line of a file of our own that says which one of slurm.conf the next takes the place of."""
+    return f"{_INSTEAD}{' '.join(row.written.values())}\n"
+
+
+def replaced(path: str, text: str) -> SlurmConf:
+    """The lines that :func:`instead` noted in such a file."""
+    lines = re.sub(rf"(?m)^(?!{_INSTEAD}).*", "", text).replace(_INSTEAD, "")
+    return read(path, lambda _: lines)
+
+
+def hosts(names: str) -> list[str]:
+    """The names of a hostlist such as ``gpu[01-16,20],head``."""
+    found: list[str] = []
     for item in re.findall(r"(?:[^,\[]|\[[^]]*\])+", names):
         parts = re.split(r"\[([^]]*)\]", item)
-        pattern = r"(\d+)".join(re.escape(part) for part in parts[::2])
-        match = re.fullmatch(pattern, name)
-        if match and all(map(_is_within, parts[1::2], match.groups())):
-            return True
-    return False
+        choices = [_numbers(part) if n % 2 else [part] for n, part in enumerate(parts)]
+        found += map("".join, islice(product(*choices), _MOST))
+    return found
 
 
-def _is_within(ranges: str, number: str) -> bool:
-    pairs = re.findall(r"(\d+)(?:-(\d+))?", ranges)
-    wide = len(str(int(number)))
-    return any(
-        int(low) <= int(number) <= int(high or low) and len(number) == max(len(low), wide)
+def _numbers(ranges: str) -> list[str]:
+    pairs = re.findall(r"(\d{1,18})(?:-(\d{1,18}))?", ranges)
+    return [
+        str(number).zfill(len(low))
         for low, high in pairs
-    )
+        for number in range(int(low), min(int(high or low), int(low) + _MOST) + 1)
+    ]
+
+
+def _parts(gres: str) -> list[str]:
+    return re.split(r",(?![^(]*\))", gres)
+
+
+def with_gpus(configured: str, right: str) -> str:
+    """``Gres=`` of a node with the right GPUs, and what else is configured."""
+    other = [part for part in _parts(configured) if part.split(":")[0] not in ("", "gpu", "shard")]
+    return ",".join([right, *other])
 
 
 def _counts(gres: str) -> dict[tuple[str, str], int]:
-    found = (_GRES.fullmatch(part) for part in re.split(r",(?![^(]*\))", gres))
+    found = map(_GRES.fullmatch, _parts(gres))
     return {(row[1], row[2] or ""): int(row[3] or 1) for row in found if row}
 
 

@@ -12,6 +12,7 @@ from gpustate.formats.numbers import whole
 from gpustate.formats.nvml_report import NvmlFacts
 
 _MAKER = re.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce)\s+", re.IGNORECASE)
+_VERSIONED = re.compile(r"driver\d{3}|cuda\d+\.\d+|cc\d+\.\d|gpumem\d+g")
 _UNFIT = re.compile(r"[^a-z0-9_.]+")
 
 
@@ -133,6 +134,12 @@ def features(nvml: NvmlFacts) -> tuple[str, ...]:
     if nvml.gpus and nvml.cuda_version:
         found.append(f"cuda{nvml.cuda_version}")
     return tuple(dict.fromkeys(found))
+
+
+def with_features(configured: str, right: Sequence[str]) -> tuple[str, ...]:
+    """The right features of a node, and what else is configured but for versions and sizes of such as these."""
+    other = (word for word in configured.split(",") if word and not _VERSIONED.fullmatch(word))
+    return tuple(dict.fromkeys((*right, *other)))
 
 
 def node_line(node: str, gres: str, words: Sequence[str]) -> str:

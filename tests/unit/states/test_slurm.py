@@ -142,13 +142,10 @@ def test_slurm_conf_includes_a_file_of_gpustate_s_own() -> None:
     assert fake.files[NODE].splitlines() == [
         "# Written by gpustate. In slurm.conf: Include gpustate-node.conf",
         "GresTypes=gpu",
-        "NodeName=n[1-2] Gres=gpu:a100:2 Feature=gpu,a100,driver580 CPUs=6 Boards=1 SocketsPerBoard=2"
-        " CoresPerSocket=4 ThreadsPerCore=1 RealMemory=515072 Weight=10",
+        "# instead of: NodeName=n[1-2] CPUs=8 State=UNKNOWN",
+        "NodeName=n[1-2] Gres=gpu:a100:2 Feature=gpu,a100,driver580 CPUs=6 State=UNKNOWN Weight=10",
     ]
-    include = (
-        f"{CONF} needs: Include gpustate-node.conf, instead of NodeName=n[1-2] in {CONF}:2, "
-        "which also has state=UNKNOWN: repeat in node_settings what is to stay",
-    )
+    include = (f"{CONF} needs: Include gpustate-node.conf, instead of NodeName=n[1-2] in {CONF}:2",)
     assert first.notes[:-1] == last.notes == include
     assert first.notes[-1].startswith(f"copy {NODE} to the host of slurmctld, beside slurm.conf")
     assert fake.files[CONF] == before, "it is the site's"
@@ -162,7 +159,7 @@ def test_slurm_conf_includes_a_file_of_gpustate_s_own() -> None:
 
     fake.files[CONF] += before
     assert state.refuse(state.probe(fake)) == (
-        f"{CONF}:5 and {NODE} both have NodeName=n1, and slurmctld refuses that: remove the line in {CONF}:5"
+        f"{CONF}:5 and {NODE} both have NodeName=n[1-2], and slurmctld refuses that: remove the line in {CONF}:5"
     )
     gone = SlurmGresConfigured(ensure="absent")
     assert "remove that line first" in str(gone.refuse(gone.probe(fake)))
@@ -171,20 +168,112 @@ def test_slurm_conf_includes_a_file_of_gpustate_s_own() -> None:
     assert NODE not in fake.files
 
 
-def test_a_slurmd_without_files_of_its_own_is_not_given_a_gres_conf() -> None:
+def included(state: SlurmGresConfigured, config: str, fake: FakeNode | None = None) -> list[str]:
+    """The lines of nodes in the file for ``Include``; they are the same once slurm.conf has the file instead."""
+    fake = fake or node()
+    fake.shells = {"slurmd -C": (0, HARDWARE), **fake.shells}
+    fake.files[CONF] = TYPES + config
+    list(converge(state, fake))
+    fake.files[CONF] = f"{TYPES}Include gpustate-node.conf\n"
+    plan = state.plan(state.probe(fake))
+    assert (plan.fields, plan.notes, state.refuse(state.probe(fake))) == (set(), (), None)
+    return [line for line in fake.files[NODE].splitlines() if line.startswith("NodeName=")]
+
+
+GPU_WORDS = "Gres=gpu:a100:2 Feature=gpu,a100,driver580"
+
+
+def test_the_file_keeps_what_the_replaced_lines_say() -> None:
+    assert included(
+        SlurmGresConfigured(nodes="n[1-4]", node_settings={"weight": "7", "NodeAddr": "h[1-4]"}),
+        "NodeName=DEFAULT RealMemory=500000 Gres=gpu:h100:8,nvme:2 Reason='ok'\n"
+        "NodeName=n1,n3 NodeAddr=10.0.0.[1,3] Weight=5 Features=ib,driver570,cuda12.8 \\\n"
+        ' Reason="bad fan"\n'
+        "nodename=n2 nodeaddr=10.0.0.2 CPUs=64\nNodeName=m1 CPUs=2\n",
+    ) == [
+        "NodeName=n1,n3 Gres=gpu:a100:2,nvme:2 Feature=gpu,a100,driver580,ib RealMemory=500000"
+        ' Reason="bad fan" NodeAddr=h1,h3 weight=7',
+        "NodeName=n2 Gres=gpu:a100:2,nvme:2 Feature=gpu,a100,driver580 RealMemory=500000 Reason='ok'"
+        " NodeAddr=h2 CPUs=64 weight=7",
+        f"NodeName=n4 {GPU_WORDS} CPUs=8 Boards=1 SocketsPerBoard=2 CoresPerSocket=4 ThreadsPerCore=1"
+        " RealMemory=515072 weight=7 NodeAddr=h4",
+    ]
+    line = "NodeName=n[1-8] NodeAddr=10.0.0.[1-8] State=UNKNOWN"
+    expected = line.replace("NodeAddr", f"{GPU_WORDS} NodeAddr")
+    fake = node()
+    assert included(SlurmGresConfigured(nodes="n[1-8]"), f"{line}\n", fake) == [expected]
+
+    # A setting of the policy goes as it came.
+    for settings in ({"Weight": "9"}, {}):
+        state = SlurmGresConfigured(nodes="n[1-8]", node_settings=settings)
+        list(converge(state, fake))
+        assert ("Weight=9" in fake.files[NODE]) is bool(settings)
+    assert fake.files[NODE].endswith(f"{expected}\n")
+
+
+def test_addresses_are_as_many_as_the_nodes() -> None:
+    state = SlurmGresConfigured(nodes="n[1-3]", node_settings={"NodeAddr": "h[1-2]", "Port": "7"})
+    (conflict,) = state.conflicts({}, NodeFacts(), None)
+    assert conflict.reason == "NodeAddr=h[1-2] of node_settings is not as long as nodes=n[1-3]"
+    assert "NodeAddr=h[1-2]" in included(state, "NodeName=n[1-2],n3\n")[0]
+
+
+def test_a_line_that_also_has_other_nodes_is_refused() -> None:
+    fake = node()
+    fake.files[CONF] = f"{TYPES}NodeName=n[1-3] NodeAddr=10.0.0.[1-3]\n"
+    state = SlurmGresConfigured(nodes="n[1-2]")
+    assert state.refuse(state.probe(fake)) == (
+        f"{CONF}:2 has NodeName=n[1-3], and nodes=n[1-2] has only some of these: divide that line"
+    )
+
+
+def test_a_slurmd_without_files_of_its_own_is_not_given_any() -> None:
     fake = node()
     sent = "/run/slurm/conf"
     fake.files[f"{sent}/slurm.conf"] = f"{TYPES}NodeName=n1 Gres=gpu:a100:2\n"
     state = SlurmGresConfigured()
-    assert "add the lines that gpustate labels -o slurm prints" in str(
-        state.refuse(state.probe(fake))
-    )
-    fake.files[f"{sent}/gres.conf"] = "NodeName=n[1-2] Name=gpu Type=a100 File=/dev/nvidia[0-1]\n"
-    assert state.refuse(state.probe(fake)) is None
+    for text in (
+        "",
+        "Name=gpu File=/dev/nvidia0\n",
+        "NodeName=n2 Name=gpu File=/dev/nvidia[0-1]\n",
+    ):
+        fake.files[f"{sent}/gres.conf"] = text
+        reason = str(state.refuse(state.probe(fake)))
+        assert "add the lines that gpustate labels -o slurm prints" in reason
+    for text in ("NodeName=n[1-2] Name=gpu Type=a100 File=/dev/nvidia[0-1]\n", "AutoDetect=nvml\n"):
+        fake.files[f"{sent}/gres.conf"] = text
+        assert state.refuse(state.probe(fake)) is None
     *_, last = converge(state, fake)
-    assert GRES not in fake.files
+    assert not {GRES, NODE} & set(fake.files)
     assert DROP_IN in fake.files
     assert (bool(last), last.notes) == (False, ())
+    fake.files[f"{sent}/slurm.conf"] = "NodeName=n1 Gres=gpu:a100:2\n"
+    assert state.probe(fake).needs == ("slurmctld's slurm.conf needs: GresTypes=gpu",)
+
+    # It has its own file again; what was sent is left from before.
+    fake.files[CONF] = f"{TYPES}NodeName=n1 Gres=gpu:a100:2\n"
+    list(converge(state, fake))
+    assert {GRES, NODE} <= set(fake.files)
+
+
+def test_a_slurmd_that_has_not_got_its_files_yet_is_not_given_any() -> None:
+    fake = node(active=False)
+    fake.shells = {"--conf-server": (0, "configless\n"), **fake.shells}
+    *_, last = converge(SlurmGresConfigured(), fake)
+    assert not {GRES, NODE} & set(fake.files)
+    assert last.notes == (
+        "slurmd gets its files from slurmctld, and has none yet: start slurmd.service, then run again",
+    )
+
+
+def test_slurmd_that_ended_without_its_gpus_is_started() -> None:
+    fake = node(active=False)
+    fake.unit_states["slurmd.service"] = "failed"
+    first, last = converge(SlurmGresConfigured(), fake)
+    assert "active" in first.fields
+    assert first.disruption == Disruption.NONE
+    assert fake.done[-1].label == "start slurmd.service"
+    assert not last
 
 
 JOBS = {
