@@ -17,16 +17,6 @@ from gpustate.errors import ProbeError
 from gpustate.formats import keyed, pci_gpus, rpm
 from gpustate.formats.pci_gpus import PciGpu
 
-#: Programs by which a scheduler places work on a node, by the scheduler.
-AGENTS = {
-    "kubelet": "Kubernetes",
-    "kubelite": "Kubernetes",  # of microk8s
-    "k3s": "Kubernetes",
-    "rke2": "Kubernetes",
-    "slurmd": "Slurm",
-}
-RUNTIMES = ("containerd", "crio", "docker", "k3s", "podman")
-
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
@@ -42,7 +32,7 @@ class NodeFacts:
     systemd: bool = False
     container: bool = False  # the node is a container: no kernel of its own
     python3: str = ""  # path of the interpreter
-    runtimes: tuple[str, ...] = ()  # of RUNTIMES: those installed
+    runtimes: tuple[str, ...] = ()  # of formats.node_programs: those installed
     package_manager: str = ""  # apt, dnf, zypper
     #: NVIDIA functions on PCI; in an image those it is said to be for, with addresses of their own.
     pci: tuple[PciGpu, ...] = field(default_factory=tuple[PciGpu, ...])
@@ -51,8 +41,8 @@ class NodeFacts:
     hostname: str = ""
     machine_id: str = ""  # of /etc/machine-id
     system_uuid: str = ""  # of DMI
-    agents: tuple[str, ...] = ()  # of AGENTS: those that run
-    joined: tuple[str, ...] = ()  # of AGENTS: those that start at boot and have joined a cluster
+    agents: tuple[str, ...] = ()  # of formats.node_programs: those that run
+    joined: tuple[str, ...] = ()  # agents that start at boot and have joined a cluster
     addresses: tuple[str, ...] = ()  # of its network interfaces, where slurmd is installed
 
     @property

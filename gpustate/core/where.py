@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from gpustate.core.facts import RUNTIMES, NodeView
+from gpustate.core.facts import NodeView
 from gpustate.core.inventory import labels_of
 from gpustate.errors import PolicyError
 from gpustate.formats import node_labels
+from gpustate.formats.node_programs import RUNTIMES
 from gpustate.formats.pci_gpus import ARCHITECTURES
 from gpustate.formats.words import quote
 

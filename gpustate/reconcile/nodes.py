@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.cluster.pods import Machine, NodeIndex, Unregistered, Verdict
-from gpustate.core.facts import AGENTS, NodeFacts, NodeView
+from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import LABELS
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy
 from gpustate.core.where import parse
 from gpustate.errors import ClusterError, RefusedError
+from gpustate.formats.node_programs import AGENTS
 from gpustate.formats.pci_gpus import PciGpu
 from gpustate.manifests.build import node_labels
 from gpustate.manifests.cluster_part import settings_of

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpustate import registry
-from gpustate.core.facts import AGENTS
 from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy, build, parameters, resolve
@@ -28,6 +27,7 @@ from gpustate.core.where import NOWHERE
 from gpustate.engine.gate import NodeCheck
 from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedError
 from gpustate.formats import deviceplugin
+from gpustate.formats.node_programs import AGENTS
 from gpustate.formats.pci_gpus import PciGpu
 from gpustate.manifests import ClusterSettings
 from gpustate.manifests.cluster_part import settings_of

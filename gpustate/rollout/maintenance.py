@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 
 from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
-from gpustate.core.facts import AGENTS, NodeFacts
+from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import DELETED, RESTARTED
 from gpustate.engine.maintenance import STAYS_OUT, Preview, Subject
 from gpustate.errors import ClusterError, GpustateError, LockHeld, RefusedError, UnreleasedError
 from gpustate.formats.masking import mask
+from gpustate.formats.node_programs import AGENTS
 from gpustate.formats.words import shorten
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import MigNode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpustate.core.facts import AGENTS
 from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import INTERRUPTED
+from gpustate.formats.node_programs import AGENTS
 from gpustate.rollout.access import Accesses
 from gpustate.schedulers.base import Member, Scheduler
 
