@@ -85,7 +85,7 @@ _SCRIPT = (
     f'apt_key() {{ APT_KEY="{APT_KEY}"; }}\n'
     f'echo "now={NOW}"\n'
     f"{shell.load('preflight_probe', 'gpustate.states', MARKERS=' '.join(managed_images.MARKERS), ROOM=' '.join(_FOLDERS))}"
-    f"{rpm.FAMILY}\n"
+    f"{rpm.FAMILY}"
     f"{shell.load('preflight_packages', 'gpustate.states')}"
 )
 

@@ -207,7 +207,7 @@ class Packages(SharedQuery[dict[str, dpkg.Package]]):
             KEPT=kept,
             APT_KEY=APT_KEY,
         )
-        return f"{rpm.FAMILY}\n{KEPT}{text}"
+        return f"{rpm.FAMILY}{KEPT}{text}"
 
     def parse(self, answer: Answer) -> dict[str, dpkg.Package]:
         text = answer.text
@@ -258,7 +258,7 @@ class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
             APT_KEY=APT_KEY,
             RPM_KEY=RPM_KEY,
         )
-        return f"{rpm.FAMILY}\n{KEPT}{text}"
+        return f"{rpm.FAMILY}{KEPT}{text}"
 
     def parse(self, answer: Answer) -> dict[str, tuple[dpkg.Candidate, ...]]:
         text = answer.text

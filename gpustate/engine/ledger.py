@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -159,18 +158,22 @@ class LedgerQuery(Query[Ledger]):
 
 def lock_script(lock: dict[str, Any], *, force: bool) -> str:
     """sh that takes the lock for a person; prints ``held <info>`` and exits with 8 if it is held."""
-    info = shlex.quote(json.dumps(lock, sort_keys=True))
-    taken = "false" if force else '[ "$(cat $G/lock/expires)" -gt "$(date +%s)" ]'
-    return f"""mkdir -p -m 0700 $G && t=$(mktemp -d $G/lock.XXXXXX) || {{ echo "$G cannot be written"; exit 1; }}
-printf %s {info} >$t/info; printf %s {shlex.quote(str(lock["run"]))} >$t/run; printf %s {int(lock["expires"])} >$t/expires || {{ rm -rf $t; echo "the disk of $G is full"; exit 1; }}
-if [ -d $G/lock ]; then if {taken}; then rm -rf $t; printf 'held '; cat $G/lock/info; exit 8; fi; rm -rf $G/lock; fi
-mv -T $t $G/lock || {{ rm -rf $t; printf 'held '; cat $G/lock/info; exit 8; }}"""
+    return shell.load(
+        "lock",
+        "gpustate.engine",
+        INFO=json.dumps(lock, sort_keys=True),
+        RUN=str(lock["run"]),
+        EXPIRES=str(int(lock["expires"])),
+        FORCE="1" if force else "",
+    )
 
 
 def unlock_script(holder: str, *, force: bool) -> str:
     """sh that releases the lock; exits with 8 if another person holds it, or a run."""
-    person, kept = (shlex.quote(words) for words in (json.dumps(holder), f'"reason": "{LOCKED}'))
-    mine = f"grep -qF {person} $G/lock/info && grep -qF {kept} $G/lock/info"
-    mine = "true" if force else mine
-    return f"""[ -d $G/lock ] || {{ echo "not locked"; exit 0; }}
-if {mine}; then rm -rf $G/lock; echo unlocked; else printf 'held '; cat $G/lock/info; exit 8; fi"""
+    return shell.load(
+        "unlock",
+        "gpustate.engine",
+        PERSON=json.dumps(holder),
+        REASON=f'"reason": "{LOCKED}',
+        FORCE="1" if force else "",
+    )

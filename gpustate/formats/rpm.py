@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from html import unescape
 
+from gpustate import shell
 from gpustate.formats import rpmversion
 from gpustate.formats.dpkg import Candidate, Package
 
@@ -30,14 +31,8 @@ from gpustate.formats.dpkg import Candidate, Package
 MANAGERS = ("apt", "dnf", "zypper")
 #: The package with dnf's plugin versionlock.
 LOCKS = "python3-dnf-plugin-versionlock"
-#: sh: sets ``pm`` to one of them. What the distribution says of itself decides: dpkg and apt can be had on
-#: Fedora and its kin, dnf and rpm on Debian, and there they manage nothing.
-FAMILY = (
-    'pm=; ID=; ID_LIKE=; [ ! -r /etc/os-release ] || . /etc/os-release; case " $ID $ID_LIKE " in '
-    "*' debian '*|*' ubuntu '*) pm=apt ;; *' suse '*|*' sles '*|*' opensuse '*) pm=zypper ;; "
-    "*' rhel '*|*' fedora '*|*' centos '*|*' amzn '*) pm=dnf ;; "
-    "*) for p in apt-get dnf zypper; do command -v $p >/dev/null && { pm=${p%-get}; break; }; done ;; esac"
-)
+#: sh: sets ``pm`` to one of them.
+FAMILY = shell.load("package_manager")
 #: Name, architecture, version; one package a line.
 QUERY_FORMAT = r"%{NAME}|%{ARCH}|%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\n"
 

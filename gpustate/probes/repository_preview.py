@@ -32,7 +32,7 @@ def script(preview: str, pin: str = "") -> str:
         pin: a file in /etc/apt/preferences.d that is left out.
     """
     begin = shell.load("repository_preview", "gpustate.probes", PIN=pin)
-    return f"{rpm.FAMILY}\n{begin}{preview}\n{shell.load('repository_read', 'gpustate.probes')}"
+    return f"{rpm.FAMILY}{begin}{preview}\n{shell.load('repository_read', 'gpustate.probes')}"
 
 
 def failure(output: str) -> str:

@@ -75,25 +75,18 @@ def command_line(length: int, ready: str = "", limit_s: float = 0) -> str:
 
 def prologue(node: InventoryNode) -> str:
     """Environment of everything that runs on a node."""
-    return (
-        f"LC_ALL=C; export LC_ALL; unset CDPATH LANG LANGUAGE {' '.join((*VARIABLES, *module_files.VARIABLES))}\n"
-        "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH\n"
-        f"PROC={shlex.quote(node.proc_root)}; SYS={shlex.quote(node.sys_root)}\n"
-        f"G={shlex.quote(node.state_folder)}; SHIPPED=$G/lib\n"
-        f"KEPT_PACKAGES={'1' if node.goes_back else ''}; "
-        "export PROC SYS G SHIPPED KEPT_PACKAGES; umask 022\n"
-        f"{_trusted(node.state_folder)}exec 2>/dev/null\n" + ONLY_BUNDLE
-    )
-
-
-def _trusted(folder: str) -> str:
-    """Refuse a state folder in which another user could put what runs here, itself or by a folder above it."""
+    folder = node.state_folder
     above = [folder[:at] for at, letter in enumerate(folder) if letter == "/" and at]
-    words = shlex.join(["/", *above, folder, f"{folder}/."])
-    return (
-        f'u=$(find {words} -maxdepth 0 \\( ! -uid 0 ! -uid "$(id -u)" -o ! -type l -perm /022 ! -perm -1000 \\) 2>/dev/null)\n'
-        '[ -z "$u" ] || { echo "the state folder $G is not safe: other users may change" $u"; chown them to root and chmod go-w them, or set gpustate_state_folder" >&2; exit 1; }\n'
+    filled = shell.fill(
+        shell.load("prologue", "gpustate.remote"),
+        SHARED=" ".join((*VARIABLES, *module_files.VARIABLES)),
+        PROC=shlex.quote(node.proc_root),
+        SYS=shlex.quote(node.sys_root),
+        FOLDER=shlex.quote(folder),
+        FOLDERS=shlex.join(["/", *above, folder, f"{folder}/."]),
+        BACK="1" if node.goes_back else "",
     )
+    return filled + ONLY_BUNDLE
 
 
 def make_batch(
@@ -110,12 +103,15 @@ def make_batch(
         parts.append(f"{{ {before}\n}} >/dev/null </dev/null\n")
     parts.append(f"printf '\\n%s begin\\n' {nonce}\n")
     for digest, file in shipped.items():
-        target = f'"$SHIPPED/{digest}/{file.name}"'
         parts.append(
-            f"if [ ! -s {target} ]; then printf '%s need {digest}\\n' {nonce}; "
-            f'if mkdir -p -m 0700 "$G" && mkdir -p -m 0755 "$SHIPPED/{digest}" && t=$(mktemp "$SHIPPED/{digest}/.new.XXXXXX"); then '
-            f'head -c {len(file.packed)} | gzip -dc >"$t" && sync "$t" && chmod 0644 "$t" && mv -fT "$t" {target} || rm -f "$t"; '
-            f"else head -c {len(file.packed)} >/dev/null; fi; fi\n"
+            shell.load(
+                "shipped",
+                "gpustate.remote",
+                NONCE=nonce,
+                DIGEST=digest,
+                NAME=file.name,
+                LENGTH=str(len(file.packed)),
+            )
         )
     parts.append(f"printf '%s answer\\n' {nonce}\n{{\n")
     scripts = [query.script() for query in queries]

@@ -50,7 +50,7 @@ def fetch(
     nonce = "gpustate-" + secrets.token_hex(16)
     script = (
         batches.prologue(session.node)
-        + f"{rpm.FAMILY}\nN={nonce}; NAMES={shlex.quote(' '.join(packages.values()))}; set -- {shlex.join(packages)}\n"
+        + f"{rpm.FAMILY}N={nonce}; NAMES={shlex.quote(' '.join(packages.values()))}; set -- {shlex.join(packages)}\n"
         + shell.load("download", "gpustate.remote", FORMAT=RPM_FORMAT, PINS=pins)
     )
     deadline = time.monotonic() + _LIMIT_S

@@ -91,7 +91,7 @@ def script(names: tuple[str, ...], flavoured: tuple[str, ...]) -> str:
         KEPT_AS=hashlib.sha256(f"{dnf}{zypper}{more}".encode()).hexdigest()[:16],
     )
     return (
-        f"{rpm.FAMILY}\n{KEPT}"
+        f"{rpm.FAMILY}{KEPT}"
         f'names_of_flavour() {{ names="$names {more}"; }}\n'
         f'rpm_key() {{ RPM_KEY="{RPM_KEY}"; }}\n{fragment}'
     )

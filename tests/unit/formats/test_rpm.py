@@ -146,7 +146,7 @@ def test_what_zypper_offers_is_read_without_what_is_installed() -> None:
     ],
 )
 def test_the_distribution_decides_what_manages_its_packages(release: str, manager: str) -> None:
-    script = rpm.FAMILY.replace("/etc/os-release", "/dev/stdin") + '; echo "$pm"'
+    script = rpm.FAMILY.replace("/etc/os-release", "/dev/stdin") + 'echo "$pm"'
     read = script.replace(
         "[ ! -r /dev/stdin ] || . /dev/stdin", release.replace("\n", "; ").rstrip("; ")
     )

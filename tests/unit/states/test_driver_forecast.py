@@ -134,7 +134,7 @@ def test_what_a_transaction_installs_is_read_from_its_simulation(
     (tmp_path / program).write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
     (tmp_path / program).chmod(0o755)
     query = TransactionQuery(manager, (("nvidia-driver-cuda", "580.178.04-1"),), ())
-    script = query.script().replace(rpm.FAMILY, f"pm={manager}")
+    script = query.script().replace(rpm.FAMILY, f"pm={manager}\n")
     done = subprocess.run(
         ["sh", "-c", script],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path), "G": str(tmp_path)},
