@@ -28,33 +28,61 @@ _PLAIN = "--plain --no-legend --no-pager --"
 _FILES = f"timeout -k 2 10 systemctl list-unit-files {_PLAIN}"
 _SHOWN = re.compile(r"\$\{(U_\w+)-\$\(" + re.escape(_SHOW) + r" ([^ ]+) 2>/dev/null\)\}")
 
+
+class Shared(NamedTuple):
+    """An answer that several fragments want.
+
+    Args:
+        variables: that have it.
+        text: of fragments that want it.
+        setting: sh that sets the variables ahead of them.
+        slow: fragments that do without it run meanwhile.
+    """
+
+    variables: tuple[str, ...]
+    text: str
+    setting: str
+    slow: bool = False
+
+
+def _shared(variable: str, value: str, *, slow: bool = False) -> Shared:
+    return Shared((variable,), f"${{{variable}-{value}}}", f"{variable}={value}\n", slow)
+
+
 _APT_FILES = (
     '"${APT_CONFIG-/nowhere}" /etc/apt/*.conf /etc/apt/apt.conf.d/* /etc/apt/preferences /etc/apt/preferences.d/* '
     "/etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists /var/lib/apt/lists/* "
     "/var/lib/dpkg/status /var/lib/dpkg/updates /var/lib/dpkg/updates/* /var/lib/dpkg/arch /var/lib/gpustate-bundle/*"
 )
-_APT = f"$(stat -c '%n %s %y %z %i' {_APT_FILES} 2>/dev/null | sha256sum)"
-_RELEASE = "${KERNEL_RELEASE-$(uname -r)}"
-#: sh: the time, in seconds since 1970, likewise.
-NOW = "${NOW-$(date +%s)}"
-#: sh: what apt's and dpkg's answers depend on, for ``kept``: in double quotes.
-APT_KEY = f"${{APT_KEY-{_APT}}}"
 _RPM_FILES = (
     "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
     "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
     "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml "
     "/var/lib/gpustate-bundle/repos.d/*.repo"
 )
-# The kernel walks its whole table of connections for it.
-_LISTENING = "$(grep -sh ' 0A ' /proc/net/tcp /proc/net/tcp6)"
-#: sh: the rows of ``/proc/net/tcp`` and ``tcp6`` of sockets that listen: in double quotes or a here-document.
-LISTENING = f"${{LISTENING-{_LISTENING}}}"
 # Of each file that gpustate has changed or made: where its bytes from before are kept, or would be, and its path.
 _ORIGINALS = '$(for k in "$G"/originals/*.path; do [ -r "$k" ] || continue; f=; IFS= read -r f <"$k"; printf "%s|%s\\n" "${k%.path}" "$f"; done)'
-#: sh: rows ``KEPT|PATH`` of those files, likewise.
-ORIGINALS = f"${{ORIGINALS-{_ORIGINALS}}}"
+_SHARED = (
+    _shared("KERNEL_RELEASE", "$(uname -r)"),
+    _shared("NOW", "$(date +%s)"),
+    _shared("ORIGINALS", _ORIGINALS),
+    _shared(
+        "APT_KEY", f"$(stat -c '%n %s %y %z %i' {_APT_FILES} 2>/dev/null | sha256sum)", slow=True
+    ),
+    # The kernel walks its whole table of connections for it.
+    _shared("LISTENING", "$(grep -sh ' 0A ' /proc/net/tcp /proc/net/tcp6)", slow=True),
+)
+_TEXTS = {answer.variables[0]: answer.text for answer in _SHARED}
+#: sh: the time, in seconds since 1970: in double quotes or a here-document, like those that follow.
+NOW = _TEXTS["NOW"]
+#: sh: rows ``KEPT|PATH`` of the files that gpustate has changed or made.
+ORIGINALS = _TEXTS["ORIGINALS"]
+#: sh: what apt's and dpkg's answers depend on, for ``kept``.
+APT_KEY = _TEXTS["APT_KEY"]
 #: sh: what dnf's and zypper's answers depend on, likewise.
 RPM_KEY = f"$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum)"
+#: sh: the rows of ``/proc/net/tcp`` and ``tcp6`` of sockets that listen.
+LISTENING = _TEXTS["LISTENING"]
 
 #: Defines ``kept NAME KEY COMMAND...``: prints what the command printed when the key was last the same, and
 #: runs it otherwise. Only the answer of a command that ended well is kept. The shell itself reads a short one:
@@ -62,14 +90,7 @@ RPM_KEY = f"$(stat -c '%n %s %Y %i' {_RPM_FILES} 2>/dev/null | sha256sum)"
 KEPT = shell.load("kept", "gpustate.core")
 
 #: The variables of which there is one each; whoever logs in may have some of these names set.
-VARIABLES = (
-    "APT_KEY",
-    "KERNEL_RELEASE",
-    "LISTENING",
-    "NOW",
-    "ORIGINALS",
-    "UNIT_FILES",
-)
+VARIABLES = (*_TEXTS, "UNIT_FILES")
 
 
 def _variable(unit: str) -> str:
@@ -91,26 +112,17 @@ def unit_files(names: Iterable[str]) -> str:
 
 def refers(fragment: str) -> bool:
     """Whether a fragment wants to know what :func:`prelude` takes long to find out."""
-    return any(mark in fragment for mark in ("${U_", "${UNIT_FILES-", "${APT_KEY-", LISTENING))
+    slow = (answer.text for answer in _SHARED if answer.slow)
+    return any(mark in fragment for mark in ("${U_", "${UNIT_FILES-", *slow))
 
 
-class Shared(NamedTuple):
-    """What fragments have the text of, and the sh that sets its variables ahead of several of them."""
-
-    text: str
-    setting: str
+def _settings(fragments: str, *shared: Shared) -> str:
+    return "".join(answer.setting for answer in shared if fragments.count(answer.text) > 1)
 
 
 def early(fragments: str, *more: Shared) -> str:
     """Sh that sets what is found out at once, and what fragments that :func:`refers` leaves free want to know, too."""
-    return "".join(one.setting for one in (*_EARLY, *more) if fragments.count(one.text) > 1)
-
-
-_EARLY = (
-    Shared(_RELEASE, "KERNEL_RELEASE=$(uname -r)\n"),
-    Shared(NOW, "NOW=$(date +%s)\n"),
-    Shared(ORIGINALS, f"ORIGINALS={_ORIGINALS}\n"),
-)
+    return _settings(fragments, *(answer for answer in _SHARED if not answer.slow), *more)
 
 
 def prelude(fragments: str) -> str:
@@ -128,11 +140,7 @@ def prelude(fragments: str) -> str:
             VARIABLES=" ".join(units.values()),
             END="\x1e",
         )
-    if fragments.count(APT_KEY) > 1:
-        found += f"APT_KEY={_APT}\n"
-    if fragments.count(LISTENING) > 1:
-        found += f"LISTENING={_LISTENING}\n"
-    return found
+    return found + _settings(fragments, *(answer for answer in _SHARED if answer.slow))
 
 
 #: A unit file of every systemd: were it not listed, the list could not be trusted.

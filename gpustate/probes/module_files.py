@@ -17,5 +17,4 @@ KO = (
     + f"KO_ABOUT=${{KO_ABOUT-{_KO_ABOUT}}}\n"
     + shell.load("ko", "gpustate.probes")
 )
-VARIABLES = ("KO", "KO_ABOUT")
-SHARED = Shared(KO, f"{KEPT}KO={_KO}\nKO_ABOUT={_KO_ABOUT}\n")
+SHARED = Shared(("KO", "KO_ABOUT"), KO, f"{KEPT}KO={_KO}\nKO_ABOUT={_KO_ABOUT}\n")

@@ -79,7 +79,7 @@ def prologue(node: InventoryNode) -> str:
     above = [folder[:at] for at, letter in enumerate(folder) if letter == "/" and at]
     filled = shell.fill(
         shell.load("prologue", "gpustate.remote"),
-        SHARED=" ".join((*VARIABLES, *module_files.VARIABLES)),
+        SHARED=" ".join((*VARIABLES, *module_files.SHARED.variables)),
         PROC=shlex.quote(node.proc_root),
         SYS=shlex.quote(node.sys_root),
         FOLDER=shlex.quote(folder),
