@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -72,23 +71,20 @@ class ReferenceResolver:
     @property
     def is_patch(self) -> bool:
         """Whether a kustomization in the same folder uses the file as a patch."""
-        for path in self._kustomizations():
-            for item in _read(path):
-                for key in ("patches", "patchesJson6902", "patchesStrategicMerge"):
-                    found = item.get(key)
-                    for one in found.value if found is not None else ():
-                        named = one.value if isinstance(one.value, str) else one.text("path")
-                        if named.strip() in (self.name, f"./{self.name}"):
-                            return True
-        return False
-
-    def _kustomizations(self) -> Iterator[Path]:
         if self.name in KUSTOMIZATIONS or self.file in ("", "-"):
-            return
-        for name in KUSTOMIZATIONS:
-            path = self.directory / name
-            if path.is_file():
-                yield path
+            return False
+        paths = filter(Path.is_file, map(self.directory.joinpath, KUSTOMIZATIONS))
+        lists = (
+            item.get(key)
+            for path in paths
+            for item in _read(path)
+            for key in ("patches", "patchesJson6902", "patchesStrategicMerge")
+        )
+        patches = (patch for listed in lists if listed is not None for patch in listed.value)
+        names = (
+            str(one.value) if isinstance(one.value, str) else one.text("path") for one in patches
+        )
+        return any(name.strip() in (self.name, f"./{self.name}") for name in names)
 
     def values(self, item: Item) -> Item:
         """Values embedded as text in the file itself."""

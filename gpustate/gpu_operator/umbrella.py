@@ -6,7 +6,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpustate.errors import PolicyError
@@ -86,11 +86,12 @@ def find_values(item: Item, resolver: ReferenceResolver) -> ChartValues | None:
     Raises:
         PolicyError: there are several.
     """
-
-    release = next((release for name, _, release in _dependencies(resolver) if name == _NAME), "")
+    dependency = next(_dependencies(resolver, _NAME), None)
+    version = None if dependency is None else dependency.get("version")
+    release, notes = release_of(version, str(resolver.directory / "Chart.yaml"))
     own = resolver.chart
     if own is not None and own.text("name") == _NAME and not release:
-        if "node-feature-discovery" not in {name for name, _, _ in _dependencies(resolver)}:
+        if next(_dependencies(resolver, "node-feature-discovery"), None) is None:
             raise PolicyError(
                 f"contains values of another chart named {_NAME}: its Chart.yaml has no dependency node-feature-discovery",
                 place=resolver.file,
@@ -99,24 +100,25 @@ def find_values(item: Item, resolver: ReferenceResolver) -> ChartValues | None:
         release = history.release_of_chart(own.text("appVersion") or own.text("version"))
         if release and is_specific(item):
             return ChartValues(item, "the chart's own values", release)
-    found = inner_values(item, resolver, named_chart=False)
-    if found is None:
+    values = inner_values(item, resolver, named_chart=False)
+    if values is None:
         return None
-    key = next(key for key, one in item.value.items() if one.line == found.line)
-    notes = () if release else tuple(_unknown_versions(resolver))
-    return ChartValues(found, f"the umbrella chart's values, at {key}", release, notes)
+    key = next(key for key, value in item.value.items() if value.line == values.line)
+    return ChartValues(
+        values, f"the umbrella chart's values, at {key}", release, () if release else notes
+    )
 
 
-def _unknown_versions(resolver: ReferenceResolver) -> Iterator[str]:
-    """A warning for a version of the dependency that is not one release."""
-    for one in _listed(resolver):
-        version = one.get("version")
-        if one.text("name") == _NAME and version is not None:
-            yield (
-                f"{resolver.directory / 'Chart.yaml'}:{version.line}: warning: chart version "
-                f"{quote(version.value)} is not one supported release; read for {history.newest()}; override "
-                "it with --release"
-            )
+def release_of(version: Item | None, file: str) -> tuple[str, tuple[str, ...]]:
+    """The release that a chart's version in a file is, or none and a warning."""
+    if version is None or not version.value:
+        return "", ()
+    release = history.release_of_chart(str(version.value))
+    warning = (
+        f"{file}:{version.line}: warning: chart version {quote(version.value)} is not one supported release; read "
+        f"for {history.newest()}; override it with --release"
+    )
+    return release, () if release else (warning,)
 
 
 def inner_values(values: Item, resolver: ReferenceResolver, *, named_chart: bool) -> Item | None:
@@ -127,13 +129,13 @@ def inner_values(values: Item, resolver: ReferenceResolver, *, named_chart: bool
     """
     if not isinstance(values.value, dict):
         return None
-    keys = [alias for name, alias, _ in _dependencies(resolver) if name == _NAME]
-    below = values.get(_NAME)
-    if below is not None and isinstance(below.value, dict) and (sections() & set(below.value)):
+    mappings = {key: one.value for key, one in values.value.items() if isinstance(one.value, dict)}
+    keys = [entry.text("alias") or _NAME for entry in _dependencies(resolver, _NAME)]
+    if sections() & set(mappings.get(_NAME, ())):
         keys.append(_NAME)
-    found = [key for key in dict.fromkeys(keys) if isinstance(_value(values, key), dict)]
+    found = [key for key in dict.fromkeys(keys) if key in mappings]
     if not found and not named_chart and not is_specific(values):
-        found = [key for key in values.value if len(_sections(values, key)) >= _ENOUGH]
+        found = [key for key, below in mappings.items() if len(_telling(below)) >= _ENOUGH]
     if len(found) > 1:
         raise PolicyError(
             f"contains values of the chart at {', '.join(map(quote, found))}, wanted one",
@@ -148,28 +150,13 @@ def inner_values(values: Item, resolver: ReferenceResolver, *, named_chart: bool
     return Item(kept, there.line)
 
 
-def _value(values: Item, key: str) -> object:
-    found = values.value.get(key)
-    return None if found is None else found.value
+def _telling(values: Mapping[str, Item]) -> frozenset[str]:
+    """Sections that only this chart has."""
+    return frozenset(key for key in telling() & set(values) if isinstance(values[key].value, dict))
 
 
-def _sections(values: Item, key: str) -> frozenset[str]:
-    value = _value(values, key)
-    if not isinstance(value, dict):
-        return frozenset()
-    return frozenset(one for one in telling() & set(value) if isinstance(value[one].value, dict))
-
-
-def _listed(resolver: ReferenceResolver) -> list[Item]:
-    chart = resolver.chart
-    found = chart.get("dependencies") if chart is not None else None
-    return found.value if found is not None and isinstance(found.value, list) else []
-
-
-def _dependencies(resolver: ReferenceResolver) -> Iterator[tuple[str, str, str]]:
-    """Name, key of the values, and release of every dependency of the chart in the folder."""
-    for one in _listed(resolver):
-        name = one.text("name")
-        version = one.get("version")
-        release = history.release_of_chart(str(version.value)) if version is not None else ""
-        yield name, one.text("alias") or name, release
+def _dependencies(resolver: ReferenceResolver, name: str) -> Iterator[Item]:
+    """The dependencies with a name of the chart in the folder."""
+    listed = resolver.chart and resolver.chart.get("dependencies")
+    entries = listed.value if listed is not None and isinstance(listed.value, list) else ()
+    return (entry for entry in entries if entry.text("name") == name)

@@ -22,7 +22,7 @@ from functools import cache
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote, quote_name
-from gpustate.gpu_operator import history, tables, umbrella
+from gpustate.gpu_operator import tables, umbrella
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.merging import EMPTY, assign, merge
 from gpustate.gpu_operator.references import ReferenceResolver
@@ -150,12 +150,8 @@ class _Wrapper:
 
     def _ours(self, release: Item) -> bool | None:
         """Whether a release is of the Operator's chart; ``None`` if it names none."""
-        names = [
-            one.value
-            for path in self.form.text("chart").split()
-            if (one := _at(release, path)) is not None
-        ]
-        texts = [name for name in names if isinstance(name, str)]
+        names = (release.text(*path.split(".")) for path in self.form.text("chart").split())
+        texts = [name for name in names if name]
         return any(_CHART.fullmatch(text.rstrip("/")) for text in texts) if texts else None
 
     def _is_inside(self, release: Item, *, named: bool) -> bool:
@@ -240,14 +236,10 @@ class _Wrapper:
         inner = umbrella.inner_values(values, self.resolver, named_chart=ours is not False)
         if inner is None and not ours and (ours is False or not umbrella.is_specific(values)):
             return OTHER_CHART
-        text = str(version.value) if version is not None and ours and inner is None else ""
-        release = history.release_of_chart(text)
-        if text and not release:
-            self.notes.append(
-                f"{self._place(version or self.item)}: warning: chart version {quote(text)} is not one supported "
-                f"release; read for {history.newest()}; override it with --release"
-            )
-        return ChartValues(inner or values, self.title, release, (*self.notes,), (*self.used,))
+        named = version if ours and inner is None else None
+        release, notes = umbrella.release_of(named, self.resolver.file)
+        notes = (*self.notes, *notes)
+        return ChartValues(inner or values, self.title, release, notes, (*self.used,))
 
     def _place(self, item: Item) -> str:
         return f"{self.resolver.file}:{item.line}"
