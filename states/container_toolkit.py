@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from gpustate import (
     Conflict,
@@ -45,6 +45,7 @@ from gpustate import (
     shell,
 )
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
+from gpustate.core.parameter_errors import together
 from gpustate.core.parameter_types import PackageVersion
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import dpkg, toolkit_config
@@ -178,7 +179,7 @@ class ContainerToolkitInstalled(State[Observed]):
         default_factory=dict
     )
 
-    @model_validator(mode="after")
+    @together
     def _said_once(self) -> Self:
         twice = sorted(set(self._shorthand()) & set(self.config))
         if twice:

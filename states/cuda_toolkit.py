@@ -21,11 +21,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from gpustate import Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
-from gpustate.core.parameter_errors import pattern
+from gpustate.core.parameter_errors import pattern, together
 from gpustate.core.planned import PlannedObservation
 from gpustate.formats import alternatives, keyed
 from gpustate.formats.rpm import is_rpm
@@ -100,7 +100,7 @@ class CudaToolkitsInstalled(State[Observed]):
                 raise ValueError(f"{version!r} is not a CUDA version; write it as 12.9")
         return tuple(dict.fromkeys(versions))
 
-    @model_validator(mode="after")
+    @together
     def _fit(self) -> CudaToolkitsInstalled:
         for version, release in self.releases.items():
             if version not in self.versions:

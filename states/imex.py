@@ -22,10 +22,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from gpustate import Node, Step, ops, shell
 from gpustate.bases.fabric import FabricService, FabricServiceState
+from gpustate.core.parameter_errors import together
 from gpustate.formats import fabric, fabric_config, imex
 from gpustate.formats.fabric import COMPLETE, Topology
 
@@ -114,7 +115,7 @@ class ImexRunning(FabricServiceState[Observed]):
     managed_by: Literal["host", "compute-domains"] = "host"
     timeout_s: Annotated[int, Field(ge=1, le=3600)] = 60
 
-    @model_validator(mode="after")
+    @together
     def _said_once(self) -> Self:
         if self.nodes and self.domains:
             raise ValueError("nodes are set twice: in nodes and in domains")

@@ -10,9 +10,11 @@ from typing import Any
 
 from gpustate import registry
 from gpustate.api.results import PlanResult
+from gpustate.core.building import build_in_part
 from gpustate.core.inventory import Inventory
 from gpustate.core.policy import Policy, build
 from gpustate.core.rollout import RolloutPolicy, rollout_policy
+from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.masking import missing_secrets, with_secrets
 from gpustate.manifests import cluster_part
@@ -63,9 +65,14 @@ def policy_of(
         PolicyError: the plan is damaged, or a secret cannot be read.
     """
     data = _with_secrets(document["policy"], read_policy, place)
-    states = [
-        build(registry.get(row["state"]), row["parameters"], place=place) for row in data["states"]
-    ]
+    states: list[AnyState] = []
+    unsettled: dict[str, PolicyError] = {}
+    for name, values in ((row["state"], row["parameters"]) for row in data["states"]):
+        try:
+            states.append(build(registry.get(name), values, place=place))
+        except PolicyError as error:
+            states.append(build_in_part(registry.get(name), values, error))
+            unsettled[name] = error
     try:
         return Policy(
             *states,
@@ -78,6 +85,7 @@ def policy_of(
             groups=data.get("groups") or {},
             nodes=data.get("nodes") or {},
             cluster=cluster_part.read(data["cluster"], {}) if "cluster" in data else None,
+            unsettled=unsettled,
         )
     except PolicyError as error:
         raise PolicyError(f"the plan is damaged: {error.message}", place=place) from None

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpustate.core.parameter_errors import given, wanted
+from gpustate.core.parameter_errors import given, in_part, wanted
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
@@ -41,7 +41,7 @@ def build(
     place: str | None = None,
     locate: Locate | None = None,
 ) -> AnyState:
-    """Make a state from plain data.
+    """Make a state from plain data, all of whose parameters fit together.
 
     Args:
         cls: its class.
@@ -78,6 +78,19 @@ def build(
         raise PolicyError(
             f"{cls.name}: {error.message}", place=here or place, fix=error.fix
         ) from None
+
+
+def build_in_part(cls: type[AnyState], values: Mapping[str, Any], error: PolicyError) -> AnyState:
+    """Make the state of one layer, whose parameters may fit together only with those of others.
+
+    Raises:
+        PolicyError: the given one, if another layer cannot help.
+    """
+    with in_part():
+        try:
+            return build(cls, values)
+        except PolicyError:
+            raise error from None
 
 
 def _culprit(cls: type[AnyState], values: Mapping[str, Any], locate: Locate) -> str | None:

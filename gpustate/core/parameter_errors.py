@@ -6,10 +6,16 @@ for: a state declares it with :func:`pattern`. A pattern without words, of a sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 from gpustate.formats.words import quote
+
+S = TypeVar("S")
+#: Parameters are those of some layers only, so that what they lack another one may have.
+_IN_PART: ContextVar[bool] = ContextVar("in_part", default=False)
 
 #: What patterns of states stand for, as :func:`pattern` was given them.
 _TEXTS: dict[str, str] = {}
@@ -35,6 +41,26 @@ _WORDS: Mapping[str, str] = {
     "too_short": "at least {min_length} of them",
     "too_long": "at most {max_length} of them",
 }
+
+
+def together(check: Callable[[S], S]) -> Any:
+    """A validator of parameters that must fit together: it judges those of a node, when all layers are merged."""
+    from pydantic import model_validator
+
+    def judged(state: S) -> S:
+        return state if _IN_PART.get() else check(state)
+
+    return model_validator(mode="after")(judged)
+
+
+@contextmanager
+def in_part() -> Iterator[None]:
+    """Parameters that are built in this context need not fit together yet."""
+    token = _IN_PART.set(True)
+    try:
+        yield
+    finally:
+        _IN_PART.reset(token)
 
 
 def pattern(regex: str, words: str, **more: Any) -> Any:

@@ -34,7 +34,7 @@ from gpustate.core.layers import (
     merged,
     value_at,
 )
-from gpustate.core.parameter_errors import given
+from gpustate.core.parameter_errors import given, in_part
 from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.core.state import AnyState, State
 from gpustate.core.where import NOWHERE
@@ -89,6 +89,7 @@ class Policy:
         drain: how workloads leave, or plain data for it; ``None``: by the defaults.
         cluster: settings of the objects of the nodes' cluster (:class:`gpustate.manifests.ClusterSettings`); ``None``: there are none.
         without: names of states that are left out, although others of the policy imply them.
+        unsettled: by name, what is wrong with states whose parameters fit together only with those of other layers.
 
     Raises:
         PolicyError: one name twice, parameters for a group or node that cannot be, or no settings in ``cluster``.
@@ -108,6 +109,7 @@ class Policy:
         drain: DrainPolicy | Mapping[str, Any] | None = None,
         cluster: ClusterPart | None = None,
         without: Iterable[str] = (),
+        unsettled: Mapping[str, PolicyError] | None = None,
     ) -> None:
         seen: set[str] = set()
         for state in states:
@@ -140,6 +142,7 @@ class Policy:
                 )
             remember_parameters(cluster.as_data())
         self.without = tuple(without)
+        self.unsettled = dict(unsettled or {})
         #: What a file said at those paths, with its place; for those who ask why.
         self.replaced: dict[Path, tuple[Any, str]] = {}
         #: Groups of which a node may be in one only, with the object of the Operator's file that each is from.
@@ -182,6 +185,7 @@ class Policy:
             drain=self.drain,
             cluster=self.cluster,
             without=self.without,
+            unsettled={name: error for name, error in self.unsettled.items() if name in ours},
         )
         made.replaced.update(self.replaced)
         made.exclusive, made.release = self.exclusive, self.release
@@ -223,7 +227,8 @@ class Policy:
 
     def with_ensure(self, ensure: str) -> Policy:
         """The same policy with every state's ``ensure`` set; ``absent`` removes everything."""
-        states = [build(type(s), {**parameters(s), "ensure": ensure}) for s in self.states]
+        with in_part():
+            states = [build(type(s), {**parameters(s), "ensure": ensure}) for s in self.states]
         return self.but(*states, last=(("states", s.name, "ensure") for s in states))
 
     def _overrides(self, section: str, overrides: Overrides) -> dict[str, dict[str, Any]]:
@@ -282,11 +287,12 @@ def _built(state: AnyState, values: object, whole: Layer, path: Path, title: str
         Layer("group", states={state.name: values}),
     )
     try:
-        build(
-            type(state),
-            merged(layers, state.name),
-            locate=lambda loc: whole.place_of((*path, *map(str, loc))),
-        )
+        with in_part():
+            build(
+                type(state),
+                merged(layers, state.name),
+                locate=lambda loc: whole.place_of((*path, *map(str, loc))),
+            )
     except PolicyError as error:
         raise PolicyError(
             f"{title}: {error.message}", place=error.place or None, fix=error.fix
@@ -357,11 +363,11 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
     """
     key = _key(policy, node)
     _check_exclusive(policy, node)
-    if key == ((), (), ()) and not policy.last:
+    if key == ((), (), ()) and not policy.last and not policy.unsettled:
         return Resolved(node, policy.states, allow=policy.allow, cluster=policy.cluster)
     if key not in policy._resolved:
         layers = layers_of(policy, node)
-        states = tuple(_state(state, layers, node) for state in policy.states)
+        states = tuple(_state(state, layers, node, policy.unsettled) for state in policy.states)
         policy._resolved[key] = (layers, states, node)
     layers, states, _ = policy._resolved[key]
     allow = dict(policy.allow)
@@ -422,17 +428,25 @@ def _key(policy: Policy, node: InventoryNode) -> tuple[object, ...]:
     )
 
 
-def _state(state: AnyState, layers: tuple[Layer, ...], node: InventoryNode) -> AnyState:
+def _state(
+    state: AnyState,
+    layers: tuple[Layer, ...],
+    node: InventoryNode,
+    unsettled: Mapping[str, PolicyError],
+) -> AnyState:
     """One state with what all layers say about it."""
     values = merged(layers, state.name)
     if values == parameters(state):
+        if state.name in unsettled:
+            raise unsettled[state.name]
         return state
 
     def place(loc: tuple[str | int, ...]) -> str | None:
         path = (state.name, *map(str, loc))
         for layer in reversed(layers):
-            if any(exact[: len(path)] == path[: len(exact)] for exact, _ in layer.exact):
-                return layer.place_of(path)
+            fitting = (one for one, _ in layer.exact if one[: len(path)] == path[: len(one)])
+            if (exact := next(fitting, None)) is not None:
+                return layer.place_of(max(path, exact, key=len))
             for end in range(len(path), 1, -1):
                 if value_at(layer.states, path[:end]) is not REMOVED:
                     return _place_in(layer, path, node)

@@ -35,6 +35,7 @@ from typing import Any
 
 from gpustate import registry
 from gpustate.core import where
+from gpustate.core.building import build_in_part
 from gpustate.core.layering import ALLOW, by_label
 from gpustate.core.layers import REMOVED, Path, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
@@ -209,6 +210,7 @@ class _Maker:
     classes: dict[str, type[AnyState]] = field(default_factory=dict[str, type[AnyState]])
     touched: Mapping[Path, str] = field(default_factory=dict[Path, str])
     before: Tree | None = None
+    unsettled: dict[str, PolicyError] = field(default_factory=dict[str, PolicyError])
 
     def policy(self, notes: tuple[str, ...]) -> Policy:
         self._check_top()
@@ -242,6 +244,7 @@ class _Maker:
             drain=trees.plain(self.tree.get("drain") or Tree(None, "")),
             cluster=self._cluster(places),
             without=without,
+            unsettled=self.unsettled,
         )
 
     def _cluster(self, places: Mapping[Path, str]) -> ClusterSettings | None:
@@ -319,7 +322,10 @@ class _Maker:
         except PolicyError as error:
             at = self._blamed(cls, values, error.place)
             fix = quoting(at, error.fix or _quote(error.message))
-            raise PolicyError(f"states.{error.message}", place=at, fix=fix) from None
+            told = PolicyError(f"states.{error.message}", place=at, fix=fix)
+            state = build_in_part(cls, values, told)
+            self.unsettled[name] = told
+            return state
 
     def _blamed(self, cls: type[AnyState], values: Mapping[str, Any], at: str | None) -> str | None:
         """The place of an error: that of a change, if the error occurs only with the change.

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
+from gpustate.core.parameter_errors import together
 from gpustate.formats import dpkg, drivernames, driverschemes, driverset, rpm
 from gpustate.solve import branches
 from gpustate.solve.request import DriverRequest, SolvedState
@@ -74,7 +75,7 @@ class DriverParameters(SolvedState[Observed]):
                 raise ValueError(f"{name}: {setting!r} has blanks or quotes in it")
         return value
 
-    @model_validator(mode="after")
+    @together
     def _consistent(self) -> DriverParameters:
         exact = None if self.version in branches.CHANNELS else self.version
         if exact and self.branch and driverset.branch_of(exact) != self.branch:
@@ -129,13 +130,10 @@ class DriverParameters(SolvedState[Observed]):
         )
 
     def _branches(self) -> tuple[int, ...]:
-        branch, known = self.branch, drivernames.KNOWN_BRANCHES
+        branch = self.branch
         if self.version is not None and self.version not in branches.CHANNELS:
             branch = driverset.branch_of(self.version)
-        if branch is None:
-            return known
-        # For one that is not known, a refusal names those that are offered.
-        return (branch,) if branch in known else (branch, *known)
+        return drivernames.KNOWN_BRANCHES if branch is None else (branch,)
 
     def per_kernel(self) -> tuple[str, ...]:
         """The same for names that carry a kernel's release."""

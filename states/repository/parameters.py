@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from gpustate import State
-from gpustate.core.parameter_errors import pattern
+from gpustate.core.parameter_errors import pattern, together
 from gpustate.formats import aptsources, openpgp
 from gpustate.formats.masking import remember, unquoted
 from gpustate.states.repository import logins
@@ -169,7 +169,7 @@ class RepositoryParameters(State[Observed]):
         openpgp.fingerprints(value)
         return value
 
-    @model_validator(mode="after")
+    @together
     def _consistent(self) -> RepositoryParameters:
         if self.signed == "nothing" and (self.key or self.source != "mirror"):
             raise ValueError("signed: nothing belongs to an origin 'mirror' without key")

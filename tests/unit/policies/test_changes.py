@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpustate import policies, registry
-from gpustate.core.policy import parameters
+from gpustate.core.inventory import InventoryNode
+from gpustate.core.policy import parameters, resolve
 from gpustate.errors import PolicyError
 from gpustate.policies import Changes, jsonpatch, trees
 from gpustate.policies.strvals import Kind, assignments
@@ -66,8 +67,9 @@ def changed(data: Any, **given: Any) -> Any:
 
 
 def message(source: str, **given: Any) -> str:
+    changes = Changes(**{name: (text,) for name, text in given.items()})
     with pytest.raises(PolicyError) as caught:
-        policies.load(source, changes=Changes(**{name: (t,) for name, t in given.items()}))
+        resolve(policies.load(source, changes=changes), InventoryNode("gpu1"))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

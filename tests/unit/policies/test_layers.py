@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from gpustate import inventory, policies, registry
+from gpustate.api.saved import policy_of
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.layers import REMOVED
 from gpustate.core.policy import Policy, layers_of, parameters, resolve
 from gpustate.core.provenance import resolution
 from gpustate.errors import PolicyError
+from gpustate.plan.document import policy_data
 from gpustate.policies import Changes
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.nouveau import NouveauBlacklisted
@@ -243,3 +245,45 @@ def test_a_value_that_was_taken_away_says_so() -> None:
         REMOVED,
     )
     assert "branch" not in driver(policy, "gpu1")
+
+
+MIRROR = """\
+all:
+  children:
+    gpu:
+      hosts: {gpu1: {}, gpu2: {}}
+      vars:
+        gpustate: {driver-repository: {origin: mirror, signed: nothing, url: "http://mirror/old"}}
+    other: {hosts: {gpu3: {}}}
+"""
+
+
+@pytest.mark.parametrize("where", ["file", "--set", "group"])
+def test_parameters_of_several_layers_have_to_fit_together_on_a_node_only(where: str) -> None:
+    Path("hosts.yml").write_text(MIRROR)
+    given = "{driver-repository: {url: 'http://mirror/new'}}"
+    texts = {
+        "file": f"states: {given}\n",
+        "--set": "states: {driver-repository: {}}\n",
+        "group": f"states: {{driver-repository: {{}}}}\ngroups: {{gpu: {given}, other: {given}}}\n",
+    }
+    Path("p.yaml").write_text(texts[where])
+    change = ("driver-repository.url=http://mirror/new",) if where == "--set" else ()
+    policy = policies.load("p.yaml", changes=Changes(set_typed=change))
+    for saved in (
+        policy,
+        policy_of({"policy": policy_data(policy, "p.yaml")}, policies.load, "plan.json"),
+    ):
+        repository = parameters(resolve(saved, node("gpu1")).states[0])
+        # The inventory is the stronger one, apart from the command line.
+        assert repository["url"] == f"http://mirror/{'new' if where == '--set' else 'old'}"
+        with pytest.raises(PolicyError, match="url belongs to origin 'mirror'") as caught:
+            resolve(saved, node("gpu3"))
+    with pytest.raises(PolicyError) as caught:
+        resolve(policy, node("gpu3"))
+    place = {
+        "file": "p.yaml:1",
+        "--set": "--set driver-repository.url=http://mirror/new",
+        "group": "p.yaml:2",
+    }
+    assert str(caught.value).startswith(f"{place[where]}: ")
