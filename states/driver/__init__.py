@@ -30,6 +30,7 @@ from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Query
 from gpustate.formats import driverset, fabric
+from gpustate.formats.dpkg import version_key
 from gpustate.formats.driverschemes import of as schemes_of
 from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
@@ -222,8 +223,7 @@ class DriverInstalled(DriverParameters):
         )
 
     def solve(self, node: Node, preview: str) -> Solution:
-        every = self.model_copy(update={"version": None, "branch": None})
-        query = previewed(every._ask, preview, PIN_PATH)
+        query = previewed(self._ask_all, preview, PIN_PATH)
         observed = observe(node, query, tuple(self.parameters))
         if self._wanted(prebuilt=False).keeps:
             observed = replace(observed, packages={}, held=())
@@ -264,9 +264,23 @@ class DriverInstalled(DriverParameters):
             self.flavoured(),
         )
 
+    @property
+    def _ask_all(self) -> AptQuery:
+        return self.model_copy(update={"version": None, "branch": None})._ask
+
+    def _observe(self, node: Node, preview: str) -> Observed:
+        """The node; with the offers of all branches where a refusal has to name them."""
+        query = previewed(self._ask, preview, PIN_PATH)
+        observed = observe(node, query, tuple(self.parameters))
+        answered = node.query(query) != query.placeholder()
+        by_branch = any(scheme.by_branch for scheme in schemes_of(observed.os_id))
+        if answered and by_branch and not self.absent and self._choose(observed)[0] is None:
+            query = previewed(self._ask_all, preview, PIN_PATH)
+            observed = observe(node, query, tuple(self.parameters))
+        return self._solved(node, observed, query, preview)
+
     def probe(self, node: Node) -> Observed:
-        observed = observe(node, self._ask, tuple(self.parameters))
-        observed = self._solved(node, observed, self._ask, "")
+        observed = self._observe(node, "")
         if self._reloads(observed):
             observed = replace(
                 observed,
@@ -297,9 +311,7 @@ class DriverInstalled(DriverParameters):
         )
 
     def forecast(self, node: Node, preview: str) -> Plan:
-        query = previewed(self._ask, preview, PIN_PATH)
-        observed = observe(node, query, tuple(self.parameters))
-        observed = self._solved(node, observed, query, preview)
+        observed = self._observe(node, preview)
         if modsign.ENROLLED in preview:
             boot = replace(observed.secure_boot, enrolled=True)
             observed = replace(observed, secure_boot=boot)
@@ -588,10 +600,20 @@ class DriverInstalled(DriverParameters):
             yield from () if origin is None else (origin,)
             if not self.locked:
                 yield from refusals.flavour(observed, wanted.packages)
+            yield from self._pinned_away(observed, wanted)
             full = self.packages == "full"
             yield from refusals.overridden(observed, wanted.packages, hold=self.hold, full=full)
             lacking = self._lacking(observed)
             yield from refusals.notes(observed, wanted, tuple(self.parameters), lacking)
+
+    def _pinned_away(self, observed: Observed, wanted: Observed) -> Iterator[str]:
+        """The newer driver that the policy admits and a foreign pin forbids."""
+        request = self._wanted(prebuilt=False)
+        admitted = [version for version in observed.pinned_away if request.admits(version)]
+        newest = max(admitted, key=version_key, default="")
+        stays = request.keeps and wanted.library == observed.library
+        if not stays and wanted.library and version_key(newest) > version_key(wanted.library):
+            yield f"pins in {observed.pinned_away[newest]} keep apt from driver {newest}"
 
     def _stops(self, observed: Observed) -> Iterator[str]:
         """What becomes of the services that are stopped to unload the modules."""

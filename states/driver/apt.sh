@@ -1,8 +1,9 @@
 # shellcheck shell=sh
-# Prints installed packages of the driver, =missing and what they want that is not there, =offers
-# and what apt offers of them, of other names and of kernel headers; then =relations and what offers
-# depend on: NAME|VERSION|DRIVER|OTHERS, the driver that Ubuntu's signed modules are built for with
-# the packages they want in their own version; or NAME|VERSION||SUCCESSOR of an ended branch. Reads
+# Prints installed packages of the driver, =missing and what they want that is not there, =pins and
+# FILE|NAME|VERSION|PRIORITY of foreign files of pins, =offers and what apt offers of the packages,
+# of other names and of kernel headers; then =relations and what offers depend on:
+# NAME|VERSION|DRIVER|OTHERS, the driver that Ubuntu's signed modules are built for with the
+# packages they want in their own version; or NAME|VERSION||SUCCESSOR of an ended branch. Reads
 # SYS, KERNEL_RELEASE, APT_KEY; FORMAT and MEMBERS (how dpkg-query prints a package, pattern of the
 # driver's), BRANCHES, and PIN, the file with the driver's own pin: it prefers a version wherever
 # that comes from, so other pins are asked without it; calls kept and unmet, and names_of ID and
@@ -37,6 +38,22 @@ policy_of() {
   rm -rf "$policy_pins"
   return $policy_status
 }
+# apt itself judges each foreign file that may forbid a version: with the pins of that file alone.
+foreign_pins() {
+  for f in "${PIN%.d/*}" "${PIN%/*}"/*; do
+    # apt reads no others.
+    case ${f##*/} in gpustate-* | *[!A-Za-z0-9_.-]*) continue ;; *.pref) ;; *.*) continue ;; esac
+    grep -qsiE '^Pin-Priority: *(-|7(0[1-9]|[1-9])|[89][0-9]{2}|[0-9]{4})' "$f" || continue
+    apt-cache -o Dir::Etc::preferences="$f" -o Dir::Etc::preferencesparts=/dev/null \
+      -o APT::Default-Release= policy "$@" | awk -v file="$f" '
+      /^[^ ].*:$/ { name = substr($0, 1, length($0) - 1) }
+      /^ (\*\*\*|   ) [^ ]/ {
+        if ($1 == "***") $1 = ""
+        $0 = $0
+        if ($2 < 0 || $2 > 700) print file "|" name "|" $1 "|" $2
+      }'
+  done
+}
 members() {
   member_rows=$(dpkg-query -W -f "$FORMAT" 2>/dev/null) &&
     printf '%s\n' "$member_rows" | { grep -E "^dpkg\||$MEMBERS" || :; }
@@ -63,7 +80,6 @@ for image in /boot/vmlinuz-* $running; do
   [ -e "/lib/modules/$kernel/build/Makefile" ] || names="$names linux-headers-$kernel"
   names_of_kernel "$kernel" "$secure_boot"
 done
-printf "%s\n=missing\n%s\n=offers\n" "$member_rows" "$unmet_rows"
 # A package with the branch in its name may have another name in the next branch.
 # foreign_arch: as :i386.
 own_arch=
@@ -107,6 +123,9 @@ related=
 for package in $names; do
   case $package in linux-modules-nvidia-* | nvidia-utils-[0-9]*) related="$related $package" ;; esac
 done
+printf "%s\n=missing\n%s\n=pins\n" "$member_rows" "$unmet_rows"
+kept driver-pins "$APT_KEY $names" foreign_pins $names 2>/dev/null || :
+echo '=offers'
 kept driver-offers "$APT_KEY without $PIN $names" policy_of $names 2>/dev/null || :
 [ -z "$related" ] || {
   echo '=relations'

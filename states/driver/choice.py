@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -11,6 +11,7 @@ from gpustate.formats.dpkg import version_key
 from gpustate.formats.driverset import Target
 from gpustate.formats.rpm import is_rpm
 from gpustate.solve import branches
+from gpustate.states.driver import repositories
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
 
@@ -318,13 +319,17 @@ def _without_prebuilt(wanted: Wanted, observed: Observed) -> str:
     )
 
 
-def _brief(versions: Sequence[str], wanted: Wanted, most: int = 8) -> str:
-    """Those of the wanted branch first, then the newest of each branch, and the number of those that are left out."""
-    newest = {driverset.branch_of(version): version for version in reversed(versions)}
-    same = [one for one in versions if driverset.branch_of(one) == wanted.only_branch]
-    ordered = list(dict.fromkeys((*same, *reversed(newest.values()), *versions)))
-    more = len(ordered) - most
-    return ", ".join(ordered[:most]) + (f" and {more} more" if more > 0 else "")
+def brief(versions: Iterable[str], wanted: Wanted, most: int = 6) -> str:
+    """The versions of the wanted branch, the newest first, where one version is wanted; and the branches."""
+    newest = sorted(set(versions), key=version_key, reverse=True)
+    same = [
+        one for one in newest if wanted.exact and driverset.branch_of(one) == wanted.only_branch
+    ]
+    more = f" and {len(same) - most} more" if len(same) > most else ""
+    others = sorted({*map(driverset.branch_of, newest)} - {*map(driverset.branch_of, same)})
+    branches_text = f"branch{'es' * (len(others) > 1)} {', '.join(map(str, others))}"
+    parts = (", ".join(same[:most]) + more, branches_text if others else "")
+    return "; ".join(filter(None, parts))
 
 
 def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) -> str:
@@ -342,19 +347,35 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
             f"branch {wanted.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
             f"set branch: {successor}{more}"
         )
-    for version, name in observed.pinned_away.items():
-        if wanted.text != "a driver" and wanted.admits(version):
-            allowed = f"it may install {_brief(offered, wanted)}: set one of these, or another driver-repository; "
-            return (
-                f"{manager} offers driver {version}, and a pin forbids it; {allowed if offered else ''}see apt-cache policy "
-                f"{name} and /etc/apt/preferences.d on the node"
-            )
+    pinned = [one for one in observed.pinned_away if wanted.admits(one)]
+    if pinned:
+        version = max(pinned, key=version_key)
+        allowed = f", or set one that it may install: {brief(offered, wanted)}" if offered else ""
+        return (
+            f"{manager} offers driver {version}, and a pin in {observed.pinned_away[version]} forbids it; remove that "
+            f"pin{allowed}"
+        )
     if any(map(wanted.admits, otherwise)) and not any(map(wanted.admits, offered)):
         return _without_prebuilt(wanted, observed)
-    if offered:
-        return (
-            f"{manager} does not offer {what} as a whole set; it offers {_brief(offered, wanted)}"
+    has = brief(offered, wanted)
+    excluded = {
+        repository: max(fitting, key=version_key)
+        for repository, versions in observed.elsewhere.items()
+        if (fitting := [one for one in versions if wanted.admits(one)])
+    }
+    if excluded:
+        repository, version = max(excluded.items(), key=lambda row: version_key(row[1]))
+        used = (
+            f"{observed.repository} has no {what}"
+            if observed.repository
+            else f"no repository in use has {what}"
         )
+        return (
+            f"{used}{has and f'; it has {has}'}; {repository} has {version}: choose it with driver-repository: "
+            f"{{{repositories.choice(repository)}}}{has and ', or another branch'}"
+        )
+    if offered:
+        return f"{manager} does not offer {what} as a whole set; it offers {has}"
     move = "add driver-repository to the policy, or fix its address there"
     if wanted.only_branch and any(one.by_branch for one in driverschemes.of(observed.os_id)):
         move = "set a branch that the node's repositories have, or choose one that has it in driver-repository"

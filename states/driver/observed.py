@@ -70,7 +70,10 @@ class Observed:
     installer: bool  # NVIDIA's .run installer put a driver here
     operator: bool  # the GPU Operator's driver container runs here
     pinned_away: Mapping[str, str] = field(default_factory=dict[str, str])
-    # version of the driver that a pin forbids: one of its packages
+    # version of the driver that a foreign pin forbids: file of that
+    elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    # repository that is not in use: versions of the driver that it has
+    repository: str = ""  # in use
     missing: tuple[str, ...] = ()  # packages of the driver that installed ones want and do not have
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     barred: tuple[str, ...] = ()  # lines of modprobe.d that let no module of CUDA's be loaded
@@ -117,6 +120,9 @@ class Apt:
     absent_holds: tuple[str, ...] = ()  # held, and not installed
     relations: driverset.Relations = driverset.NO_RELATIONS
     can_hold: bool = True
+    pins: Mapping[str, Mapping[tuple[str, str], int]] = field(
+        default_factory=dict[str, dict[tuple[str, str], int]]
+    )  # foreign file of pins: priorities that differ from the usual with it alone, by name and version
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,7 @@ class AptQuery(Query[Apt]):
         head, _, rest = answer.text.partition("=offers\n")
         offers, _, relations = rest.partition("=relations\n")
         listed, _, rows = head.partition("=missing\n")
+        rows, _, pins = rows.partition("=pins\n")
         pairs = (row.partition(" ")[::2] for row in rows.splitlines())
         return Apt(
             dpkg.parse_query(listed),
@@ -186,10 +193,20 @@ class AptQuery(Query[Apt]):
                 row.partition("|")[0] for row in listed.splitlines() if "||hn" in row
             ),
             relations=driverset.parse_relations(relations),
+            pins=_pins(pins),
         )
 
     def placeholder(self) -> Apt:
         return Apt({}, {})
+
+
+def _pins(text: str) -> dict[str, dict[tuple[str, str], int]]:
+    found: dict[str, dict[tuple[str, str], int]] = {}
+    for line in text.splitlines():
+        path, *row = line.split("|")
+        if len(row) == 3 and re.fullmatch(r"-?[0-9]{1,6}", row[2]):
+            found.setdefault(path, {})[row[0], row[1]] = int(row[2])
+    return found
 
 
 # One key=value a line; read by Live.

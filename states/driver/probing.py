@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gpustate import Node
 from gpustate.core.queries import Query
 from gpustate.formats import driverset, fabric, modprobe
-from gpustate.formats.aptsources import Offer
 from gpustate.probes.fabric import BridgesQuery
 from gpustate.probes.kernels import Kernel, Kernels, default_kernel
-from gpustate.states.driver import files, repairs, scripts
+from gpustate.states.driver import files, repairs, repositories, scripts
 from gpustate.states.driver.observed import (
     Apt,
     Live,
@@ -43,6 +40,7 @@ def observe(node: Node, query: Query[Apt], parameters: tuple[str, ...]) -> Obser
         gpus = tuple(gpu.device_id for gpu in facts.gpus)
         switches = fabric.may_need(gpus, fabric.FABRIC_MANAGER)
     default = default_kernel(kernels)
+    offers = repositories.sort(facts.os_id, apt)
     members = {
         n: p
         for n, p in apt.packages.items()
@@ -70,16 +68,7 @@ def observe(node: Node, query: Query[Apt], parameters: tuple[str, ...]) -> Obser
         running=facts.kernel,
         default_kernel=default.release if default else None,
         gpus=facts.gpus,
-        offers={
-            name: tuple(
-                o.version
-                for o in offers
-                if not _forbidden(name, o, offers)
-                and o.origins
-                and not apt.relations.successor(name, o.version)
-            )
-            for name, offers in apt.offers.items()
-        },
+        offers=offers.allowed,
         holders=(),
         in_use=_in_use(live, "nvidia_drm" in modules),
         secure_boot=live.secure_boot,
@@ -87,15 +76,9 @@ def observe(node: Node, query: Query[Apt], parameters: tuple[str, ...]) -> Obser
         known_parameters=tuple(sorted(params)),
         installer=live.installer,
         operator=live.operator,
-        pinned_away={
-            driverset.driver_version(o.version): name
-            for name, offers in apt.offers.items()
-            for o in offers
-            if _forbidden(name, o, offers)
-            and o.origins
-            and not name.startswith("linux-")
-            and not apt.relations.successor(name, o.version)
-        },
+        pinned_away=offers.pinned_away,
+        elsewhere=offers.elsewhere,
+        repository=offers.in_use,
         # With 0 they are the administrator's.
         device_nodes=() if params.get("ModifyDeviceFiles") == "0" else live.device_nodes,
         missing=apt.missing,
@@ -114,14 +97,6 @@ def observe(node: Node, query: Query[Apt], parameters: tuple[str, ...]) -> Obser
         image=facts.image,
         switches=switches,
     )
-
-
-def _forbidden(name: str, offer: Offer, offers: Iterable[Offer]) -> bool:
-    """A pin keeps apt from a version: a negative one, or one above gpustate's own that is for another version."""
-    highest = max(other.priority for other in offers)
-    # The repository's pins do not reach packages of kernels, and APT::Default-Release is a pin of 990.
-    own = files.PIN_PRIORITY if name.startswith("linux-") else files.REPOSITORY_PRIORITY
-    return offer.priority < (highest if highest > own else 0)
 
 
 def _built(kernel: Kernel) -> str | None:

@@ -8,7 +8,7 @@ from gpustate.core.packages import Offer, PackageRoot, StatePackages
 from gpustate.formats import driverschemes, driverset, kernelnames
 from gpustate.formats.rpm import is_rpm
 from gpustate.states.driver import files
-from gpustate.states.driver.choice import Wanted, is_for_desktops
+from gpustate.states.driver.choice import Wanted, brief, is_for_desktops
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
 from gpustate.states.driver.parameters import DriverParameters
@@ -85,7 +85,9 @@ def _target(
     os_id, prebuilt = offer.facts.os_id, bool(state.precompiled)
     full = state.packages == "full"
     wanted = Wanted(state.version, state.branch, state.module_type, full, prebuilt)
-    names = dict.fromkeys(_names(state, offer, kernels))
+    # A refusal names the other branches.
+    every = state.model_copy(update={"version": None, "branch": None})
+    names = dict.fromkeys(_names(every, offer, kernels))
     available = {name: found for name in names if (found := offer.versions(name))}
     offered = driverset.choices(os_id, available, full=full, prebuilt=prebuilt)
     if switches:
@@ -120,5 +122,5 @@ def _target(
         target.packages.update(state.locked)
         return target, ""
     requested = state.version or (f"branch {state.branch}" if state.branch else "of any version")
-    there = ", ".join(dict.fromkeys(version for _, version, _ in offered)) or "none"
+    there = brief((version for _, version, _ in offered), wanted) or "none"
     return None, problem or f"driver {requested} as a complete set (available: {there})"

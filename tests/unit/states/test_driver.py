@@ -275,6 +275,10 @@ def test_the_version_is_the_policys_or_the_newest_of_the_branch(
     assert state.desired(observed).library == version
 
 
+SITE = "/etc/apt/preferences.d/00site"
+PIN = f"a pin in {SITE} forbids it; remove that pin"
+
+
 @pytest.mark.parametrize(
     ("priority", "wanted", "outcome"),
     [
@@ -282,11 +286,11 @@ def test_the_version_is_the_policys_or_the_newest_of_the_branch(
         (
             1001,
             {"branch": 570},
-            "apt offers driver 570.211.01, and a pin forbids it; it may install 580.65.06: set",
+            f"apt offers driver 570.211.01, and {PIN}, or set one that it may install: branch 580",
         ),
-        (1001, {"version": "580.178.04"}, "apt offers driver 580.178.04, and a pin forbids it"),
+        (1001, {"version": "580.178.04"}, f"apt offers driver 580.178.04, and {PIN}, or set one"),
         (701, {"branch": 580}, "580.65.06"),
-        (900, {"version": "580.178.04"}, "apt offers driver 580.178.04, and a pin forbids it"),
+        (900, {"version": "580.178.04"}, f"apt offers driver 580.178.04, and {PIN}, or set one"),
         # gpustate's own pin wins.
         (700, {"branch": 580}, "580.178.04"),
     ],
@@ -303,9 +307,12 @@ def test_a_pin_above_gpustates_own_decides_for_a_version(
         )
         for name, offers in whole.offers.items()
     }
-    node.answers["AptQuery"] = lambda _: replace(whole, offers=pinned)
+    pins = {SITE: {(name, "580.65.06-1"): priority for name in pinned}}
+    node.answers["AptQuery"] = lambda _: replace(whole, offers=pinned, pins=pins)
     state = DriverInstalled(**wanted)
     observed = state.probe(node)
+    noted = f"pins in {SITE} keep apt from driver 580.178.04" in state.plan(observed).notes
+    assert noted == (priority > 700 and outcome == "580.65.06")
     found = state.desired(observed).library or state.refuse(observed) or ""
     assert found.startswith(outcome)
 
@@ -808,16 +815,74 @@ def test_gpus_that_exclude_each_other_are_named() -> None:
 def test_a_version_that_is_not_offered_is_refused_with_those_that_are() -> None:
     why = refusal(DriverInstalled(version="580.99.01"), World(gpu()))
     assert why == (
-        "apt does not offer driver 580.99.01 as a whole set; it offers 580.178.04, 580.65.06, "
-        "595.91.07, 570.211.01"
+        "apt does not offer driver 580.99.01 as a whole set; it offers 580.178.04, 580.65.06; "
+        "branches 570, 595"
     )
     why = refusal(DriverInstalled(branch=999), World(gpu()))
-    offers = "595.91.07, 580.178.04, 570.211.01, 580.65.06"
-    assert why == f"apt does not offer branch 999 as a whole set; it offers {offers}"
+    assert why.endswith(" branch 999 as a whole set; it offers branches 570, 580, 595")
     many = (*(f"595.{minor}.01" for minor in range(10, 19)), "580.65.06")
-    why = refusal(DriverInstalled(branch=999), World(gpu(), versions=many))
-    assert "it offers 595.18.01, 580.65.06, 595.17.01" in why
-    assert why.endswith(" and 2 more")
+    why = refusal(DriverInstalled(version="595.99.01"), World(gpu(), versions=many))
+    assert why.endswith(
+        "it offers 595.18.01, 595.17.01, 595.16.01, 595.15.01, 595.14.01, 595.13.01 and 3 more; branch 580"
+    )
+
+
+UBUNTU = (
+    "nvidia-dkms-{}-open",
+    "nvidia-headless-no-dkms-{}-open",
+    "nvidia-utils-{}",
+    "libnvidia-compute-{}",
+)
+VENDOR = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2604/x86_64"
+ARCHIVE = "http://archive.ubuntu.com/ubuntu resolute-updates/restricted amd64 Packages"
+
+
+def test_a_branch_of_a_repository_that_is_not_in_use_is_named_with_the_way_to_choose_it() -> None:
+    """The pins that keep it away are gpustate's own: the policy chooses the repository."""
+    node = World(gpu(), os_id="ubuntu", os_version="26.04")
+    offers = {
+        name.format(branch): (Offer(version, -1, (ARCHIVE,)),)
+        for branch, version in (
+            (570, "570.211.01-0ubuntu0.26.04.1"),
+            (580, "580.178.04-0ubuntu0.26.04.1"),
+        )
+        for name in UBUNTU
+    } | {
+        name: (Offer("595.91.07-1ubuntu1", 700, (f"{VENDOR}  Packages",)),)
+        for name in ("libnvidia-compute", "nvidia-dkms-open", "nvidia-headless-no-dkms-open")
+    }
+    node.answers["AptQuery"] = lambda _: Apt({}, offers)
+    assert refusal(DriverInstalled(branch=580), node) == (
+        f"{VENDOR} has no branch 580; it has branch 595; Ubuntu's archive has 580.178.04: choose it with "
+        "driver-repository: {origin: distribution}, or another branch"
+    )
+    site = {
+        "/etc/apt/preferences.d/site": {
+            (name, rows[0].version): -1 for name, rows in offers.items()
+        }
+    }
+    node.answers["AptQuery"] = lambda _: Apt({}, offers, pins=site)
+    assert "a pin in /etc/apt/preferences.d/site forbids it" in refusal(
+        DriverInstalled(branch=580), node
+    )
+
+
+def test_a_refusal_names_all_branches_though_the_first_question_is_for_one_only() -> None:
+    node = World(gpu(), os_id="ubuntu", os_version="26.04")
+    node.packages_offered = {
+        name.format(branch): (f"{branch}.1.1-0ubuntu0.26.04.1",)
+        for branch in (570, 580, 590)
+        for name in UBUNTU
+    } | {"nvidia-modprobe": ("595.84-0ubuntu1",)}
+
+    def answer(world: World) -> Apt:
+        query, whole = world.queries[-1], world.apt()
+        assert isinstance(query, AptQuery)
+        names = dict(query.names)["ubuntu"]
+        return replace(whole, offers={n: rows for n, rows in whole.offers.items() if n in names})
+
+    node.answers["AptQuery"] = answer
+    assert refusal(DriverInstalled(branch=575), node).endswith("it offers branches 570, 580, 590")
 
 
 def test_a_node_without_a_repository_is_sent_to_the_state_that_adds_one() -> None:
@@ -939,13 +1004,6 @@ def test_an_ended_branch_of_ubuntus_archive_is_refused_with_the_one_that_follows
     assert refusal(DriverInstalled(**wanted), node) == (
         "branch 570 has ended in Ubuntu's archive, its packages install branch 580; set branch: 580"
     )
-
-
-def test_branches_are_looked_up_to_name_what_is_offered_instead_of_an_unknown_one() -> None:
-    names = dict(DriverInstalled(branch=999).names_to_query())["ubuntu"]
-    assert {"nvidia-utils-999", "nvidia-utils-580", "nvidia-utils-570"} <= set(names)
-    known = dict(DriverInstalled(branch=580).names_to_query())["ubuntu"]
-    assert "nvidia-utils-570" not in known
 
 
 def test_an_ended_branch_of_the_archive_is_none_of_a_repository_that_has_it() -> None:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gpustate.core.queries import Answer
 from gpustate.formats import aptsources
 from gpustate.states.driver import files
+from gpustate.states.driver.observed import AptQuery
+from gpustate.states.driver.repositories import sort
 
 OLD, NEW = "580.178.04-1", "595.91.07-1"
 #: Package, with the source that it is built from where that has another name.
@@ -22,6 +25,8 @@ SOURCES = {
     "libnvidia-nscq": "",
     "cuda-drivers": "",
     "nvidia-driver-of-next-year": "nvidia-graphics-drivers",
+    "nvidia-driver-cuda": "nvidia-graphics-drivers",
+    "nvidia-kernel-open-dkms": "nvidia-graphics-drivers",
 }
 OTHERS = {"nvidia-container-toolkit": ("1.19.0-1", "1.20.0-1"), "dkms": ("3.0.10-8", "3.0.11-1")}
 
@@ -104,3 +109,40 @@ def test_empty_packages_of_an_ended_branch_are_pinned_away_by_their_source(apt: 
     for name, versions in priorities(apt).items():
         away = SOURCES.get(name.partition(":")[0]) == "nvidia-graphics-drivers"
         assert versions.get(NEW, -1) == (-1 if away or name in OTHERS else 500)
+
+
+@pytest.mark.parametrize(
+    ("files_of_pins", "allowed", "pinned_away"),
+    [
+        ({}, {OLD, NEW}, None),
+        ({"site": (NEW, -1)}, {OLD}, "site"),
+        ({"site.pref": (OLD, 1001)}, {OLD}, "site.pref"),
+        # apt prefers the newest version of both.
+        ({"site": (OLD, 600)}, {OLD, NEW}, None),
+        # apt does not read it.
+        ({"site.bak": (NEW, -1)}, {OLD, NEW}, None),
+        # The first file decides.
+        ({"00first": (NEW, 500), "site": (NEW, -1)}, {OLD, NEW}, None),
+        # gpustate's own is no obstacle to name.
+        ({"gpustate-driver-repository": (NEW, -1)}, {OLD}, None),
+        ({"gpustate-driver-repository": (NEW, -1), "site": (OLD, 650)}, {OLD}, None),
+    ],
+)
+def test_a_version_is_kept_away_by_the_file_that_apt_heeds(
+    apt: Path,
+    files_of_pins: Mapping[str, tuple[str, int]],
+    allowed: set[str],
+    pinned_away: str | None,
+) -> None:
+    preferences = apt.parent / "etc/preferences.d"
+    for name, (version, priority) in files_of_pins.items():
+        pin = f"Package: src:nvidia-graphics-drivers\nPin: version {version}\nPin-Priority: {priority}\n"
+        (preferences / name).write_text(pin)
+    script = AptQuery(tuple((os_id, (*SOURCES,)) for os_id in ("debian", "ubuntu"))).script()
+    script = script.replace("/etc/apt/preferences.d", str(preferences))
+    done = run(apt, "sh", "-c", f"pm=apt\nAPT_KEY=1\nG={apt.parent}/g SYS=/sys\n{script}")
+    offers = sort("debian", AptQuery(()).parse(Answer(0, done.encode())))
+    assert {*offers.allowed["libcuda1"]} == allowed
+    path = str(preferences / pinned_away) if pinned_away else None
+    assert offers.pinned_away.get("595.91.07") == path
+    assert bool(offers.elsewhere) == any("gpustate" in name for name in files_of_pins)

@@ -1,0 +1,116 @@
+"""What of apt's offers may be installed, and what stands against the others: a foreign pin, or the repository in use.
+
+Surprising: pins of gpustate's own are no obstacle. Those of the state ``driver-repository`` say which repository is in
+use, and the policy says that; so what another repository has is named with the parameters that choose it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gpustate.formats import driverset
+from gpustate.formats.aptsources import Offer
+from gpustate.states.driver import files
+from gpustate.states.driver.observed import Apt
+
+#: Origin of a package in a component of Debian's or Ubuntu's archive that has drivers; flat repositories have none.
+_ARCHIVE = re.compile(r"\S+ \S+/(restricted|multiverse|contrib|non-free|non-free-firmware) ")
+_OF_ARCHIVE = "'s archive"
+_VENDOR = "developer.download.nvidia.com"
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """The versions on offer, by what becomes of them.
+
+    Args:
+        allowed: versions that may be installed, by name of the package.
+        pinned_away: driver versions that a foreign pin forbids, each with the file of that.
+        elsewhere: driver versions of repositories that are not in use, by repository.
+        in_use: the repository that most of the allowed ones are from.
+    """
+
+    allowed: dict[str, tuple[str, ...]]
+    pinned_away: dict[str, str]
+    elsewhere: dict[str, tuple[str, ...]]
+    in_use: str
+
+
+def sort(os_id: str, apt: Apt) -> Offers:
+    """The offers of a node, by what becomes of them."""
+    allowed: dict[str, tuple[str, ...]] = {}
+    pinned, paths = dict[str, tuple[str, ...]](), dict[str, str]()
+    others: dict[str, dict[str, tuple[str, ...]]] = {}
+    used = Counter[str]()
+    for name, offers in apt.offers.items():
+        allowed[name] = ()
+        for offer in offers:
+            version, origins = offer.version, offer.origins
+            if not origins or apt.relations.successor(name, version):
+                continue
+            if not _is_forbidden(name, offer, offers):
+                allowed[name] += (version,)
+                used.update(origins[:1] if driverset.is_member(name, version) else ())
+            elif name.startswith("linux-"):
+                continue
+            elif (path := _foreign_pin(apt, name, offer)) is not None:
+                pinned[name] = (*pinned.get(name, ()), version)
+                paths.setdefault(driverset.driver_version(version), path)
+            else:
+                for origin in origins:
+                    rows = others.setdefault(_repository(os_id, origin), {})
+                    rows[name] = (*rows.get(name, ()), version)
+    both = {name: (*versions, *pinned.get(name, ())) for name, versions in allowed.items()}
+    lost = _versions(os_id, both) - _versions(os_id, allowed) if pinned else set[str]()
+    return Offers(
+        allowed,
+        {version: paths[version] for version in sorted(lost & paths.keys())},
+        {
+            choice: tuple(sorted(found))
+            for choice, rows in others.items()
+            if (found := _versions(os_id, rows))
+        },
+        _repository(os_id, used.most_common(1)[0][0]) if used else "",
+    )
+
+
+def _repository(os_id: str, origin: str) -> str:
+    """A repository in a few words: the archive of the distribution, or an address."""
+    return os_id.capitalize() + _OF_ARCHIVE if _ARCHIVE.match(origin) else origin.split()[0]
+
+
+def choice(repository: str) -> str:
+    """The parameters of the state driver-repository that choose a repository."""
+    if repository.endswith(_OF_ARCHIVE):
+        return "origin: distribution"
+    return "origin: vendor" if _VENDOR in repository else f"origin: mirror, url: {repository}"
+
+
+def _versions(os_id: str, available: driverset.Versions) -> set[str]:
+    """Driver versions that are there as a whole set."""
+    return {
+        row[1] for full in (False, True) for row in driverset.choices(os_id, available, full=full)
+    }
+
+
+def _is_forbidden(name: str, offer: Offer, offers: Iterable[Offer]) -> bool:
+    """Pins keep apt from a version: a negative one, or one above gpustate's own that is for another version."""
+    highest = max(other.priority for other in offers)
+    # The repository's pins do not reach packages of kernels, and APT::Default-Release is a pin of 990.
+    own = files.PIN_PRIORITY if name.startswith("linux-") else files.REPOSITORY_PRIORITY
+    return offer.priority < (highest if highest > own else 0)
+
+
+def _foreign_pin(apt: Apt, name: str, offer: Offer) -> str | None:
+    """The foreign file of pins that alone would forbid a version."""
+    for path, pins in apt.pins.items():
+        offers = [
+            replace(one, priority=pins.get((name, one.version), 500)) for one in apt.offers[name]
+        ]
+        mine = next(one for one in offers if one.version == offer.version)
+        if _is_forbidden(name, mine, offers):
+            return path
+    return None
