@@ -44,6 +44,7 @@ from gpustate.errors import (
     StepFailed,
     UnreleasedError,
 )
+from gpustate.formats.dpkg import Candidate
 from gpustate.formats.foreign_secrets import scrub_texts
 from gpustate.formats.masking import mask
 from gpustate.plan import make
@@ -58,6 +59,15 @@ _MAX_STAGES = 10
 _FRESH_S, _MOST_LOOKS = 30.0, 64
 #: Outcomes of states that will change something, or may.
 _PENDING = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
+
+
+def _candidates(known: Mapping[Query[Any], Answer]) -> dict[str, tuple[Candidate, ...]]:
+    """What repositories offer, of all packages that were asked for."""
+    found: dict[str, tuple[Candidate, ...]] = {}
+    for query, answer in known.items():
+        if isinstance(query, Candidates):
+            found |= query.parse(answer)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +394,11 @@ class Walk:
         refused: dict[str, StateResult] = {}
         observed = observations.observed
         pending = [s for s in self.states if results[s.name].outcome is Outcome.PENDING]
+        if any(state.predicted for state in pending):
+            candidates = _candidates(self._known)
+            for state in pending:
+                plan = make.with_sources(results[state.name].plan, state.predicted, candidates)
+                results[state.name] = replace(results[state.name], plan=plan)
         later = [s for s in self.states if results[s.name].outcome is Outcome.KNOWN_AFTER]
         waiting = [s for s in later if s.predicted and not s.absent and s.name in observed]
         # A member of a family, an operation, may add any repository.
@@ -401,8 +416,10 @@ class Walk:
         with suppress(ProbeError, RefusedError):  # they say it themselves in their stages
             known = self._previewed("\n".join(filter(None, previews)))
             predictions = query_node(self.resolved.node, plans, self.session.answer, known)
+            candidates = _candidates(known)
             for state, plan in zip(waiting, predictions, strict=True):
                 shown = replace(plan, refusal=None)
+                shown = make.with_sources(shown, state.predicted, candidates)
                 results[state.name] = replace(results[state.name], plan=shown)
                 if plan.refusal is not None and repositories_known:
                     refused[state.name] = make.refused(state, plan.refusal)

@@ -88,6 +88,12 @@ class Candidate:
     origin: str  # the repository's address and suite, as apt prints it
 
 
+def repository(origin: str) -> str:
+    """Address and suite of a source of apt's, without architecture; of rpm's its id or name."""
+    words = origin.removesuffix(" Packages").split()
+    return " ".join(words[:2]) if ":/" in origin else origin
+
+
 def parse_madison(text: str) -> dict[str, tuple[Candidate, ...]]:
     """Read ``apt-cache madison``: ``name | version | origin``, newest first as apt lists it."""
     found: dict[str, list[Candidate]] = {}

@@ -21,6 +21,7 @@ from gpustate.core.path_conflicts import in_the_way
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.state import AnyState
 from gpustate.errors import GpustateError
+from gpustate.formats.dpkg import Candidate, repository
 
 _BLOCKS_VIEW = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
 _DRIVER_VERSION = re.compile(r"[0-9]+(\.[0-9]+)+")
@@ -274,6 +275,36 @@ def _worst_case(state: AnyState, observations: Observations) -> tuple[Disruption
 def labelled(state: AnyState, plan: Plan) -> tuple[Change, ...]:
     """The changes of a plan with their labels."""
     return tuple(replace(one, label=state.field_label(one.field)) for one in plan.changes)
+
+
+def with_sources(
+    plan: Plan, fields: Sequence[str], candidates: Mapping[str, Sequence[Candidate]]
+) -> Plan:
+    """A plan that names the repositories of its packages.
+
+    Args:
+        fields: with packages and their versions, or the version of one package.
+        candidates: what repositories offer, by name of the package.
+    """
+    names = [
+        one.after for one in plan.changes if one.field == "package" and one.after in candidates
+    ]
+    changes: list[Change] = []
+    for change in plan.changes if candidates else ():
+        packages = change.after
+        if not isinstance(packages, Mapping):
+            packages = dict.fromkeys(names or candidates, packages)
+        before = change.before if isinstance(change.before, Mapping) else {}
+        sources = {
+            repository(candidate.origin): None
+            for name, version in packages.items()
+            if change.field in fields and before.get(name) != version
+            for candidate in candidates.get(name, ())
+            if candidate.version == version
+        }
+        source = f"from {' or '.join(sources)}" if sources else ""
+        changes.append(replace(change, why="; ".join(filter(None, (change.why, source)))))
+    return replace(plan, changes=tuple(changes) or plan.changes)
 
 
 def refused(state: AnyState, reason: str) -> StateResult:

@@ -189,6 +189,11 @@ def diff_lines(change: Mapping[str, Any]) -> list[str]:
     )
 
 
+def is_shortened(change: Mapping[str, Any]) -> bool:
+    """Whether :func:`change_line` leaves keys or items out."""
+    return isinstance(change["after"], dict | list) and bool(detail_lines(change))
+
+
 def detail_lines(change: Mapping[str, Any]) -> list[str]:
     """What :func:`change_line` leaves out: the diff of a file, every key of a mapping, every item of a list."""
     before, after = change["before"], change["after"]

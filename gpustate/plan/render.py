@@ -21,6 +21,7 @@ from gpustate.plan.overview import (
     closing,
     detail_lines,
     in_use,
+    is_shortened,
     overview,
     remainder,
     state_words,
@@ -160,6 +161,9 @@ def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool =
         page.add(("Changes:", "bold"))
     for one in groups:
         _group(page, one, diff=diff, whole=whole, summed_up=several)
+    states = (state for one in groups for state in one.node["states"])
+    if not diff and any(is_shortened(one) for state in states for one in state.get("changes", ())):
+        _rows(page, (("lists", "those that end in 'and N more' are whole with --diff"),))
     if view.counts["change"] and not several:
         _rows(page, closing(view))
     return page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpustate.formats import driverset, kernelnames
+from gpustate.formats import dpkg, driverset, kernelnames
 from gpustate.formats.driverschemes import BUILT_MODULES, streams
 from gpustate.formats.rpm import is_rpm
 from gpustate.states.driver import files
@@ -90,10 +90,7 @@ def origin(
         if observed.packages.get(name) != version:
             offers = (offer for offer in apt.offers.get(name, ()) if offer.version == version)
             first = next((origin for offer in offers for origin in offer.origins), "")
-            # Address and suite of a source of apt's, or a repository by its id (dnf) or name (zypper).
-            words = first.removesuffix(" Packages").split()
-            short = first if is_rpm(observed.manager) else " ".join(words[:2])
-            names.setdefault(short, []).append(name)
+            names.setdefault(dpkg.repository(first), []).append(name)
     names.pop("", None)
     main = max(names, key=lambda origin: len(names[origin]), default="")
     others = (f"{', '.join(names[one])} from {one}" for one in names if one != main)

@@ -13,6 +13,7 @@ from gpustate.core.change import Change
 from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.state import AnyState
+from gpustate.formats.dpkg import Candidate
 from gpustate.formats.pci_gpus import PciGpu
 from gpustate.plan import make
 from gpustate.plan.make import Observations
@@ -495,3 +496,30 @@ def test_one_reason_to_refuse_several_states_is_said_once() -> None:
     results = make.make([Full(), one("b"), one("c")], observations(a="x", b="y", c="y"))
     assert outcomes(results) == {"a": "unchanged", "b": "refused", "c": "not run"}
     assert results["c"].reason == "because b refused"
+
+
+def test_packages_of_a_plan_are_shown_with_their_repositories() -> None:
+    nvidia, archive = (
+        "http://n/repos/u  Packages",
+        "http://a/ubuntu noble/restricted amd64 Packages",
+    )
+    candidates = {
+        "core": (Candidate("2-1", nvidia), Candidate("1-1", nvidia)),
+        "manager-580": (Candidate("2-1", archive), Candidate("1-1", archive)),
+        "manager": (Candidate("2-1", "cuda-rhel9"), Candidate("2-1", nvidia)),
+    }
+    whole = Change("packages", {"core": "1-1"}, {"core": "2-1", "local": "2-1"}, why="a sample")
+    plan = Plan((whole, Change("held", [], ["core"])))
+    named = Plan((Change("package", None, "manager-580"), Change("version", None, "2-1")))
+    unnamed = Plan((Change("version", "1-1", "2-1"),))
+
+    def why(plan: Plan, *fields: str) -> list[str]:
+        return [change.why for change in make.with_sources(plan, fields, candidates).changes]
+
+    assert why(plan, "packages") == ["a sample; from http://n/repos/u", ""]
+    assert why(named, "package", "version") == ["", "from http://a/ubuntu noble/restricted"]
+    assert why(Plan((Change("version", None, "1-1"),)), "version") == [
+        "from http://n/repos/u or http://a/ubuntu noble/restricted"
+    ]
+    assert "or cuda-rhel9" in why(unnamed, "version")[0]
+    assert why(plan) == ["a sample", ""]

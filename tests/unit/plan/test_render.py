@@ -317,7 +317,7 @@ def test_pods_that_may_leave_twice_are_noted(
 def test_a_change_is_one_short_line(change: Change, line: str) -> None:
     told = page(NodeResult("gpu1", states=[pending("s", change)])).splitlines()
     assert told[2].strip() == line
-    assert len(told) == 3
+    assert len(told) == 3 + ("more" in line)
 
 
 def test_a_diff_shows_the_lines_of_files_and_no_secret() -> None:
@@ -367,6 +367,7 @@ def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
                  packages: p0: 1 -> 2; p1: 1 -> 2; p2: 1 -> none; r0: none -> 3 and 2 more
                  held: + h0, h1, h2, h3, h4, h5 and 2 more - a, b
                  few: a: 1 -> 2
+        lists     those that end in 'and N more' are whole with --diff
     """)
     assert page(row, diff=True) == golden("""
         gpu1
