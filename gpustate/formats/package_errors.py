@@ -24,6 +24,11 @@ _UNMET = (
     "a pin, a hold or a missing package prevents it (apt-cache policy, apt-mark showhold, apt-get check): "
     "remove or release it, then apply again"
 )
+#: apt's word for it names the keys and not the files.
+SIGNED_BY = (
+    "apt refuses to work with two entries of one repository and different Signed-By: remove the foreign entry from "
+    "/etc/apt/sources.list.d, or the package that brings it (cuda-keyring), then apply again"
+)
 _TABLE: tuple[tuple[str, str], ...] = (
     (
         r"package lock is held by|It is held by process|Could not get lock|System management is locked by|"
@@ -73,7 +78,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"installed half-way, and not to be finished",
-        "fix or remove these packages on the node (dpkg --audit lists the problems), then apply again",
+        "run dpkg --configure -a on the node to see why, fix or remove these packages, then apply again",
     ),
     (
         r"No space left on device|Disk quota exceeded|enough free space|more space needed on|needs [0-9]+[KMG]i?B (more space )?on the|"
@@ -159,7 +164,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"subprocess (returned error|was killed)|script .* failed",
-        "see the newest /var/lib/gpustate/runs/*/apt.log on the node, fix the error, then apply again",
+        "see the newest /var/lib/gpustate/runs/*/apt.log, or run dpkg --configure -a on the node, fix the error, then apply "
+        "again",
     ),
     (
         r"(Depends|Breaks|Conflicts): \S.* but (it is not installable|\S+ is (to be )?installed)",
@@ -178,7 +184,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (r"dpkg was interrupted", "run dpkg --configure -a on the node, then apply again"),
     (
         r"Conflicting values set for option Signed-By",
-        "two files name this repository with different keys: remove one from /etc/apt/sources.list.d, then apply again",
+        SIGNED_BY,
     ),
     (
         r"Unmet dependencies|dependency problems",

@@ -381,10 +381,7 @@ class RepositoryState(RepositoryParameters):
         if observed.where.problem:
             return observed.where.problem
         if observed.conflicts:
-            return (
-                f"{observed.conflicts[0]} is the same repository with another Signed-By, and apt refuses to work "
-                "with both; remove that entry, or the package that brings it (cuda-keyring)"
-            )
+            return f"{observed.conflicts[0]} is the same repository; {package_errors.SIGNED_BY}"
         if observed.foreign and not self.exclusive:
             return (
                 f"NVIDIA packages also come from {', '.join(observed.foreign)}; remove the entry, "

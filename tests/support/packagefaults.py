@@ -238,8 +238,11 @@ class CannotBeConfigured(Fault):
     """A package of somebody else cannot be configured, and stops every transaction of apt."""
 
     group = "database"
-    says = r"preflight: .*installed half-way, and not to be finished without removing others: site-tool"
-    move = "dpkg --audit"
+    says = (
+        r"preflight: .*installed half-way, and not to be finished without removing others: site-tool \(installed site-tool "
+        r"package post-installation script subprocess returned error exit status 1\)"
+    )
+    move = "dpkg --configure -a"
 
     def on(self, target: Target) -> None:
         target.install(package("site-tool", postinst="exit 1"))
@@ -267,7 +270,7 @@ class NeedsReinstallationWithoutArchive(Fault):
 
     group = "database"
     says = r"preflight: .*installed half-way, and not to be finished without removing others: site-tool"
-    move = "dpkg --audit"
+    move = "dpkg --configure -a"
 
     def on(self, target: Target) -> None:
         target.install(package("site-tool"))
@@ -383,8 +386,8 @@ class PinForbids(Fault):
     """A pin of the site keeps the wanted version away."""
 
     group = "policy"
-    says = r"driver: apt offers driver .*, and a pin forbids it"
-    move = "apt-cache policy"
+    says = r"driver: apt offers driver .*, and a pin in /etc/apt/preferences.d/00site forbids it"
+    move = "remove that pin"
     sets = ("driver",)
 
     def on(self, target: Target) -> None:
