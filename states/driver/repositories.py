@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from gpustate.formats import driverset
 from gpustate.formats.aptsources import Offer
 from gpustate.states.driver import files
-from gpustate.states.driver.observed import Apt
+from gpustate.states.driver.observed import PIN_PATH, Apt
 
 #: Origin of a package in a component of Debian's or Ubuntu's archive that has drivers; flat repositories have none.
 _ARCHIVE = re.compile(r"\S+ \S+/(restricted|multiverse|contrib|non-free|non-free-firmware) ")
@@ -63,6 +63,12 @@ def sort(os_id: str, apt: Apt) -> Offers:
                 for origin in origins:
                     rows = others.setdefault(_repository(os_id, origin), {})
                     rows[name] = (*rows.get(name, ()), version)
+    in_use = _repository(os_id, used.most_common(1)[0][0]) if used else ""
+    # What the repository in use has is excluded by no pin of gpustate's own, though by no file alone.
+    for name, versions in others.pop(in_use, {}).items():
+        pinned[name] = (*pinned.get(name, ()), *versions)
+        for version in map(driverset.driver_version, versions):
+            paths.setdefault(version, PIN_PATH.rpartition("/")[0])
     both = {name: (*versions, *pinned.get(name, ())) for name, versions in allowed.items()}
     lost = _versions(os_id, both) - _versions(os_id, allowed) if pinned else set[str]()
     return Offers(
@@ -73,7 +79,7 @@ def sort(os_id: str, apt: Apt) -> Offers:
             for choice, rows in others.items()
             if (found := _versions(os_id, rows))
         },
-        _repository(os_id, used.most_common(1)[0][0]) if used else "",
+        in_use,
     )
 
 

@@ -123,9 +123,6 @@ def test_empty_packages_of_an_ended_branch_are_pinned_away_by_their_source(apt: 
         ({"site.bak": (NEW, -1)}, {OLD, NEW}, None),
         # The first file decides.
         ({"00first": (NEW, 500), "site": (NEW, -1)}, {OLD, NEW}, None),
-        # gpustate's own is no obstacle to name.
-        ({"gpustate-driver-repository": (NEW, -1)}, {OLD}, None),
-        ({"gpustate-driver-repository": (NEW, -1), "site": (OLD, 650)}, {OLD}, None),
     ],
 )
 def test_a_version_is_kept_away_by_the_file_that_apt_heeds(
@@ -145,4 +142,4 @@ def test_a_version_is_kept_away_by_the_file_that_apt_heeds(
     assert {*offers.allowed["libcuda1"]} == allowed
     path = str(preferences / pinned_away) if pinned_away else None
     assert offers.pinned_away.get("595.91.07") == path
-    assert bool(offers.elsewhere) == any("gpustate" in name for name in files_of_pins)
+    assert offers.elsewhere == {}
