@@ -65,16 +65,13 @@ def _divide(blocks: Sequence[Block]) -> tuple[list[Block], list[tuple[str, str]]
     for block in blocks[first + 1 :]:
         place = next((n for n, step in enumerate(block.steps) if step.along), 0)
         before, after = block.steps[:place], block.steps[place:]
-        if not after or not after[0].along or not all(step.early for step in before):
-            behind.append(block)
-        elif before and block.needs:
-            behind.append(block)
-        else:
+        joins = bool(after and after[0].along) and all(step.early for step in before)
+        if joins and not (before and block.needs):
             packages += after[0].along
             if before:
                 ahead.append(Block(block.state, (), before))
                 block = Block(block.state, (block.state,), after)
-            behind.append(block)
+        behind.append(block)
     return [*blocks[:first], *ahead, blocks[first], *behind], packages
 
 
