@@ -541,9 +541,7 @@ def _pod_failed(status: Json, terminated: Json) -> Check:
     return failed(kind, f"{words}: {message}" if message else words)
 
 
-def evaluate_report(
-    report: Json, context: str, *, cuda: bool, began: float, count: int = 1
-) -> Check:
+def evaluate_report(report: Json, context: str, *, cuda: bool, began: float) -> Check:
     """Return the check for a pod's report.
 
     Args:
@@ -551,7 +549,6 @@ def evaluate_report(
         context: Node and resource, for the evidence.
         cuda: a CUDA kernel was to run on every GPU.
         began: monotonic time at which the pod was created.
-        count: GPUs that the pod requested.
     """
     from gpustate.nodeside import container_validation  # slow to import, and most runs start no pod
 
@@ -569,9 +566,9 @@ def evaluate_report(
         return failed("denied", f"{context}: {', '.join(result.denied)} (Operation not permitted)")
     if result.nvml_error and not gpus:
         return failed("library", f"{context}: {result.nvml_error}; {named}")
-    if len(gpus) != count:
-        kind = "fewer" if len(gpus) < count else "more"
-        return failed(kind, f"{context}: {len(gpus)} of {count}; {named}")
+    if len(gpus) != 1:  # what the pod requested
+        kind = "more" if gpus else "fewer"
+        return failed(kind, f"{context}: {len(gpus)} of 1; {named}")
     if result.cuda_text and "cannot be loaded" in result.cuda_text:
         return failed("library", f"{context}: {result.cuda_text}; {named}")
     if cuda and result.cuda_ok != len(gpus):

@@ -199,18 +199,6 @@ def sysfs_address(text: str) -> str:
         return text.strip().lower()
 
 
-def to_json(facts: NvmlFacts) -> dict[str, Any]:
-    """Plain data, read back by :func:`from_json`."""
-
-    def gpu(one: Gpu) -> dict[str, Any]:
-        parts = ("mig_devices", "mig_instances", "mig_profiles")
-        rows = {k: [dict(p.__dict__) for p in getattr(one, k)] for k in parts}
-        health = None if one.health is None else dict(one.health.__dict__)
-        return {**one.__dict__, **rows, "health": health}
-
-    return {**facts.__dict__, "gpus": [gpu(one) for one in facts.gpus]}
-
-
 _KINDS: dict[str, tuple[Any, ...]] = {
     "int": (int,),
     "str": (str,),
@@ -251,7 +239,7 @@ def _parts(cls: Any, rows: Any) -> tuple[Any, ...]:
 
 
 def from_json(data: object) -> NvmlFacts:
-    """Read what :func:`to_json` wrote, or part of it; raise ``ValueError`` for anything else."""
+    """Read what ``nvml_facts`` printed on the node, or part of it; raise ``ValueError`` for anything else."""
     if not isinstance(data, dict):
         raise ValueError("the NVML report is not a JSON object")
     try:

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from nvmljson import to_json
+
 from gpustate.core.node import Node
 from gpustate.core.queries import Answer, Query
 from gpustate.diagnosis import chain, chain_probe
 from gpustate.explain import causes, walk
-from gpustate.formats import nvml_report
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.probes import cri_queries
 from gpustate.probes.gpu_facts import GpuFacts
@@ -625,7 +626,7 @@ class Tree(Node):
         head = f"loaded={1 if self.world.loaded else ''}\nlibrary=/usr/lib/libnvidia-ml.so.1\n"
         if nvml.source == "none":
             return f"{head}error={nvml.error}\n"
-        return f"{head}nvml={json.dumps(nvml_report.to_json(nvml))}\n"
+        return f"{head}nvml={json.dumps(to_json(nvml))}\n"
 
     def _container_results(self, results: tuple[chain.CudaResult, ...]) -> list[dict[str, Any]]:
         """What a container showed: as the world has it, else every GPU that answers."""

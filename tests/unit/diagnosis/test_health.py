@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from nvmljson import to_json
 
 from gpustate.diagnosis import health
-from gpustate.formats.nvml_report import Gpu, GpuHealth, NvmlFacts, from_json, to_json
+from gpustate.formats.nvml_report import Gpu, GpuHealth, NvmlFacts, from_json
 from gpustate.formats.xids import Xid
 
 GOOD = GpuHealth(

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from nvmljson import to_json
 
-from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts, parse, sysfs_address, to_json
+from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts, parse, sysfs_address
 
 GOOD = NvmlFacts(
     "nvml", True, "", "580.65.06", gpus=(Gpu(0, "GPU-a", mig_devices=(MigDevice("MIG-a", 1, 0),)),)

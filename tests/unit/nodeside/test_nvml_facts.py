@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nvmljson import to_json
 from stublibraries import VERSION
 
 from gpustate.core.queries import Answer
@@ -84,7 +85,7 @@ def test_the_mode_of_confidential_computing_is_that_of_the_gpus(
     node = stub_node(gpus, *faults)
     facts = query(node, tmp_path)
     assert (facts.confidential, facts.confidential_ready) == (mode, ready)
-    assert nvml_report.from_json(nvml_report.to_json(facts)) == facts
+    assert nvml_report.from_json(to_json(facts)) == facts
     older = PYNVML.load().replace(b"def nvmlSystemGetConfComputeSettings", b"def _unknown")
     (tmp_path / "older").mkdir()
     facts = query(node, tmp_path / "older", older)
