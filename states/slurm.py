@@ -97,7 +97,7 @@ class Observed:
     lines: tuple[str, ...] = ()  # for gres.conf
     node_line: str = ""  # for slurm.conf
     include: str = ""  # for the file of our own that slurm.conf includes
-    scripts: tuple[str, ...] = ()  # prolog and epilog
+    scripts: tuple[str, str] | None = None  # prolog and epilog
     needs: tuple[str, ...] = ()  # what slurm.conf lacks
     clash: str = ""  # in slurm.conf, with our file
     foreign: str = ""  # line of gres.conf that is not ours and describes GPUs
@@ -222,7 +222,7 @@ class SlurmGresConfigured(State[Observed]):
             include=self._include(
                 result, rows, printed, types=not conf.setting("grestypes", place)
             ),
-            scripts=scripts if self.job_mapping else (),
+            scripts=scripts if self.job_mapping else None,
             needs=tuple(
                 map(_placed, (*self._needs(result, conf, place), *self._unrun(conf, node)))
             ),
@@ -385,7 +385,7 @@ class SlurmGresConfigured(State[Observed]):
         # slurmd reads no local file then; that for Include is there to be copied.
         unread = observed.sent and not self.nodes
         line = observed.node_line if lines and self.node_file and not unread else ""
-        prolog, epilog = observed.scripts if lines and observed.scripts else (None, None)
+        prolog, epilog = (lines and observed.scripts) or (None, None)
         return replace(
             observed,
             gres_text=gres,
