@@ -70,14 +70,14 @@ def sort(os_id: str, apt: Apt) -> Offers:
         for version in map(driverset.driver_version, versions):
             paths.setdefault(version, PIN_PATH.rpartition("/")[0])
     both = {name: (*versions, *pinned.get(name, ())) for name, versions in allowed.items()}
-    lost = _versions(os_id, both) - _versions(os_id, allowed) if pinned else set[str]()
+    lost = _sets(os_id, both) - _sets(os_id, allowed) if pinned else set[tuple[str, bool]]()
     return Offers(
         allowed,
-        {version: paths[version] for version in sorted(lost & paths.keys())},
+        {version: paths[version] for version, _ in sorted(lost) if version in paths},
         {
-            choice: tuple(sorted(found))
+            choice: tuple(sorted({version for version, _ in found}))
             for choice, rows in others.items()
-            if (found := _versions(os_id, rows))
+            if (found := _sets(os_id, rows))
         },
         in_use,
     )
@@ -95,10 +95,12 @@ def choice(repository: str) -> str:
     return "origin: vendor" if _VENDOR in repository else f"origin: mirror, url: {repository}"
 
 
-def _versions(os_id: str, available: driverset.Versions) -> set[str]:
-    """Driver versions that are there as a whole set."""
+def _sets(os_id: str, available: driverset.Versions) -> set[tuple[str, bool]]:
+    """Driver versions that are there as a whole set, and whether that is the full one."""
     return {
-        row[1] for full in (False, True) for row in driverset.choices(os_id, available, full=full)
+        (row[1], full)
+        for full in (False, True)
+        for row in driverset.choices(os_id, available, full=full)
     }
 
 

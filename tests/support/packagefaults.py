@@ -386,7 +386,7 @@ class PinForbids(Fault):
     """A pin of the site keeps the wanted version away."""
 
     group = "policy"
-    says = r"driver: apt offers driver .*, and a pin in /etc/apt/preferences.d(/00site)? forbids it"
+    says = r"driver: apt offers driver .*, and a pin in /etc/apt/preferences.d/00site forbids it"
     move = "remove that pin"
     sets = ("driver",)
 
