@@ -6,6 +6,7 @@ of the rendered DaemonSets. Simulated: the GPUs, NVML and the CUDA driver librar
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -427,36 +428,24 @@ def test_no_pod_comes_to_a_node_while_its_device_plugin_is_removed(
     run(cluster, "remove", POLICY, "--max-disruption", "none", code=5)
     assert labels_of(cluster) == labels
     assert "gpu-operator" in namespaces(cluster), "objects stay for nodes that are refused"
-    template = pod("train", "sleep 100000", gpus=1, restartPolicy="Always")
-    template["metadata"] = {"labels": {"app": "train"}}
-    spec = {"replicas": 4, "selector": {"matchLabels": {"app": "train"}}, "template": template}
-    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "train"}}
-    create(cluster, {**deployment, "spec": spec})
-
-    def pods() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = get(cluster, "pods", "--selector", "app=train")["items"]
-        return found
-
-    def running() -> list[str]:
-        return [one["metadata"]["name"] for one in pods() if one["status"]["phase"] == "Running"]
-
-    wait_for(lambda: len(running()) == 4, "the deployment runs")
     over, refused = threading.Event(), set[str]()
 
-    def replace_pods() -> None:
-        while not over.wait(0.5):
-            for name in running()[:1]:
-                kubectl(cluster, "delete", "pod", name, "--wait=false", check=False)
-            reasons = ((one["metadata"]["name"], one["status"].get("reason")) for one in pods())
+    def create_pods() -> None:
+        for number in itertools.count():
+            if over.wait(0.2):
+                return
+            create(cluster, pod(f"short-{number}", "sleep 1", gpus=1))
+            rows = get(cluster, "pods")["items"]
+            reasons = ((one["metadata"]["name"], one["status"].get("reason")) for one in rows)
             refused.update(name for name, why in reasons if why == "UnexpectedAdmissionError")
 
     with ThreadPoolExecutor(1) as pool:
-        replacing = pool.submit(replace_pods)
+        creating = pool.submit(create_pods)
         try:
-            done = run(cluster, "remove", POLICY, code=0)
+            done = run(cluster, "remove", POLICY, "--drain-force", code=0)
         finally:
             over.set()
-        replacing.result()
+        creating.result()
     assert "holding gpu[1-2] until what offers their GPUs is deleted" in done.err
     assert not refused
     assert labels_of(cluster) == [{}, {}]
