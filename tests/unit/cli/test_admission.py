@@ -93,7 +93,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found.update(options, nodes=[one.name for one in nodes])
         return Admitted([Line("a", "written")], [Line("b", "forbidden")])
 
-    def restart(cluster: Kubeconfig, nodes: list[NodeResult]) -> list[tuple[str, bool, str]]:
+    def restart(
+        cluster: Kubeconfig, nodes: list[NodeResult], stop: object
+    ) -> list[tuple[str, bool, str]]:
         found["restarted"] += [one.name for one in nodes]
         return [(one.name, True, "restarted") for one in nodes]
 
