@@ -208,7 +208,7 @@ def test_a_state_says_what_it_sees_of_the_node(
 def test_a_cuda_toolkit_that_the_planned_driver_cannot_run_is_refused(
     versions: tuple[str, ...], compat: bool, rule: str
 ) -> None:
-    toolkit = registry.get("cuda-toolkit")(versions=versions)
+    toolkit = registry.get("cuda-toolkit").model_validate({"versions": versions})
     seen = {"cuda-toolkit": SimpleNamespace(compat=compat)}
     results = {"cuda-toolkit": StateResult("cuda-toolkit", Outcome.UNCHANGED)}
     facts = collect(node(L40S), (toolkit,), seen, results, {"driver": "570.211.01"})
