@@ -123,6 +123,8 @@ def write_rules(folder: Path) -> None:
         else:
             tests = {"there": ("{present: true}", word, "none")}
             tests["absent"] = ("{absent: true}", "none", word)
+        if "none" in fact.words:  # a value of its own
+            tests = {"there": (word, word, "none")}
         if name == "driver":
             tests["exact"] = ('{range: ">=580.1"}', '"580.65.06"', "none")
         for value, (test, positive, negative) in tests.items():
