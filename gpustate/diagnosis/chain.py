@@ -48,6 +48,8 @@ NO_FABRIC = health.NO_FABRIC
 
 #: nvidia-container-runtime's message if none of the runtimes it may call is installed.
 NO_LOW_LEVEL = "no runtime binary found"
+#: Evidence of a containerd that does not run.
+STOPPED = "containerd is not running"
 _PATH = ("/usr/bin/", "/usr/sbin/", "/usr/local/bin/", "/bin/")
 #: Major number of /dev/nvidia0 and its like, fixed since the first drivers.
 NVIDIA_MAJOR = 195
@@ -513,7 +515,7 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
         evidence = f"{found.dump} ended with {found.dump_status}: {found.dump_error}"
         return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
     if not found.active:
-        return Check("runtime", FAILED, "containerd is not running", remedies.CONTAINERD_DOWN)
+        return Check("runtime", FAILED, STOPPED, remedies.CONTAINERD_DOWN)
     if found.disabled and not observed.kubelet:
         evidence = f"containerd serves no CRI: disabled_plugins lists {found.disabled}"
         return Check("runtime", NOT_APPLICABLE, evidence)

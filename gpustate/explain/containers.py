@@ -52,7 +52,7 @@ def _config(view: View) -> str:
 
 
 def _down(view: View) -> str:
-    if "is not running" not in view.broken:
+    if view.broken != chain.STOPPED:
         return ""
     why = view.clues.unit("containerd").why
     return view.broken + (f"; its journal: {why}" if why else "")
@@ -64,7 +64,7 @@ def _stopped(enabled: str, then: str = "") -> Callable[[View], str]:
     def detect(view: View) -> str:
         unit = view.clues.unit("containerd")
         stopped = unit.active == "inactive" and unit.enabled == enabled
-        return view.broken + then if stopped and "is not running" in view.broken else ""
+        return view.broken + then if stopped and view.broken == chain.STOPPED else ""
 
     return detect
 
@@ -190,11 +190,11 @@ def _undivided(view: View) -> str:
 
 
 CAUSES = (
+    Cause("low-level-runtime-missing", "toolkit", evidence_with(chain.NO_LOW_LEVEL), remedies.NO_LOW_LEVEL),
+    Cause("toolkit-broken", "toolkit", evidence_with("ended with"), remedies.TOOLKIT_BROKEN, state="container-toolkit"),
     Cause("toolkit-missing", "toolkit", evidence_with("not installed"), remedies.NO_TOOLKIT, state="container-toolkit"),
     Cause("toolkit-not-usable", "toolkit", _toolkit_unusable,
           remedies.by_apply("reinstall its package", "container-toolkit"), state="container-toolkit"),
-    Cause("low-level-runtime-missing", "toolkit", evidence_with(chain.NO_LOW_LEVEL), remedies.NO_LOW_LEVEL),
-    Cause("toolkit-broken", "toolkit", evidence_with("ended with"), remedies.TOOLKIT_BROKEN, state="container-toolkit"),
     Cause("containerd-configuration-broken", "runtime", _config, remedies.CONTAINERD_CONFIG,
           ("NVIDIA/gpu-operator#598",)),
     Cause("containerd-stopped", "runtime", _stopped("enabled"), remedies.CONTAINERD_STOPPED, state="containerd"),

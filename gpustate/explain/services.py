@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
 from gpustate.explain import gpus
 from gpustate.explain.causes import Cause, View, evidence_with, in_use
@@ -220,7 +221,7 @@ CAUSES = (
             remedies.by_apply("start it", "fabric-manager"), explains=False),
     _masked("nvlsm", "fabric", _needed_by_switches,
             "start it: systemctl start nvlsm && systemctl restart nvidia-fabricmanager", explains=False),
-    _masked("containerd", "runtime", evidence_with("is not running"), "start it: systemctl enable --now containerd"),
+    _masked("containerd", "runtime", evidence_with(chain.STOPPED), "start it: systemctl enable --now containerd"),
     _masked("kubelet", "scheduler", _needed_by_kubernetes, "start it: systemctl enable --now kubelet", explains=False),
     _masked("slurmd", "scheduler", _needed_by_slurm, "start it: systemctl enable --now slurmd", explains=False),
     _masked("nvidia-dcgm", "metrics", _needed_by_exporter, remedies.by_apply("start it", "dcgm"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gpustate.errors import ProbeError
 from gpustate.explain import scheduling, walk
 from gpustate.explain.causes import View
 from gpustate.explain.clues import parse
+from gpustate.probes.cri_status import CriStatus
 
 
 def test_a_program_that_hangs_is_given_up_and_named(tmp_path: Path) -> None:
@@ -81,3 +83,24 @@ def test_a_node_without_gpus_in_slurm_is_told_the_state(gres: str, missing: bool
     clues = parse(f"slurm=NodeName=gpu1 Gres={gres} State=IDLE Partitions=all\n")
     check = scheduling.check_scheduler(View(chain.ChainObservation(), clues))
     assert ("slurm-gres" in check.evidence) is missing
+
+
+def test_the_words_of_a_program_that_fails_do_not_decide_the_cause(tmp_path: Path) -> None:
+    tree = Tree(World(), tmp_path / "node")
+    words = "nvidia-ctk: libnvidia-container1 is not installed"
+    tree.program("nvidia-ctk", f"echo '{words}' >&2; exit 1\n")
+    diagnosed = walk.diagnose(tree.view())
+    assert diagnosed.name == "toolkit-broken"
+    assert diagnosed.broken is not None
+    assert words in diagnosed.broken.evidence
+
+
+def test_a_runtime_that_names_another_program_that_is_down_is_not_down_itself(
+    tmp_path: Path,
+) -> None:
+    view = Tree(World(), tmp_path / "node").view()
+    containerd = view.observed.containerd
+    assert containerd is not None
+    cri = CriStatus("/c", "silent", "the image service is not running")
+    dead = replace(view.observed, containerd=replace(containerd, cri=cri))
+    assert walk.diagnose(replace(view, observed=dead)).name == "cri-dead"
