@@ -123,6 +123,11 @@ def end(path: Path | None, *, interrupted: bool, outcome: Mapping[str, Any] | No
         return
 
 
+def known() -> list[dict[str, Any]]:
+    """All runs, oldest first."""
+    return list(_all().values())
+
+
 def started() -> list[dict[str, Any]]:
     """Runs that have not ended, oldest first."""
     return [data for data in _all().values() if not data.get("ended")]

@@ -310,8 +310,14 @@ class ScheduledMaintenance:
             if failed:  # an earlier change is still why it is out of service
                 notes = self._leave(subject, recorded=str(error))
             else:  # nothing was changed yet, so there is no reason to keep it out of service
+                taken = {scheduler.title for scheduler, _ in held.holds}
                 left, stuck = self._release(subject, say)
-                notes = (*left, *stuck)
+                earlier = (
+                    _stays_out(scheduler, member, "")
+                    for scheduler, member in filter(None, found)
+                    if member.hold is not None and scheduler.title not in taken
+                )
+                notes = (*left, *stuck, *earlier)
             error.message = "; ".join((error.message, *notes))
             raise
 

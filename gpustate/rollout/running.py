@@ -73,7 +73,7 @@ def running_in(access: Accesses) -> list[Running]:
         GpustateError: a cluster cannot be used.
     """
     found: list[Running] = []
-    dead = {str(record["run"]) for record in records.started() if not _alive(record)}
+    dead = {str(record["run"]) for record in records.known() if not _alive(record)}
     for cluster in access.leased():
         lease = cluster.standing()
         if not lease.holder:

@@ -554,6 +554,15 @@ def test_what_a_living_run_holds_is_left_to_it() -> None:
     assert scheduler.calls == []
 
 
+def test_a_run_that_ends_before_it_takes_over_what_a_dead_one_holds_says_so() -> None:
+    scheduler = FakeScheduler(current=LEFT, fails={"enter": NotDrainedError("interrupted")})
+    with pytest.raises(
+        NotDrainedError, match="interrupted; Kubernetes at test: n1 stays out of service"
+    ):
+        maintenance(Kubernetes=scheduler).begin(subject(Disruption.RESET), said, never)
+    assert scheduler.calls == []
+
+
 def test_what_someone_else_cordoned_is_not_refreshed_with_every_apply() -> None:
     assert LEFT.hold is not None
     left = replace(LEFT, hold=replace(LEFT.hold, phase="left"), foreign=("cordoned by bob",))

@@ -35,3 +35,7 @@ def test_a_run_whose_process_on_this_machine_has_died_is_silent_at_once(
     records.begin(RUN, "apply", "p", {}, person="alice", born=born, created="2026-01-01T00:00:00Z")
     (run,) = running.running_in(accesses(RUN))
     assert bool(run.silent) is not alive
+    # A run that continues it is recorded in its place, and may wait for its Lease.
+    records.end(records.path_of(RUN), interrupted=False)
+    (run,) = running.running_in(accesses(RUN))
+    assert bool(run.silent) is not alive
