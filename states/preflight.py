@@ -65,6 +65,14 @@ _CLEAN = {"apt": "apt-get clean", "dnf": "dnf clean all", "zypper": "zypper clea
 #: What of apt's own is fetched again when it is torn; the names become words of a command.
 _LIST = re.compile(r"/var/lib/apt/lists/[A-Za-z0-9_.:%~+@=-]+")
 _NVIDIA = re.compile(OURS)
+#: The second letter of a package's status, in dpkg's words.
+_CONDITIONS = {
+    "H": "half-installed",
+    "U": "unpacked",
+    "F": "half-configured",
+    "W": "awaiting triggers",
+    "t": "with pending triggers",
+}
 _UNMET = "unmet "
 _NO_ROOM = "No space left on device"
 _EARLIEST_S = 1_735_689_600  # 2025-01-01, before the first version of this program
@@ -373,7 +381,7 @@ class PreflightPassed(State[Observed]):
             self.desired(observed),
             costs={"unsettled": Disruption.RESTART, "journal": Disruption.RESTART},
             why={
-                "unsettled": "half-configured by an interrupted installation",
+                "unsettled": f"{_conditions(observed.unsettled)} by an interrupted installation",
                 "journal": "dpkg was killed while it wrote its database",
                 "torn_lists": "apt cannot read them, as after a power cut; they are fetched again",
             },
@@ -394,7 +402,7 @@ class PreflightPassed(State[Observed]):
         if _NO_ROOM not in observed.apt_error:
             yield from self._room(observed)
         if observed.left:
-            yield f"half-configured, left to the state that owns it: {', '.join(observed.left)}"
+            yield f"{_conditions(observed.left)}, left to the state that owns it: {', '.join(observed.left)}"
         if not observed.python3:
             yield "python3 is not installed; the validator's CUDA test needs it"
         elif observed.old_python:
@@ -441,6 +449,13 @@ def _package(row: str) -> str:
     """Status and name; empty when it is not a row of dpkg's: the name becomes a word of a command."""
     found = re.fullmatch(r"\s*(\w{1,4})\s*\|\s*([a-z0-9][a-z0-9.+:-]*)\s*", row, re.ASCII)
     return f"{found[1]} {found[2]}" if found else ""
+
+
+def _conditions(rows: Iterable[str]) -> str:
+    """What dpkg calls the status of packages that are not installed as a whole."""
+    letters = {row[1:2] for row in rows}
+    conditions = [condition for letter, condition in _CONDITIONS.items() if letter in letters]
+    return " and ".join(conditions) or "unfinished"
 
 
 def _unmet(rows: Iterable[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpustate.formats.package_errors import NOISE
+from gpustate.formats.package_errors import NOISE, without_progress
 from gpustate.formats.words import shorten
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def cause(
     After a Python traceback it is the last line, since those before it quote code. A line that only announces the next
     ones is joined with the first of them.
     """
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line.strip() for line in without_progress(output).splitlines() if line.strip()]
     lines = [line for line in lines if not NOISE.search(line)] or lines
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
         return shorten(lines[-1], 300)

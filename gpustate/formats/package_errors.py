@@ -44,6 +44,11 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"DKMS build error",
         "choose a driver version that supports this kernel, or fix its headers and compiler",
     ),
+    (
+        r"The package (?P<path>\S+) needs to be reinstalled, but I can't find an archive for it",
+        "it is half-installed, and no repository of the node has it: run dpkg --remove --force-remove-reinstreq {path} on "
+        "the node, then apply again",
+    ),
     (r"this would also remove|error: it is needed by \S", ""),
     (
         r"nothing provides '?dkms\b.* needed by",
@@ -213,8 +218,17 @@ NOISE = re.compile(
     r"Detection of Platform Module failed|Unable to read consumer identity|not registered with an entitlement|"
     r"Choose from above solutions|Failed to set locale|^\[?SKIPPED"
 )
+#: What apt prints ahead of its errors; it may leave the line open.
+_PROGRESS = re.compile(
+    r"(Reading package lists|Building dependency tree|Reading (extended )?state information)\.\.\.( Done)?\s*"
+)
 _RELATION = re.compile(r"(Pre)?(Depends|Breaks|Conflicts): ")
 _MARKED = re.compile(r"E: |error: |dpkg: error ")
+
+
+def without_progress(output: str) -> str:
+    """The output without apt's lines of progress."""
+    return _PROGRESS.sub("", output)
 
 
 def find_error(output: str) -> tuple[str, str] | None:
@@ -222,7 +236,7 @@ def find_error(output: str) -> tuple[str, str] | None:
 
     ``None`` if no line is known.
     """
-    lines = [line.rstrip() for line in output.splitlines()]
+    lines = [line.rstrip() for line in without_progress(output).splitlines()]
     # A line marked as an error also names the file.
     order = sorted(range(len(lines)), key=lambda n: not _MARKED.match(lines[n]))
     for pattern, move in _TABLE:

@@ -72,7 +72,7 @@ def _packages(
         if words == ["end"]:
             return
         if words == ["failed"]:
-            output = stream.rest()
+            output = package_errors.without_progress(stream.rest())
             line, move = package_errors.find_error(output) or (output.strip()[-400:], "")
             raise RefusedError(
                 f"the packages cannot be fetched: {line}", fix=move or "see docs/bundle.md"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
-from gpustate.formats import driverset
+from gpustate.formats import driverset, package_errors
 from gpustate.ops.package_steps import word
 from gpustate.ops.rpmpackages import RPM_PACKAGES
 from gpustate.ops.upload import RPM_REPOS
@@ -72,7 +72,7 @@ class TransactionQuery(Query[tuple[str, dict[str, str]]]):
         problem, *rows = re.split(r"^=", answer.text, flags=re.MULTILINE)
         installs = dict(r.split()[1:3] for r in rows if r.startswith("installs "))
         return (
-            problem.strip() or _lacking_room(rows),
+            package_errors.without_progress(problem).strip() or _lacking_room(rows),
             {n: v for n, v in installs.items() if driverset.is_member(n, v)},
         )
 

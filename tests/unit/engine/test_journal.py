@@ -72,3 +72,4 @@ def test_a_line_that_only_announces_is_joined_and_what_is_always_printed_is_pass
         "Error: \n Problem: something nobody has seen yet\nChoose from above solutions by number or cancel: c\n"
     )
     assert cause(output) == "Error: Problem: something nobody has seen yet"
+    assert cause("Reading package lists...E: something new\n") == "E: something new"

@@ -84,6 +84,12 @@ from gpustate.formats import package_errors
             "fix the service (see journalctl -u docker.service on the node)",
         ),
         (
+            "Reading package lists...\nBuilding dependency tree...\nReading state information...E: "
+            "The package acme-agent needs to be reinstalled, but I can't find an archive for it.\n",
+            "E: The package acme-agent needs to be reinstalled, but I can't find an archive for it.",
+            "half-installed, and no repository of the node has it: run dpkg --remove --force-remove-reinstreq acme-agent on",
+        ),
+        (
             "Job for x.service failed because a timeout was exceeded.\nx.service does not run: \nStarting x\n",
             "Job for x.service failed because a timeout was exceeded.",
             "see journalctl -u x.service",

@@ -142,6 +142,8 @@ def test_what_a_transaction_installs_is_read_from_its_simulation(
         check=True,
     )
     assert query.parse(Answer(0, done.stdout)) == ("", expected)
+    refused = b"Reading package lists...\nBuilding dependency tree... Done\nE: something new\n"
+    assert query.parse(Answer(0, refused)) == ("E: something new", {})
 
 
 SUMMARIES = {

@@ -237,6 +237,8 @@ def test_packages_left_half_way_are_configured_and_torn_ones_put_back() -> None:
     plan = state.plan(observed)
     assert plan.fields == {"unsettled", "journal"}
     assert plan.disruption.word == "restart"
+    (change,) = (change for change in plan.changes if change.field == "unsettled")
+    assert change.why == "half-installed and half-configured by an interrupted installation"
     (step,) = state.apply(observed, plan)
     assert isinstance(step, ops.Run)
     assert "dpkg --configure -a" in step.text
