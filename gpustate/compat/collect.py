@@ -54,6 +54,9 @@ def collect(
             # That something is not there is said of the node as it is: a state that brings it knows more.
             absent = {name for name in declared if declared[name] == "none" and name in given}
             given |= {name: value for name, value in declared.items() if name not in absent}
+            if planned.unchanged:
+                # What it would have installed may come yet; its refusal is the cause to report.
+                given |= {n: None for n in declared if given[n] in ("none", False)}
         except Exception as error:
             raise ProbeError(
                 f"{state.name}: its facts for the compatibility matrix failed "

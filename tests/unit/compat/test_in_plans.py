@@ -118,6 +118,27 @@ def test_a_fabric_manager_that_cannot_be_planned_yet_is_no_fabric_manager_that_d
     )
 
 
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.FAILED, Outcome.NOT_RUN])
+@pytest.mark.parametrize("probed", [True, False])
+def test_what_a_refused_state_would_install_is_unknown_and_not_absent(
+    outcome: Outcome, probed: bool
+) -> None:
+    """Its refusal is the cause, and a rule about the absence would only report the consequence."""
+    switched = node(L40S, pci=(L40S, PciGpu("0000:07:00.0", "22a3", "068000", None)))
+    observation = SimpleNamespace(topology="nvswitch", version=None, at_boot=False, nvlsm=False)
+    observed: dict[str, object] = {"fabric-manager": observation} if probed else {}
+    states = (FabricManagerRunning(),)
+    result = StateResult("fabric-manager", outcome, reason="the repository cannot be read")
+    facts = collect(switched, states, observed, {"fabric-manager": result})
+    assert "fabric" in facts
+    assert not {"fabric_manager", "fabric_manager_runs"} & set(facts)
+    assert gate.compatible(facts, {}).reason is None
+    if probed:
+        unchanged = StateResult("fabric-manager", Outcome.UNCHANGED)
+        facts = collect(switched, states, observed, {"fabric-manager": unchanged})
+        assert "fabric-manager-missing" in str(gate.compatible(facts, {}).reason)
+
+
 def test_of_a_state_that_cannot_be_planned_yet_only_the_policys_own_words_are_known() -> None:
     observed = {
         "driver": SimpleNamespace(library="550.54.14", built={"6.1.0": "550.54.14 proprietary"}),
