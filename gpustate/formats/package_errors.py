@@ -20,6 +20,11 @@ _ROOM = (
 )
 _KEY = "the repository is not signed with the policy's key: check key and fingerprint in the policy, and its publisher"
 _REACH = "check that the node can reach the repository (network, proxy, firewall), then apply again"
+#: A repository's server that cannot be reached; apt then also reports what it lacks of the repository.
+UNREACHABLE = (
+    r"Could not connect|Unable to connect|Connection (timed out|refused|failed|reset)|connection timed out|No route to host|"
+    r"Could not resolve|Cannot initiate the connection|Temporary failure"
+)
 _UNMET = (
     "a pin, a hold or a missing package prevents it (apt-cache policy, apt-mark showhold, apt-get check): "
     "remove or release it, then apply again"
@@ -133,13 +138,13 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"\b401 +\S|\b401$|Login to .* failed|Authentication required",
         "the repository refuses this login: check username and password in the policy",
     ),
+    (UNREACHABLE, _REACH),
     (
         r"\b40[34] +\S|does not have a Release file|Filename.*not found|not found on medium",
         "the repository lacks files of its index: update the mirror, or correct its address",
     ),
     (
-        r"Could not connect|Unable to connect|Connection (timed out|refused|failed|reset)|Could not resolve|"
-        r"Temporary failure|Error reading from server|Undetermined Error|server closed|Cannot initiate the connection|"
+        r"Error reading from server|Undetermined Error|server closed|"
         r"\b50\d +\S|Curl error \(|Download \(curl\) error|Timeout exceeded|All mirrors were tried|No more mirrors",
         _REACH,
     ),

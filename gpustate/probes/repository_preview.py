@@ -13,7 +13,7 @@ from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import KEPT
 from gpustate.errors import ProbeError
-from gpustate.formats import rpm
+from gpustate.formats import package_errors, rpm
 
 T = TypeVar("T")
 
@@ -21,6 +21,10 @@ T = TypeVar("T")
 NO_ROOM = "no room"
 _MARK = re.compile(r"\b[EW]: ")
 _FOLLOWS = re.compile(r"^Failed to fetch |Some index files failed")
+_HEAD = re.compile(r"(the repository (key )?|a source of the node )cannot be \w+: ")
+_OTHER_SOURCE = "a source of the node "
+#: Of an address that apt names; grep finds its entry by it.
+_SERVER = re.compile(r"\b[a-z+]+://[\w.:-]+", re.ASCII)
 _FAILED = "=preview failed "
 
 
@@ -38,11 +42,23 @@ def script(preview: str, pin: str = "") -> str:
 def failure(output: str) -> str:
     """Why repositories cannot be read, in one line; empty if they can be."""
     _, failed, reason = output.partition(_FAILED)
-    words = (_MARK.sub("", line).strip().rstrip(".") for line in reason.splitlines())
+    match = _HEAD.match(reason)
+    head = match[0] if match else ""
+    words = (_MARK.sub("", line).strip().rstrip(".") for line in reason[len(head) :].splitlines())
     lines = [line for line in dict.fromkeys(words) if line]
     # apt goes on with what follows from the lines before.
     causes = [line for line in lines if not _FOLLOWS.search(line)] or lines[:1]
-    return "; ".join(causes) if failed else ""
+    unreachable = [line for line in lines if re.search(package_errors.UNREACHABLE, line)]
+    return head + "; ".join(unreachable or causes) if failed else ""
+
+
+def next_step(reason: str) -> str | None:
+    """What helps against a failure of the node's other sources; ``None`` for that of the repository itself."""
+    if not reason.startswith(_OTHER_SOURCE):
+        return None
+    server = _SERVER.search(reason)
+    search = f"grep -rl {server[0]} /etc/apt/sources.list*" if server else "apt-get update"
+    return f"correct or remove its entry ({search} on the node shows it), then plan again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +82,7 @@ class Previewed(Query[T]):
 
     def parse(self, answer: Answer) -> T:
         if reason := failure(answer.text):
-            raise ProbeError(reason)
+            raise ProbeError(reason, fix=next_step(reason))
         return self.query.parse(answer)
 
     def placeholder(self) -> T:

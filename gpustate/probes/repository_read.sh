@@ -4,7 +4,7 @@
 # into rpm's database. Only their versions are used. Reads T, pm, DNF, ZYPPER and ONLY_ADDED, with
 # which the node's own sources are left alone; calls preview_failed.
 unreadable() {
-  preview_failed "the repository cannot be read: $(printf '%s\n' "$output" | grep -E "$1" |
+  preview_failed "${2:-the repository} cannot be read: $(printf '%s\n' "$output" | grep -E "$1" |
     cut -c 1-400)"
 }
 # A fresh node has not read its own sources either, and an apply begins with that.
@@ -14,7 +14,8 @@ unreadable() {
     for source in $(apt-get update -q --print-uris 2>/dev/null |
       sed -n "s/^'[^']*' \([^ ]*\).*/\1/p"); do
       [ ! -e "$T/lists/$source" ] && [ ! -e "$T/lists/${source%InRelease}Release" ] || continue
-      output=$(timeout 100 apt-get update -q 2>&1) || unreadable '^(E|W): '
+      output=$(timeout 100 apt-get update -q 2>&1) ||
+        unreadable '^(E|W): ' 'a source of the node'
       break
     done
     ;;

@@ -90,6 +90,12 @@ from gpustate.formats import package_errors
             "half-installed, and no repository of the node has it: run dpkg --remove --force-remove-reinstreq acme-agent on",
         ),
         (
+            "W: Failed to fetch http://m/x/InRelease  Could not connect to m:80 (10.99.0.1), connection timed out\n"
+            "E: The repository 'http://m/x ./ Release' does not have a Release file.\n",
+            "W: Failed to fetch http://m/x/InRelease  Could not connect to m:80 (10.99.0.1), connection timed out",
+            "check that the node can reach the repository",
+        ),
+        (
             "Job for x.service failed because a timeout was exceeded.\nx.service does not run: \nStarting x\n",
             "Job for x.service failed because a timeout was exceeded.",
             "see journalctl -u x.service",

@@ -256,6 +256,43 @@ def test_a_repository_that_cannot_be_read_says_why() -> None:
         Previewed(AptQuery(()), "").parse(Answer(0, said))
 
 
+def test_an_address_that_cannot_be_reached_is_the_cause_of_a_missing_release_file() -> None:
+    """As apt 2.6 reports it without a route."""
+    output = (
+        b"=preview failed the repository cannot be read: "
+        b"W: Failed to fetch http://10.99.0.1/x/./InRelease  Could not connect to 10.99.0.1:80 (10.99.0.1). - connect (113: No route to host)\n"
+        b"E: The repository 'http://10.99.0.1/x ./ Release' does not have a Release file.\n"
+    )
+    reason, _ = RepositoryQuery("").parse(Answer(0, output))
+    assert reason.startswith("the repository cannot be read: Failed to fetch http://10.99.0.1/x/")
+    assert "Could not connect to 10.99.0.1:80" in reason
+    assert "Release file" not in reason
+
+
+def test_a_foreign_source_that_cannot_be_read_is_named_with_the_next_step(tmp_path: Path) -> None:
+    """Real sh; apt-get is a stand-in that reports a missing key as apt 3.0 does."""
+    (tmp_path / "apt-get").write_text(
+        "#!/bin/sh\n"
+        """case $* in *--print-uris*) echo "'http://foreign.example/x/InRelease' foreign_InRelease 0" ; exit ;; esac\n"""
+        "echo 'W: OpenPGP signature verification failed: http://foreign.example/x ./ InRelease: Missing key F7821'\n"
+        """echo "E: The repository 'http://foreign.example/x ./ InRelease' is not signed."; exit 100\n"""
+    )
+    (tmp_path / "apt-get").chmod(0o755)
+    (tmp_path / "etc-apt").mkdir()
+    query = Previewed(AptQuery(()), "")
+    script = query.script().replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
+    done = subprocess.run(
+        ["sh", "-c", script.replace(rpm.FAMILY, "pm=apt\n")],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path), "G": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    with pytest.raises(ProbeError) as caught:
+        query.parse(Answer(0, done.stdout))
+    assert caught.value.message.startswith("a source of the node cannot be read: OpenPGP ")
+    assert "grep -rl http://foreign.example /etc/apt/sources.list*" in (caught.value.fix or "")
+
+
 def repository(**parameters: Any) -> str:
     state = DriverRepository(**parameters)
     facts = NodeFacts(
