@@ -269,8 +269,8 @@ class NeedsReinstallationWithoutArchive(Fault):
     """As above, of somebody else's, and no repository has it."""
 
     group = "database"
-    says = r"preflight: .*installed half-way, and not to be finished without removing others: site-tool"
-    move = "dpkg --configure -a"
+    says = r"preflight: .*The package site-tool needs to be reinstalled, but I can't find an archive for it"
+    move = "dpkg --remove --force-remove-reinstreq site-tool"
 
     def on(self, target: Target) -> None:
         target.install(package("site-tool"))
