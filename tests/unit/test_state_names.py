@@ -27,13 +27,9 @@ PROGRAM = "a program that is found on nodes, with or without a state for it"
 #: (``gpustate/compat/facts.py``) have names of their own and need no row.
 OTHERWISE = {
     ("core/facts.py", "containerd"): PROGRAM,
-    ("core/facts.py", "crio"): PROGRAM,
     ("core/facts.py", "docker"): PROGRAM,
-    ("core/facts.py", "k3s"): PROGRAM,
     ("core/facts.py", "kernel"): "a key of the answer to the query of a node's facts",
-    ("core/facts.py", "podman"): PROGRAM,
     ("engine/records.py", "bundle"): KEY,
-    ("plan/context.py", "driver"): "the key that the option --driver stands for",
     ("solve/document.py", "driver"): KEY,
     ("solve/lock.py", "driver"): KEY,
 }
