@@ -65,7 +65,9 @@ NO_LOW_LEVEL = (
 )
 NO_CONTAINERD = f"install containerd, or validate without containers: {VALIDATE} --set validator.containers=none"
 TOOLKIT_CONFIG = by_apply(
-    "fix that line, or restore the file's original (cp -p); then apply", "container-toolkit"
+    "fix that line, or remove the file, which the apply writes anew: "
+    "rm /etc/nvidia-container-runtime/config.toml",
+    "container-toolkit",
 )
 CONTAINERD_CONFIG = by_apply(
     "fix what the message names, or restore the file's original (cp -p); systemctl restart containerd; then apply",
