@@ -54,7 +54,7 @@ CLEAN = "clean"
 
 # One line an image: kernel|path|modules found|1 when our modprobe.d file is inside. 'unreadable'
 # stands for an image that is torn, 'no-tool' for one that nothing here can list.
-_IMAGES = shell.load("initramfs_images")
+_IMAGES = shell.load("initramfs_images", "gpustate.shell")
 
 _NAMED = (
     "grep -sHE -D skip '^[[:space:]]*(install[[:space:]]+)?(nouveau|nova([-_](core|drm))?)([[:space:]]|$)' "

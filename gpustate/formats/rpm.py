@@ -32,7 +32,7 @@ MANAGERS = ("apt", "dnf", "zypper")
 #: The package with dnf's plugin versionlock.
 LOCKS = "python3-dnf-plugin-versionlock"
 #: sh: sets ``pm`` to one of them.
-FAMILY = shell.load("package_manager")
+FAMILY = shell.load("package_manager", "gpustate.shell")
 #: Name, architecture, version; one package a line.
 QUERY_FORMAT = r"%{NAME}|%{ARCH}|%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\n"
 
