@@ -609,11 +609,11 @@ class DriverInstalled(DriverParameters):
     def _pinned_away(self, observed: Observed, wanted: Observed) -> Iterator[str]:
         """The newer driver that the policy admits and a foreign pin forbids."""
         request = self._wanted(prebuilt=False)
-        admitted = [version for version in observed.pinned_away if request.admits(version)]
-        newest = max(admitted, key=version_key, default="")
+        files_of_pins = {version: path for (version, _), path in observed.pinned_away.items()}
+        newest = max(filter(request.admits, files_of_pins), key=version_key, default="")
         stays = request.keeps and wanted.library == observed.library
         if not stays and wanted.library and version_key(newest) > version_key(wanted.library):
-            yield f"pins in {observed.pinned_away[newest]} keep apt from driver {newest}"
+            yield f"pins in {files_of_pins[newest]} keep apt from driver {newest}"
 
     def _stops(self, observed: Observed) -> Iterator[str]:
         """What becomes of the services that are stopped to unload the modules."""

@@ -172,6 +172,10 @@ def _other_modules(
     observed: Observed,
 ) -> str:
     """That a driver has modules of another kind than the fitting one, and what to set in a policy."""
+    path = observed.pinned_away.get((version, fitting or ""))
+    if path is not None:
+        offer = f"{observed.manager} offers driver {version} with {fitting} modules"
+        return f"{offer}, and a pin in {path} forbids it; remove that pin"
     branch = driverset.branch_of(version)
     drives = module_type(observed.gpus, branch, kind)[0] == kind
     verb = "preferred" if drives and wanted.module_type == "auto" else "needed"
@@ -347,12 +351,14 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
             f"branch {wanted.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
             f"set branch: {successor}{more}"
         )
-    pinned = [one for one in observed.pinned_away if wanted.admits(one)]
-    if pinned:
-        version = max(pinned, key=version_key)
+    files_of_pins = {
+        one: path for (one, _), path in observed.pinned_away.items() if wanted.admits(one)
+    }
+    if files_of_pins:
+        version = max(files_of_pins, key=version_key)
         allowed = f", or set one that it may install: {brief(offered, wanted)}" if offered else ""
         return (
-            f"{manager} offers driver {version}, and a pin in {observed.pinned_away[version]} forbids it; remove that "
+            f"{manager} offers driver {version}, and a pin in {files_of_pins[version]} forbids it; remove that "
             f"pin{allowed}"
         )
     if any(map(wanted.admits, otherwise)) and not any(map(wanted.admits, offered)):

@@ -28,13 +28,13 @@ class Offers:
 
     Args:
         allowed: versions that may be installed, by name of the package.
-        pinned_away: driver versions that a foreign pin forbids, each with the file of that.
+        pinned_away: driver versions and module types that a foreign pin forbids, each with the file of that.
         elsewhere: driver versions of repositories that are not in use, by repository.
         in_use: the repository that most of the allowed ones are from.
     """
 
     allowed: dict[str, tuple[str, ...]]
-    pinned_away: dict[str, str]
+    pinned_away: dict[tuple[str, str], str]
     elsewhere: dict[str, tuple[str, ...]]
     in_use: str
 
@@ -70,12 +70,12 @@ def sort(os_id: str, apt: Apt) -> Offers:
         for version in map(driverset.driver_version, versions):
             paths.setdefault(version, PIN_PATH.rpartition("/")[0])
     both = {name: (*versions, *pinned.get(name, ())) for name, versions in allowed.items()}
-    lost = _sets(os_id, both) - _sets(os_id, allowed) if pinned else set[tuple[str, bool]]()
+    lost = _sets(os_id, both) - _sets(os_id, allowed) if pinned else set[tuple[str, str, bool]]()
     return Offers(
         allowed,
-        {version: paths[version] for version, _ in sorted(lost) if version in paths},
+        {(version, kind): paths[version] for version, kind, _ in sorted(lost) if version in paths},
         {
-            choice: tuple(sorted({version for version, _ in found}))
+            choice: tuple(sorted({version for version, *_ in found}))
             for choice, rows in others.items()
             if (found := _sets(os_id, rows))
         },
@@ -95,10 +95,10 @@ def choice(repository: str) -> str:
     return "origin: vendor" if _VENDOR in repository else f"origin: mirror, url: {repository}"
 
 
-def _sets(os_id: str, available: driverset.Versions) -> set[tuple[str, bool]]:
-    """Driver versions that are there as a whole set, and whether that is the full one."""
+def _sets(os_id: str, available: driverset.Versions) -> set[tuple[str, str, bool]]:
+    """Driver versions that are there as a whole set, their module type, and whether the set is the full one."""
     return {
-        (row[1], full)
+        (*row[1:], full)
         for full in (False, True)
         for row in driverset.choices(os_id, available, full=full)
     }

@@ -317,6 +317,22 @@ def test_a_pin_above_gpustates_own_decides_for_a_version(
     assert found.startswith(outcome)
 
 
+def test_a_pin_that_leaves_only_modules_of_the_other_type_is_named() -> None:
+    node = World(gpu())
+    whole = node.apt()
+    forbidden = "nvidia-kernel-open-dkms", "580.178.04-1"
+    offers = {
+        name: tuple(
+            replace(row, priority=-1) if (name, row.version) == forbidden else row for row in rows
+        )
+        for name, rows in whole.offers.items()
+    }
+    node.answers["AptQuery"] = lambda _: replace(whole, offers=offers, pins={SITE: {forbidden: -1}})
+    why = refusal(DriverInstalled(version="580.178.04"), node)
+    assert why.startswith(f"apt offers driver 580.178.04 with open modules, and {PIN}")
+    assert "available with proprietary modules only" not in why
+
+
 def test_a_pin_for_an_older_version_keeps_the_installed_one() -> None:
     node = World(gpu())
     node.reach(DriverInstalled(version="580.178.04"))

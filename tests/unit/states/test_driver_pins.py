@@ -141,5 +141,5 @@ def test_a_version_is_kept_away_by_the_file_that_apt_heeds(
     offers = sort("debian", AptQuery(()).parse(Answer(0, done.encode())))
     assert {*offers.allowed["libcuda1"]} == allowed
     path = str(preferences / pinned_away) if pinned_away else None
-    assert offers.pinned_away.get("595.91.07") == path
+    assert {*offers.pinned_away.values()} == ({path} if path else set())
     assert offers.elsewhere == {}
