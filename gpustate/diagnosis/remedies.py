@@ -65,7 +65,7 @@ NO_LOW_LEVEL = (
 )
 NO_CONTAINERD = f"install containerd, or validate without containers: {VALIDATE} --set validator.containers=none"
 TOOLKIT_CONFIG = by_apply(
-    "fix that line, or remove the file, which the apply writes anew: "
+    "fix that line, or remove the file (an apply writes a new one): "
     "rm /etc/nvidia-container-runtime/config.toml",
     "container-toolkit",
 )

@@ -322,9 +322,9 @@ class _Maker:
         except PolicyError as error:
             at = self._blamed(cls, values, error.place)
             fix = quoting(at, error.fix or _quote(error.message))
-            told = PolicyError(f"states.{error.message}", place=at, fix=fix)
-            state = build_in_part(cls, values, told)
-            self.unsettled[name] = told
+            mistake = PolicyError(f"states.{error.message}", place=at, fix=fix)
+            state = build_in_part(cls, values, mistake)
+            self.unsettled[name] = mistake
             return state
 
     def _blamed(self, cls: type[AnyState], values: Mapping[str, Any], at: str | None) -> str | None:
