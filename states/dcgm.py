@@ -41,7 +41,7 @@ DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 
 _SERVICE_QUERY = (
     f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
-    f"{shell.load('process_words')}{shell.load('dcgm_probe', 'gpustate.states')}"
+    f"{shell.load('process_words', 'gpustate.shell')}{shell.load('dcgm_probe', 'gpustate.states')}"
     'while read -r l; do [ -z "$l" ] || printf \'tcp=%s\\n\' "$l"; done <<END\n'
     f"{LISTENING}\nEND\n:"
 )

@@ -51,7 +51,7 @@ _PATHS = {"counters": COUNTERS_PATH, "unit": UNIT_PATH, "drop_in": DROP_IN_PATH}
 _NAMES = {"PROGRAM": services.EXPORTER, "UNIT": UNIT, "DIGEST": services.DIGEST}
 _LOOK = (
     f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
-    f"{shell.load('process_words')}{shell.load('dcgm_exporter_probe', 'gpustate.states', **_NAMES)}"
+    f"{shell.load('process_words', 'gpustate.shell')}{shell.load('dcgm_exporter_probe', 'gpustate.states', **_NAMES)}"
 )
 
 

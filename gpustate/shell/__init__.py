@@ -41,7 +41,7 @@ def _text(name: str, package: str) -> str:
     return "".join(line for line in lines if not line.lstrip().startswith("#"))
 
 
-def load(name: str, package: str = __name__, **variables: str) -> str:
+def load(name: str, package: str, **variables: str) -> str:
     """The fragment ``name.sh``, without its comments.
 
     Args:

@@ -304,6 +304,6 @@ def _first_put_back(lost: Mapping[str, str]) -> str:
 
 #: What differs after a change of the driver, which makes the toolkit's service run again and again.
 _WATCHED = frozenset({"stale", "present", "failed"})
-_GENERATE = shell.load("generate_cdi", SPEC=SPEC_PATH) + "effect generated\n"
+_GENERATE = shell.load("generate_cdi", "gpustate.shell", SPEC=SPEC_PATH) + "effect generated\n"
 
 __all__ = ["CdiSpecificationCurrent", "Observed"]

@@ -61,7 +61,7 @@ WantedBy=multi-user.target
 FUNCTIONS = shell.load("stopped_with", "gpustate.probes") + shell.fill(
     shell.load("functions", "gpustate.states.mig", UNIT=UNIT, VALIDATION=gpu_services.VALIDATION),
     SPEC=SPEC_PATH,
-    GENERATE=shell.load("generate_cdi", SPEC=SPEC_PATH),
+    GENERATE=shell.load("generate_cdi", "gpustate.shell", SPEC=SPEC_PATH),
 )
 
 
