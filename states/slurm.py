@@ -57,10 +57,7 @@ RestartSec=10
 """
 #: Where a slurmd without files of its own has those that slurmctld sent, and what says that it will.
 _SENT = "/run/slurm/conf"
-_CONFIGLESS = (
-    "{ systemctl cat $UNIT; cat /etc/default/slurmd /etc/sysconfig/slurmd; } 2>/dev/null | "
-    "grep -v '^ *#' | grep -q -e --conf-server && echo configless; :"
-)
+_CONFIGLESS = f"{slurm_gpus.CONFIGLESS}configless $UNIT && echo configless; :"
 _HARDWARE = re.compile(
     r"\b(?:CPUs|Boards|SocketsPerBoard|CoresPerSocket|ThreadsPerCore|RealMemory)=\d+"
 )

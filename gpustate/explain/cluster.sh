@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Prints what the kubelet, the device plugin, Slurm and the GPU Operator left on the node. Expects
-# kernel.sh.
+# kernel.sh and slurm_configless.sh.
 plugins=/var/lib/kubelet/device-plugins
 [ -d "$plugins" ] && echo kubelet_folder=1
 set --
@@ -36,7 +36,11 @@ for f in /etc/kubernetes/kubelet.conf /var/lib/rancher/k3s/agent/kubelet.kubecon
   break
 done
 have scontrol && try scontrol show node "${node%%.*}" -o | sed 's/^/slurm=/'
-f=/etc/slurm/gres.conf
+f=/etc/slurm
+# As slurmd does: without the option it looks for its own file first.
+{ configless slurmd.service || [ ! -e "$f/slurm.conf" ]; } &&
+  [ -e /run/slurm/conf/slurm.conf ] && f=/run/slurm/conf
+f=$f/gres.conf
 [ -f "$f" ] &&
   sed -n -e "/^[^#]*NodeName=/{/NodeName=${node%%.*}\>/!d;}" \
     -e 's/^[^#]*\<Name=gpu\>[^#]*\<Type=\([^ #]*\).*/gres_type=\1/p' "$f" | sort -u

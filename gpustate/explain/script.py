@@ -22,7 +22,13 @@ from gpustate.diagnosis import chain_probe
 from gpustate.formats import dkms, modprobe
 from gpustate.formats.unit_log import SAYS, TELLING
 from gpustate.ops.reloads import GPU_SCOPES
-from gpustate.probes import cdi_driver_files, file_owners, listeners, shadowing_libraries
+from gpustate.probes import (
+    cdi_driver_files,
+    file_owners,
+    listeners,
+    shadowing_libraries,
+    slurm_gpus,
+)
 from gpustate.probes.kernels import NAMES, WHOLE
 
 #: Services whose state tells something.
@@ -70,7 +76,7 @@ _UNITS = SAYS + shell.load("units", "gpustate.explain")
 
 _CONTAINERS = chain_probe.CDI_SPECS + shell.load("containers", "gpustate.explain")
 
-_CLUSTER = shell.load("cluster", "gpustate.explain")
+_CLUSTER = slurm_gpus.CONFIGLESS + shell.load("cluster", "gpustate.explain")
 
 SCRIPT = (
     GPU_SCOPES

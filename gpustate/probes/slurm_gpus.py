@@ -22,6 +22,8 @@ from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
 _SCRIPT = shell.load("slurm_gpus", "gpustate.probes")
+#: Defines ``configless UNIT``: whether slurmd gets its files from slurmctld.
+CONFIGLESS = shell.load("slurm_configless", "gpustate.probes")
 _CAP = re.compile(r"gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access (\d+)")
 
 

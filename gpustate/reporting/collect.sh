@@ -41,7 +41,7 @@ for f in /etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/docker/d
   /etc/modprobe.d/*nouveau* /etc/modprobe.d/*gpustate* /etc/nvidia-mig-manager/*.yaml \
   /var/lib/rancher/k3s/agent/etc/containerd/config.toml \
   /var/lib/rancher/rke2/agent/etc/containerd/config.toml \
-  /etc/k0s/containerd.toml /etc/slurm/gres.conf; do
+  /etc/k0s/containerd.toml /etc/slurm/gres.conf /run/slurm/conf/gres.conf; do
   case $f in *[!A-Za-z0-9._/-]*) continue ;; esac
   file "$f"
 done

@@ -104,3 +104,23 @@ def test_a_runtime_that_names_another_program_that_is_down_is_not_down_itself(
     cri = CriStatus("/c", "silent", "the image service is not running")
     dead = replace(view.observed, containerd=replace(containerd, cri=cri))
     assert walk.diagnose(replace(view, observed=dead)).name == "cri-dead"
+
+
+@pytest.mark.parametrize("own", ["", "--conf-server head"])
+def test_a_slurmd_that_gets_its_files_from_slurmctld_is_judged_by_those(
+    own: str, tmp_path: Path
+) -> None:
+    world = World()
+    world.slurm("IDLE+DRAIN+INVALID_REG", "gres/gpu count reported lower than configured (0 < 2)")
+    line = "NodeName=gpu1 Name=gpu Type={} File=/dev/nvidia[0-1]\n"
+    world.files["etc/slurm/gres.conf"] = line.format("h100")
+    world.files["run/slurm/conf/gres.conf"] = line.format("a100")
+    world.files["run/slurm/conf/slurm.conf"] = "ClusterName=lab\n"
+    if own:
+        # What it had before is left there.
+        world.files["etc/slurm/slurm.conf"] = "ClusterName=lab\n"
+        world.files["etc/default/slurmd"] = f'SLURMD_OPTIONS="{own}"\n'
+    found = walk.diagnose(Tree(world, tmp_path / "node").view())
+    assert found.name == "slurm-type-differs"
+    assert found.broken is not None
+    assert "gres.conf has Type=a100" in found.broken.evidence
