@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpustate import compat, errors
 from gpustate.core.drain import DrainPolicy
@@ -21,7 +21,7 @@ from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy, Resolved, resolve
 from gpustate.core.state import AnyState
-from gpustate.engine import gate, rollback
+from gpustate.engine import gate, records, rollback
 from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.gate import Controller
 from gpustate.engine.probing import query_node
@@ -212,6 +212,22 @@ def born(pid: int) -> str:
 def process_runs(pid: int, since: str) -> bool:
     """A process with this id and start time still runs."""
     return bool(since) and pid > 0 and born(pid) == since
+
+
+def has_died(record: Mapping[str, Any]) -> bool:
+    """The process of a run of this machine has ended, by its record."""
+    pid, since = record.get("pid"), str(record.get("born", ""))
+    return not (isinstance(pid, int) and process_runs(pid, since))
+
+
+def died(holder: str) -> bool:
+    """The holder of a cluster's Lease is a run of this machine whose process has ended.
+
+    Its host counts, for records may be in a home folder that machines share.
+    """
+    who, _, run = holder.rpartition(" run ")
+    here = who.rpartition("@")[2] == socket.gethostname()
+    return here and any(one["run"] == run and has_died(one) for one in records.known())
 
 
 def controller_runs(pid: int, since: str) -> bool:

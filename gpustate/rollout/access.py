@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.engine import fleet
 from gpustate.errors import ConnectionFailed
 from gpustate.remote.session import Session
 
@@ -193,7 +194,7 @@ class Accesses:
             api = connect(kubeconfig.path, kubeconfig.context)
             api.fence = self._fence
             self._closed.append(api)
-            self._clusters[kubeconfig] = Kubernetes(api, read_only=self._read_only)
+            self._clusters[kubeconfig] = Kubernetes(api, read_only=self._read_only, died=fleet.died)
         return self._clusters[kubeconfig]
 
     def leased(self) -> list[Kubernetes | Slurm]:
@@ -222,7 +223,7 @@ class Accesses:
             commands = SlurmHost(target)
             self._closed.append(commands)
             hosts = {one.name: one.connection.host or one.name for one in self._by_name.values()}
-            self._found[key] = Slurm(commands.run, host, hosts)
+            self._found[key] = Slurm(commands.run, host, hosts, died=fleet.died)
         return self._found[key]
 
     def close(self) -> None:

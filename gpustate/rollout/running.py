@@ -11,7 +11,7 @@ from functools import partial, reduce
 from typing import Any
 
 from gpustate.engine import records
-from gpustate.engine.fleet import process_runs
+from gpustate.engine.fleet import has_died
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.board import Control, RecordBoard, read_control, read_progress, stronger
 from gpustate.schedulers import lease as leases
@@ -62,7 +62,7 @@ def running_here(inventory: str = "") -> list[Running]:
     return [
         _local(record)
         for record in records.started()
-        if _alive(record) and source in ("", record["options"].get("inventory"))
+        if not has_died(record) and source in ("", record["options"].get("inventory"))
     ]
 
 
@@ -73,7 +73,7 @@ def running_in(access: Accesses) -> list[Running]:
         GpustateError: a cluster cannot be used.
     """
     found: list[Running] = []
-    dead = {str(record["run"]) for record in records.known() if not _alive(record)}
+    dead = {str(record["run"]) for record in records.known() if has_died(record)}
     for cluster in access.leased():
         lease = cluster.standing()
         if not lease.holder:
@@ -160,8 +160,3 @@ def _local(record: Mapping[str, Any]) -> Running:
 def _of(run: str, progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Progress of this run; what another has left does not count."""
     return progress if progress is not None and progress.get("run") == run else None
-
-
-def _alive(record: Mapping[str, Any]) -> bool:
-    pid, born = record.get("pid"), str(record.get("born", ""))
-    return isinstance(pid, int) and process_runs(pid, born)

@@ -1,7 +1,8 @@
 """One run at a time changes the nodes of a cluster, and one watcher follows them: a Lease that its controller renews.
 
 A holder is dead when its Lease has not changed for as long as it is valid, by the clock of whoever watches it. So
-clocks that differ between controllers do no harm, and a controller that was killed blocks the next for a minute.
+clocks that differ between controllers do no harm, and a controller that was killed blocks the next for a minute. The
+next one on the same machine knows at once that its process has ended.
 
 Sources:
     kubernetes/client-go, tools/leaderelection: observed time instead of renewTime; coordination.k8s.io/v1 Lease.
@@ -18,6 +19,15 @@ from typing import Any, Protocol
 
 from gpustate.errors import ClusterError, LockHeld
 from gpustate.schedulers.base import NotDrainedError, Say, Stop, Why
+
+#: Whether the holder of a Lease is known to be dead.
+Died = Callable[[str], bool]
+
+
+def unknown(holder: str) -> bool:
+    """Nothing is known of it."""
+    return False
+
 
 Json = dict[str, Any]
 
@@ -67,6 +77,7 @@ class ClusterLease:
     Args:
         api: where it is kept.
         name: of the Lease.
+        died: knows holders that are dead.
         sleep: waits so many seconds.
         clock: seconds, monotonic.
     """
@@ -76,11 +87,13 @@ class ClusterLease:
         api: LeaseStore,
         name: str = NAME,
         *,
+        died: Died = unknown,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._name = name
+        self._died = died
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
@@ -124,7 +137,12 @@ class ClusterLease:
                 if self._write(lease, identity):
                     return
                 continue
-            if (holder, renewed) != watched[:2]:
+            late = self._clock() - watched[2] > float(spec.get("leaseDurationSeconds") or VALID_S)
+            if self._died(holder):
+                say(f"the process of {holder} on this machine has ended; taking over its Lease")
+                if self._write(lease, identity):
+                    return
+            elif (holder, renewed) != watched[:2]:
                 if watched[0]:
                     raise LockHeld(
                         f"{holder} {'watches' if self._name == WATCH else 'changes'} nodes of {self._api.server}",
@@ -134,7 +152,7 @@ class ClusterLease:
                 say(
                     f"the Lease of this cluster is held by {holder}; waiting to see whether it is renewed"
                 )
-            elif self._clock() - watched[2] > float(spec.get("leaseDurationSeconds") or VALID_S):
+            elif late:
                 say(f"{holder} has not renewed its Lease; taking it over")
                 if self._write(lease, identity):
                     return

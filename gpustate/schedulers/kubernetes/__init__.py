@@ -13,7 +13,7 @@ from gpustate.schedulers.kubernetes.drain import Drains
 from gpustate.schedulers.kubernetes.holds import Holds
 from gpustate.schedulers.kubernetes.members import Nodes
 from gpustate.schedulers.kubernetes.rights import Rights, rule, to_be_granted
-from gpustate.schedulers.lease import ClusterLease, Leased
+from gpustate.schedulers.lease import ClusterLease, Died, Leased, unknown
 from gpustate.schedulers.mig_labels import MigLabels
 
 #: Clocks that differ by more are wrong.
@@ -26,6 +26,7 @@ class Kubernetes(Leased):
     Args:
         api: access to it.
         read_only: nothing is changed, so fewer rights are needed.
+        died: knows holders of its Lease that are dead.
         sleep: waits so many seconds.
         clock: seconds, monotonic.
     """
@@ -37,10 +38,11 @@ class Kubernetes(Leased):
         api: Api,
         *,
         read_only: bool = False,
+        died: Died = unknown,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(ClusterLease(api, sleep=sleep, clock=clock))
+        super().__init__(ClusterLease(api, died=died, sleep=sleep, clock=clock))
         self.title = f"Kubernetes at {api.server}"
         self.mig = MigLabels(api, sleep, clock)
         self._api = api

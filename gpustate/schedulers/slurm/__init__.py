@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from gpustate.schedulers.base import Say, Stop, Why
-from gpustate.schedulers.lease import ClusterLease, Leased
+from gpustate.schedulers.lease import ClusterLease, Died, Leased, unknown
 from gpustate.schedulers.slurm.drain import Drains
 from gpustate.schedulers.slurm.holds import Holds
 from gpustate.schedulers.slurm.lease import LeaseFile
@@ -20,6 +20,7 @@ class Slurm(Leased):
         command: runs a command where its tools are.
         host: that host, for messages.
         hosts: under which name or address the inventory reaches its nodes, by their names there.
+        died: knows holders of its Lease that are dead.
         sleep, clock: for waiting, in seconds.
     """
 
@@ -31,13 +32,14 @@ class Slurm(Leased):
         host: str,
         hosts: Mapping[str, str] | None = None,
         *,
+        died: Died = unknown,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.nodes = nodes = Nodes(command, host, hosts or {}, sleep, clock)
         self.title = nodes.title
         store = LeaseFile(nodes.answer, nodes.title)
-        super().__init__(ClusterLease(store, sleep=sleep, clock=clock))
+        super().__init__(ClusterLease(store, died=died, sleep=sleep, clock=clock))
         self.members, self.member = nodes.members, nodes.member
         holds = Holds(nodes)
         self.hold, self.note = holds.hold, holds.note

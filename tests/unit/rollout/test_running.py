@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,10 @@ def test_a_run_whose_process_on_this_machine_has_died_is_silent_at_once(
     records.begin(RUN, "apply", "p", {}, person="alice", born=born, created="2026-01-01T00:00:00Z")
     (run,) = running.running_in(accesses(RUN))
     assert bool(run.silent) is not alive
+    here = f"alice@{socket.gethostname()} run {RUN}"
+    assert fleet.died(here) is not alive
+    assert not fleet.died(f"alice@elsewhere run {RUN}"), "a home folder may be of several machines"
+    assert not fleet.died(here.replace(RUN, "another"))
     # A run that continues it is recorded in its place, and may wait for its Lease.
     records.end(records.path_of(RUN), interrupted=False)
     (run,) = running.running_in(accesses(RUN))

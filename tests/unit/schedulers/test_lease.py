@@ -112,6 +112,18 @@ def test_a_dead_holder_is_followed_within_the_lease_s_time() -> None:
     assert "has not renewed" in told[-1]
 
 
+def test_a_holder_whose_process_on_this_machine_has_ended_is_followed_at_once() -> None:
+    server, clock = Server(), Clock()
+    lease(server, Clock()).hold(ANN, print, never)
+    said: list[str] = []
+    ended = ClusterLease(
+        cast(Api, server), died={"ann@a run r1"}.__contains__, sleep=clock.sleep, clock=clock
+    )
+    ended.hold(BOB, said.append, never)
+    assert (server.holder, clock.now) == ("bob@b run r2", 0.0)
+    assert said == ["the process of ann@a run r1 on this machine has ended; taking over its Lease"]
+
+
 def test_who_was_taken_over_takes_it_again_or_is_refused() -> None:
     server, clock = Server(), Clock()
     first = lease(server, clock)
