@@ -18,6 +18,7 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy
+from gpustate.engine import fleet
 from gpustate.errors import ClusterError, LockHeld, RefusedError, UsageError
 from gpustate.formats.words import cut
 from gpustate.manifests.build import build
@@ -43,6 +44,7 @@ from gpustate.reconcile.planning import (
 from gpustate.reconcile.saved import stale
 from gpustate.rollout.options import SCHEDULERS, Schedulers
 from gpustate.rollout.withdrawal import Withdrawal
+from gpustate.schedulers.base import Say, silent
 from gpustate.schedulers.kubernetes import Kubernetes
 
 Json = dict[str, Any]
@@ -51,10 +53,6 @@ Json = dict[str, Any]
 ROLLOUT_S = 300
 #: Of nodes that a run does not change.
 _LEFT_ALONE = (NodeStatus.REFUSED, NodeStatus.LOCKED)
-
-
-def _silent(_: str) -> None:
-    """Nobody listens."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Clusters:
     schedulers: Schedulers = SCHEDULERS
     rollout_timeout_s: float = ROLLOUT_S
     rollback_on_failure: bool = False
-    say: Callable[[str], None] = _silent
+    say: Say = silent
     saved: Mapping[str, Any] | None = None
     resumed: bool = False
     systems: list[System] = field(default_factory=list["System"])
@@ -369,7 +367,7 @@ class Clusters:
         rules = self.schedulers.overrides.on(self.policy.drain or DrainPolicy())
         claims = target.drained and DRA_PLUGIN in names
         with connected(kubeconfig) as api:
-            cluster = Kubernetes(api)
+            cluster = Kubernetes(api, died=fleet.died)
             yield Withdrawal(cluster, rules, target.kept_nodes, DEVICE_PLUGIN in names, claims)
 
     def _with_staged(self, server: str, change: Change) -> Change:

@@ -17,6 +17,7 @@ from gpustate.errors import ClusterError
 from gpustate.manifests.differences import additions
 from gpustate.manifests.kinds import BY_NAME, NODE, POD, Kind, key, order, title
 from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN, MissingKind, StaleObject
+from gpustate.plan.ranges import fold
 from gpustate.reconcile import readiness
 from gpustate.reconcile.features import FEATURES, is_by_worker, pruning
 from gpustate.reconcile.planning import (
@@ -146,11 +147,15 @@ class Applier:
 
         Not for long: a plugin may find no GPU to offer, and another one may offer them as well.
         """
-        end = self.clock() + min(_REPORTED_S, self.timeout_s)
+        end, announced = self.clock() + min(_REPORTED_S, self.timeout_s), False
         while self.clock() < end and not self.stop():
             nodes = (one for one in self.objects.list(NODE, "") if one["metadata"]["name"] in names)
             if all(bool(allocatable(node)) is offer for node in nodes):
                 return
+            if not announced:
+                what = "the GPUs" if offer else "no GPUs"
+                self.say(f"waiting for kubelets to report {what} of {', '.join(fold(names))}")
+                announced = True
             self.sleep(2 * _POLL_S)
 
     def _carry_out(self, change: Change) -> Change:

@@ -311,7 +311,7 @@ class ScheduledMaintenance:
                 notes = self._leave(subject, recorded=str(error))
             else:  # nothing was changed yet, so there is no reason to keep it out of service
                 taken = {scheduler.title for scheduler, _ in held.holds}
-                left, stuck = self._release(subject, say)
+                left, stuck = self._release(subject, say, stop)
                 earlier = (
                     _stays_out(scheduler, member, "")
                     for scheduler, member in filter(None, found)
@@ -338,7 +338,7 @@ class ScheduledMaintenance:
             wrong = isinstance(error, NotRefreshedError)
             kind = NotRefreshedError if wrong else UnreleasedError
             raise kind("; ".join((str(error), *notes))) from error
-        notes, stuck = self._release(subject, say)
+        notes, stuck = self._release(subject, say, stop)
         if stuck:
             wrong = any("was not released" not in one for one in stuck)
             raise (ClusterError if wrong else UnreleasedError)("; ".join((*stuck, *notes)))
@@ -502,9 +502,10 @@ class ScheduledMaintenance:
             if not unchanged and not subject.facts.without_driver:
                 scheduler.refresh(member, subject.facts, say, stop)
             say(f"releasing {member.name}, which run {hold.run} left out of service")
-            reason = scheduler.release(member)
+            reason = scheduler.release(member, say, stop)
         except NotRefreshedError as error:
-            scheduler.note(member, "failed", _brief(str(error)))
+            phase = "validating" if stop() else "failed"
+            scheduler.note(member, phase, _brief(str(error)))
             raise NotRefreshedError(f"{error}; it {STAYS_OUT}") from error
         except NotDrainedError as error:  # the run is to stop
             reason = str(error)
@@ -519,17 +520,20 @@ class ScheduledMaintenance:
         while held.slots:
             self._slots.give(*held.slots.pop())
 
-    def _release(self, subject: Subject, say: Say) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _release(
+        self, subject: Subject, say: Say, stop: Stop
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Release it; why it stays out of service, and what could not be released."""
         held = self._take(subject)
         notes: list[str] = []
         stuck: list[str] = []
         for scheduler, member in reversed(held.holds):
             try:
-                reason = scheduler.release(member)
+                reason = scheduler.release(member, say, stop)
             except NotRefreshedError as error:
+                phase = "validating" if stop() else "failed"
                 with suppress(GpustateError):
-                    scheduler.note(member, "failed", _brief(str(error)))
+                    scheduler.note(member, phase, _brief(str(error)))
                 stuck.append(f"{error}; it {STAYS_OUT}")
                 continue
             except GpustateError as error:

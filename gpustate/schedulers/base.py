@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from gpustate import clock
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
@@ -14,6 +15,17 @@ from gpustate.errors import ClusterError, RefusedError
 #: A line of progress.
 Say = Callable[[str], None]
 Stop = Callable[[], bool]
+#: Seconds after which it is repeated what is waited for.
+_REMIND_S = 30.0
+
+
+def silent(_: str) -> None:
+    """Nobody listens."""
+
+
+def never() -> bool:
+    """Nothing stops the run."""
+    return False
 
 
 class NotDrainedError(RefusedError):
@@ -145,6 +157,32 @@ def refuse_stopped(stop: Stop, doing: str = "it was drained") -> None:
         raise NotDrainedError(f"interrupted while {doing}")
 
 
+@dataclass(slots=True)
+class Waiting:
+    """Tells what is waited for: at once, and again every half minute, with since when.
+
+    Args:
+        say: tells it.
+        monotonic: seconds, monotonic.
+        what: is waited for.
+    """
+
+    say: Say
+    monotonic: Callable[[], float]
+    what: str
+    _since: str = ""
+    _told_at: float = 0.0
+
+    def tell(self, why: str) -> None:
+        """It is not there yet, and why."""
+        now = self.monotonic()
+        if self._since and now - self._told_at < _REMIND_S:
+            return
+        still, since = ("still ", f" since {self._since}") if self._since else ("", "")
+        self.say(f"{still}waiting for {self.what}{since}: {why}")
+        self._since, self._told_at = self._since or clock.now(), now
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Something that runs on a member and has to leave.
@@ -261,10 +299,16 @@ class Scheduler(Protocol):
             NotRefreshedError: it is not, and was before.
         """
 
-    def release(self, member: Member) -> str:
+    def release(self, member: Member, say: Say = silent, stop: Stop = never) -> str:
         """Undo this tool's own hold, and nothing else; why it stays out of service, empty where it does not.
 
+        Args:
+            member: as it was when it was held.
+            say: tells what is waited for.
+            stop: asked while it waits.
+
         Raises:
-            NotRefreshedError: the scheduler itself keeps it out of service, and did not before the hold.
+            NotRefreshedError: the scheduler itself keeps it out of service, and did not before the hold; or the run
+                is to stop.
         """
         ...

@@ -20,7 +20,7 @@ from gpustate.cluster.api import Api
 from gpustate.errors import ClusterError
 from gpustate.formats.masking import mask
 from gpustate.formats.words import shorten
-from gpustate.schedulers.base import Say, Why
+from gpustate.schedulers.base import Say, Why, silent
 
 Json = dict[str, Any]
 
@@ -46,7 +46,7 @@ class NodeEvents:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._lock = threading.Lock()
-        self._say: Say = _silent
+        self._say: Say = silent
         self._why: Why | None = None
         self._enabled: bool | None = None
 
@@ -114,7 +114,3 @@ def _event(node: Json, reason: str, text: str, why: Why) -> Json:
         "lastTimestamp": now,
         "count": 1,
     }
-
-
-def _silent(_: str) -> None:
-    """Nobody listens yet."""

@@ -19,7 +19,7 @@ from typing import Any
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError
 from gpustate.manifests.ownership import DEPLOY, applied_labels
-from gpustate.schedulers.base import NotDrainedError, Say, Stop
+from gpustate.schedulers.base import NotDrainedError, Say, Stop, Waiting
 from gpustate.schedulers.mig_state import labels_of
 
 Json = dict[str, Any]
@@ -69,12 +69,11 @@ class NvidiaPods:
 
         node = patch_node(self.api, name, change)
         paused = {key for key, value in _labels_of_programs(node).items() if value == self.value}
-        end, announced = self.clock() + _LEAVE_S, False
+        end = self.clock() + _LEAVE_S
+        waiting = Waiting(say, self.clock, "programs that have GPUs open to leave")
         while left := self._pods(name, paused):
             words = ", ".join(left)
-            if not announced:
-                say(f"waiting for {words} to leave, which have GPUs open")
-                announced = True
+            waiting.tell(words)
             if self.clock() > end:
                 raise NotDrainedError(f"Node {name}: {words} did not leave in {_LEAVE_S:g} s")
             if stop():

@@ -22,8 +22,11 @@ from gpustate.schedulers.base import (
     NotRefreshedError,
     Say,
     Stop,
+    Waiting,
     Why,
+    never,
     refuse_stopped,
+    silent,
     taken_over,
 )
 from gpustate.schedulers.kubernetes.members import HOLD, Json, Nodes, boot_id_of, read_hold
@@ -106,6 +109,7 @@ class Holds:
         for pod in old.values():
             self._nodes.api.delete(pod)
         began = self._nodes.clock()
+        waiting = Waiting(say, self._nodes.clock, f"Node {member.name} to be ready for GPU pods")
         while True:
             node, pods = self._nodes.api.node(member.name), self._operands(member.name)
             waits = self._missing(member, facts, node, pods, set(old))
@@ -130,7 +134,9 @@ class Holds:
                     f"{f'; not ready: {unready}' * bool(unready)}",
                     fix="on it: journalctl -u kubelet, and the log of NVIDIA's device plugin; then gpustate apply again",
                 )
-            refuse_stopped(stop, f"its pods were restarted ({waits or f'not ready: {unready}'})")
+            missing = waits or f"not ready: {unready}"
+            refuse_stopped(stop, f"its pods were restarted ({missing})")
+            waiting.tell(missing)
             self._nodes.sleep(_POLL_S)
 
     def _operands(self, name: str) -> list[Json]:
@@ -195,7 +201,7 @@ class Holds:
             f"--overwrite {words}"
         )
 
-    def release(self, member: Member) -> str:
+    def release(self, member: Member, say: Say = silent, stop: Stop = never) -> str:
         """Uncordon it and let NVIDIA's programs run again, where the cordon is ours and nobody else has a claim on it."""
         reason, result = "", ""
 

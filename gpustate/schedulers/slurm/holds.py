@@ -6,6 +6,7 @@ Surprising: a second drain overwrites the reason of the first, so every write is
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from gpustate.core.facts import NodeFacts
 from gpustate.schedulers.base import (
@@ -14,7 +15,10 @@ from gpustate.schedulers.base import (
     NotRefreshedError,
     Say,
     Stop,
+    Waiting,
     Why,
+    never,
+    silent,
     taken_over,
 )
 from gpustate.schedulers.slurm.members import Nodes
@@ -23,6 +27,8 @@ from gpustate.schedulers.slurm.rows import BY_SLURM, SlurmNode, reason_of
 _BOOT_TIME = re.compile(r"\bBootTime=([0-9T:-]+)")
 _POLL_S = 2.0
 _REGISTER_S = 120.0
+#: So long a node that was resumed does not answer yet, also where a run is to stop.
+_RESUMED_S = 5.0
 
 
 class Holds:
@@ -93,17 +99,23 @@ class Holds:
             return node.unregistered
 
         node = self._nodes.node(member.name)
+        waiting = self._waiting(node.name, say)
         while (wrong := wrong_with(node)) and self._nodes.clock() < until and not stop():
+            waiting.tell(wrong)
             self._nodes.sleep(_POLL_S)
             node = self._nodes.node(member.name)
         if wrong:
             raise NotRefreshedError(f"{self._nodes.title}: node {node.name}: {wrong}")
 
-    def release(self, member: Member) -> str:
+    def _waiting(self, name: str, say: Say) -> Waiting:
+        return Waiting(say, self._nodes.clock, f"slurmd of {name} to register with slurmctld")
+
+    def release(self, member: Member, say: Say = silent, stop: Stop = never) -> str:
         """Return it to service, where the reason is still ours, or Slurm's own of this hold and its cause is gone.
 
         Raises:
-            NotRefreshedError: Slurm itself keeps it out of service, and did not before the hold.
+            NotRefreshedError: Slurm itself keeps it out of service, and did not before the hold; or the run is to
+                stop, and slurmd has not registered yet.
         """
         node = self._nodes.node(member.name)
         if other := taken_over(member, node.hold):
@@ -112,11 +124,24 @@ class Holds:
         own = node.ours or (in_service and node.by_registration)
         if not own:
             return self._left(node, in_service=in_service)
-        deadline = self._nodes.clock() + _REGISTER_S
-        node = self._returned(node, deadline)
-        while not node.answers and self._nodes.clock() < deadline:
-            self._nodes.sleep(_POLL_S)
-            node = self._nodes.node(node.name)
+        began, waiting = self._nodes.clock(), self._waiting(node.name, say)
+
+        def registered(node: SlurmNode, missing: Callable[[SlurmNode], bool]) -> SlurmNode:
+            while missing(node) and (waited_s := self._nodes.clock() - began) < _REGISTER_S:
+                if stop() and waited_s >= _RESUMED_S:
+                    raise NotRefreshedError(
+                        f"{self._nodes.title}: node {node.name}: interrupted while slurmd had not registered: "
+                        f"it is {node.state}; once it has: {node.resume}"
+                    )
+                waiting.tell(f"it is {node.state}")
+                self._nodes.sleep(_POLL_S)
+                node = self._nodes.node(node.name)
+            return node
+
+        # After a boot, or a restart of slurmd just now.
+        node = registered(node, lambda node: "*" in node.state and node.base.startswith("down"))
+        node = registered(node, lambda node: node.base.startswith("inval"))
+        node = registered(self._returned(node), lambda node: not node.answers)
         if not node.drained_or_down:
             # Last: a resumed node is down with its reason until slurmd registers.
             for empty in ("", "none"):  # 24.11 does not take an empty reason
@@ -127,14 +152,8 @@ class Holds:
                     node = self._nodes.node(node.name)
         return self._left(node, in_service=in_service)
 
-    def _returned(self, node: SlurmNode, deadline: float) -> SlurmNode:
-        """Undrain or resume it, once slurmd has registered again."""
-        while "*" in node.state and node.base.startswith("down") and self._nodes.clock() < deadline:
-            self._nodes.sleep(_POLL_S)  # after a boot
-            node = self._nodes.node(node.name)
-        while node.base.startswith("inval") and self._nodes.clock() < deadline:
-            self._nodes.sleep(_POLL_S)  # slurmd has just been restarted
-            node = self._nodes.node(node.name)
+    def _returned(self, node: SlurmNode) -> SlurmNode:
+        """Undrain or resume it."""
         if node.drained:
             # Otherwise a run that died in between has left only the reason.
             self._nodes.run("scontrol", "update", f"NodeName={node.name}", "State=UNDRAIN")

@@ -110,7 +110,7 @@ class FakeScheduler:
     def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
         self._call("refresh")
 
-    def release(self, member: Member) -> str:
+    def release(self, member: Member, say: Say, stop: Stop) -> str:
         self._call("release")
         return self.left
 

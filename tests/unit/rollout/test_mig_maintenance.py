@@ -79,7 +79,7 @@ class FakeCluster:
     def refresh(self, *_: object) -> None:
         self._call("refresh")
 
-    def release(self, member: Member) -> str:
+    def release(self, member: Member, say: Say, stop: Stop) -> str:
         self._call("release")
         return ""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any, cast
 
 import pytest
@@ -441,7 +442,13 @@ def test_an_exporter_that_cannot_start_keeps_no_node_out_of_service(api: FakeApi
     member = found.hold(found.member(facts(), "gpu1"), WHY)
     found.refresh(member, facts(), told.append, lambda: False)
     assert 60 < clock.now < 70
-    assert told == ["a/exporter is not ready after 60 s; the Node offers its GPUs without it"]
+    first, later, _, end = told
+    assert first == "waiting for Node n1 to be ready for GPU pods: not ready: a/exporter"
+    words = (
+        r"still waiting for Node n1 to be ready for GPU pods since 20\S+Z: not ready: a/exporter"
+    )
+    assert re.fullmatch(words, later)
+    assert end == "a/exporter is not ready after 60 s; the Node offers its GPUs without it"
     listed.append([])
     api.node_["status"]["allocatable"] = {}
     with pytest.raises(NotRefreshedError, match="allocatable has none; not ready: a/exporter"):

@@ -614,6 +614,29 @@ def test_the_reason_is_emptied_once_a_resumed_node_has_registered() -> None:
     assert (controller.state, controller.reason) == ("idle", "")
 
 
+def test_a_release_that_is_interrupted_names_what_is_left_and_the_command() -> None:
+    controller = Controller("drained*", "gpustate:r: x (changing) by ann@ops1", undrain_to="down*")
+    controller.resume_to = "down*"
+    clock, said = Clock(controller), list[str]()
+    scheduler = Slurm(controller.run, "head", sleep=clock.sleep, clock=clock)
+    words = (
+        r"node gpu1: interrupted while slurmd had not registered: it is down\*; "
+        r"once it has: scontrol update NodeName=gpu1 State=RESUME"
+    )
+    with pytest.raises(NotRefreshedError, match=words):
+        scheduler.release(scheduler.member(FACTS, "gpu1"), said.append, lambda: True)
+    assert clock.now < 10
+    assert said == ["waiting for slurmd of gpu1 to register with slurmctld: it is down*"]
+
+
+def test_a_release_that_is_interrupted_ends_well_where_slurmd_answers_a_moment_later() -> None:
+    controller = Controller("drained", "gpustate:r: x (held) by ann@ops1", undrain_to="down*")
+    controller.resume_to = "down*"
+    scheduler = slurm(controller, ends_at=2.0)
+    assert scheduler.release(scheduler.member(FACTS, "gpu1"), print, lambda: True) == ""
+    assert (controller.state, controller.reason) == ("idle", "")
+
+
 def test_where_no_empty_reason_is_taken_it_becomes_none() -> None:
     controller = Controller("drained", "gpustate:r: x (changing) by ann@ops1", keeps_reason=True)
     scheduler = slurm(controller)
