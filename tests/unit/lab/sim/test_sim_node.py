@@ -186,3 +186,27 @@ def test_commands_of_modprobes_configuration_can_load_and_unload_modules(
 def test_no_program_of_a_node_writes_outside_its_root(node: Any, node_root: FakeRoot) -> None:
     assert str(node.labnode.RUN).startswith(str(node_root.path))
     assert Path(node.labnode.PCI).is_relative_to(node_root.path)
+
+
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        ([], set()),
+        (["-c=0", "-c=3"], {"nvidia0", "nvidia3"}),
+        (["-c=255", "-m"], {"nvidiactl", "nvidia-modeset"}),
+        (["-u", "-c=0"], {"nvidia-uvm", "nvidia-uvm-tools"}),
+        (["-u", "-c=3"], {"nvidia-uvm", "nvidia-uvm-tools"}),
+    ],
+)
+def test_nvidia_modprobe_makes_the_nodes_that_are_named_and_none_of_a_gpu_with_u(
+    options: list[str], made: set[str], node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PAYLOAD / "driver"))
+    tool = importlib.import_module("nvidia_modprobe")
+    monkeypatch.setattr(tool, "load", lambda _: True)
+    monkeypatch.setattr(sys, "argv", ["nvidia-modprobe", *options])
+    try:
+        assert tool.main() == 0
+        assert {path.name for path in node.labnode.at("/dev").glob("nvidia*")} == made
+    finally:
+        sys.modules.pop("nvidia_modprobe")

@@ -1,19 +1,27 @@
 #!/usr/lib/gpustate-lab/python -SB
-"""Simulated nvidia-modprobe: loads nvidia (and nvidia-uvm with -u) and creates the device nodes."""
+"""Simulated nvidia-modprobe: loads a module and creates the device nodes that are named.
+
+Surprising: with ``-u`` the numbers of ``-c`` are those of nvidia-uvm, so no GPU gets its device node.
+
+Source: NVIDIA/nvidia-modprobe, nvidia-modprobe.c (``main``) and nvidia-modprobe-utils.c (``nvidia_uvm_mknod``).
+"""
 
 # On the node the imported modules are in this folder.
 # mypy: disable-error-code="import-not-found,no-any-return"
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
 sys.path.insert(0, "/usr/lib/gpustate-lab")
 
 import modules
-from labnode import NVIDIA_MAJOR, UVM_MAJOR, at, hardware, locked, make_node
+from labnode import NVIDIA_MAJOR, UVM_MAJOR, at, locked, make_node
 
 MODPROBE = "/sbin/modprobe"
+#: Minor number of /dev/nvidiactl.
+CONTROL = 255
 
 
 def load(name: str) -> bool:
@@ -25,22 +33,28 @@ def load(name: str) -> bool:
 
 
 def main() -> int:
-    if "--version" in sys.argv or "-v" in sys.argv:
+    parser = argparse.ArgumentParser("nvidia-modprobe")
+    parser.add_argument("-v", "--version", action="store_true")
+    parser.add_argument("-u", "--unified-memory", action="store_true")
+    parser.add_argument("-m", "--modeset", action="store_true")
+    parser.add_argument(
+        "-c", "--create-nvidia-device-file", dest="minors", action="append", type=int, default=[]
+    )
+    options = parser.parse_args()
+    if options.version:
         print("nvidia-modprobe:  version @VERSION@ (simulated)")
         return 0
-    if not load("nvidia"):
+    if not load("nvidia-uvm" if options.unified_memory else "nvidia"):
         return 1
     with locked():
-        make_node("/dev/nvidiactl", NVIDIA_MAJOR, 255)
-        for gpu in hardware()["gpus"]:
-            make_node(f"/dev/nvidia{gpu['minor']}", NVIDIA_MAJOR, gpu["minor"])
-    if "-u" in sys.argv or "--unified-memory" in sys.argv:
-        if not load("nvidia-uvm"):
-            return 1
-        with locked():
-            make_node("/dev/nvidia-uvm", UVM_MAJOR, 0)
-            make_node("/dev/nvidia-uvm-tools", UVM_MAJOR, 1)
-    if "-m" in sys.argv or "--modeset" in sys.argv:
+        for minor in options.minors:
+            if options.unified_memory:
+                make_node("/dev/nvidia-uvm", UVM_MAJOR, minor)
+                make_node("/dev/nvidia-uvm-tools", UVM_MAJOR, minor + 1)
+            else:
+                name = "ctl" if minor == CONTROL else str(minor)
+                make_node(f"/dev/nvidia{name}", NVIDIA_MAJOR, minor)
+    if options.modeset:
         if not load("nvidia-modeset"):
             return 1
         with locked():

@@ -65,7 +65,8 @@ def main() -> int:
         print("nvidia-persistenced:  version @VERSION@ (simulated)")
         return 0
     if MODPROBE.exists():
-        subprocess.run([MODPROBE, "-c=0"], check=False)
+        minors = (f"-c={gpu['minor']}" for gpu in hardware()["gpus"])
+        subprocess.run([MODPROBE, "-c=255", *minors], check=False)
     loaded = modules.loaded().get("nvidia")
     if loaded is None or loaded["version"] != "@VERSION@":
         seen = "is not loaded" if loaded is None else f"is {loaded['version']}, not @VERSION@"

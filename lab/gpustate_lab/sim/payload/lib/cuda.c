@@ -158,7 +158,7 @@ LAB_API int cuInit(unsigned flags) {
     if (flags)
         return INVALID_VALUE;
     if (lab_loaded_version(loaded, sizeof loaded) < 0 || !uvm_ready())
-        lab_ask_modprobe();
+        lab_ask_modprobe("-u");
     if (lab_loaded_version(loaded, sizeof loaded) < 0)
         return NO_DEVICE;
     if (strcmp(loaded, lab_driver_version) != 0)

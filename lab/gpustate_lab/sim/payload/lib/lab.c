@@ -292,7 +292,7 @@ int lab_loaded_version(char *buffer, size_t size) {
     return lab_read("/run/gpustate-lab/sys/module/nvidia/version", buffer, size) > 0 ? 0 : -1;
 }
 
-void lab_ask_modprobe(void) {
+void lab_ask_modprobe(const char *what) {
     char full[512];
     if (geteuid() != 0 || access(lab_path(full, sizeof full, "/usr/bin/nvidia-modprobe"), X_OK) != 0)
         return;
@@ -304,7 +304,7 @@ void lab_ask_modprobe(void) {
             dup2(null, 1);
             dup2(null, 2);
         }
-        execl(full, "nvidia-modprobe", "-u", "-c=0", (char *)NULL);
+        execl(full, "nvidia-modprobe", what, "-c=0", (char *)NULL);
         _exit(127);
     }
     if (child > 0)

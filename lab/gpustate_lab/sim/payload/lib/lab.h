@@ -72,8 +72,9 @@ int lab_fault(const struct lab_hardware *hardware, const char *name);
 int lab_fault_at(const struct lab_hardware *hardware, const char *name, int index);
 /* Version of the loaded nvidia module; -1 when it is not loaded. */
 int lab_loaded_version(char *buffer, size_t size);
-/* As the real libraries do: ask nvidia-modprobe, which may load the module and make nodes. */
-void lab_ask_modprobe(void);
+/* As the real libraries do: ask nvidia-modprobe, which may load the module and make nodes. what: -u for
+ * those of nvidia-uvm, or -c=255 for nvidiactl and the first GPU. */
+void lab_ask_modprobe(const char *what);
 
 /* Whether this process has a PID namespace of its own in the node. */
 int lab_in_container(void);

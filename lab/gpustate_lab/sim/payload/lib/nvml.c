@@ -46,7 +46,7 @@ LAB_API int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     if (lab_loaded_version(loaded, sizeof loaded) < 0 ||
         access(lab_path(full, sizeof full, "/dev/nvidiactl"), F_OK) != 0)
-        lab_ask_modprobe();
+        lab_ask_modprobe("-c=255");
     if (lab_loaded_version(loaded, sizeof loaded) < 0 || lab_hardware(&hardware) < 0)
         return DRIVER_NOT_LOADED;
     if (strcmp(loaded, lab_driver_version) != 0)
