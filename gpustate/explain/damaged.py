@@ -4,8 +4,8 @@ The remedy for a missing file may not help here: a folder in the place of a spec
 new one. If gpustate has ever written the file, the node keeps its original content, and the evidence names
 where.
 
-Surprising: runtimes skip a CDI specification that they cannot read without a message. That does no harm while
-another one names the same devices, so it is a warning then and no cause.
+Surprising: runtimes skip a CDI specification that they cannot read, or of which one entry is not valid, without a
+message. That does no harm while another one names the same devices, so it is a warning then and no cause.
 
 Sources:
     cncf-tags/container-device-interface, SPEC.md: kind, devices; NVIDIA/nvidia-container-toolkit, internal/config.
@@ -71,13 +71,16 @@ def cdi_texts(view: View) -> dict[str, str]:
 
 
 def broken_specifications(view: View) -> dict[str, str]:
-    """CDI specifications that cannot be read: path to error."""
+    """CDI specifications that runtimes ignore as a whole: path to error."""
     found: dict[str, str] = {}
     for path, text in cdi_texts(view).items():
         try:
-            cdi.parse(text, place=path)
+            refused = cdi.parse(text, place=path).refused
         except ProbeError as error:
             found[path] = error.message
+            continue
+        if refused:
+            found[path] = f"container runtimes ignore {path}: {refused[0]}"
     return found
 
 

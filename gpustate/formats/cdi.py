@@ -89,7 +89,7 @@ def parse(text: str, *, place: str = "the CDI specification") -> Spec:
     try:
         found = yaml_events.documents(text, place, _RULES)
     except ProbeError as error:
-        raise ProbeError(f"{place} is not YAML: {error.place}: {error.message}") from None
+        raise ProbeError(f"{error.place}: {error.message}") from None
     data = found[0].data if found else None
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise ProbeError(f"{place} has no kind: it is incomplete or not a CDI specification")

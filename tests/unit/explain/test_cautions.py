@@ -127,7 +127,7 @@ WARNED = (
     ),
     (
         (lambda w: w.specs.__setitem__("etc/cdi/nvidia.yaml", "{"),),
-        "/etc/cdi/nvidia.yaml is not YAML",
+        "/etc/cdi/nvidia.yaml:2: is not YAML",
     ),
     (
         (file("etc/modprobe.d/x.conf", "install nvidia-modeset /bin/true\n"),),
@@ -321,7 +321,7 @@ def test_a_specification_that_lacks_a_file_of_the_driver_is_told(
     world.cdi.clear()
     world.files |= {f"usr/bin/{hook}": "", "lib/firmware/nvidia/580.65.06/gsp_x.bin": ""}
     mounts = "".join(
-        f"  - hostPath: @TREE@/{path}\n"
+        f"  - hostPath: @TREE@/{path}\n    containerPath: /{path}\n"
         for path in (
             f"{LIBRARIES}/libnvidia-ml.so.580.65.06",
             f"{LIBRARIES}/{named}",
@@ -329,7 +329,7 @@ def test_a_specification_that_lacks_a_file_of_the_driver_is_told(
         )
     )
     world.specs[SPEC] = (
-        f"{WHOLE}containerEdits:\n  hooks:\n  - path: @TREE@/usr/bin/{hook}\n  mounts:\n{mounts}"
+        f"{WHOLE}containerEdits:\n  hooks:\n  - hookName: createContainer\n    path: @TREE@/usr/bin/{hook}\n  mounts:\n{mounts}"
     )
     found = walk.diagnose(Tree(world, tmp_path / "node").view())
     assert found.broken is None
