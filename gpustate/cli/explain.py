@@ -236,6 +236,7 @@ def _explain_nodes(
         view, first_boot, unfinished, newest = answer
         record = next_steps.last_change(options, newest)
         target = next_steps.of_record(record, options)
+        view = replace(view, states=target.states)
         found = _with_commands(walk.diagnose(view), one.name, target)
         unfinished = next_steps.interrupted(record, one.name) or target.complete(
             unfinished, one.name

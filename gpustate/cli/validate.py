@@ -141,11 +141,12 @@ def validate(
             for one in result.nodes:
                 site_tests.add(one, tests)
         codes = [EXIT_VALIDATION if any(one.bad for one in tests) else 0]
+        states = [state.name for state in whole.states if not state.absent]
         if not result.interrupted:
             from gpustate.validation import causes
 
             codes += _report(result, inventory.nodes, kubeconfig or "", taint)
-            causes.run(result.nodes, inventory.nodes, options["forks"])
+            causes.run(result.nodes, inventory.nodes, options["forks"], states)
         codes.append(result.exit_code)
         exit_code = worst_exit_code(codes)
         watchers.end(
@@ -167,7 +168,6 @@ def validate(
             skipped=result.skipped,
             context=origin,
         )
-        states = [state.name for state in whole.states if not state.absent]
         target = next_steps.Target(str(options["inventory"]), policy, states)
         target.complete_result(made)
         unfinished = {

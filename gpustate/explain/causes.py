@@ -6,7 +6,7 @@ its check fail, so it must not match any healthy node.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from gpustate.diagnosis import chain
@@ -23,12 +23,14 @@ class View:
         clues: further traces of problems.
         check: the check itself.
         cut_short: the search for traces timed out; ``clues`` is empty then.
+        states: names of the states of the node's policy; ``None``: unknown.
     """
 
     observed: chain.ChainObservation
     clues: Clues = field(default_factory=Clues)
     check: chain.Check | None = None
     cut_short: bool = False
+    states: Collection[str] | None = None
 
     @property
     def gpu_count(self) -> int:
@@ -53,6 +55,11 @@ def in_use(view: View, runtime: str) -> bool:
     if runtime in observed.registered or runtime not in ("docker", "crio", "containerd"):
         return True
     return chain.serving(observed, observed.wanted) == runtime
+
+
+def configured(view: View, runtime: str) -> bool:
+    """The policy configures a container runtime; where it is unknown, the runtime is in use."""
+    return in_use(view, runtime) if view.states is None else runtime in view.states
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
-from gpustate.explain import blocked_modules, damaged, gpus, services
+from gpustate.explain import blocked_modules, damaged, gpus, runtimes, services
 from gpustate.explain.causes import View, in_use, some
 from gpustate.explain.script import UNITS
 from gpustate.formats import cdi, toolkit_config
@@ -38,6 +38,7 @@ def of(view: View) -> tuple[str, ...]:
         *_cycles(view),
         *_incomplete(view),
         *_unused_runtimes(view),
+        *runtimes.warnings(view),
         *(*_persistence(view), *_layout(view), *_metrics(view), *_results(view), *_kernels(view)),
     )
 
@@ -105,14 +106,14 @@ def _toolkit(view: View) -> Iterator[str]:
 
 def _left_out(view: View) -> Iterator[str]:
     for why in damaged.broken_specifications(view).values():
-        yield f"{why}; runtimes skip this file: remove it"
+        yield f"{why}; {remedies.CDI_BROKEN}"
 
 
 def _cycles(view: View) -> Iterator[str]:
     """Services beside the runtime, of which the check says so."""
-    runtimes = [name for name in ("containerd", "docker", "crio") if in_use(view, name)]
+    used = [name for name in ("containerd", "docker", "crio") if in_use(view, name)]
     for units in view.observed.cycles:
-        if not chain.judges(units, runtimes) and not set(UNITS).isdisjoint(units):
+        if not chain.judges(units, used) and not set(UNITS).isdisjoint(units):
             yield f"{chain.ordering_cycle(units)}; {remedies.ordering_cycle(units)}"
 
 

@@ -1,7 +1,8 @@
 """Causes at the check ``runtime`` with docker or CRI-O.
 
 Surprising: docker without NVIDIA's runtime is healthy by default, since ``--gpus`` and CDI do not need it. It is
-not if gpustate has registered the runtime, or if its file names it and the daemon runs without.
+not if gpustate has registered the runtime, or if its file names it and the daemon runs without. A runtime that
+the policy does not configure fails no check: such a problem is a warning.
 
 Sources:
     systemctl(1); dockerd(8); moby/moby, daemon/nvidia_linux.go: --gpus looks for the hook, not for a runtime.
@@ -9,20 +10,16 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from gpustate.diagnosis import remedies as remedies
 from gpustate.explain import damaged
-from gpustate.explain.causes import Cause, View, in_use, runtime_down
+from gpustate.explain.causes import Cause, View, configured, in_use, runtime_down
 from gpustate.explain.services import is_masked
 
 _KEY = "runtimes."
 _CONFIG = "/etc/docker/daemon.json"
-
-
-def _unless_disabled(detect: Callable[[View], str]) -> Callable[[View], str]:
-    """Skip a cause if containers are not validated."""
-    return lambda view: "" if view.observed.wanted.containers == "none" else detect(view)
 
 
 def _down(view: View) -> str:
@@ -48,29 +45,45 @@ def _without(view: View) -> str:
 
 def _configuration(view: View) -> str:
     refused = view.clues.one("docker_refuses")
-    if not refused or not in_use(view, "docker"):
+    if not refused:
         return ""
     return f"docker cannot start with {_CONFIG}: {refused}" + damaged.originals_of(view, _CONFIG)
 
 
 def _crio_configuration(view: View) -> str:
     refused = view.clues.one("crio_refuses")
-    if not refused or not in_use(view, "crio"):
+    if not refused:
         return ""
     return f"CRI-O cannot read its configuration: {refused}" + damaged.originals_named_in(
         view, refused
     )
 
 
-def _cause(name: str, detect: Callable[[View], str], remedy: str, state: str = "") -> Cause:
-    return Cause(name, "runtime", _unless_disabled(detect), remedy, state=state, explains=False)
+#: Name, runtime, how it is detected, and the fix.
+_PROBLEMS: tuple[tuple[str, str, Callable[[View], str], str], ...] = (
+    ("docker-without-runtime", "docker", _without, remedies.by_apply("register the runtime", "docker")),
+    ("docker-configuration-broken", "docker", _configuration,
+     remedies.by_apply("fix it, or restore its original (cp -p); then apply", "docker")),
+    ("crio-configuration-broken", "crio", _crio_configuration,
+     remedies.by_apply("fix what the message names, or restore the file's original (cp -p); then apply", "crio")),
+)  # fmt: skip
+
+
+def _of_configured(runtime: str, detect: Callable[[View], str], view: View) -> str:
+    validated = view.observed.wanted.containers != "none"
+    return detect(view) if validated and configured(view, runtime) else ""
+
+
+def warnings(view: View) -> Iterator[str]:
+    """Problems of runtimes that the policy does not configure, one line each."""
+    for _, runtime, detect, fix in _PROBLEMS if view.states is not None else ():
+        if not configured(view, runtime) and (found := detect(view)):
+            yield f"{found}; the policy does not configure {runtime}; {fix}"
 
 
 CAUSES = (
     Cause("runtime-down", "runtime", _down, ""),
-    _cause("docker-without-runtime", _without, remedies.by_apply("register the runtime", "docker"), "docker"),
-    _cause("docker-configuration-broken", _configuration,
-           remedies.by_apply("fix it, or restore its original (cp -p); then apply", "docker")),
-    _cause("crio-configuration-broken", _crio_configuration,
-           remedies.by_apply("fix what the message names, or restore the file's original (cp -p); then apply", "crio")),
+    *(Cause(name, "runtime", partial(_of_configured, runtime, detect), fix, explains=False,
+            state=runtime if detect is _without else "")
+      for name, runtime, detect, fix in _PROBLEMS),
 )  # fmt: skip

@@ -6,7 +6,7 @@ A validation runs tests on the node; ``explain`` looks for causes from here. Bot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gpustate.core.encode import plain
@@ -18,8 +18,13 @@ from gpustate.explain import walk
 from gpustate.explain.walk import Diagnosis
 
 
-def run(results: Sequence[NodeResult], nodes: Sequence[InventoryNode], forks: int) -> None:
-    """Diagnose every node that was validated just now, and add that to its result."""
+def run(
+    results: Sequence[NodeResult],
+    nodes: Sequence[InventoryNode],
+    forks: int,
+    states: Collection[str],
+) -> None:
+    """Diagnose every node that was validated just now by a policy with these states, and add that to its result."""
     validated = {
         result.name: result
         for result in results
@@ -31,7 +36,7 @@ def run(results: Sequence[NodeResult], nodes: Sequence[InventoryNode], forks: in
         if view is None:
             validated[node.name].notes.append(f"its causes were not looked for: {error}")
         else:
-            add(validated[node.name], walk.diagnose(view))
+            add(validated[node.name], walk.diagnose(replace(view, states=states)))
 
 
 def add(result: NodeResult, found: Diagnosis) -> None:
