@@ -171,4 +171,4 @@ class Microk8sHandlerRegistered(RuntimeState[RuntimeObservation]):
         )
         program = {"CONTAINERD": PROGRAM, "SOCKET": SOCKET}
         working = shell.load("containerd_working", "gpustate.runtimes", **program)
-        return Daemon("microk8s", UNIT, functions + working)
+        return Daemon("microk8s", UNIT, functions + working, self.handler)

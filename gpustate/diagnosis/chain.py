@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpustate.diagnosis import container_checks, health
 from gpustate.diagnosis import remedies as remedies
@@ -360,6 +360,18 @@ def _containerd_handler(observed: ChainObservation, wanted: Wanted) -> str:
     return gpu_handler({name: program for name, program, _ in found.handlers}, default, wanted)
 
 
+def with_registered(observed: ChainObservation, wanted: Wanted) -> Wanted:
+    """What to validate, with the handler that gpustate has registered where the validator names none.
+
+    RuntimeClasses name that handler, so another one of NVIDIA's runtime is no replacement.
+    """
+    used = serving(observed, wanted)
+    if used == "bundled" and observed.bundled is not None:
+        used = BUNDLED.get(observed.bundled.socket, "")
+    registered = observed.registered.get(used, "")
+    return replace(wanted, handler=registered) if wanted.handler == AUTO and registered else wanted
+
+
 def _served_handler(found: CriStatus | None, wanted: Wanted) -> str:
     """The handler of a running runtime; empty if there is none."""
     if found is None:
@@ -528,8 +540,9 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if not handler:
         if by_cdi := _by_cdi("containerd", found.cri, observed, wanted):
             return by_cdi
-        name = "for GPUs" if wanted.handler == AUTO else wanted.handler
-        evidence = f"containerd has no runtime handler {name} ({found.dump})"
+        evidence = f"containerd has no runtime handler {_lacking(wanted)} ({found.dump})"
+        if names := ", ".join(name for name, _, _ in found.handlers):
+            evidence += f"; it has {names}"
         return Check("runtime", FAILED, evidence, remedies.NO_HANDLER)
     binary, there = {name: (program, there) for name, program, there in found.handlers}[handler]
     if not there:
@@ -550,6 +563,13 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if drivers := found.cri.cgroup_drivers(handler):
         return _cgroup_drivers(drivers, "containerd")
     return _ok("runtime", f"containerd serves CRI; handler {handler} is {binary}")
+
+
+def _lacking(wanted: Wanted) -> str:
+    """The handler that is missing, and what that does."""
+    if wanted.handler == AUTO:
+        return "for GPUs"
+    return f"{wanted.handler}, so pods with runtimeClassName {wanted.handler} fail"
 
 
 def _cgroup_drivers(drivers: str, unit: str) -> Check:
@@ -578,12 +598,12 @@ def _by_cri(
         if by_cdi := _by_cdi(name, found, observed, wanted):
             return by_cdi
         names = ", ".join(one.name for one in found.handlers)
-        named = wanted.handler if wanted.handler != AUTO else "nvidia"
-        lacks = f"no {named}; it has {names}"
         if crio:
-            evidence = f"the running CRI-O has no runtime handler {named}: {lacks}"
+            evidence = (
+                f"the running CRI-O has no runtime handler {_lacking(wanted)}; it has {names}"
+            )
             return Check("runtime", FAILED, evidence, remedies.NO_CRIO_HANDLER)
-        evidence = f"{name} lacks the runtime handler: {lacks}"
+        evidence = f"{name} lacks the runtime handler {_lacking(wanted)}; it has {names}"
         remedy = remedies.NO_BUNDLED_HANDLER.format(state=state)
         return Check("runtime", FAILED, evidence, remedy)
     one = found.handler(handler)
@@ -907,7 +927,7 @@ def with_notes(checks: tuple[Check, ...], observed: ChainObservation) -> tuple[C
 
 def judge(observed: ChainObservation, wanted: Wanted | None = None) -> tuple[Check, ...]:
     """Return every check, in order, each by its own observation."""
-    wanted = wanted or observed.wanted
+    wanted = with_registered(observed, wanted or observed.wanted)
     links = (
         *(check_pci, _driver, _libraries, _fabric, _device_nodes, _toolkit, _runtime, _cdi),
         *(_container, _health, _cuda),

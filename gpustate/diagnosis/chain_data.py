@@ -234,7 +234,9 @@ class ChainObservation:
     other_runtimes: tuple[str, ...] = ()  # those in use beside containerd
     down: tuple[str, ...] = ()  # units of these and of Kubernetes distributions that do not run
     cycles: tuple[tuple[str, ...], ...] = ()  # the units of each ordering cycle at boot
-    registered: tuple[str, ...] = ()  # runtimes that gpustate has configured
+    registered: dict[str, str] = field(
+        default_factory=dict[str, str]
+    )  # runtimes that gpustate has configured, with the handler; empty: unknown
     kubelet: bool = False  # one runs, or starts at boot
     endpoint: str = ""  # the socket of its runtime; empty: containerd's, or no kubelet runs
     cdi_kept: bool = False  # a service of this node writes the specification at boot

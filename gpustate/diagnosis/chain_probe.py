@@ -236,7 +236,7 @@ def parse(
         other_runtimes=tuple(lines.values("other")),
         down=tuple(lines.values("down")),
         cycles=tuple(tuple(units.split()) for units in lines.values("cycle")),
-        registered=tuple(lines.values("served")),
+        registered=dict(lines.all("served", 2)),
         kubelet=lines.one("kubelet") == "1",
         endpoint=lines.one("kubelet_endpoint"),
         cdi_kept=lines.one("cdi_kept") == "1",

@@ -32,8 +32,10 @@ version runtime_binary nvidia-container-runtime
 sed -n 's/^ *mode *= *"\(.*\)".*/runtime_mode=\1/p' /etc/nvidia-container-runtime/config.toml
 for f in "$G"/*.served "$G"/docker.ours; do
   [ ! -f "$f" ] || {
+    handler=
+    case $f in *.served) read -r handler <"$f" ;; esac
     f=${f##*/}
-    printf 'served=%s\n' "${f%.*}"
+    printf 'served=%s|%s\n' "${f%.*}" "$handler"
   }
 done
 used() { # program unit...: one runs or starts at boot, or gpustate has configured the first

@@ -15,6 +15,7 @@ Sources:
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,15 @@ class Files:
             return self.ours and not parse(self.texts[self.drop_in_path], self.drop_in_path)
         except ProbeError:
             return True
+
+    @property
+    def own_runtimes(self) -> set[str]:
+        """The runtimes of a drop-in that is gpustate's: the handler, and what somebody has renamed it to."""
+        if not self.ours or self.damaged:
+            return set()
+        runtimes = lookup(parse(self.texts[self.drop_in_path], self.drop_in_path), _RUNTIMES)
+        names = runtimes if isinstance(runtimes, Mapping) else ()
+        return {name for name in names if re.fullmatch(r"[\w-]+", name)}
 
     def others(self) -> dict[str, str]:
         """The files without ours."""

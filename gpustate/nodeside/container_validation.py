@@ -695,6 +695,7 @@ def validate(
     clean_folders()
     results: list[ContainerResult] = []
     info = docker_info()
+    wanted = chain.with_registered(observed, wanted)
     used = chain.serving(observed, wanted)
     found = observed.containerd
     status = observed.bundled

@@ -141,7 +141,7 @@ def owed(name: str) -> str:
 
 
 def served(name: str) -> str:
-    """The note that gpustate has had this node's daemon read the handler; below ``$G``."""
+    """The note that gpustate has had this node's daemon read the handler, which it names; below ``$G``."""
     return f"{name}.served"
 
 

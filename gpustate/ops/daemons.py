@@ -48,11 +48,13 @@ class Daemon:
         name: in messages, and in the names of the notes about it.
         unit: its service.
         functions: ``dump``, ``others``, ``serves`` and ``working``.
+        handler: what it is to serve.
     """
 
     name: str
     unit: str
     functions: str
+    handler: str = ""
 
     def prelude(self) -> str:
         """Its functions, and where its notes are."""
@@ -152,7 +154,8 @@ class RestartDaemon(RestartUnit):
 
     def script(self) -> str:
         name = self.daemon.name
-        note = f': >"$G/{served(name)}"; sync "$G"' if self.present else _forget(name)
+        written = f"echo {_q(self.daemon.handler)}"
+        note = f'{written} >"$G/{served(name)}"; sync "$G"' if self.present else _forget(name)
         lines = [
             self.daemon.prelude(),
             "noted() {\n" + note + "\n}",

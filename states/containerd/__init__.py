@@ -280,15 +280,16 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         try:
             now = effective(found.dump)
             own_default = self.default or now.default_runtime == self.handler
-            own_runc = "runc" not in now.runtimes
+            # containerd 1.x: the built-in runc comes with the handler.
+            runc = {"runc"} - now.runtimes.keys()
         except ProbeError:
-            own_default, own_runc = True, False
+            own_default, runc = True, set()
         functions = scripts.functions(
             *(found.program, found.version, found.started_with),
             self.socket or address(found.dump),
             handler=self.handler,
             binary=self.binary,
             own_default=own_default,
-            own_runc=own_runc,
+            own=sorted(runc | marks.marked_runtimes(found.files)),
         )
-        return Daemon("containerd", self.unit, functions)
+        return Daemon("containerd", self.unit, functions, self.handler)

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Defines others and serves for containerd, as gpustate.ops.daemons has them. Reads HANDLER, BINARY,
-# OWN_RUNC (runc, where it comes with the handler) and OWN_DEFAULT (a key that may change).
+# OWN (the runtimes that are gpustate's) and OWN_DEFAULT (a key that may change).
 others() { # a dump on standard input, a line for each value that is neither empty nor ours
   table=
   while IFS= read -r line; do
@@ -12,8 +12,9 @@ others() { # a dump on standard input, a line for each value that is neither emp
         ;;
       '') continue ;;
     esac
-    case $table in *".runtimes.$HANDLER]" | *".runtimes.$HANDLER."*) continue ;; esac
-    case $table in *".runtimes.$OWN_RUNC]" | *".runtimes.$OWN_RUNC."*) continue ;; esac
+    for own in $OWN; do
+      case $table in *".runtimes.$own]" | *".runtimes.$own."*) continue 2 ;; esac
+    done
     case ${line#*= } in '""' | "''" | 0 | 0.0 | false | '[]' | '{}') continue ;; esac
     case $line in
       'imports = '*) [ -z "$table" ] && continue ;;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gpustate import shell
 
 _PACKAGE = "gpustate.states.containerd"
@@ -16,7 +18,7 @@ def functions(
     handler: str,
     binary: str,
     own_default: bool,
-    own_runc: bool = False,
+    own: Collection[str] = (),
 ) -> str:
     """``dump``, ``others``, ``serves`` and ``working``, for :class:`gpustate.ops.daemons.Daemon`.
 
@@ -25,12 +27,16 @@ def functions(
         socket: where it answers.
         handler, binary: what is registered, or removed.
         own_default: the default runtime may change.
-        own_runc: containerd does not know runc yet, and it comes with the handler.
+        own: further runtimes that are gpustate's.
     """
     dump = {"CONTAINERD": program, "VERSION": version, "ROOT": root_path}
-    runc = "runc" if own_runc else handler
     default = "default_runtime_name" if own_default else "-"
-    ours = {"HANDLER": handler, "BINARY": binary, "OWN_RUNC": runc, "OWN_DEFAULT": default}
+    ours = {
+        "HANDLER": handler,
+        "BINARY": binary,
+        "OWN": " ".join({handler, *own}),
+        "OWN_DEFAULT": default,
+    }
     return (
         shell.load("dump", _PACKAGE, **dump)
         + shell.load("functions", _PACKAGE, **ours)

@@ -152,7 +152,8 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
             CRIO_FOLDER=observed.found.folder,
             CRIO_SOCKET=self.socket,
             HANDLER=self.handler,
+            OWN=" ".join({self.handler, *files.own_runtimes}),
             BINARY=self.binary,
             OWN_DEFAULT="default_runtime = " if own else "-",
         )
-        return Daemon("crio", self.unit, functions)
+        return Daemon("crio", self.unit, functions, self.handler)

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Defines dump, others, serves and working for CRI-O, as gpustate.ops.daemons has them. Reads CRIO
-# (its program), CRIO_MAIN and CRIO_FOLDER (its places), CRIO_SOCKET, HANDLER, BINARY and
-# OWN_DEFAULT (how a row begins that may change).
+# (its program), CRIO_MAIN and CRIO_FOLDER (its places), CRIO_SOCKET, HANDLER, BINARY, OWN (the
+# runtimes that are gpustate's) and OWN_DEFAULT (how a row begins that may change).
 dump() {
   set --
   [ -e "$CRIO_MAIN" ] && set -- --config "$CRIO_MAIN"
@@ -22,7 +22,9 @@ others() { # a dump on standard input, a line for each value that is not ours
       '' | '#'* | ']') continue ;;
     esac
     case ${line%%' = '*} in *[!a-z0-9_]*) case $line in *\",) ;; *) continue ;; esac ;; esac
-    case $table in "[crio.runtime.runtimes.$HANDLER]") continue ;; esac
+    for own in $OWN; do
+      case $table in "[crio.runtime.runtimes.$own]") continue 2 ;; esac
+    done
     case $line in "$OWN_DEFAULT"*) [ "$table" = '[crio.runtime]' ] && continue ;; esac
     printf '%s %s\n' "$table" "$line"
   done

@@ -326,7 +326,7 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
             UNIT=self.unit,
             BINARY=self.binary,
         )
-        return Daemon("docker", self.unit, functions)
+        return Daemon("docker", self.unit, functions, self.handler)
 
 
 def _after(observed: Observed, edit: Edit) -> str | None:

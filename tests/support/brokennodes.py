@@ -552,11 +552,14 @@ DROP_IN_TEXT = "[plugins.x.containerd.runtimes.nvidia.options]\nBinaryName = '/u
 CONFIG = "etc/containerd/config.toml"
 
 
+_EDITS = "  containerEdits: {env: [X=1]}\n"
+
+
 def numbered(minor: int) -> Change:
     """A specification that gives device numbers."""
     spec = (
         "---\ncdiVersion: 0.5.0\ndevices:\n- containerEdits:\n    deviceNodes:\n    - path: @DEV@\n      type: c\n"
-        f'      major: 195\n      minor: {minor}\n  name: "0"\n- name: "1"\nkind: nvidia.com/gpu\n'
+        f'      major: 195\n      minor: {minor}\n  name: "0"\n- name: "1"\n{_EDITS}kind: nvidia.com/gpu\n'
     )
     return both(
         lambda w: w.cdi.clear(), lambda w: w.specs.__setitem__("var/run/cdi/nvidia.yaml", spec)
@@ -565,7 +568,11 @@ def numbered(minor: int) -> Change:
 
 TOOLKIT = "etc/nvidia-container-runtime/config.toml"
 KEPT = "var/lib/gpustate/originals/0123abcd"
-WHOLE = '---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n- name: "1"\n- name: all\n'
+WHOLE = (
+    "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n"
+    f'- name: "0"\n{_EDITS}- name: "1"\n{_EDITS}- name: all\n{_EDITS}'
+)
+PATHLESS = f"{WHOLE}containerEdits:\n  deviceNodes:\n  - {{major: 195, minor: 255}}\n"
 
 
 SOCKET = f"{WHOLE}containerEdits:\n  mounts:\n  - hostPath: /run/nvidia-persistenced/socket\n    containerPath: /run/nvidia-persistenced/socket\n"
@@ -575,7 +582,7 @@ def names(
     path: str, package: str = "", place: str = "var/run/cdi/nvidia.yaml", note: str = ""
 ) -> Change:
     """A specification names what does not exist, and a package brings it."""
-    text = f"{note}{WHOLE}containerEdits:\n  hooks:\n  - path: /usr/bin/nvidia-cdi-hook\n  mounts:\n  - hostPath: {path}\n    containerPath: /x\n"
+    text = f"{note}{WHOLE}containerEdits:\n  hooks:\n  - hookName: createContainer\n    path: /usr/bin/nvidia-cdi-hook\n  mounts:\n  - hostPath: {path}\n    containerPath: /x\n"
     there = "usr/bin/nvidia-cdi-hook"
     return both(
         specification(text.replace("/usr/bin/nvidia-cdi-hook", f"@TREE@/{there}"), place),
@@ -649,9 +656,15 @@ def cri(rows: str, socket: str = "run/containerd/containerd.sock") -> Change:
     return lambda world: world.says.__setitem__(socket, rows)
 
 
-def served(name: str) -> Change:
+def served(name: str, handler: str = "") -> Change:
     """gpustate has had this daemon read the handler."""
-    return file(f"var/lib/gpustate/{name}.served", "")
+    return file(f"var/lib/gpustate/{name}.served", f"{handler}\n")
+
+
+OTHER_HANDLER = (
+    "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.other.options]\n"
+    "BinaryName = 'nvidia-container-runtime'\n"
+)
 
 
 VERSION = "NVIDIA Container Runtime version 1.18.2\ncommit: x\nspec: 1.2.1\n"
@@ -702,7 +715,7 @@ CONTAINERS = (
     Scenario("cgroup-drivers-disagree", (), cri(CRI_OK.replace("runtime|1", "runtime|0")),
              ("handler runc: systemd, handler nvidia: cgroupfs",), cri(CRI_OK)),
     Scenario("crio-configuration-unread", (), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=crun|||0", CRIO_SOCKET), lambda w: w.cdi.clear()),
-             ("no nvidia; it has crun",), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=nvidia|||0", CRIO_SOCKET))),
+             ("no runtime handler for GPUs; it has crun",), both(crio(RUNS), cri("cri=ok|cri-o|1.31.2|systemd|\ncri_handler=nvidia|||0", CRIO_SOCKET))),
     Scenario("handler-left-behind", (4,), lambda w: setattr(w, "runtime", "/usr/local/nvidia/toolkit/nvidia-container-runtime"),
              ("which does not exist",)),
     Scenario("handler-of-another-program", (), lambda w: setattr(w, "runtime", "/bin/sh"), ("not nvidia-container-runtime",)),
@@ -731,7 +744,7 @@ CONTAINERS = (
              lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 6_000_000))),
     Scenario("cdi-not-a-file", (35,), both(lambda w: w.cdi.clear(), lambda w: w.folders.add("var/run/cdi/nvidia.yaml")),
              ("/var/run/cdi/nvidia.yaml is a directory",), lambda w: w.folders.add("etc/cdi/nvidia.yaml")),
-    Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml is not YAML",), specification(WHOLE)),
+    Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml:2: is not YAML",), specification(WHOLE)),
     Scenario("every-gpu-in-quarantine", (35,), both(held(*UUIDS), lambda w: w.cdi.clear()), ("every GPU is in quarantine", "GPU-aaaaaaaa"),
              both(held(UUIDS[1]), file("etc/kubernetes/node-feature-discovery/features.d/gpustate", "nvidia.com/gpu.count=1\n"))),
     # NVIDIA's runtime needs none.
@@ -1025,6 +1038,18 @@ STARTED = tuple(
 )
 
 SCENARIOS = (*DRIVER, *GPUS, *CONTAINERS, *STARTED, *CLUSTER)
+
+#: Other ways to a cause.
+VARIANTS = (
+    Scenario("containerd-handler-missing", (), both(served("containerd", "nvidia"), programs(containerd=OTHER_HANDLER)),
+             ("no runtime handler nvidia, so pods with runtimeClassName nvidia fail", "it has other"),
+             # A handler of any name, which somebody else has configured.
+             programs(containerd=OTHER_HANDLER)),
+    Scenario("cdi-broken", (), specification(PATHLESS),
+             ("container runtimes ignore /var/run/cdi/nvidia.yaml: a device node has no path",)),
+    # Cut in the middle, it is YAML and lacks the last devices.
+    Scenario("cdi-broken", (), specification(WHOLE[: WHOLE.index('"1"')]), ("container runtimes ignore /var/run/cdi/nvidia.yaml: ",)),
+)  # fmt: skip
 
 GONE = "inactive/dead/disabled"
 #: docker and CRI-O that do not run, and whether that is a fault.

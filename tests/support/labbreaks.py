@@ -126,7 +126,7 @@ BREAKS = (
         sh(
             "rm -f /etc/containerd/config.toml /etc/containerd/conf.d/*nvidia*; systemctl restart containerd"
         ),
-        "no runtime handler for GPUs",
+        "no runtime handler",
     ),
     Break(
         "containerd-stopped",

@@ -130,6 +130,29 @@ def strip(text: str, path: str, *, pattern: str, name: str, keep_import: bool = 
     return Stripped(None if made and not bare.strip() else bare, tuple(notes))
 
 
+def marked_runtimes(files: Mapping[str, str]) -> set[str]:
+    """Names of the runtimes that our lines define: the handler, and what somebody has renamed it to.
+
+    Args:
+        files: path to text.
+    """
+    names: set[str] = set()
+    for path, text in files.items():
+        try:
+            found = scan(text)
+            blocks = _blocks(found, text, path)
+        except ProbeError:
+            continue
+        whole = text.startswith(DROP_IN)
+        tables = (s for s in found.statements if s.path[-2:-1] == ("runtimes",))
+        names |= {
+            s.path[-1]
+            for s in tables
+            if s.kind == "table" and (whole or s.comment == MARK or _inside(s, blocks))
+        }
+    return {name for name in names if re.fullmatch(r"[\w-]+", name)}
+
+
 def _readable(text: str, path: str) -> str:
     """Return ``text``, without our block if only the block makes it invalid TOML.
 

@@ -647,7 +647,7 @@ SERVES = CriStatus(K3S, "ok", handlers=(CriHandler("nvidia"), CriHandler("runc")
         (
             CriStatus(K3S, "ok", handlers=(CriHandler("runc"),)),
             "failed",
-            "the containerd of k3s lacks the runtime handler: no nvidia; it has runc",
+            "the containerd of k3s lacks the runtime handler for GPUs; it has runc",
         ),
     ],
 )
@@ -826,7 +826,7 @@ def test_a_cycle_of_the_next_boot_fails_a_node_whose_containers_run_now() -> Non
 
 
 def test_a_dead_runtime_that_the_policy_configures_fails_beside_one_that_works() -> None:
-    checks = chain.evaluate(replace(GOOD, down=("docker",), registered=("docker",)))
+    checks = chain.evaluate(replace(GOOD, down=("docker",), registered={"docker": ""}))
     (failed,) = (check for check in checks if check.failed)
     assert failed.evidence == "docker does not run, and gpustate has configured it"
 

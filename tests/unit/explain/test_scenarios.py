@@ -12,7 +12,7 @@ from pathlib import Path
 import brokennodes
 import pytest
 import shares
-from brokennodes import SCENARIOS, Scenario
+from brokennodes import SCENARIOS, VARIANTS, Scenario
 from nextsteps import commands, untypeable
 from nodetrees import Tree, World
 
@@ -111,7 +111,7 @@ def test_health_and_drift_agree_with_explain_on_a_broken_node(
     assert explained.validated == (proof == HOLDS or proof.startswith("failed"))
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *VARIANTS], ids=str)
 def test_a_broken_node_is_given_its_cause(scenario: Scenario, tmp_path: Path) -> None:
     found = diagnosis(scenario.broken(), tmp_path / "node")
     assert found.broken is not None, f"{scenario.cause} was not seen"
@@ -140,7 +140,7 @@ def test_a_kubelet_that_somebody_stopped_is_not_explained_by_an_old_line(tmp_pat
     assert found.broken.evidence == "the kubelet is inactive: it was stopped"
 
 
-@pytest.mark.parametrize("scenario", [s for s in SCENARIOS if s.twin], ids=str)
+@pytest.mark.parametrize("scenario", [s for s in (*SCENARIOS, *VARIANTS) if s.twin], ids=str)
 def test_its_healthy_twin_is_not_accused(scenario: Scenario, tmp_path: Path) -> None:
     found = diagnosis(scenario.healthy(), tmp_path / "node")
     assert found.broken is None, f"{found.name}: {found.broken}"
@@ -190,6 +190,25 @@ def test_the_plain_healthy_node_is_not_accused(tmp_path: Path) -> None:
         "rdma",
         "metrics",
     ]
+
+
+@pytest.mark.parametrize(
+    ("states", "cause"),
+    [
+        (None, "docker-without-runtime"),
+        (("docker", "validator"), "docker-without-runtime"),
+        (("containerd", "validator"), ""),
+    ],
+)
+def test_a_runtime_that_the_policy_does_not_configure_is_a_warning(
+    states: tuple[str, ...] | None, cause: str, tmp_path: Path
+) -> None:
+    world = World()
+    brokennodes.docker(brokennodes.RUNS, runtimes="runc")(world)
+    found = walk.diagnose(replace(Tree(world, tmp_path / "node").view(), states=states))
+    assert found.name == cause
+    words = "docker runs without the runtime nvidia"
+    assert any(words in warning for warning in found.warnings) is not bool(cause)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,34 @@ def test_the_contract_holds_before_and_after(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
+def test_a_handler_that_somebody_renamed_is_replaced_and_no_foreign_one(version: str) -> None:
+    node = node_with(version)
+    list(converge(ContainerdHandlerRegistered(), node))
+    path = DROP_IN if DROP_IN in node.files else ROOT
+    node.files[path] = node.files[path].replace("runtimes.nvidia", "runtimes.other")
+    node.files[ROOT] += '[plugins.x.containerd.runtimes.foreign]\nruntime_type = "x"\n'
+    node.done.clear()
+    observed = ContainerdHandlerRegistered().probe(node)
+    script = ContainerdHandlerRegistered().daemon(observed).functions + "others"
+    old = dump_of(version)
+
+    def others(dump: str) -> str:
+        return subprocess.run(
+            ["sh", "-ec", script], input=dump, text=True, capture_output=True, check=True
+        ).stdout
+
+    table = OLD_TABLE if version.startswith("1.") else NEW_TABLE
+    binary = f'BinaryName = "{BINARY}"\n'
+    assert others(old + table.replace("nvidia", "other") + binary) == others(old)
+    assert others(old + table.replace("nvidia", "foreign") + binary) != others(old)
+    plan, rest = converge(ContainerdHandlerRegistered(), node)
+    assert "files" in plan.fields
+    assert not rest
+    assert "runtimes.other" not in "".join(node.files.values())
+    assert "runtimes.foreign" in node.files[ROOT]
+
+
+@pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])
 def test_a_comment_asks_for_nothing_and_stays_when_the_handler_goes(version: str) -> None:
     node = node_with(version)
     list(converge(ContainerdHandlerRegistered(), node))

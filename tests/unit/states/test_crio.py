@@ -55,6 +55,21 @@ def node_with(files: Mapping[str, str] = PACKAGED, **facts: Any) -> FakeNode:
     )
 
 
+def test_a_runtime_that_somebody_renamed_in_the_drop_in_is_replaced() -> None:
+    node = node_with()
+    state = CrioHandlerRegistered()
+    list(converge(state, node))
+    node.files[DROP_IN] = node.files[DROP_IN].replace("runtimes.nvidia]", "runtimes.other]")
+    renamed = node.files[DROP_IN]
+    observed = state.probe(node)
+    script = f"{state.daemon(observed).functions}\nothers"
+    settings = [
+        subprocess.run(["sh", "-ec", script], input=text, text=True, capture_output=True).stdout
+        for text in (DUMP + renamed, DUMP, DUMP + "[crio.runtime.runtimes.foreign]\nx = 1\n")
+    ]
+    assert settings[0] == settings[1] != settings[2]
+
+
 @pytest.mark.parametrize("damage", ["", "x = [\n", "\ufffd", "[crio.network]\n"])
 @pytest.mark.parametrize("ensure", ["present", "absent"])
 def test_its_own_file_is_mended_whatever_stands_in_it(damage: str, ensure: str) -> None:
