@@ -44,7 +44,7 @@ from gpustate.core.shared_probes import APT_KEY, KEPT, NOW
 from gpustate.formats import gpu_models, keyed, managed_images, package_errors, rpm
 from gpustate.formats.managed_images import ManagedImage
 from gpustate.formats.numbers import whole
-from gpustate.ops.packages import OURS
+from gpustate.ops.packages import OURS, UNMET_KEPT
 from gpustate.support import Kind
 
 MACHINES = ("x86_64", "aarch64")
@@ -89,7 +89,7 @@ def _checked_gpus(value: int | str | None) -> int | str | None:
 #: the repository were empty. And what packages want that is not there.
 _TORN = shell.load("preflight_torn", "gpustate.states")
 _SCRIPT = (
-    f"{_TORN}{KEPT}"
+    f"{UNMET_KEPT}{_TORN}{KEPT}"
     f'apt_key() {{ APT_KEY="{APT_KEY}"; }}\n'
     f'echo "now={NOW}"\n'
     f"{shell.load('preflight_probe', 'gpustate.states', MARKERS=' '.join(managed_images.MARKERS), ROOM=' '.join(_FOLDERS))}"

@@ -20,6 +20,8 @@ from gpustate import shell
 
 #: Defines ``unmet``: what installed packages want and do not have, with its version where only one will do.
 UNMET = shell.load("unmet", "gpustate.ops")
+#: The same for probes, which ask apt once for each ``APT_KEY``.
+UNMET_KEPT = UNMET + 'checked() { kept apt-check "$APT_KEY" apt_check; }\n'
 #: Packages of the driver and of what stands on it, by name.
 OURS = (
     r"nvidia|^(lib)?cuda|^lib(nvcuvid1|nvoptix1|nvsdm|xnvctrl)|^datacenter-gpu-manager|^nvlsm$|-dkms$"

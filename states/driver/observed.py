@@ -15,7 +15,7 @@ from gpustate import PciGpu, shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import APT_KEY
 from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, keyed, modprobe
-from gpustate.ops.packages import UNMET
+from gpustate.ops.packages import UNMET_KEPT
 from gpustate.probes import device_nodes, shadowing_libraries
 from gpustate.probes.gpu_clients import GpuProcess
 from gpustate.states.driver import rpmask
@@ -162,7 +162,7 @@ class AptQuery(Query[Apt]):
         return (
             f"names_of() {{ case $1 in {cases} esac; }}\n"
             f"names_of_kernel() {{ :;{more} }}\n"
-            f'{UNMET}APT_KEY="{APT_KEY}"\n{fragment}'
+            f'{UNMET_KEPT}APT_KEY="{APT_KEY}"\n{fragment}'
         )
 
     def parse(self, answer: Answer) -> Apt:
