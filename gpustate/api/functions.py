@@ -22,8 +22,8 @@ from gpustate.engine import fleet
 from gpustate.engine.events import Listener, ignore
 from gpustate.engine.gate import NodeCheck
 from gpustate.engine.maintenance import NO_MAINTENANCE, Maintenance
+from gpustate.package_sets.checks import node_checks
 from gpustate.plan import document as documents
-from gpustate.resolver.checks import node_checks
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import ByLabel, by_label, of_every_label
 from gpustate.rollout.options import SCHEDULERS, Schedulers
@@ -315,7 +315,7 @@ def _inputs(
     file = lock_file(name, lock)
     if file is None:
         return _Inputs(effective, targets, name, None, notes)
-    from gpustate.resolver import lock_layers
+    from gpustate.package_sets import lock_layers
 
     lock_data = lock_layers.load(file)
     effective = lock_layers.onto(effective, targets, lock_data, file, registry.names())

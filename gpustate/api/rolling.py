@@ -18,9 +18,9 @@ from gpustate.diagnosis import chain_probe, health
 from gpustate.engine import fleet
 from gpustate.engine.events import Event, Listener
 from gpustate.formats import quarantine, xids
+from gpustate.package_sets.checks import node_checks
 from gpustate.plan import document as documents
 from gpustate.probes.gpu_facts import GpuFacts
-from gpustate.resolver.checks import node_checks
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.board import RecordBoard
 from gpustate.rollout.by_label import ByLabel

@@ -131,7 +131,7 @@ def as_locked(
     """The policy with the lock file of the plan."""
     if "lock" not in document:
         return policy
-    from gpustate.resolver import lock_layers
+    from gpustate.package_sets import lock_layers
     from gpustate.solve import lock
 
     locked = lock.from_text(json.dumps(document["lock"]), f"{source}: lock")

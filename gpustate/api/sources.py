@@ -56,12 +56,12 @@ def load_policy(
     policy = policies.load(name, changes=changes, origins=origins, strict=strict, release=release)
     _check_allowed(policy, name)
     if driver:
-        from gpustate.resolver.upgrading import with_driver
+        from gpustate.package_sets.upgrading import with_driver
 
         policy = with_driver(policy, driver, name)
     if bundle is None and not any(state.brings_bundle for state in policy.states):
         return policy
-    from gpustate.resolver import bundle_nodes
+    from gpustate.package_sets import bundle_nodes
 
     return bundle_nodes.onto(policy, bundle)
 

@@ -14,8 +14,8 @@ from gpustate.engine import fleet, gate
 from gpustate.engine.events import Listener, ignore
 from gpustate.engine.fleet import FleetResult
 from gpustate.engine.walk import Options, Walk
+from gpustate.package_sets.checks import node_checks
 from gpustate.remote.chroot import ImageSession
-from gpustate.resolver.checks import node_checks
 
 
 @dataclass(frozen=True, slots=True)

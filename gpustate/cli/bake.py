@@ -115,7 +115,7 @@ def _locked(
     file = common.lock_file(source, options)
     if file is None:
         return policy
-    from gpustate.resolver import lock_layers
+    from gpustate.package_sets import lock_layers
 
     lock, known = lock_layers.load(file), common.known_states()
     if named:

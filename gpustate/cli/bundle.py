@@ -79,7 +79,7 @@ def make(policy: str, out: str, **options: Any) -> None:
     import tempfile
 
     from gpustate.bundle import write
-    from gpustate.resolver import bundle_nodes
+    from gpustate.package_sets import bundle_nodes
 
     _check_name(out)
     common.check_out(out)

@@ -263,7 +263,7 @@ def locked(policy: Policy, inventory: Inventory, source: str, options: dict[str,
     file = lock_file(source, options)
     if file is None:
         return policy
-    from gpustate.resolver import lock_layers
+    from gpustate.package_sets import lock_layers
 
     return lock_layers.onto(policy, inventory, lock_layers.load(file), file, known_states())
 

@@ -31,7 +31,7 @@ def outdated(
 
     from gpustate.engine.fleet import Request
     from gpustate.formats.words import printable_lines
-    from gpustate.resolver import driver_sets, lock_layers
+    from gpustate.package_sets import driver_sets, lock_layers
     from gpustate.solve import document
 
     rules.read()

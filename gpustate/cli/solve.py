@@ -42,7 +42,7 @@ def solve(
     """
     from gpustate.engine.fleet import Request
     from gpustate.formats.words import printable_lines
-    from gpustate.resolver import driver_sets, lock_layers
+    from gpustate.package_sets import driver_sets, lock_layers
     from gpustate.solve import document
 
     rules.read()

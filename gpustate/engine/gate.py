@@ -1,6 +1,6 @@
 """Reasons not to change a node: stale plans, refusals, too much disruption, locks.
 
-Pure: each function returns the reason or ``None``.
+Each function returns the reason or ``None``, or raises it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from gpustate.gpu_operator import history, tables
 class Support(StrEnum):
     """How gpustate supports a field."""
 
-    HONOURED = "honoured"  # by a state, or by the reader itself
+    HONOURED = "honoured"  # by a state, the reader itself, or objects of the cluster
     KUBERNETES = "kubernetes"  # about pods and other Kubernetes objects, not about a node
     NO_MEANING = "no-meaning"  # about the Operator's containers; not applicable on a host
     LATER = "later"  # about a node, but no state of this release supports it

@@ -74,7 +74,7 @@ def images(release: str = "") -> dict[str, str]:
     return found
 
 
-def cluster_objects(
+def cluster_settings(
     source: Source, states: Iterable[DesiredState], drivers: Iterable[DriverContainer] = ()
 ) -> ClusterSettings:
     """Return the settings of the cluster's objects.

@@ -52,7 +52,7 @@ from gpustate.gpu_operator.helm import (
 from gpustate.gpu_operator.keys import Support, fields
 from gpustate.gpu_operator.machines import with_machines
 from gpustate.gpu_operator.metrics import desired_metrics
-from gpustate.gpu_operator.objects import cluster_objects
+from gpustate.gpu_operator.objects import cluster_settings
 from gpustate.gpu_operator.operands import desired_operands
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import Part, parts
@@ -483,7 +483,7 @@ class _Reader:
         if objects:
             choice.check(self.choice, kind)
             source.in_objects.update(_of_containers(source))
-        settings = cluster_objects(source, states, self.drivers) if objects else None
+        settings = cluster_settings(source, states, self.drivers) if objects else None
         if settings is not None and not settings.systems:
             settings = replace(settings, systems=tuple(nodelabels.systems(self.store.nodes)))
         notes = (*source.notes, *notes_on(source))

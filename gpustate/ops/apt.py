@@ -1,4 +1,4 @@
-"""The steps that are about apt's packages; part of :mod:`gpustate.ops.steps`.
+"""Steps about apt's packages.
 
 What they call on the node is in :mod:`gpustate.ops.packages`.
 """

@@ -1,4 +1,4 @@
-"""The steps that are about packages of dnf and zypper; part of :mod:`gpustate.ops.steps`.
+"""Steps about packages of dnf and zypper.
 
 What they call on the node is in :mod:`gpustate.ops.rpmpackages`.
 """

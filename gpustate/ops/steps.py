@@ -1,4 +1,4 @@
-"""The kinds of steps a state may yield.
+"""Steps that a state may yield; those about packages and units are in ``apt``, ``rpm`` and ``units``.
 
 Each is plain data; its ``script`` is what runs on the node, with the functions of
 :mod:`gpustate.ops.library` at hand. Whatever a step may do twice it does harmlessly.

@@ -1,4 +1,4 @@
-"""The steps that are about systemd units; part of :mod:`gpustate.ops.steps`.
+"""Steps about systemd units.
 
 Sources:
     systemctl(1): without systemd at work units can be enabled and disabled, and nothing else.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: Inventory variable with the host on which scontrol, sinfo and squeue run as root or SlurmUser.
 SLURM_HOST = "gpustate_slurm_host"
-#: Inventory variable that says how nodes of Slurm are held.
 _COMMAND_S = 60.0
 
 

@@ -1,7 +1,7 @@
 """How many members of a cluster may be out of service at a time.
 
 Every member counts that is not ready, not schedulable or held by anyone, so a node that failed keeps counting. A node
-waits for its turn while others of the run are at work, and is refused once nothing of the run could free a slot. One
+waits for a slot while others of the run are at work, and is refused once nothing of the run could free a slot. One
 that goes back does not wait for those that failed in the same run: at least one at a time goes.
 
 Sources:
@@ -57,7 +57,7 @@ def full(
     taken: Collection[str],
     without: str = "",
 ) -> dict[str, str]:
-    """Who keeps a member from its turn, each with the reason; empty: it may be taken out of service.
+    """Who keeps a member from a slot, each with the reason; empty: it may be taken out of service.
 
     Args:
         members: all that count, as they are now.
@@ -93,14 +93,14 @@ def _why(member: Member | None) -> str:
 
 
 class Slots:
-    """The turns of one run in its clusters.
+    """The slots of one run in its clusters.
 
     Args:
         limit: members of one cluster that may be out of service; empty: no limit.
         sleep: waits so many seconds.
         clock: seconds, monotonic.
         signals: a pause or a stop of the rollout, or the end of a maintenance window, keeps nodes in service that wait
-            for their turn.
+            for a slot.
         run: id of the run.
     """
 
@@ -134,7 +134,7 @@ class Slots:
         failed: bool = False,
         back: bool = False,
     ) -> None:
-        """Wait for this member's turn.
+        """Wait until this member has a slot.
 
         Args:
             scheduler: of the member.

@@ -98,7 +98,8 @@ def _row(record: Record) -> str:
         kind = ", ".join(f"`{choice}`" if choice else '`""`' for choice in field.choices)
     until = f", looked at until {field.until}" if field.until else ""
     instead = f"; use `{field.instead}`" if field.instead else ""
-    what = f"{SUPPORT[field.support]}{until}: {field.detail}{instead}"
+    objects = " with --cluster-objects" if field.objects else ""
+    what = f"{SUPPORT[field.support]}{objects}{until}: {field.detail}{instead}"
     return f"| `{record.path}` | {kind} | {_shown(record.default)} | {record.since} | {what} |"
 
 

@@ -18,8 +18,8 @@ from gpustate.probes import cri_status
 
 TOP = Path(__file__).parents[2]
 #: Modules whose literals are facts of the compatibility matrix.
-ABOUT_FACTS = ("compat/facts.py", "compat/collect.py", "resolver/driver_sets.py")
-ROOMS = ("core", "engine", "resolver", "bundle", "solve", "compat", "plan")
+ABOUT_FACTS = ("compat/facts.py", "compat/collect.py", "package_sets/driver_sets.py")
+ROOMS = ("core", "engine", "package_sets", "bundle", "solve", "compat", "plan")
 
 KEY = "a key of a document or option"
 PROGRAM = "a program that is found on nodes, with or without a state for it"

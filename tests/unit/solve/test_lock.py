@@ -15,8 +15,8 @@ from gpustate.core.inventory import InventoryNode, VarsLayer
 from gpustate.core.policy import Policy, layers_of, parameters, resolve
 from gpustate.core.provenance import resolution
 from gpustate.errors import PolicyError
-from gpustate.resolver import lock_layers
-from gpustate.resolver.driver_sets import Survey, resolve_all
+from gpustate.package_sets import lock_layers
+from gpustate.package_sets.driver_sets import Survey, resolve_all
 from gpustate.solve import branches, document, keeping, lock
 from gpustate.solve.keeping import Case
 from gpustate.solve.lock import Lock, LockedSet, Platform, from_text, merge_sets, to_text

@@ -15,8 +15,8 @@ from gpustate.bundle import reading
 from gpustate.bundle.reading import Bundle
 from gpustate.core.policy import Policy, build
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, ONLY_BUNDLE
+from gpustate.package_sets import bundle_nodes
 from gpustate.plan.make import Observations
-from gpustate.resolver import bundle_nodes
 from gpustate.states.bundle import CONF_TEXT, BundleInPlace
 from gpustate.states.preflight import PreflightPassed
 from gpustate.states.repository import DriverRepository

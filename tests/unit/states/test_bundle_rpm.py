@@ -18,8 +18,8 @@ from gpustate.core.facts import NodeView
 from gpustate.core.policy import Policy, build
 from gpustate.formats import driverschemes
 from gpustate.ops.upload import BUNDLE_FOLDER
+from gpustate.package_sets import bundle_nodes
 from gpustate.plan.make import Observations
-from gpustate.resolver import bundle_nodes
 from gpustate.states.bundle import BundleInPlace
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.repository import DriverRepository

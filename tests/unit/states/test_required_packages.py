@@ -11,7 +11,7 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.policy import build
 from gpustate.formats.pci_gpus import PciGpu, meant_for
-from gpustate.resolver.bundle_roots import required_packages
+from gpustate.package_sets.bundle_roots import required_packages
 
 APT = NodeFacts(os_id="debian", os_version="12", machine="x86_64", package_manager="apt")
 DNF = NodeFacts(os_id="rocky", os_version="9", machine="x86_64", package_manager="dnf")

@@ -15,7 +15,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import Policy, resolve
 from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
-from gpustate.resolver.driver_sets import driver_of
+from gpustate.package_sets.driver_sets import driver_of
 from gpustate.solve import lock as locks
 from gpustate.solve.lock import Lock, LockedSet
 from gpustate.solve.request import SolvedState

@@ -10,7 +10,7 @@ from typing import Any
 from gpustate.core.policy import Policy, build, parameters
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.words import quote
-from gpustate.resolver.driver_sets import driver_of
+from gpustate.package_sets.driver_sets import driver_of
 from gpustate.solve.branches import CHANNELS
 
 _BRANCH = re.compile(r"[4-9][0-9]{2}")

@@ -34,11 +34,11 @@ from gpustate.formats.rpmrepos import PRIORITIES
 from gpustate.formats.words import quote
 from gpustate.ops.package_steps import word
 from gpustate.ops.upload import BUNDLE_FOLDER
+from gpustate.package_sets.bundle_roots import RequiredPackages, Root, required_packages
 from gpustate.plan.make import Observations
 from gpustate.probes.kernels import Kernels
 from gpustate.remote import download
 from gpustate.remote.session import Session
-from gpustate.resolver.bundle_roots import RequiredPackages, Root, required_packages
 from gpustate.states.bundle import BundleInPlace
 from gpustate.states.repository.base import RepositoryState
 

@@ -11,7 +11,7 @@ def node_checks(policy: Policy) -> tuple[NodeCheck, ...]:
     if not any(state.brings_bundle for state in policy.states):
         return ()
     # Imported here because few runs need bundles and repositories.
-    from gpustate.resolver.bundle_nodes import lacking
+    from gpustate.package_sets.bundle_nodes import lacking
 
     return (lacking,)
 

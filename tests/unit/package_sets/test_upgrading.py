@@ -10,7 +10,7 @@ from gpustate import Policy
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import parameters, resolve
 from gpustate.errors import PolicyError, UsageError
-from gpustate.resolver.upgrading import with_driver
+from gpustate.package_sets.upgrading import with_driver
 from gpustate.states.driver import DriverInstalled
 from gpustate.states.nouveau import NouveauBlacklisted
 

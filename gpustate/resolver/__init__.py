@@ -1,1 +1,0 @@
-"""Query package repositories of nodes, and resolve driver sets, lock files and bundles from them."""
