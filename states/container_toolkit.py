@@ -127,6 +127,7 @@ class Observed:
         ""  # a container runtime that is here, while nothing is that the toolkit could call
     )
     docker: bool = False
+    forbidden: Mapping[str, str] = field(default_factory=dict[str, str])  # by foreign pins
 
 
 class ContainerToolkitInstalled(State[Observed]):
@@ -241,6 +242,7 @@ class ContainerToolkitInstalled(State[Observed]):
             kept=kept,
             target=self._target(versions, offered),
             offered=offered,
+            forbidden=node.forbidden(*PACKAGES),
             config_error=error,
             damaged=damaged,
             manager=facts.package_manager,
@@ -299,12 +301,15 @@ class ContainerToolkitInstalled(State[Observed]):
         if self.absent or observed.target:
             return None
         version = f"version {self.version}" if self.version else "the same version"
+        pinned = observed.forbidden
         advice = (
             "name that version"
             if observed.offered
+            else "allow a version there"
+            if pinned
             else "add the state toolkit-repository to the policy, or search for nvidia-container-toolkit with the node's package manager"
         )
-        return not_offered(f"the four packages at {version}", observed.offered, advice)
+        return not_offered(f"the four packages at {version}", observed.offered, advice, pinned)
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         versions, facts = planned.value("versions"), dict[str, object]()

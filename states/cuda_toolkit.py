@@ -58,6 +58,7 @@ class Observed:
     foreign_link: str | None = None  # /usr/local/cuda is not an alternative, and leads there
     offered: tuple[tuple[str, tuple[str, ...]], ...] = ()
     manager: str = "apt"
+    forbidden: Mapping[str, str] = field(default_factory=dict[str, str])  # by foreign pins
     compat: bool = False  # a package of forward compatibility is there
 
 
@@ -150,6 +151,7 @@ class CudaToolkitsInstalled(State[Observed]):
             choices=group.choices if group else (),
             foreign_link=leads if group is None or leads == "." else None,
             offered=tuple((n, tuple(c.version for c in found)) for n, found in offered.items()),
+            forbidden=node.forbidden(*self._names()) if self.versions else {},
             manager=manager,
             compat=any(
                 p.installed and p.name.startswith("cuda-compat-") for p in packages.values()
@@ -217,7 +219,8 @@ class CudaToolkitsInstalled(State[Observed]):
             name = package_name(version)
             if wanted.get(name, "") is None:
                 offered = dict(observed.offered).get(name, ())
-                return not_offered(f"{name} {self.releases.get(version, '')}", offered, advice)
+                what = f"{name} {self.releases.get(version, '')}"
+                return not_offered(what, offered, advice, observed.forbidden)
         return None
 
     def plan(self, observed: Observed) -> Plan:

@@ -271,7 +271,8 @@ class DcgmRunning(ServiceState[Observed]):
         there = [version for name, version in observed.offered if name == packages.CORE]
         if self.version and there:
             what, advice = chosen.problem or "", "name one of these versions, or none"
-        return not_offered(what, there, advice) if chosen.problem else None
+        lacking = not_offered(what, there, advice, observed.forbidden)
+        return lacking if chosen.problem else None
 
     def why(self, observed: Observed) -> Mapping[str, str]:
         if self.absent:

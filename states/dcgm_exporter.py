@@ -397,6 +397,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
             f"{packages.EXPORTERS[0]} {self.version or ''}",
             (version for _, version in observed.offered),
             f"use NVIDIA's CUDA repository or a mirror of it (driver-repository), or put {services.EXPORTER} there",
+            observed.forbidden,
         )
 
     def costs(self, observed: Observed) -> Mapping[str, Disruption]:

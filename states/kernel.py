@@ -22,12 +22,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from pydantic import Field, field_validator
 
 from gpustate import Disruption, Node, NodeFacts, Plan, State, Step, diff, ops, shell
+from gpustate.core.packages import not_offered
 from gpustate.formats import dkms, dpkg
 from gpustate.ops import kmod, modsign
 from gpustate.probes.kernels import Kernels, default_kernel
@@ -68,6 +69,7 @@ class Observed:
     driver: str | None  # version of the running kernel's nvidia module
     signed: str = ""  # package of Ubuntu's signed modules that the wanted kernel needs
     record: str = ""  # owner and mode of the list of those held, where they are not as written
+    forbidden: Mapping[str, str] = field(default_factory=dict[str, str])  # by foreign pins
 
 
 class KernelPinned(State[Observed]):
@@ -157,6 +159,7 @@ class KernelPinned(State[Observed]):
             grub="menu" in said,
             image=facts.image,
             offered=all(offers.get(name) for name in names),
+            forbidden=node.forbidden(*names),
             driver=driver,
             signed=signed,
         )
@@ -193,7 +196,9 @@ class KernelPinned(State[Observed]):
         if observed.image:
             return "no kernel runs in an image; install the kernel to boot, and set policy: hold"
         if not observed.installed and not observed.offered:
-            return f"apt does not offer {' and '.join(self._names(observed.signed))}; see: apt-cache search linux-image-"
+            what = " and ".join(self._names(observed.signed))
+            advice = "see: apt-cache search linux-image-"
+            return not_offered(what, (), advice, observed.forbidden)
         if not observed.grub:
             return (
                 "no GRUB menu (update-grub, /boot/grub/grub.cfg), which is needed to keep the old "

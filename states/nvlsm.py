@@ -17,7 +17,7 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
@@ -58,6 +58,7 @@ class Observed:
     missing: tuple[str, ...] = ()  # modules that the running kernel does not have
     image: bool = False
     manager: str = "apt"
+    forbidden: Mapping[str, str] = field(default_factory=dict[str, str])  # by foreign pins
 
 
 class SubnetManagerInstalled(State[Observed]):
@@ -118,6 +119,7 @@ class SubnetManagerInstalled(State[Observed]):
             needed=needed,
             version=package.version if package and there else None,
             offered=tuple(one.version for one in offered),
+            forbidden=node.forbidden(NVLSM),
             held=package.held if package and there else False,
             load_text=load_text,
             loaded=tuple(module for module in MODULES if module in loaded),
@@ -156,7 +158,8 @@ class SubnetManagerInstalled(State[Observed]):
         if self.absent or not observed.needed or self._target(observed) is not None:
             return None
         advice = "use NVIDIA's repository or a mirror of it (Ubuntu's archive does not have it)"
-        lacking = not_offered(f"{NVLSM} {self.version or ''}", observed.offered, advice)
+        what = f"{NVLSM} {self.version or ''}"
+        lacking = not_offered(what, observed.offered, advice, observed.forbidden)
         return f"the NVSwitches of this board need the subnet manager, and {lacking}"
 
     def plan(self, observed: Observed) -> Plan:

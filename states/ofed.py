@@ -17,13 +17,13 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
-from gpustate.core.packages import Offer, StatePackages, fitting_version
+from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
 from gpustate.core.parameter_errors import pattern
 from gpustate.core.planned import PlannedObservation
 from gpustate.ops import owned_packages
@@ -47,6 +47,7 @@ class Observed:
     ofed: str | None = None
     image: bool = False
     manager: str = "apt"
+    forbidden: Mapping[str, str] = field(default_factory=dict[str, str])  # by foreign pins
 
 
 class OfedInstalled(State[Observed]):
@@ -113,6 +114,7 @@ class OfedInstalled(State[Observed]):
             stale=found.stale,
             brought=record,
             offered=tuple(one.version for one in offered),
+            forbidden=node.forbidden(*names) if names else {},
             nics=found.nics,
             ofed=found.ofed,
             image=facts.image,
@@ -133,10 +135,11 @@ class OfedInstalled(State[Observed]):
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or not self.package or self._version(observed) is not None:
             return None
-        return (
-            f"no repository offers {self.package}{' ' + self.version if self.version else ''}; "
+        advice = (
             "configure NVIDIA's DOCA repository for this distribution, or set a version that it has"
         )
+        what = f"{self.package} {self.version}"
+        return not_offered(what, observed.offered, advice, observed.forbidden)
 
     def plan(self, observed: Observed) -> Plan:
         notes: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ class ModuleObservation:
     stale: bool = False  # the loaded build differs from the one on disk
     brought: str | None = None
     offered: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    forbidden: Mapping[str, str] = field(default_factory=dict[str, str])  # by foreign pins
     driver: str | None = None  # its version or kind; None: none is loaded
     kernel: str = ""
     image: bool = False
@@ -126,6 +127,7 @@ class KernelModuleState(State[M], Generic[M]):
             "built": module.here,
             "brought": node.read_text(owned_packages.record_path(self.name)),
             "offered": tuple((n, tuple(row.version for row in rows)) for n, rows in offered.items() if n in own),
+            "forbidden": node.forbidden(*names),
             "kernel": facts.kernel,
             "image": facts.image,
             "manager": facts.package_manager,
@@ -167,7 +169,8 @@ class KernelModuleState(State[M], Generic[M]):
             return None
         names = self.names(observed.manager)
         what = f"{' and '.join(names)} of {self.product} {self.version}"
-        return not_offered(what, dict(observed.offered).get(names[0], ()), self.advice)
+        offered = dict(observed.offered).get(names[0], ())
+        return not_offered(what, offered, self.advice, observed.forbidden)
 
     def plan(self, observed: M) -> Plan:
         notes: tuple[str, ...] = ()

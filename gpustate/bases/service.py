@@ -34,6 +34,8 @@ class ServiceObservation:
 
     needed: bool = True  # this node is to have it
     offered: tuple[tuple[str, str], ...] = ()  # name and version that repositories offer
+    forbidden: Mapping[str, str] = field(default_factory=dict[str, str])
+    # packages with versions that foreign pins forbid: the file of these
     damaged: tuple[str, ...] = ()  # files that are not as their packages brought them
     active: bool = False
     at_boot: bool = False
@@ -136,6 +138,7 @@ class ServiceState(State[S], Generic[S]):
         return {
             **{name: node.own_text(path) for name, path in self.files.items()},
             "offered": tuple((n, row.version) for n, rows in candidates.items() for row in rows),
+            "forbidden": node.forbidden(*names) if names else {},
             "damaged": node.query(self.program_files) if self.program_files else (),
             "active": service is not None and service.active,
             "at_boot": service is not None and service.enabled,
@@ -313,4 +316,4 @@ class DriverServiceState(ServiceState[D], Generic[D]):
         if observed.image:
             advice = f"name the GPUs (--gpu) if those of the image do not need it, or {advice}"
         what = f"{self.stem} {observed.driver}, the driver's version"
-        return f"{self.reason}, and {not_offered(what, (), advice)}"
+        return f"{self.reason}, and {not_offered(what, (), advice, observed.forbidden)}"

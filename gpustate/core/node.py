@@ -105,8 +105,18 @@ class Node(ABC):
         return self.query(queries.Packages(patterns))
 
     def candidates(self, *names: str) -> dict[str, tuple[dpkg.Candidate, ...]]:
-        """Versions of packages that the configured repositories offer, best first."""
-        return self.query(queries.Candidates(names))
+        """Versions of packages that the configured repositories offer and no foreign pin forbids, best first."""
+        offers = self.query(queries.Candidates(names))
+        return {n: tuple(c for c in rows if not c.forbidden_by) for n, rows in offers.items()}
+
+    def forbidden(self, *names: str) -> dict[str, str]:
+        """Packages with versions that repositories offer and foreign pins forbid: the file of pins."""
+        return {
+            f"{name} {candidate.version}": candidate.forbidden_by
+            for name, candidates in self.query(queries.Candidates(names)).items()
+            for candidate in candidates
+            if candidate.forbidden_by
+        }
 
     def units(self, *names: str) -> dict[str, systemd.Unit]:
         """systemd units by full name (``containerd.service``); empty where there is no systemd."""

@@ -3,7 +3,8 @@
 # package manager pm. dnf would hide what is of module streams that are not enabled
 # (module_hotfixes); the state driver enables the one that has the driver. KEPT_OFFERS is a file
 # with those that are kept for a rollback. @KEPT@ is a name for the answer, @APT_KEY@ and @RPM_KEY@
-# what it depends on, read once for all fragments. Expects kept.
+# what it depends on, read once for all fragments. =pins and =policy are foreign pins of apt's and
+# all versions, if there are any. Expects kept and foreign_pins.
 # shellcheck disable=SC2154 # pm: set by the caller
 offered() {
   case $pm in
@@ -23,6 +24,7 @@ offered() {
     *)
       apt-cache madison @NAMES@
       [ ! -e "${KEPT_OFFERS-}" ] || cat "$KEPT_OFFERS"
+      pins_of @NAMES@
       ;;
   esac
 } 2>/dev/null

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 
 from gpustate.core.facts import NodeFacts
 from gpustate.formats import dpkg, driverset
@@ -28,10 +29,25 @@ def fitting_version(
     return next((v for v in there if version in (None, "", v, dpkg.upstream_version(v))), None)
 
 
-def not_offered(what: str, offered: Iterable[str], advice: str) -> str:
-    """That no repository offers a package as a policy wants it, what there is of it, and the next move."""
+def not_offered(
+    what: str,
+    offered: Iterable[str],
+    advice: str,
+    forbidden: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """That no repository offers a package as a policy wants it, what there is of it, and the next move.
+
+    Args:
+        forbidden: packages with versions that foreign pins forbid, and the file of these.
+    """
     there = ", ".join(islice(offered, 5))
-    return f"no repository offers {what.rstrip()}{there and f'; there is {there}'}; {advice}"
+    more = there and f"; there is {there}"
+    if forbidden:
+        paths, (first, *others) = ", ".join(dict.fromkeys(forbidden.values())), forbidden
+        example = f"{first} and {len(others)} more" if others else first
+        more = f", apart from what pins in {paths} forbid ({example}){more}"
+        advice = f"remove these pins, or {advice}"
+    return f"no repository offers {what.rstrip()}{more}; {advice}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,15 @@ import hashlib
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpustate import shell
-from gpustate.core.shared_probes import APT_KEY, KEPT, RPM_KEY, shown, unit_files
+from gpustate.core.shared_probes import APT_KEY, FOREIGN_PINS, KEPT, RPM_KEY, shown, unit_files
 from gpustate.errors import ProbeError
-from gpustate.formats import dpkg, rpm, systemd
+from gpustate.formats import aptsources, dpkg, rpm, systemd
 
 T = TypeVar("T")
 
@@ -239,7 +239,7 @@ class Packages(SharedQuery[dict[str, dpkg.Package]]):
 
 @dataclass(frozen=True, slots=True)
 class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
-    """Every version of some packages that the configured repositories offer, best first.
+    """Every version of some packages that the configured repositories offer, best first, forbidden ones too.
 
     Nothing is fetched. dnf and zypper take a second for an answer, so it is kept as long as their files say the
     same.
@@ -258,12 +258,18 @@ class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
             APT_KEY=APT_KEY,
             RPM_KEY=RPM_KEY,
         )
-        return f"{rpm.FAMILY}{KEPT}{text}"
+        return f"{rpm.FAMILY}{KEPT}{FOREIGN_PINS}{text}"
 
     def parse(self, answer: Answer) -> dict[str, tuple[dpkg.Candidate, ...]]:
         text = answer.text
         if not text.startswith(_RPM):
-            return self._mine(dpkg.parse_madison(text))
+            text, _, pins = text.partition("=pins\n")
+            files = aptsources.forbidden(pins)
+            offers = {
+                name: tuple(replace(c, forbidden_by=files.get((name, c.version), "")) for c in rows)
+                for name, rows in dpkg.parse_madison(text).items()
+            }
+            return self._mine(offers)
         manager, _, rows = text.removeprefix(_RPM).partition("\n")
         read = rpm.parse_repoquery if manager == "dnf" else rpm.parse_search
         return self._mine(read(rows))

@@ -88,6 +88,8 @@ LISTENING = _TEXTS["LISTENING"]
 #: runs it otherwise. Only the answer of a command that ended well is kept. The shell itself reads a short one:
 #: to start a program takes as long as two thousand bytes.
 KEPT = shell.load("kept", "gpustate.core")
+#: Defines ``foreign_pins`` and ``pins_of``, whose rows :mod:`gpustate.formats.aptsources` reads.
+FOREIGN_PINS = shell.load("foreign_pins", "gpustate.core")
 
 #: The variables of which there is one each; whoever logs in may have some of these names set.
 VARIABLES = (*_TEXTS, "UNIT_FILES")

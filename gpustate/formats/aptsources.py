@@ -9,8 +9,8 @@ Sources:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from gpustate.formats import dpkg
 
@@ -231,3 +231,52 @@ def parse_policy(text: str) -> dict[str, tuple[Offer, ...]]:
                 last.version, last.priority, (*last.origins, origin.group("origin"))
             )
     return {key: tuple(offers) for key, offers in found.items() if offers}
+
+
+#: Foreign file of pins: priorities that differ from the usual with it alone, by name and version.
+Pins = Mapping[str, Mapping[tuple[str, str], int]]
+#: Of the pins of the state driver-repository, unless the policy says otherwise; then all versions of it have the other one.
+REPOSITORY_PRIORITY = 700
+
+
+def parse_pins(text: str) -> Pins:
+    """Read the rows of ``foreign_pins``: file, name, version and priority."""
+    found: dict[str, dict[tuple[str, str], int]] = {}
+    for line in text.splitlines():
+        path, *row = line.split("|")
+        if len(row) == 3 and re.fullmatch(r"-?[0-9]{1,6}", row[2]):
+            found.setdefault(path, {})[row[0], row[1]] = int(row[2])
+    return found
+
+
+def is_forbidden(offer: Offer, offers: Iterable[Offer], own: int = REPOSITORY_PRIORITY) -> bool:
+    """Pins keep apt from a version: a negative one, or one for another version.
+
+    Args:
+        offers: all of its package.
+        own: priority up to which a pin for another version does not.
+    """
+    highest = max(other.priority for other in offers)
+    return offer.priority < (highest if highest > own else 0)
+
+
+def forbidding_file(name: str, version: str, offers: Iterable[Offer], pins: Pins) -> str | None:
+    """The foreign file of pins that alone would keep apt from a version."""
+    for path, priorities in pins.items():
+        alone = [replace(one, priority=priorities.get((name, one.version), 500)) for one in offers]
+        if any(is_forbidden(one, alone) for one in alone if one.version == version):
+            return path
+    return None
+
+
+def forbidden(text: str) -> dict[tuple[str, str], str]:
+    """Read the rows of ``pins_of``: versions that apt may not install, by name, and the foreign file that forbids them."""
+    rows, _, policy = text.partition("=policy\n")
+    pins = parse_pins(rows)
+    return {
+        (name, offer.version): path
+        for name, offers in parse_policy(policy).items()
+        for offer in offers
+        if is_forbidden(offer, offers)
+        if (path := forbidding_file(name, offer.version, offers, pins))
+    }

@@ -86,6 +86,7 @@ class Candidate:
 
     version: str
     origin: str  # the repository's address and suite, as apt prints it
+    forbidden_by: str = ""  # foreign file of pins that keeps apt from it
 
 
 def repository(origin: str) -> str:

@@ -303,10 +303,11 @@ class DriverInstalled(DriverParameters):
         install = {**target.packages, **headers, **building.further_modules(observed)}
         pin = files.settled_pin_text(target.version, observed, target.packages)
         what = observed.manager, tuple(install.items()), target.remove
-        problem, installs = node.query(TransactionQuery(*what, preview, pin))
+        problem, installs, pins = node.query(TransactionQuery(*what, preview, pin))
         return replace(
             observed,
             unsolvable=problem,
+            pins=pins,
             origin=building.origin(node.query(query), observed, target.packages, installs),
         )
 
@@ -601,6 +602,7 @@ class DriverInstalled(DriverParameters):
             if not self.locked:
                 yield from refusals.flavour(observed, wanted.packages)
             yield from self._pinned_away(observed, wanted)
+            yield from refusals.overridden_pins(observed)
             full = self.packages == "full"
             yield from refusals.overridden(observed, wanted.packages, hold=self.hold, full=full)
             lacking = self._lacking(observed)

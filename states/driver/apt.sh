@@ -6,8 +6,8 @@
 # packages they want in their own version; or NAME|VERSION||SUCCESSOR of an ended branch. Reads
 # SYS, KERNEL_RELEASE, APT_KEY; FORMAT and MEMBERS (how dpkg-query prints a package, pattern of the
 # driver's), BRANCHES, and PIN, the file with the driver's own pin: it prefers a version wherever
-# that comes from, so other pins are asked without it; calls kept and unmet, and names_of ID and
-# names_of_kernel KERNEL SECURE-BOOT, which add to names.
+# that comes from, so other pins are asked without it; calls kept, unmet and foreign_pins, and
+# names_of ID and names_of_kernel KERNEL SECURE-BOOT, which add to names.
 names=
 [ -r /etc/os-release ] && . /etc/os-release
 names_of "${ID-}"
@@ -37,22 +37,6 @@ policy_of() {
   apt-cache -o Dir::Etc::preferencesparts="$policy_pins" policy "$@" || policy_status=$?
   rm -rf "$policy_pins"
   return $policy_status
-}
-# apt itself judges each foreign file that may forbid a version: with the pins of that file alone.
-foreign_pins() {
-  for f in "${PIN%.d/*}" "${PIN%/*}"/*; do
-    # apt reads no others.
-    case ${f##*/} in gpustate-* | *[!A-Za-z0-9_.-]*) continue ;; *.pref) ;; *.*) continue ;; esac
-    grep -qsiE '^Pin-Priority: *(-|7(0[1-9]|[1-9])|[89][0-9]{2}|[0-9]{4})' "$f" || continue
-    apt-cache -o Dir::Etc::preferences="$f" -o Dir::Etc::preferencesparts=/dev/null \
-      -o APT::Default-Release= policy "$@" | awk -v file="$f" '
-      /^[^ ].*:$/ { name = substr($0, 1, length($0) - 1) }
-      /^ (\*\*\*|   ) [^ ]/ {
-        if ($1 == "***") $1 = ""
-        $0 = $0
-        if ($2 < 0 || $2 > 700) print file "|" name "|" $1 "|" $2
-      }'
-  done
 }
 members() {
   member_rows=$(dpkg-query -W -f "$FORMAT" 2>/dev/null) &&

@@ -29,8 +29,6 @@ STREAM_KEPT = f"{original_path(STREAM_PATH)}.path"
 EARLY = frozenset({"pin_text", "stream"})
 #: Of the driver's own pins.
 PIN_PRIORITY = 1000
-#: Of those of the state driver-repository, unless the policy says otherwise; then all versions of it have the other one.
-REPOSITORY_PRIORITY = 700
 _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 #: The driver's packages by what they are built from, of every architecture, as NVIDIA's installation guide pins them: no list of
 #: names is complete, and a copy for another architecture leaves when its package is pinned for the native one alone.

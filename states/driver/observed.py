@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpustate import PciGpu, shell
 from gpustate.core.queries import Answer, Query
-from gpustate.core.shared_probes import APT_KEY
+from gpustate.core.shared_probes import APT_KEY, FOREIGN_PINS
 from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, keyed, modprobe
 from gpustate.ops.packages import UNMET_KEPT
 from gpustate.probes import device_nodes, shadowing_libraries
@@ -92,6 +92,8 @@ class Observed:
     unsolvable: str = (
         ""  # what the package manager has against installing the set, in its own words
     )
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])
+    # package and version that a foreign pin forbids: file of that; gpustate's pins override it unless unsolvable
     origin: str = ""  # repositories of the packages that change, and what comes with them
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
     switches: bool = False  # Fabric Manager is for this node, or for those an image is for
@@ -120,9 +122,7 @@ class Apt:
     absent_holds: tuple[str, ...] = ()  # held, and not installed
     relations: driverset.Relations = driverset.NO_RELATIONS
     can_hold: bool = True
-    pins: Mapping[str, Mapping[tuple[str, str], int]] = field(
-        default_factory=dict[str, dict[tuple[str, str], int]]
-    )  # foreign file of pins: priorities that differ from the usual with it alone, by name and version
+    pins: aptsources.Pins = field(default_factory=dict[str, Mapping[tuple[str, str], int]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class AptQuery(Query[Apt]):
         return (
             f"names_of() {{ case $1 in {cases} esac; }}\n"
             f"names_of_kernel() {{ :;{more} }}\n"
-            f'{UNMET_KEPT}APT_KEY="{APT_KEY}"\n{fragment}'
+            f'{UNMET_KEPT}{FOREIGN_PINS}APT_KEY="{APT_KEY}"\n{fragment}'
         )
 
     def parse(self, answer: Answer) -> Apt:
@@ -193,20 +193,11 @@ class AptQuery(Query[Apt]):
                 row.partition("|")[0] for row in listed.splitlines() if "||hn" in row
             ),
             relations=driverset.parse_relations(relations),
-            pins=_pins(pins),
+            pins=aptsources.parse_pins(pins),
         )
 
     def placeholder(self) -> Apt:
         return Apt({}, {})
-
-
-def _pins(text: str) -> dict[str, dict[tuple[str, str], int]]:
-    found: dict[str, dict[tuple[str, str], int]] = {}
-    for line in text.splitlines():
-        path, *row = line.split("|")
-        if len(row) == 3 and re.fullmatch(r"-?[0-9]{1,6}", row[2]):
-            found.setdefault(path, {})[row[0], row[1]] = int(row[2])
-    return found
 
 
 # One key=value a line; read by Live.

@@ -126,7 +126,10 @@ _COMPONENTS = (
 
 
 def unsolvable(observed: Observed, version: str) -> str:
-    """The repositories of the node do not have what the set depends on, or something installed conflicts with it."""
+    """The repositories of the node do not have what the set depends on, or a pin forbids it, or something installed conflicts with it."""
+    for package, path in observed.pins.items():
+        why = f"it depends on {package}, which a pin in {path} forbids; remove that pin"
+        return f"{observed.manager} cannot install driver {version}: {why}"
     line, move = package_errors.find_error(observed.unsolvable) or (observed.unsolvable, "")
     line = line.removeprefix("error: ")
     epel = _EPEL.get(observed.os_id)
@@ -135,6 +138,13 @@ def unsolvable(observed: Observed, version: str) -> str:
     if observed.os_id == "debian" and line.endswith("but it is not installable"):
         move = _COMPONENTS
     return f"{observed.manager} cannot install driver {version}: {line}" + (move and f"; {move}")
+
+
+def overridden_pins(observed: Observed) -> Iterator[str]:
+    """Somebody's pins against packages of the set, in files that apt reads after gpustate's."""
+    for path in () if observed.unsolvable else dict.fromkeys(observed.pins.values()):
+        packages = ", ".join(package for package, of in observed.pins.items() if of == path)
+        yield f"pins in {path} forbid {packages}; gpustate's pins override them"
 
 
 def barred(observed: Observed) -> str:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gpustate.formats import driverset
-from gpustate.formats.aptsources import Offer
+from gpustate.formats import aptsources, driverset
 from gpustate.states.driver import files
 from gpustate.states.driver.observed import PIN_PATH, Apt
 
@@ -47,16 +45,19 @@ def sort(os_id: str, apt: Apt) -> Offers:
     used = Counter[str]()
     for name, offers in apt.offers.items():
         allowed[name] = ()
+        # The repository's pins do not reach packages of kernels, and APT::Default-Release is a pin of 990.
+        of_kernel = name.startswith("linux-")
+        own = files.PIN_PRIORITY if of_kernel else aptsources.REPOSITORY_PRIORITY
         for offer in offers:
             version, origins = offer.version, offer.origins
             if not origins or apt.relations.successor(name, version):
                 continue
-            if not _is_forbidden(name, offer, offers):
+            if not aptsources.is_forbidden(offer, offers, own):
                 allowed[name] += (version,)
                 used.update(origins[:1] if driverset.is_member(name, version) else ())
-            elif name.startswith("linux-"):
+            elif of_kernel:
                 continue
-            elif (path := _foreign_pin(apt, name, offer)) is not None:
+            elif path := aptsources.forbidding_file(name, version, offers, apt.pins):
                 pinned[name] = (*pinned.get(name, ()), version)
                 paths.setdefault(driverset.driver_version(version), path)
             else:
@@ -102,23 +103,3 @@ def _sets(os_id: str, available: driverset.Versions) -> set[tuple[str, str, bool
         for full in (False, True)
         for row in driverset.choices(os_id, available, full=full)
     }
-
-
-def _is_forbidden(name: str, offer: Offer, offers: Iterable[Offer]) -> bool:
-    """Pins keep apt from a version: a negative one, or one above gpustate's own that is for another version."""
-    highest = max(other.priority for other in offers)
-    # The repository's pins do not reach packages of kernels, and APT::Default-Release is a pin of 990.
-    own = files.PIN_PRIORITY if name.startswith("linux-") else files.REPOSITORY_PRIORITY
-    return offer.priority < (highest if highest > own else 0)
-
-
-def _foreign_pin(apt: Apt, name: str, offer: Offer) -> str | None:
-    """The foreign file of pins that alone would forbid a version."""
-    for path, pins in apt.pins.items():
-        offers = [
-            replace(one, priority=pins.get((name, one.version), 500)) for one in apt.offers[name]
-        ]
-        mine = next(one for one in offers if one.version == offer.version)
-        if _is_forbidden(name, mine, offers):
-            return path
-    return None

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
-from gpustate.formats import driverset, package_errors
+from gpustate.core.shared_probes import FOREIGN_PINS
+from gpustate.formats import aptsources, driverset, package_errors
 from gpustate.ops.package_steps import word
 from gpustate.ops.rpmpackages import RPM_PACKAGES
 from gpustate.ops.upload import RPM_REPOS
@@ -28,14 +29,17 @@ _DOWNLOAD = re.compile(
 _FILES = re.compile(
     rf"After this operation, {_SIZE}i?B (?:of additional|extra)|(?:Installed size: |space-usage-diff=){_SIZE}"
 )
+#: A package that another one depends on, and its version.
+_UNMET = re.compile(r"Depends:? (\S+)(?: \(= ([^)]+)\))?")
 _MIB = {"": 1 / 2**20, "K": 1 / 2**10, "M": 1, "G": 2**10, "T": 2**20}
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionQuery(Query[tuple[str, dict[str, str]]]):
-    """What the solver has against a transaction, in its own words, and packages of the driver that it installs, name to version.
+class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
+    """What the solver has against a transaction, in its own words; packages of the driver that it installs, name to version; and foreign pins.
 
-    Both are empty where it has nothing, or cannot be asked.
+    The pins are those of what it cannot install, or against what it installs since gpustate's pins override
+    them: name and version to the file. All are empty where the solver has nothing, or cannot be asked.
 
     Args:
         manager: apt, dnf or zypper.
@@ -56,7 +60,8 @@ class TransactionQuery(Query[tuple[str, dict[str, str]]]):
         if self.manager == "apt":
             set_words = f"set -- {scripts.apt_words(dict(self.install), self.remove)}\n"
             pin = {"PIN": PIN_PATH, "PIN_TEXT": self.pin}
-            return f"{preview}\n{set_words}{scripts.SPARES}{shell.load('apt_transaction', _HERE, **pin)}"
+            calls = f"{scripts.SPARES}{FOREIGN_PINS}"
+            return f"{preview}\n{set_words}{calls}{shell.load('apt_transaction', _HERE, **pin)}"
         words = " ".join(word(self.manager, *row) for row in self.install)
         names = shlex.join((*(name for name, _ in self.install), *self.remove))
         return (
@@ -66,18 +71,26 @@ class TransactionQuery(Query[tuple[str, dict[str, str]]]):
             + shell.load("rpm_transaction", _HERE)
         )
 
-    def parse(self, answer: Answer) -> tuple[str, dict[str, str]]:
+    def parse(self, answer: Answer) -> tuple[str, dict[str, str], dict[str, str]]:
         if repository_preview.failure(answer.text):
             return self.placeholder()
-        problem, *rows = re.split(r"^=", answer.text, flags=re.MULTILINE)
+        text, _, pins = answer.text.partition("=pins\n")
+        problem, *rows = re.split(r"^=", text, flags=re.MULTILINE)
         installs = dict(r.split()[1:3] for r in rows if r.startswith("installs "))
-        return (
-            package_errors.without_progress(problem).strip() or _lacking_room(rows),
-            {n: v for n, v in installs.items() if driverset.is_member(n, v)},
-        )
+        problem = package_errors.without_progress(problem).strip()
+        wanted = _UNMET.findall(problem) if problem else installs.items()
+        forbidden = {
+            f"{name} {version}": path
+            for (name, version), path in aptsources.forbidden(pins).items()
+            if {(name, version), (name, "")} & {*wanted}
+        }
+        if lacking := _lacking_room(rows):
+            problem, forbidden = lacking, {}
+        members = {n: v for n, v in installs.items() if driverset.is_member(n, v)}
+        return problem, members, forbidden
 
-    def placeholder(self) -> tuple[str, dict[str, str]]:
-        return "", {}
+    def placeholder(self) -> tuple[str, dict[str, str], dict[str, str]]:
+        return "", {}, {}
 
 
 def _lacking_room(rows: Sequence[str]) -> str:

@@ -94,6 +94,40 @@ def test_a_component_that_gpus_can_do_without_blocks_only_what_depends_on_it(
     assert node.run("nvidia-smi -L").stdout.count("GPU ") == 8
 
 
+def test_foreign_pins_are_named_with_their_file(home: Lab, node: Node, tmp_path: Path) -> None:
+    """By apt 2.6 and 3.0, of a node that has none of the packages yet: of a dependency, of one of the set, of components."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(f"{POLICY}  dcgm:\n")
+    target = ("-i", home.inventory, "-l", node.name, "-o", "json")
+
+    def plan(file: str, *pin: str, code: int) -> tuple[str, str]:
+        path = node.root / "etc/apt/preferences.d" / file
+        path.write_text("Package: {}\nPin: version {}\nPin-Priority: {}\n".format(*pin))
+        row = gpustate("plan", policy, *target, code=code).node(node.name)
+        path.unlink()
+        notes = (n for state in row["states"] for n in state.get("notes", ()))
+        return row.get("reason", ""), "\n".join(notes)
+
+    dependency, module = "libnvidia-nvvm704", "nvidia-kernel-open-dkms"
+    reason, _ = plan("00site", dependency, "*", "-1", code=5)
+    file = "/etc/apt/preferences.d/00site"
+    forbidden = f"{dependency} 580.178.04-1, which a pin in {file} forbids; remove that pin"
+    assert reason == f"driver: apt cannot install driver 580.178.04: it depends on {forbidden}"
+    for name in (dependency, module):
+        _, notes = plan("zzsite", name, "*", "-1", code=0)
+        pin = f"pins in /etc/apt/preferences.d/zzsite forbid {name} 580.178.04-1"
+        assert f"{pin}; gpustate's pins override them" in notes
+    reason, _ = plan("00site", module, "570.*", "1001", code=5)
+    assert f"open modules, and a pin in {file} forbids it; remove that pin" in reason
+    _, notes = plan("00site", module, "580.65.06*", "1001", code=0)
+    assert "will install driver 580.65.06 with open" in notes
+    assert f"pins in {file} keep apt from driver 580.178.04" in notes
+    reason, _ = plan("00site", "libnvidia-container1", "*", "-1", code=5)
+    assert f"apart from what pins in {file} forbid (libnvidia-container1 1.20.1-1" in reason
+    reason, _ = plan("00site", "datacenter-gpu-manager-4-core", "*", "-1", code=5)
+    assert f"apart from what pins in {file} forbid (datacenter-gpu-manager-4-core 1:" in reason
+
+
 def test_nvswitches_without_fabric_manager_are_refused_in_the_plan(
     home: Lab, node: Node, tmp_path: Path
 ) -> None:

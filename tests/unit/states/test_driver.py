@@ -77,7 +77,7 @@ class World(FakeNode):
             answers={
                 "Kernels": lambda _: tuple(self.kernels.values()),
                 "AptQuery": lambda _: self.apt(),
-                "TransactionQuery": ("", {}),
+                "TransactionQuery": ("", {}, {}),
                 "LiveMigQuery": lambda _: self.live(),
                 "GpuClientsQuery": lambda _: self.holders,
                 "ServicesQuery": lambda _: self.services,

@@ -97,10 +97,59 @@ def test_what_debians_contrib_has_is_refused_with_the_components_to_add() -> Non
         "The following packages have unmet dependencies:\n "
         f"{lacking}\nE: Unable to correct problems, you have held broken packages.\n",
         {},
+        {},
     )
     why = DriverInstalled(branch=580).forecast(node, "the repository").refusal or ""
     assert why.startswith("apt cannot install driver 580.178.04: ")
     assert f"{lacking}; no repository of the node has it: add contrib and non-free" in why
+
+
+SITE = "/etc/apt/preferences.d/site"
+PINNED = f"""=pins
+{SITE}|libnvidia-nvvm704|595.91.07-1|-1
+{SITE}|libnvidia-nvvm704|580.178.04-1|-1
+=policy
+libnvidia-nvvm704:
+  Installed: (none)
+  Candidate: (none)
+  Version table:
+     595.91.07-1 -1
+        500 http://mirror.example.net/cuda  Packages
+     580.178.04-1 PRIORITY
+        500 http://mirror.example.net/cuda  Packages
+"""
+UNMET = "libcuda1 : Depends: libnvidia-nvvm704 (= 580.178.04-1) but it is not installable"
+INSTALLS = "=installs libnvidia-nvvm704 580.178.04-1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "priority", "pins"),
+    [
+        (f"{UNMET}\n", -1, {"libnvidia-nvvm704 580.178.04-1": SITE}),
+        (INSTALLS, -1, {"libnvidia-nvvm704 580.178.04-1": SITE}),
+        # Another foreign file, which apt reads before, allows it.
+        (f"{UNMET}\n", 500, {}),
+        (INSTALLS, 500, {}),
+        (f"{UNMET.replace('580.178.04', '580.65.06')}\n", -1, {}),
+    ],
+)
+def test_pins_of_dependencies_are_named_with_their_file(
+    text: str, priority: int, pins: dict[str, str]
+) -> None:
+    """As apt 2.6 prints it."""
+    query = TransactionQuery("apt", (), ())
+    answer = query.parse(Answer(0, (text + PINNED.replace("PRIORITY", str(priority))).encode()))
+    assert answer[2] == pins
+    node = fresh(gpu())
+    node.answers["TransactionQuery"] = answer
+    plan = DriverInstalled(branch=580).forecast(node, "the repository")
+    unsolved = text.startswith(UNMET[:8])
+    refused = "apt cannot install driver 580.178.04: it depends on libnvidia-nvvm704 580.178.04-1, which a pin in "
+    assert (plan.refusal == f"{refused}{SITE} forbids; remove that pin") == (
+        unsolved and bool(pins)
+    )
+    noted = f"pins in {SITE} forbid libnvidia-nvvm704 580.178.04-1; gpustate's pins override them"
+    assert (noted in plan.notes) == (not unsolved and bool(pins))
 
 
 TRANSACTIONS = {
@@ -141,9 +190,9 @@ def test_what_a_transaction_installs_is_read_from_its_simulation(
         capture_output=True,
         check=True,
     )
-    assert query.parse(Answer(0, done.stdout)) == ("", expected)
+    assert query.parse(Answer(0, done.stdout)) == ("", expected, {})
     refused = b"Reading package lists...\nBuilding dependency tree... Done\nE: something new\n"
-    assert query.parse(Answer(0, refused)) == ("E: something new", {})
+    assert query.parse(Answer(0, refused)) == ("E: something new", {}, {})
 
 
 SUMMARIES = {
@@ -185,7 +234,7 @@ def test_packages_without_room_are_refused(
     """Sizes as apt 2.6, dnf 4 and 5, and zypper 1.14 print them; /usr and the archives are on one filesystem or on two."""
     query = TransactionQuery("apt", (), ())
     rows = f"=installs dkms 3.0-1\n{SUMMARIES[manager]}=room {files_kib} /\n=room {archives}\n"
-    problem, _ = query.parse(Answer(0, rows.encode()))
+    problem, *_ = query.parse(Answer(0, rows.encode()))
     assert re.search(says, problem) if says else problem == ""
     assert query.parse(Answer(0, SUMMARIES[manager].encode()))[0] == "", "where it is known"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpustate.core.queries import Answer
-from gpustate.formats import aptsources
+from gpustate.core.queries import Answer, Candidates
+from gpustate.formats import aptsources, rpm
 from gpustate.states.driver import files
 from gpustate.states.driver.observed import AptQuery
 from gpustate.states.driver.repositories import sort
@@ -135,11 +135,19 @@ def test_a_version_is_kept_away_by_the_file_that_apt_heeds(
     for name, (version, priority) in files_of_pins.items():
         pin = f"Package: src:nvidia-graphics-drivers\nPin: version {version}\nPin-Priority: {priority}\n"
         (preferences / name).write_text(pin)
+    query = Candidates(("libcuda1", "dkms"))
+    setting = f"pm=apt\nAPT_KEY=1\nG={apt.parent}/g SYS=/sys\n"
+    script = query.script().replace(rpm.FAMILY, setting)
+    done = run(apt, "sh", "-c", script.replace("/etc/apt/preferences.d", str(preferences)))
+    candidates = query.parse(Answer(0, done.encode()))
+    path = str(preferences / pinned_away) if pinned_away else ""
+    forbidden = {one.version: one.forbidden_by for one in candidates["libcuda1"]}
+    assert forbidden == {version: "" if version in allowed else path for version in (OLD, NEW)}
+    assert {one.forbidden_by for one in candidates["dkms"]} == {""}
     script = AptQuery(tuple((os_id, (*SOURCES,)) for os_id in ("debian", "ubuntu"))).script()
     script = script.replace("/etc/apt/preferences.d", str(preferences))
-    done = run(apt, "sh", "-c", f"pm=apt\nAPT_KEY=1\nG={apt.parent}/g SYS=/sys\n{script}")
+    done = run(apt, "sh", "-c", f"{setting}{script}")
     offers = sort("debian", AptQuery(()).parse(Answer(0, done.encode())))
     assert {*offers.allowed["libcuda1"]} == allowed
-    path = str(preferences / pinned_away) if pinned_away else None
     assert {*offers.pinned_away.values()} == ({path} if path else set())
     assert offers.elsewhere == {}

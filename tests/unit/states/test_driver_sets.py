@@ -112,7 +112,7 @@ class Machine:
             answers={
                 "Kernels": (kernel,),
                 "AptQuery": AptQuery(()).parse(Answer(0, self.answer().encode())),
-                "TransactionQuery": ("", {}),
+                "TransactionQuery": ("", {}, {}),
                 "LiveMigQuery": Live(loaded=self.head["driver"], library=driver),
                 GpuClientsQuery(): (),
                 "ServicesQuery": (),

@@ -147,6 +147,23 @@ def test_a_node_whose_repositories_lack_the_version_is_refused_by_name() -> None
     assert absent.plan(absent.probe(node(candidates={}))).refusal is None
 
 
+def test_a_pin_that_forbids_the_drivers_version_is_named_with_its_file() -> None:
+    site = "/etc/apt/preferences.d/site"
+    one = node()
+    one.offered = {
+        name: tuple(replace(row, forbidden_by=site) for row in rows)
+        for name, rows in one.offered.items()
+    }
+    state = FabricManagerRunning()
+    assert state.plan(state.probe(one)).refusal == (
+        "the node has NVSwitches, and no repository offers nvidia-fabricmanager 580.65.06, the driver's version, apart "
+        f"from what pins in {site} forbid (nvidia-fabricmanager 595.91.07-1 and 1 more); remove these pins, or use a "
+        "repository that has it (NVIDIA's own, or a mirror of it)"
+    )
+    one.installed |= {"nvidia-fabricmanager": "580.65.06-1"}
+    assert state.plan(state.probe(one)).refusal is None, "what is installed stays"
+
+
 FOREIGN = "# of the site\nLOG_LEVEL=2\n"
 
 

@@ -100,7 +100,7 @@ class World(FakeNode):
                 "BridgesQuery": 0,
                 "Kernels": lambda _: tuple(self.kernels),
                 "AptQuery": lambda _: self.said(),
-                "TransactionQuery": lambda _: (self.unsolvable, {}),
+                "TransactionQuery": lambda _: (self.unsolvable, {}, {}),
                 "LiveMigQuery": Live(),
                 GpuClientsQuery(): (),
                 "ServicesQuery": (),
