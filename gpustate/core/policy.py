@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from gpustate.core.building import build, every_parameter, explain, parameters
+from gpustate.core.building import build, build_in_part, every_parameter, explain, parameters
 from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.layering import ALLOW, SECTIONS, groups_of, layers_of, place_for_node
@@ -454,7 +454,49 @@ def _state(
 
     mine = [layer for layer in layers if layer.states.get(state.name)]
     here = _place_in(mine[-1], (state.name,), node) if mine else None
-    return build(type(state), values, place=here, locate=place)
+    try:
+        return build(type(state), values, place=here, locate=place)
+    except PolicyError as error:
+        build_in_part(type(state), values, error)  # fails where no layer is at fault
+        others = _of_other_layers(type(state), values, layers)
+        if not others:
+            raise
+        places = {name: place((name,)) or "another layer" for name in others}
+        removed = " and ".join(f"{name} ({where})" for name, where in places.items())
+        options = " ".join(f"--set {dotted((state.name, name))}=null" for name in others)
+        fix = f"remove {removed}, or add {options}"
+        raise PolicyError(error.message, place=error.place, fix=error.fix or fix) from None
+
+
+def _of_other_layers(
+    cls: type[AnyState], values: Mapping[str, Any], layers: tuple[Layer, ...]
+) -> list[str]:
+    """Parameters of weaker layers that do not fit those of the strongest one that has any of the state."""
+
+    def layer_of(name: str) -> int:
+        path = (cls.name, name)
+        numbers = [
+            number
+            for number, layer in enumerate(layers)
+            if value_at(layer.states, path) is not REMOVED
+            or any(exact[:2] == path or exact == path[:1] for exact, _ in layer.exact)
+        ]
+        return max(numbers, default=0)
+
+    numbers = {name: layer_of(name) for name in values}
+    fitting = {n: values[n] for n in values if numbers[n] == max(numbers.values())}
+    misfits: list[str] = []
+    for name in (None, *(name for name in values if name not in fitting)):
+        more = {} if name is None else {name: values[name]}
+        try:
+            build(cls, {**fitting, **more})
+        except PolicyError:
+            if name is None:
+                return []
+            misfits.append(name)
+        else:
+            fitting |= more
+    return misfits
 
 
 def _place_in(layer: Layer, path: Path, node: InventoryNode) -> str | None:

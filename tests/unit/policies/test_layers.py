@@ -258,6 +258,20 @@ all:
 """
 
 
+def test_parameters_of_a_weaker_layer_that_do_not_fit_are_named_with_options_that_help() -> None:
+    Path("hosts.yml").write_text(MIRROR)
+    Path("p.yaml").write_text("states: {driver-repository: {}}\n")
+    change = "driver-repository.origin=distribution"
+    with pytest.raises(PolicyError) as caught:
+        resolve(policies.load("p.yaml", changes=Changes(set_typed=(change,))), node("gpu1"))
+    options = "--set driver-repository.signed=null --set driver-repository.url=null"
+    places = "signed (hosts.yml:6: gpu1: gpustate) and url (hosts.yml:6: gpu1: gpustate)"
+    assert caught.value.fix == f"remove {places}, or add {options}"
+    changes = (change, *options.replace("--set ", "").split())
+    policy = policies.load("p.yaml", changes=Changes(set_typed=changes))
+    assert parameters(resolve(policy, node("gpu1")).states[0])["origin"] == "distribution"
+
+
 @pytest.mark.parametrize("where", ["file", "--set", "group"])
 def test_parameters_of_several_layers_have_to_fit_together_on_a_node_only(where: str) -> None:
     Path("hosts.yml").write_text(MIRROR)
