@@ -364,25 +364,22 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
     if any(map(wanted.admits, otherwise)) and not any(map(wanted.admits, offered)):
         return _without_prebuilt(wanted, observed)
     has = brief(offered, wanted)
+    lacks = f"{observed.repository or 'no repository in use'} has {'no ' * bool(observed.repository)}{what}"
+    if has:
+        lacks += f"; {'it has' if observed.repository else 'there is'} {has}"
     excluded = {
         repository: max(fitting, key=version_key)
         for repository, versions in observed.elsewhere.items()
         if (fitting := [one for one in versions if wanted.admits(one)])
     }
+    other = f"another {'version' if wanted.exact else 'branch'}"
     if excluded:
         repository, version = max(excluded.items(), key=lambda row: version_key(row[1]))
-        used = (
-            f"{observed.repository} has no {what}"
-            if observed.repository
-            else f"no repository in use has {what}"
-        )
         return (
-            f"{used}{has and f'; it has {has}'}; {repository} has {version}: choose it with driver-repository: "
-            f"{{{repositories.choice(repository)}}}{has and ', or another branch'}"
+            f"{lacks}; {repository} has {version}: choose it with "
+            f"{repositories.choice(repository)}{has and f', or {other}'}"
         )
-    if offered:
-        return f"{manager} does not offer {what} as a whole set; it offers {has}"
-    move = "add driver-repository to the policy, or fix its address there"
-    if wanted.only_branch and any(one.by_branch for one in driverschemes.of(observed.os_id)):
-        move = "set a branch that the node's repositories have, or choose one that has it in driver-repository"
-    return f"{manager} does not offer {what} at all; {move}"
+    by_branch = any(one.by_branch for one in driverschemes.of(observed.os_id))
+    if offered or (wanted.only_branch and by_branch):
+        return f"{lacks}; choose {other}, or a repository that has it in driver-repository"
+    return f"{lacks}; add driver-repository to the policy, or fix its address there"

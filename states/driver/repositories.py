@@ -86,14 +86,19 @@ def sort(os_id: str, apt: Apt) -> Offers:
 
 def _repository(os_id: str, origin: str) -> str:
     """A repository in a few words: the archive of the distribution, or an address."""
-    return os_id.capitalize() + _OF_ARCHIVE if _ARCHIVE.match(origin) else origin.split()[0]
+    if _ARCHIVE.match(origin):
+        return os_id.capitalize() + _OF_ARCHIVE
+    return origin.split()[0] if ":/" in origin else origin
 
 
 def choice(repository: str) -> str:
-    """The parameters of the state driver-repository that choose a repository."""
+    """The options that choose a repository, in whatever layer its parameters are set."""
+    option = "--set driver-repository.origin"
     if repository.endswith(_OF_ARCHIVE):
-        return "origin: distribution"
-    return "origin: vendor" if _VENDOR in repository else f"origin: mirror, url: {repository}"
+        return f"{option}=distribution"
+    if _VENDOR in repository:
+        return f"{option}=vendor"
+    return f"{option}=mirror --set driver-repository.url={repository}"
 
 
 def _sets(os_id: str, available: driverset.Versions) -> set[tuple[str, str, bool]]:

@@ -115,4 +115,4 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
     assert "580.65.06" not in lock.read_text()
 
     refused = gpustate("solve", wanted("branch=565"), *rest, "-o", "json", code=5)
-    assert refused.document["refused"]["gpu1"].startswith("apt does not offer branch 565")
+    assert " has no branch 565; it has branches " in refused.document["refused"]["gpu1"]

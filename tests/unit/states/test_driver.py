@@ -828,18 +828,22 @@ def test_gpus_that_exclude_each_other_are_named() -> None:
 # --- refusals --------------------------------------------------------------------------------
 
 
+OTHER_BRANCH = "choose another branch, or a repository that has it in driver-repository"
+
+
 def test_a_version_that_is_not_offered_is_refused_with_those_that_are() -> None:
     why = refusal(DriverInstalled(version="580.99.01"), World(gpu()))
     assert why == (
-        "apt does not offer driver 580.99.01 as a whole set; it offers 580.178.04, 580.65.06; "
-        "branches 570, 595"
+        "http://x has no driver 580.99.01; it has 580.178.04, 580.65.06; branches 570, 595; choose another version, or "
+        "a repository that has it in driver-repository"
     )
     why = refusal(DriverInstalled(branch=999), World(gpu()))
-    assert why.endswith(" branch 999 as a whole set; it offers branches 570, 580, 595")
+    assert why.endswith(f" branch 999; it has branches 570, 580, 595; {OTHER_BRANCH}")
     many = (*(f"595.{minor}.01" for minor in range(10, 19)), "580.65.06")
     why = refusal(DriverInstalled(version="595.99.01"), World(gpu(), versions=many))
     assert why.endswith(
-        "it offers 595.18.01, 595.17.01, 595.16.01, 595.15.01, 595.14.01, 595.13.01 and 3 more; branch 580"
+        "it has 595.18.01, 595.17.01, 595.16.01, 595.15.01, 595.14.01, 595.13.01 and 3 more; branch 580; choose "
+        "another version, or a repository that has it in driver-repository"
     )
 
 
@@ -869,8 +873,8 @@ def test_a_branch_of_a_repository_that_is_not_in_use_is_named_with_the_way_to_ch
     }
     node.answers["AptQuery"] = lambda _: Apt({}, offers)
     assert refusal(DriverInstalled(branch=580), node) == (
-        f"{VENDOR} has no branch 580; it has branch 595; Ubuntu's archive has 580.178.04: choose it with "
-        "driver-repository: {origin: distribution}, or another branch"
+        f"{VENDOR} has no branch 580; it has branch 595; Ubuntu's archive has 580.178.04: choose it with --set "
+        "driver-repository.origin=distribution, or another branch"
     )
     site = {
         "/etc/apt/preferences.d/site": {
@@ -898,7 +902,9 @@ def test_a_refusal_names_all_branches_though_the_first_question_is_for_one_only(
         return replace(whole, offers={n: rows for n, rows in whole.offers.items() if n in names})
 
     node.answers["AptQuery"] = answer
-    assert refusal(DriverInstalled(branch=575), node).endswith("it offers branches 570, 580, 590")
+    assert refusal(DriverInstalled(branch=575), node).endswith(
+        f"it has branches 570, 580, 590; {OTHER_BRANCH}"
+    )
 
 
 def test_a_node_without_a_repository_is_sent_to_the_state_that_adds_one() -> None:
@@ -1035,7 +1041,8 @@ def test_an_ended_branch_of_the_archive_is_none_of_a_repository_that_has_it() ->
     state = DriverInstalled(branch=570)
     assert state.desired(state.probe(node)).library == "570.211.01"
     assert refusal(DriverInstalled(version="570.999"), node) == (
-        "apt does not offer driver 570.999 as a whole set; it offers 570.211.01"
+        "http://x has no driver 570.999; it has 570.211.01; choose another version, or a repository that has it in "
+        "driver-repository"
     )
 
 
@@ -1524,7 +1531,7 @@ def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -
         (
             DriverInstalled(branch=560),
             {},
-            "apt does not offer branch 560 at all; set a branch that the node's repositories have",
+            f"no repository in use has branch 560; {OTHER_BRANCH}",
         ),
         (
             DriverInstalled(branch=580, precompiled=True),
@@ -2014,7 +2021,9 @@ def test_a_version_that_is_gone_is_refused_by_a_rollback() -> None:
     back = build(DriverInstalled, pinned)
     assert isinstance(back, DriverInstalled)
     why = refusal(back, node)
-    assert why.startswith("apt does not offer driver 570.211.01 as a whole set")
+    assert why.startswith(
+        "http://x has no driver 570.211.01; it has branch 580; choose another version"
+    )
 
 
 def test_nothing_is_pinned_without_a_whole_set() -> None:

@@ -68,9 +68,9 @@ def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> N
 def test_what_its_repository_does_not_offer_is_refused() -> None:
     state = DriverInstalled(branch=400)
     plan = state.forecast(fresh(gpu()), "the repository")
-    assert (plan.refusal or "").startswith("apt does not offer branch 400")
+    assert (plan.refusal or "").startswith("http://x has no branch 400; it has branches 570,")
     (note,) = state.forecast(fresh(gpu()), "").notes
-    assert note.startswith("will be refused: apt does not offer branch 400")
+    assert note.startswith("will be refused: no repository in use has branch 400")
 
 
 def test_what_is_installed_already_stays() -> None:
@@ -295,7 +295,7 @@ def test_a_lock_gets_the_newest_set_of_the_request_whatever_is_installed(
 
 def test_a_request_that_nobody_offers_has_no_set() -> None:
     solution = DriverInstalled(branch=400).solve(fresh(gpu()), "the repository")
-    assert solution.problem.startswith("apt does not offer branch 400")
+    assert solution.problem.startswith("http://x has no branch 400; it has branches 570,")
     assert not solution.packages
 
 
