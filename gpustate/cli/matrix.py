@@ -73,15 +73,18 @@ def check(
     """
     from gpustate import compat
     from gpustate.compat import document
+    from gpustate.compat.facts import unclear_board
 
     known = known_facts(given + more)
     if not known:
         raise UsageError("no facts", fix="give some: --set driver=580.65.06 gpu=B200 kernel=6.8")
     report = compat.check(known, rules=compat.load(where), allow=dict(map(_pair, allow)))
+    gpus = [word.partition("=")[2] for word in given + more if word.startswith("gpu=")]
+    note = "" if "fabric" in known else "".join(map(unclear_board, gpus))
     if output == "json":
-        common.write_out(common.as_json(document.report_data(report, strict=strict)))
+        common.write_out(common.as_json(document.report_data(report, strict=strict, note=note)))
     else:
-        common.write_out(document.report_text(report))
+        common.write_out(document.report_text(report, note))
     if document.is_refused(report, strict=strict):
         common.finish(EXIT_REFUSED)
 

@@ -75,8 +75,8 @@ def result_data(result: Result) -> dict[str, Any]:
     return data
 
 
-def report_data(report: Report, *, strict: bool = False) -> dict[str, Any]:
-    """A whole report."""
+def report_data(report: Report, *, strict: bool = False, note: str = "") -> dict[str, Any]:
+    """A whole report, with a note about the given facts."""
     nearly = {
         id(result): {"fact": fact} | ({"value": value} if value else {})
         for result, fact, value in report.nearly_blocks()
@@ -87,6 +87,7 @@ def report_data(report: Report, *, strict: bool = False) -> dict[str, Any]:
         "facts": {name: format_value(value) for name, value in report.facts.items()},
         "blocked": is_refused(report, strict=strict),
         "summary": _counts(report),
+        **({"note": note} if note else {}),
         "results": [
             result_data(result)
             | ({"would_block_if": nearly[id(result)]} if id(result) in nearly else {})
@@ -116,8 +117,8 @@ def _counts(report: Report) -> dict[str, int]:
 # --- text ----------------------------------------------------------------------------------
 
 
-def report_text(report: Report) -> str:
-    """A report as text; the last line is for grep."""
+def report_text(report: Report, note: str = "") -> str:
+    """A report as text, with a note about the given facts; the last line is for grep."""
     parts: list[str] = []
     for word, results in (
         ("block", report.blocks),
@@ -128,6 +129,8 @@ def report_text(report: Report) -> str:
         parts += ["\n".join(_held(word, result)) for result in results]
     if not report.blocks:
         parts.append("no rule blocks these facts")
+    if note:
+        parts.append(f"note: {note}")
     nearly = "\n".join(_nearly(report))
     if nearly:
         parts.append(nearly)

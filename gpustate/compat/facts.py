@@ -352,6 +352,19 @@ def _fabric(gpu: str) -> str:
     return "nvswitch" if _SXM.search(gpu) else "pcie" if _CARD.search(gpu) else ""
 
 
+def unclear_board(gpu: str) -> str:
+    """How to say which fabric eight GPUs have, if their name leaves it open; empty if it does not."""
+    match = _BOARD.fullmatch(gpu)
+    model = gpu_models.plain(match[1], _ARCHITECTURE) if match is not None else ""
+    if model not in _SWITCHED or _fabric(gpu):
+        return ""
+    module = "SXM4" if _ARCHITECTURE[model] == "ampere" else "SXM5"
+    return (
+        f"{gpu} may be PCIe cards, so no rule about NVSwitches decides; for a board with NVSwitches set "
+        f"gpu={gpu}-{module}, for cards gpu={gpu}-PCIe"
+    )
+
+
 def with_derived(known: Facts) -> dict[str, Value]:
     """Facts together with those derived from them."""
     found = dict(known)

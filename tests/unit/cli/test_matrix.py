@@ -32,6 +32,29 @@ def test_a_block_ends_with_5_and_says_why_what_to_do_and_who_says_so(gpustate: C
     )
 
 
+@pytest.mark.parametrize(
+    ("facts", "module"),
+    [
+        (("gpu=8xH100",), "SXM5"),
+        (("gpu=8xA100",), "SXM4"),
+        (("gpu=8xH100", "fabric=nvswitch"), ""),
+        (("gpu=8xH100-SXM5",), ""),
+        (("gpu=8xL40S",), ""),
+    ],
+)
+def test_eight_gpus_that_may_be_cards_are_a_note(
+    facts: tuple[str, ...], module: str, gpustate: Cli
+) -> None:
+    gpu = facts[0]
+    text = gpustate("matrix", "check", "--set", *facts).out
+    data = json.loads(gpustate("matrix", "check", "-o", "json", "--set", *facts).out)
+    assert (f"set {gpu}-{module}, for cards {gpu}-PCIe" in text) == bool(module)
+    assert (f"set {gpu}-{module}," in data.get("note", "")) == bool(module)
+    jsonschema.validate(data, json.loads(SCHEMA.read_text("utf-8")))
+    for name in (f"{gpu}-{module}", f"{gpu}-PCIe") if module else ():
+        assert "may be PCIe cards" not in gpustate("matrix", "check", "--set", name).out
+
+
 def test_a_warning_blocks_when_that_is_asked_for(gpustate: Cli) -> None:
     facts = ("driver=570.211.01", "gpu=H100")
     assert gpustate("matrix", "check", "--set", *facts).status == 0
