@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, next_steps
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.outcome import NodeResult
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError
@@ -36,7 +37,8 @@ def health(output: str, *, node_condition: bool, kubeconfig: str | None, **optio
     """Show GPU health from NVML and the kernel log; exit 3 if a GPU is unhealthy.
 
     Xids since the module was loaded, remapped rows, retired pages, the PCIe link, clock throttling,
-    NVLinks, and the driver's recovery action; each finding with the recommended action. A quarantined
+    NVLinks, and the driver's recovery action; each finding with the recommended action. The driver's
+    libraries and the NVLink fabric count too, without which no program uses a GPU. A quarantined
     GPU is shown but does not count, as long as another one is left.
     """
     inventory = common.load_inventory(options)
@@ -54,6 +56,8 @@ def health(output: str, *, node_condition: bool, kubeconfig: str | None, **optio
             fix="pass --kubeconfig FILE, or set the inventory variable gpustate_kubeconfig",
         )
     rows, codes = common.query_nodes(inventory, options["forks"], query)
+    target = next_steps.of_record(next_steps.last_change(options), options)
+    rows = [target.complete_texts(row, row["name"]) for row in rows]
     for row in rows:
         if any(gpu["state"] == "failed" for gpu in row.get("gpus", [])) or row.get("others"):
             codes.append(EXIT_VALIDATION)
@@ -109,12 +113,12 @@ def _faults(row: dict[str, Any]) -> list[str]:
 def _observe(node: Node) -> ChainObservation:
     from gpustate.diagnosis import chain_probe, chain_queries
     from gpustate.formats import xids
-    from gpustate.probes.gpu_facts import GpuFacts
+    from gpustate.probes.gpu_facts import LIBRARY_FOLDERS, GpuFacts
 
     nvml = node.query(GpuFacts())
     record = node.shell(chain_queries.RECORD).stdout
-    script = chain_probe.KEY_SCRIPT + xids.SCRIPT + chain_probe.GPUS_SCRIPT + ":\n"
-    text = node.shell(script).stdout
+    script = chain_probe.KEY_SCRIPT + xids.SCRIPT + chain_probe.DRIVER_SCRIPT + ":\n"
+    text = node.shell(f"L={shlex.quote(LIBRARY_FOLDERS)}\n{script}").stdout
     return chain_queries.with_record(chain_probe.parse(text, nvml), record)
 
 
@@ -127,7 +131,7 @@ def _health(node: Node) -> dict[str, Any]:
     nvml = observed.nvml
     if not nvml.gpus:
         why = nvml.error_text or nvml.error_name or "no GPU answers"
-        return {"error": f"NVML: {why}; diagnose it: gpustate explain {node.name}"}
+        return {"error": f"NVML: {why}; diagnose it: gpustate explain {node.name} -l NODE"}
     findings = judge.judge(nvml, observed.log, chain.recovered(observed))
     absent = [
         (address, f"{uuid} {remedies.GONE}", remedies.GPU_COUNT)
@@ -144,6 +148,15 @@ def _health(node: Node) -> dict[str, Any]:
     findings += tuple(
         judge.Finding(None, address, "missing", judge.FAILED, why, remedy)
         for address, why, remedy in absent
+    )
+    checks = {check.name: check for check in chain.evaluate(observed)}
+    silent = absent or any(
+        one.what == "no-answer" for one in findings
+    )  # the check libraries says so
+    findings += tuple(
+        judge.Finding(None, "", name, judge.FAILED, checks[name].evidence, checks[name].remedy)
+        for name in (("fabric",) if silent else ("libraries", "fabric"))
+        if checks[name].failed
     )
     if none_left := chain.all_held(observed):
         findings += (
@@ -181,6 +194,7 @@ def _page(rows: list[dict[str, Any]]) -> None:
     page = Page()
     for row in rows:
         states = [gpu["state"] for gpu in row.get("gpus", [])]
+        states += ["failed"] * len(row.get("others", []))
         counts = ", ".join(f"{states.count(one)} {one}" for one in _STYLES if one in states)
         page.add((row["name"], "bold"), f"  {counts}")
         for gpu in row.get("gpus", []):

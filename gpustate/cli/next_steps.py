@@ -45,6 +45,14 @@ class Target:
         text = text.replace("POLICY -l NODE", f"{policy} -l NODE").replace(" -l NODE", where)
         return _NODE.sub(shlex.quote(node), text)
 
+    def complete_texts(self, data: Any, node: str) -> Any:
+        """Plain data whose texts have commands for this node."""
+        if isinstance(data, dict):
+            return {key: self.complete_texts(value, node) for key, value in data.items()}
+        if isinstance(data, list):
+            return [self.complete_texts(value, node) for value in data]
+        return self.complete(data, node) if isinstance(data, str) else data
+
     @property
     def _editable(self) -> bool:
         """The policy is a file of states, not one of the GPU Operator or a single state."""

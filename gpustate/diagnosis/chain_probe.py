@@ -32,11 +32,13 @@ CDI_SPECS = shell.load("cdi_specs", "gpustate.probes")
 #: GPUs as PCI, the module and /dev have them.
 GPUS_SCRIPT = shell.load("chain_gpus", "gpustate.diagnosis")
 
+#: The same, with the driver's modules, libraries and packages.
+DRIVER_SCRIPT = GPUS_SCRIPT + shell.load("chain_driver", "gpustate.diagnosis")
+
 #: ``L`` are the folders to look for libraries in, ``limit`` the seconds one program may take.
 CHAIN_SCRIPT = (
     cri_status.FUNCTION
-    + GPUS_SCRIPT
-    + shell.load("chain_driver", "gpustate.diagnosis")
+    + DRIVER_SCRIPT
     + CAPS
     + shell.load("chain_runtimes", "gpustate.diagnosis")
     + cri_status.BUNDLED_SAYS

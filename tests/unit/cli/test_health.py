@@ -30,15 +30,23 @@ XID = "[   50.0] NVRM: Xid (PCI:0000:02:00): {}, pid=1"
 
 
 ON_PCI = tuple(f"pci={gpu.pci}|2330|030200|nvidia" for gpu in GPUS)
+LIBRARIES = (
+    "version=NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build",
+    *(
+        f"library={name}.so.1|/usr/lib/{name}.so.1|/usr/lib/{name}.so.580.65.06"
+        for name in ("libcuda", "libnvidia-ml")
+    ),
+)
+SWITCH = "pci=0000:09:00.0|22a3|068000|nvidia-nvswitch"
 LISTED = tuple(f"gpu={gpu.pci}|{gpu.index}|{gpu.uuid}" for gpu in GPUS)
 
 
-def look(nvml: NvmlFacts, *lines: str) -> dict[str, object]:
+def look(nvml: NvmlFacts, *lines: str, libraries: tuple[str, ...] = LIBRARIES) -> dict[str, object]:
     node = FakeNode(
         answers={"GpuFacts": nvml},
         shell={
             "proof.json": (1, ""),
-            "NVRM: Xid": (0, "".join(f"{one}\n" for one in (*ON_PCI, *LISTED, *lines))),
+            "NVRM: Xid": (0, "".join(f"{one}\n" for one in (*ON_PCI, *LISTED, *libraries, *lines))),
         },
     )
     return health._health(node)
@@ -62,6 +70,41 @@ def test_each_gpu_has_a_state_and_its_findings() -> None:
     over = look(bad, *held(ENTRY, now=200))
     assert states(over) == ["well", "failed", "well"]
     assert over["quarantine_ended"] == [ENTRY.text]
+
+
+@pytest.mark.parametrize(
+    ("lines", "libraries", "what", "words"),
+    [
+        (
+            (SWITCH,),
+            LIBRARIES,
+            "fabric",
+            "the node has NVSwitches, and Fabric Manager does not run",
+        ),
+        (
+            (
+                "odd=libcuda.so.1|/usr/lib/libcuda.so.1 leads to libcuda.so.580.65.06, which does not exist",
+            ),
+            (LIBRARIES[0], LIBRARIES[2]),
+            "libraries",
+            "which does not exist",
+        ),
+    ],
+)
+def test_gpus_that_no_program_can_use_are_no_good_node(
+    lines: tuple[str, ...],
+    libraries: tuple[str, ...],
+    what: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = look(NVML, *lines, libraries=libraries)
+    (other,) = _list(found["others"])
+    assert (other["what"], other["level"]) == (what, "failed")
+    assert words in str(other["evidence"])
+    health._page([{"name": "n1", **found}])
+    assert capsys.readouterr().out.startswith("n1  3 well, 1 failed\n")
+    assert look(NVML, SWITCH, "manager=1")["others"] == []
 
 
 def test_an_xid_of_a_gpu_that_is_gone_counts() -> None:

@@ -87,8 +87,6 @@ def diagnosis(world: World, folder: Path) -> walk.Diagnosis:
     return explained
 
 
-#: GPUs on PCI that NVML does not list.
-NOT_LISTED = ("gpu-without-device-node", "gpu-not-in-nvml", "gpu-refused-by-driver")
 JUDGED = shares.share("verdicts of health and drift", [one.cause for one in SCENARIOS], most=6)
 
 
@@ -105,8 +103,8 @@ def test_health_and_drift_agree_with_explain_on_a_broken_node(
         # One that does not answer fails another check.
         findings = {one["what"] for gpu in health_row["gpus"] for one in gpu["findings"]}
         checks = {check.name: check.failed for check in chain.evaluate(view.observed)}
-        lost = checks["pci"] or explained.name in NOT_LISTED
-        assert failed == (checks["health"] or "no-answer" in findings or lost), health_row
+        unusable = checks["pci"] or checks["libraries"] or checks["fabric"]
+        assert failed == (checks["health"] or "no-answer" in findings or unusable), health_row
     proof = NodeValidated().probe(node).proof
     assert explained.validated == (proof == HOLDS or proof.startswith("failed"))
 
