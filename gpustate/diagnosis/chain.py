@@ -180,7 +180,8 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
         silent = sorted({one.address for one in observed.gpus} - {gpu.pci for gpu in nvml.gpus})
         more = f"; {nvml.error_text}" if nvml.error_text else ""
         more += f"; no answer: {some(silent)}" if silent else ""
-        return Check("libraries", FAILED, found + more, remedies.nvml(broken[0].error or 999))
+        remedy = remedies.nvml(broken[0].error or 999).replace("INDEX", str(broken[0].index))
+        return Check("libraries", FAILED, found + more, remedy)
     if nvml.error is not None:
         found = f"NVML {nvml.error}: {nvml.error_text or error_name(nvml.error)}"
         dangling = dict(observed.odd).get("libnvidia-ml.so.1") if nvml.error == 12 else None
@@ -851,6 +852,15 @@ def _findings(observed: ChainObservation, ran: set[str]) -> Check:
     return _ok("health", "; ".join([f"{_count(well, 'GPU')} healthy", *notes, *out]))
 
 
+def cuda_failures(observed: ChainObservation) -> list[CudaResult]:
+    """Results of the kernel on devices that fail the check: not of those in quarantine, or in use."""
+    return [
+        one
+        for one in observed.cuda or ()
+        if not one.ok and not one.users and not observed.quarantine.holds(one.uuid, "")
+    ]
+
+
 def _cuda(observed: ChainObservation, wanted: Wanted) -> Check:
     if not wanted.cuda:
         return Check("cuda", NOT_APPLICABLE, "disabled by cuda: false")
@@ -866,13 +876,17 @@ def _cuda(observed: ChainObservation, wanted: Wanted) -> Check:
     if not observed.cuda:
         return Check("cuda", FAILED, "no device to run the CUDA kernel on", remedies.NO_DEVICE)
     tested = [one for one in observed.cuda if not observed.quarantine.holds(one.uuid, "")]
-    failed = [one for one in tested if not one.ok and not one.users]
+    failed = cuda_failures(observed)
     passed = [one for one in tested if one.ok]
     if failed:
         first = failed[0]
         number = "" if first.error is None else f" (CUDA {first.error})"
         found = f"{first.uuid}: {first.text}{number}; {len(passed)} of {len(tested)} devices ok"
-        return Check("cuda", FAILED, found, remedies.cuda(first.error, first.text))
+        remedy = remedies.cuda(first.error, first.text)
+        for gpu in observed.nvml.gpus:
+            if first.uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig_devices)):
+                remedy = remedy.replace("INDEX", str(gpu.index))
+        return Check("cuda", FAILED, found, remedy)
     untested = sorted(set(cuda_devices(observed)) - {one.uuid for one in observed.cuda})
     if untested:
         return Check(

@@ -15,6 +15,8 @@ from gpustate.formats.numbers import whole
 from gpustate.ops.daemon_seen import PATIENCE_S, starting
 
 _COMPILER = re.compile(r"\b(gcc-\d+)\b")
+#: Of a PCI device, without its function.
+_ADDRESS = re.compile(r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\b")
 #: What the driver logs after it has logged why.
 _CONSEQUENCE = re.compile(
     r"rm_init_adapter failed|RmInitAdapter failed|probe (of .*|routine) failed|None of the NVIDIA devices"
@@ -107,9 +109,20 @@ class Clues:
         """A unit by its name without ``.service``."""
         return self.units.get(f"{name}.service", Unit(name))
 
-    def kernel_message(self, *words: str) -> str:
-        """The last line of dmesg with one of some words, if possible one with a reason; empty if there is none."""
-        lines = [line for line in self.all("dmesg") if any(word in line for word in words)]
+    def kernel_message(self, *words: str, of: str = "") -> str:
+        """The last line of dmesg with one of some words, if possible one with a reason; empty if there is none.
+
+        Args:
+            words: any of them.
+            of: a text that names GPUs by address: a line about other ones does not count.
+        """
+        named = set(_ADDRESS.findall(of))
+        lines = [
+            line
+            for line in self.all("dmesg")
+            if any(word in line for word in words)
+            and not (named and named.isdisjoint(_ADDRESS.findall(line) or named))
+        ]
         telling = [line for line in lines if not _CONSEQUENCE.search(line)]
         return (telling or lines)[-1].strip() if lines else ""
 

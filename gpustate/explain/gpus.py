@@ -10,6 +10,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from gpustate.diagnosis import chain
@@ -22,6 +23,8 @@ from gpustate.mig import saved
 
 _FM = "nvidia-fabricmanager"
 _unseen = evidence_with("NVML sees")
+#: NVML's error in the evidence of the check.
+_ERROR = re.compile(r"(?:^|\()NVML ([0-9]+)[:)]")
 
 
 def _named(gpus: list[Gpu]) -> str:
@@ -31,18 +34,18 @@ def _named(gpus: list[Gpu]) -> str:
 # --- libraries ----------------------------------------------------------------------------------
 
 
-def _has(view: View, *codes: int) -> bool:
-    nvml = view.observed.nvml
-    return nvml.error in codes or any(gpu.error in codes for gpu in nvml.gpus)
-
-
 def _with_error(*codes: int) -> Callable[[View], str]:
-    """Detect a cause by NVML's error."""
-    return lambda view: view.broken if _has(view, *codes) else ""
+    """Detect a cause by the error of the first GPU that fails the check, or by NVML's own; not by another GPU's."""
+
+    def detect(view: View) -> str:
+        error = _ERROR.search(view.broken)
+        return view.broken if error is not None and int(error[1]) in codes else ""
+
+    return detect
 
 
 def _library_gone(view: View) -> str:
-    return view.broken if _has(view, 12) or "libcuda.so.1" in view.broken else ""
+    return view.broken if "libcuda.so.1" in view.broken else _with_error(12)(view)
 
 
 def _library_dangling(view: View) -> str:
@@ -111,7 +114,7 @@ def needs_manager(view: View) -> bool:
     if not (chain.has_switches(view.observed) or _nvlink5(view)) or view.observed.driver_root:
         return False
     states = {gpu.fabric_state for gpu in view.observed.nvml.gpus} - set(chain.NO_FABRIC)
-    cuda_works = bool(view.observed.cuda) and all(one.ok for one in view.observed.cuda or ())
+    cuda_works = any(one.ok for one in view.observed.cuda or ())  # without it, none starts
     return bool(view.broken) or not (states or cuda_works)
 
 
@@ -198,7 +201,7 @@ def _capability(view: View) -> str:
 
 
 def _cuda(view: View, *codes: int | None) -> str:
-    failed = [one for one in view.observed.cuda or () if not one.ok]
+    failed = chain.cuda_failures(view.observed)
     return view.broken if failed and failed[0].error in codes else ""
 
 
@@ -269,8 +272,8 @@ def _old_for_b200(view: View) -> str:
 
 
 CAUSES = (
-    Cause("gpu-lost", "libraries", _with_error(15), remedies.nvml(15), ("NVIDIA/k8s-device-plugin#2038",)),
-    Cause("nvml-timeout", "libraries", _with_error(10), remedies.nvml(10), ("NVIDIA/nvidia-container-toolkit#202", "NVIDIA/nvidia-docker#723")),
+    Cause("gpu-lost", "libraries", _with_error(15), "", ("NVIDIA/k8s-device-plugin#2038",)),
+    Cause("nvml-timeout", "libraries", _with_error(10), "", ("NVIDIA/nvidia-container-toolkit#202", "NVIDIA/nvidia-docker#723")),
     Cause("driver-library-dangling", "libraries", _library_dangling,
           remedies.by_apply("reinstall its package, which recreates the link", "driver"), state="driver"),
     Cause("driver-library-missing", "libraries", _library_gone,
@@ -322,7 +325,7 @@ CAUSES = (
     Cause("two-mps-daemons", "cuda", _two_daemons,
           "stop all but one, and use the same CUDA_MPS_PIPE_DIRECTORY for clients and daemon: echo quit | CUDA_MPS_PIPE_DIRECTORY=FOLDER nvidia-cuda-mps-control",
           ("NVIDIA/k8s-device-plugin#762",)),
-    Cause("gpu-exclusive-and-taken", "cuda", _exclusive, remedies.cuda(46), ("NVIDIA/k8s-device-plugin#679",)),
+    Cause("gpu-exclusive-and-taken", "cuda", _exclusive, "", ("NVIDIA/k8s-device-plugin#679",)),
     Cause("cuda-compat-in-the-way", "cuda", lambda v: _cuda(v, 803, 804), remedies.cuda(804)),
     Cause("memory-error", "cuda", lambda v: _cuda(v, 214, 700), remedies.cuda(214)),
     Cause("wrong-result", "cuda", lambda v: _cuda(v, None), remedies.cuda(None)),

@@ -263,7 +263,7 @@ def _logged(*words: str) -> Callable[[View], str]:
     """A check that failed, and why by the kernel's log."""
 
     def detect(view: View) -> str:
-        message = view.clues.kernel_message(*words)
+        message = view.clues.kernel_message(*words, of=view.broken)
         known = (
             not message
             or view.check is None

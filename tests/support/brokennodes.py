@@ -1039,8 +1039,30 @@ STARTED = tuple(
 
 SCENARIOS = (*DRIVER, *GPUS, *CONTAINERS, *STARTED, *CLUSTER)
 
+
+def failing(index: int, error: int) -> Change:
+    """A GPU for which NVML has an error."""
+    return lambda world: world.one_gpu(index, error=error)
+
+
+def wpr2(index: int) -> Change:
+    """A line about one GPU in the kernel's log."""
+    return programs(dmesg=f"[  9.1] NVRM: GPU {ADDRESSES[index]}: unexpected WPR2 already up\n")
+
+
+CUDA_FAILED = tuple(
+    chain.CudaResult(uuid, False, 0.1, error, "cuInit")
+    for uuid, error in zip(UUIDS, (802, 700), strict=True)
+)
 #: Other ways to a cause.
 VARIANTS = (
+    # What another GPU reports explains nothing: here one in quarantine has fallen off the bus.
+    Scenario("nvml-timeout", (), both(held(UUIDS[1]), failing(0, 10), failing(1, 15)), ("GPU 0", "NVML 10")),
+    Scenario("nvml-timeout", (), both(failing(0, 10), failing(1, 15)), ("GPU 0", "GPU 1")),
+    Scenario("nvml-timeout", (), both(failing(0, 10), wpr2(1)), ("GPU 0",)),
+    Scenario("gpu-needs-power-cycle", (), both(failing(0, 10), wpr2(0)), ("GPU 0",)),
+    Scenario("memory-error", (), both(held(UUIDS[0]), lambda w: setattr(w, "proven", CUDA_FAILED)),
+             ("CUDA 700",)),
     Scenario("containerd-handler-missing", (), both(served("containerd", "nvidia"), programs(containerd=OTHER_HANDLER)),
              ("no runtime handler nvidia, so pods with runtimeClassName nvidia fail", "it has other"),
              # A handler of any name, which somebody else has configured.
