@@ -90,6 +90,7 @@ def validate(
     from gpustate.cli.show import show
     from gpustate.core.outcome import NodeStatus
     from gpustate.engine import fleet
+    from gpustate.explain import walk
     from gpustate.plan import document, render
     from gpustate.plan.context import retry
     from gpustate.reporting.runs import Outcome, run_of
@@ -118,6 +119,8 @@ def validate(
             one.node.name for one, states in resolved if any(s.expects_no_gpu for s in states)
         ),
     )
+    if not kubeconfig and not any("gpustate_kubeconfig" in node.vars for node in inventory.nodes):
+        request.afterwards = walk.query  # else the causes come after the report to the cluster
     origin = context("validate", policy, {**options, **own})
     last_change = next_steps.last_change(options)
     about = run_of(request.run, "validate", policy, origin, nodes=len(inventory.nodes))
@@ -146,7 +149,7 @@ def validate(
             from gpustate.validation import causes
 
             codes += _report(result, inventory.nodes, kubeconfig or "", taint)
-            causes.run(result.nodes, inventory.nodes, options["forks"], states)
+            causes.run(result.nodes, inventory.nodes, options["forks"], states, request.answers)
         codes.append(result.exit_code)
         exit_code = worst_exit_code(codes)
         watchers.end(

@@ -20,6 +20,7 @@ from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy, Resolved, resolve
+from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState
 from gpustate.engine import gate, records, rollback
 from gpustate.engine.events import Event, Listener, ignore
@@ -417,14 +418,19 @@ Answered = tuple[InventoryNode, T | None, errors.GpustateError | None]
 
 
 def each(
-    nodes: Sequence[InventoryNode], forks: int, work: Callable[[Session], T]
+    nodes: Sequence[InventoryNode],
+    forks: int,
+    work: Callable[[Session], T],
+    *,
+    connected: bool = True,
 ) -> list[Answered[T]]:
-    """Do one small thing on every node (lock, unlock): its result, or its error."""
+    """Do one small thing on every node (lock, unlock): its result, or its error; ``connected``: with a connection."""
 
     def one(node: InventoryNode) -> Answered[T]:
         session = _session(node)
         try:
-            session.connect()
+            if connected:
+                session.connect()
             return node, work(session), None
         except errors.GpustateError as error:
             return node, None, error
@@ -436,7 +442,27 @@ def each(
 
 
 def question(
-    nodes: Sequence[InventoryNode], forks: int, query: Callable[[Node], T]
+    nodes: Sequence[InventoryNode],
+    forks: int,
+    query: Callable[[Node], T],
+    answers: Mapping[str, Mapping[Query[Any], Answer]] | None = None,
 ) -> list[Answered[T]]:
-    """Query every node outside of any state: its answer, or its error."""
-    return each(nodes, forks, lambda session: query_node(session.node, query, session.answer))
+    """Query every node outside of any state: its answer, or its error.
+
+    Args:
+        nodes: which ones.
+        forks: how many in parallel.
+        query: queries a node and returns the result.
+        answers: known answers, by node: one that needs no further ones is not reached.
+    """
+
+    def work(session: Session) -> T:
+        known = (answers or {}).get(session.node.name)
+
+        def answer(queries: Sequence[Query[Any]]) -> list[Answer]:
+            session.connect()
+            return session.answer(queries)
+
+        return query_node(session.node, query, answer, known)
+
+    return each(nodes, forks, work, connected=False)

@@ -8,6 +8,7 @@ that have such queries.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from gpustate.core.facts import FactsQuery, NodeFacts, NodeView
@@ -110,6 +111,16 @@ def probe_states(
     raise ProbeError(
         "the probes do not end: a state sends new queries in every round; this is a bug in the state"
     )
+
+
+def missing_queries(
+    node: InventoryNode, question: Callable[[Node], object]
+) -> tuple[Query[Any], ...]:
+    """The queries that a question begins with, so that they can be sent with others."""
+    probing = ProbingNode(node, {})
+    with suppress(Exception):  # of placeholders; the answers decide
+        question(probing)
+    return tuple(probing.missing)
 
 
 def query_node(

@@ -33,7 +33,7 @@ from gpustate.engine.gate import Controller
 from gpustate.engine.ledger import Ledger, LedgerQuery
 from gpustate.engine.machines import Machines
 from gpustate.engine.maintenance import INTERRUPTED, NO_MAINTENANCE, Maintenance, Subject
-from gpustate.engine.probing import probe_states, query_node
+from gpustate.engine.probing import missing_queries, probe_states, query_node
 from gpustate.engine.reconnect import Link
 from gpustate.errors import (
     ConnectionFailed,
@@ -108,6 +108,8 @@ class RunSettings:
         undoes: the run that this one rolls back, by node.
         resumes: the interrupted run that this one continues; empty: none.
         changing: called with the name of a node that has left service, before its first change.
+        afterwards: what else is queried of a node, together with the probe after its steps.
+        answers: all answers of that probe, by node, from which ``afterwards`` can be evaluated.
     """
 
     max_disruption: Disruption = Disruption.REBOOT
@@ -126,6 +128,10 @@ class RunSettings:
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
     resumes: str = ""
     changing: Callable[[str], None] = lambda name: None
+    afterwards: Callable[[Node], object] | None = None
+    answers: dict[str, Mapping[Query[Any], Answer]] = field(
+        default_factory=dict[str, Mapping[Query[Any], Answer]]
+    )
 
     def settings(self) -> dict[str, Any]:
         """The values, by name."""
@@ -509,8 +515,16 @@ class Walk:
 
     # --- probing -----------------------------------------------------------------------
 
-    def _probe(self, before: str = "", *, stoppable: bool = True) -> tuple[Observations, Ledger]:
-        """Probe everything; ``before``: sh that runs ahead of the probes, in the same exec."""
+    def _probe(
+        self, before: str = "", more: Sequence[Query[Any]] = (), *, stoppable: bool = True
+    ) -> tuple[Observations, Ledger]:
+        """Probe everything.
+
+        Args:
+            before: sh that runs ahead of the probes, in the same exec.
+            more: further queries of that exec.
+            stoppable: not after Ctrl-C.
+        """
         if stoppable:
             self._check_stop()
         self._say("probing")
@@ -523,7 +537,7 @@ class Walk:
         def once() -> Any:
             lead[:] = [before]
             shared = self.options.shared
-            return probe_states(self.resolved.node, self.states, answer, (ledger,), shared)
+            return probe_states(self.resolved.node, self.states, answer, (ledger, *more), shared)
 
         # Probes change nothing, and the sh before them may run twice.
         observations, facts, known = self._link.repeat(once)
@@ -715,7 +729,11 @@ class Walk:
             self.result.notes.append(f"the node program was killed{where}")
         self._say("verifying")
         # Also after Ctrl-C: the result has to show the changes that were made.
-        observations, ledger = self._probe(self._release(), stoppable=False)
+        ask = self.options.afterwards
+        more = missing_queries(self.resolved.node, ask) if ask is not None else ()
+        observations, ledger = self._probe(self._release(), more, stoppable=False)
+        if ask is not None:
+            self.options.answers[self.result.name] = self._known
         self._link.hand_over(ledger.secrets)
         return observations, ledger, record
 

@@ -6,12 +6,14 @@ A validation runs tests on the node; ``explain`` looks for causes from here. Bot
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpustate.core.encode import plain
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
+from gpustate.core.queries import Answer, Query
 from gpustate.diagnosis import chain
 from gpustate.engine import fleet
 from gpustate.explain import walk
@@ -23,8 +25,17 @@ def run(
     nodes: Sequence[InventoryNode],
     forks: int,
     states: Collection[str],
+    answers: Mapping[str, Mapping[Query[Any], Answer]],
 ) -> None:
-    """Diagnose every node that was validated just now by a policy with these states, and add that to its result."""
+    """Diagnose every node that was validated just now, and add that to its result.
+
+    Args:
+        results: of the validation.
+        nodes: of the inventory.
+        forks: nodes queried in parallel.
+        states: names of the policy's states.
+        answers: those that the validation has brought, by node.
+    """
     validated = {
         result.name: result
         for result in results
@@ -32,7 +43,7 @@ def run(
         or any(check["outcome"] == chain.FAILED for check in result.checks)
     }
     chosen = [node for node in nodes if node.name in validated]
-    for node, view, error in fleet.question(chosen, forks, walk.query):
+    for node, view, error in fleet.question(chosen, forks, walk.query, answers):
         if view is None:
             validated[node.name].notes.append(f"its causes were not looked for: {error}")
         else:

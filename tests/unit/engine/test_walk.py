@@ -317,6 +317,20 @@ def test_a_second_apply_changes_nothing_and_costs_one_exec(run: Runner, tmp_path
     assert (tmp_path / "a").stat().st_mtime_ns == before
 
 
+def test_what_is_queried_after_the_steps_costs_no_exec(
+    run: Runner, node: InventoryNode, tmp_path: Path
+) -> None:
+    def query(on: Node) -> str:
+        return on.shell("echo told").stdout
+
+    without = run(First(path=str(tmp_path / "a")), apply=True).nodes[0].execs
+    answers: dict[str, Any] = {}
+    result = run(First(path=str(tmp_path / "b")), apply=True, afterwards=query, answers=answers)
+    assert result.nodes[0].execs == without
+    away = replace(node, connection=replace(node.connection, kind="ssh", host="192.0.2.1"))
+    assert fleet.question([away], 1, query, answers) == [(away, "told\n", None)]
+
+
 def test_what_looks_behind_a_change_is_planned_in_a_later_stage(
     run: Runner, tmp_path: Path
 ) -> None:

@@ -104,4 +104,4 @@ def test_no_next_step_harms_a_node_for_slowness_use_or_a_missing_file() -> None:
     texts |= {f"CUDA {code}": remedies.cuda(code) for code in (2, 46, 100)}
     texts["no answer"] = remedies.cuda(None, "no answer within 60 s")
     assert {name: text for name, text in texts.items() if _HARMFUL.search(text)} == {}
-    assert texts["nvml-timeout"].startswith("switch persistence mode on")
+    assert texts[f"NVML {nvml_report.TIMEOUT}"].startswith("switch persistence mode on")
