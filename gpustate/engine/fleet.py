@@ -459,7 +459,7 @@ def question(
     def work(session: Session) -> T:
         known = (answers or {}).get(session.node.name)
 
-        def answer(queries: Sequence[Query[Any]]) -> list[Answer]:
+        def answer(queries: Sequence[Query[Any]]) -> tuple[Answer, ...]:
             session.connect()
             return session.answer(queries)
 

@@ -730,8 +730,8 @@ class Walk:
         self._say("verifying")
         # Also after Ctrl-C: the result has to show the changes that were made.
         ask = self.options.afterwards
-        more = missing_queries(self.resolved.node, ask) if ask is not None else ()
-        observations, ledger = self._probe(self._release(), more, stoppable=False)
+        queries = missing_queries(self.resolved.node, ask) if ask is not None else ()
+        observations, ledger = self._probe(self._release(), queries, stoppable=False)
         if ask is not None:
             self.options.answers[self.result.name] = self._known
         self._link.hand_over(ledger.secrets)

@@ -37,8 +37,9 @@ REFRESHED = (
     f"rm -rf /etc/cdi; systemctl enable --now {UNITS}; systemctl restart nvidia-cdi-refresh.service"
 )
 KEPT = f"cp -p /root/kept.toml {CONFIG}; {RESTART}"
-#: AKS's names.
-OTHER_NAME = f"""cp -p {CONFIG} /root/kept.toml; cat >{CONFIG} <<'END'
+#: AKS's names, on a node whose containerd gpustate has not configured.
+NOTE = "/var/lib/gpustate/containerd.served"
+OTHER_NAME = f"""mv {NOTE} /root/; cp -p {CONFIG} /root/kept.toml; cat >{CONFIG} <<'END'
 version = 2
 [plugins."io.containerd.grpc.v1.cri".containerd]
   default_runtime_name = "nvidia-container-runtime"
@@ -99,7 +100,7 @@ CASES = {
         f"{UNREFRESHED}; sed 's/580[.0-9]*/575.57.08/g' {SPEC} >/etc/cdi/nvidia.yaml", REFRESHED, "cdi", "a later folder has its devices"),
     "a specification in one line": Case(
         f"{UNREFRESHED}; nvidia-ctk cdi generate --format=json --output=/etc/cdi/nvidia.json; rm -f {SPEC}", REFRESHED, "cdi", "/etc/cdi/nvidia.json: "),
-    "a handler of another name": Case(OTHER_NAME, KEPT, "container", "handler nvidia-container-runtime: 8 GPUs"),
+    "a handler of another name": Case(OTHER_NAME, f"mv /root/containerd.served {NOTE}; {KEPT}", "container", "handler nvidia-container-runtime: 8 GPUs"),
     "a job that owns a GPU": Case(JOB, "systemctl stop job; nvidia-smi -c DEFAULT", "cuda", "(python3): not tested"),
     "the Operator's toolkit": Case(
         OPERATORS, f"mv {TOOLKIT}/* /usr/bin/; cp -p /root/kept-toolkit.toml /etc/nvidia-container-runtime/config.toml; cp -p /root/kept-cdi.yaml {SPEC}; "
@@ -207,7 +208,7 @@ class Named:
         damage, heal: scripts of sh.
         cause: as ``explain`` names it.
         words: what the evidence says.
-        next_step: the first command of the next step.
+        next_step: how the first command of the next step begins.
         health: exit code and words of ``health``.
     """
 
@@ -225,8 +226,24 @@ NAMED = {
         "systemctl unmask nvidia-persistenced; systemctl start nvidia-persistenced", "persistenced-stopped",
         "nvidia-persistenced is masked", "systemctl unmask nvidia-persistenced", (0, "8 well")),
     "a GPU without device node": Named(
-        "rm /dev/nvidia3", "nvidia-modprobe -c=3", "gpu-without-device-node", "/dev/nvidia3 is missing", "nvidia-modprobe -c=3",
-        (3, "/dev/nvidia3 is missing")),
+        "rm /dev/nvidia3", "nvidia-modprobe -u -c=0; ! test -e /dev/nvidia3 && nvidia-modprobe -c=3", "gpu-without-device-node", "/dev/nvidia3 is missing", "nvidia-modprobe -c=3",
+        (3, "7 well, 1 failed")),
+    "a handler of another name than the policy's": Named(
+        f"cp -a /etc/containerd /root/; sed -i s/runtimes.nvidia/runtimes.other/ {CONFIG} /etc/containerd/conf.d/*.toml; {RESTART}",
+        f"rm -r /etc/containerd; mv /root/containerd /etc/; {RESTART}", "containerd-handler-missing",
+        "no runtime handler nvidia, so pods with runtimeClassName nvidia fail", "gpustate apply", (0, "8 well")),
+    "a specification of which a device node has no path": Named(
+        f"cp -p {SPEC} /root/; sed -i -z 's,- path: /dev/nvidia0\\n *major,- major,' {SPEC}",
+        f"cp -p /root/nvidia.yaml {SPEC}", "cdi-broken", "a device node has no path", "gpustate apply", (0, "8 well")),
+    "a specification that was cut": Named(
+        f"cp -p {SPEC} /root/; head -c 3000 /root/nvidia.yaml >{SPEC}", f"cp -p /root/nvidia.yaml {SPEC}", "cdi-broken",
+        f"ignore {SPEC}", "gpustate apply", (0, "8 well")),
+    "switches without Fabric Manager": Named(
+        "systemctl stop nvidia-fabricmanager", "systemctl start nvidia-fabricmanager", "fabric-manager-down",
+        "nvidia-fabricmanager is inactive", "gpustate apply", (3, "8 well, 1 failed")),
+    "a link to a library that is gone": Named(
+        "mv /usr/lib/x86_64-linux-gnu/libcuda.so.[0-9][0-9]* /root/", "mv /root/libcuda.so.* /usr/lib/x86_64-linux-gnu/", "driver-library-dangling",
+        "which does not exist", "gpustate apply", (3, "8 well, 1 failed")),
 }  # fmt: skip
 
 
@@ -243,6 +260,7 @@ def test_every_verb_names_the_same_cause_and_its_next_step(
         validated = gpustate("validate", policy, *target, "-o", "json", code=3).node("gpu2")
         code, words = case.health
         assert words in gpustate("health", *target, code=code).out
+        gpustate("drift", policy, *target, code=2)
     finally:
         node.run(["sh", "-c", case.heal])
     assert explained["cause"] == case.cause
@@ -250,7 +268,7 @@ def test_every_verb_names_the_same_cause_and_its_next_step(
     first = next(check for check in validated["checks"] if check["outcome"] == "failed")
     assert first == failed
     assert case.words in failed["evidence"]
-    assert nextsteps.commands(failed["remedy"])[0] == case.next_step
+    assert nextsteps.commands(failed["remedy"])[0].startswith(case.next_step)
 
 
 def test_a_gpu_that_a_boot_does_not_find_is_missed_until_it_is_accepted(
