@@ -137,6 +137,7 @@ def diagnose(view: View) -> Diagnosis:
         judged, cause = _judge(replace(view, check=check), tested)
         if judged.failed:
             rest = tuple(one.name for one in checks[at + 1 :])
+            warnings = tuple(one for one in warnings if not one.startswith(judged.evidence))
             return Diagnosis((*checks[:at], judged), rest, cause, warnings, validated)
     return Diagnosis(tuple(checks), warnings=warnings, validated=validated)
 

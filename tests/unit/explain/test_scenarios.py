@@ -121,6 +121,7 @@ def test_a_broken_node_is_given_its_cause(scenario: Scenario, tmp_path: Path) ->
     assert commands(found.broken.remedy)
     assert untypeable(found.broken.remedy) == []
     assert [bad for warning in found.warnings for bad in untypeable(warning)] == []
+    assert not [one for one in found.warnings if found.broken.evidence in one], "said once"
     assert found.broken.name == found.cause.link
     # It stops there: what is based on the broken link is not judged.
     names = [check.name for check in found.checks]
