@@ -106,17 +106,21 @@ apt_fetch() {
 along() {
   if [ -s "$R/along" ]; then
     # shellcheck disable=SC2046 # a word of an installation each
-    if "$@" $(cut -d ' ' -f 2 "$R/along") >"$R/along.log" 2>&1; then
-      [ "$1" != apt_swap ] || mv "$R/along" "$R/came"
-      return 0
-    fi
-    rm -f "$R/along"
-    [ -n "${ROLLED-1}" ] || {
-      cat "$R/along.log"
-      return 1
-    }
+    took_along "$@" $(cut -d ' ' -f 2 "$R/along") && return 0
+    [ -n "${ROLLED-1}" ] || return 1
   fi
   "$@"
+}
+# took_along COMMAND WORDS...: a swap with the packages of $R/along lists them in $R/came. A failure
+# drops the list, and prints the log if not everything is as it was.
+took_along() {
+  if "$@" >"$R/along.log" 2>&1; then
+    case $1 in *_swap) mv "$R/along" "$R/came" ;; esac
+    return 0
+  fi
+  rm -f "$R/along"
+  [ -n "${ROLLED-1}" ] || cat "$R/along.log"
+  return 1
 }
 came() { # NAME=VERSION...: the transaction of an earlier step has brought them all
   for package in "$@"; do

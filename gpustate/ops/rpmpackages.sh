@@ -209,15 +209,8 @@ rpm_along() { # as along of apt: rpm_fetch or rpm_swap
     NAMES="$NAMES $(cut -d ' ' -f 1 "$R/along" | tr '\n' ' ')"
     # shellcheck disable=SC2046 # names
     rpm_open $OPENED $(cut -d = -f 1 "$R/along")
-    if "$@" >"$R/along.log" 2>&1; then
-      [ "$1" != rpm_swap ] || mv "$R/along" "$R/came"
-      return 0
-    fi
-    rm -f "$R/along"
-    [ -n "${ROLLED-1}" ] || {
-      cat "$R/along.log"
-      return 1
-    }
+    took_along "$@" && return 0
+    [ -n "${ROLLED-1}" ] || return 1
     WANT=$own_words NAMES=$own_names
     rpm_open $own_opened
   fi

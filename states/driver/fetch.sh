@@ -12,21 +12,21 @@ torn() {
     sed -nE 's/^([^|]*)\|.*\|.U.?$/\1/p'
 }
 # What later steps install comes along only if the driver may come with it.
-if [ -s "$R/along" ]; then
-  # shellcheck disable=SC2046 # a word of an installation each
-  { simulate $ALSO "$@" $(cut -d ' ' -f 2 "$R/along") && spares "$R/said"; } >/dev/null ||
-    rm -f "$R/along"
-fi
-# apt begins nothing while they are there, and neither completes nor removes them along with the
-# rest.
-[ -s "$R/along" ] || simulate "$@" || {
-  torn=$(torn)
-  [ -n "$torn" ] && dpkg --remove $torn && simulate "$@"
-} || {
-  tail -n 25 "$R/said"
-  back
+# shellcheck disable=SC2046 # a word of an installation each
+[ -s "$R/along" ] && simulate $ALSO "$@" $(cut -d ' ' -f 2 "$R/along") &&
+  spares "$R/said" >/dev/null || {
+  rm -f "$R/along"
+  # apt begins nothing while they are there, and neither completes nor removes them along with the
+  # rest.
+  simulate "$@" || {
+    torn=$(torn)
+    [ -n "$torn" ] && dpkg --remove $torn && simulate "$@"
+  } || {
+    tail -n 25 "$R/said"
+    back
+  }
+  spares "$R/said" || back
 }
-spares "$R/said" || back
 # shellcheck disable=SC2034 # apt_fetch reads it
 MAY_GO=1
 along apt_fetch $ALSO "$@" || back

@@ -167,3 +167,37 @@ def test_a_state_that_failed_before_the_transaction_installs_nothing(
         "containerd: skipped because of toolkit",
     ]
     assert world.log == ["install d=1"]
+
+
+@pytest.mark.parametrize("manager", ["apt", "rpm"])
+@pytest.mark.parametrize(
+    ("swap", "status", "done"),
+    [
+        ("RC=0", 0, ["own more", "came"]),
+        # Everything is as it was: the step goes on with its own packages.
+        ("ROLLED=1 RC=1", 0, ["own more", "own"]),
+        ("ROLLED= RC=1", 1, ["own more", "log of own more"]),
+    ],
+)
+def test_packages_of_later_steps_come_along_or_are_dropped(
+    tmp_path: Path, manager: str, swap: str, status: int, done: list[str]
+) -> None:
+    """The functions of both package managers, with a transaction that fails if it has more than its own packages."""
+    (tmp_path / "along").write_text("more=1 more\n")
+    text = f"""{ops.LIBRARY}
+R={tmp_path} WANT=own NAMES=own AGAIN= OPENED=own
+rpm_open() {{ OPENED="$*"; }}
+apt_swap() {{
+  echo "$*" >>"$R/done"; echo "log of $*"; {swap}
+  [ "$*" != own ] || RC=0
+  return $RC
+}}
+rpm_swap() {{ [ "$OPENED" = "$(echo "$NAMES" | sed s/=1//g | xargs)" ] && apt_swap $WANT; }}
+{"along apt_swap own" if manager == "apt" else "rpm_along rpm_swap"} >>"$R/out" || status=$?
+grep log "$R/out" >>"$R/done"; [ ! -s "$R/came" ] || echo came >>"$R/done"
+[ ! -e "$R/along" ] && exit ${{status:-0}}
+"""
+    ran = subprocess.run(["sh", "-c", text], check=False, env={**os.environ, "G": str(tmp_path)})
+    assert ran.returncode == status
+    lines = (tmp_path / "done").read_text().splitlines()
+    assert lines == [*done, *(["log of own"] if done[-1] == "own" else [])]

@@ -174,6 +174,26 @@ dpkg-query() {{ for p; do :; done; echo "$p|amd64|580.1-1|hi "; }}
     assert done.stdout.startswith(said), done.stderr
 
 
+@pytest.mark.parametrize("foreign", ["", "Remv dkms [3.0]"])
+def test_what_comes_along_is_simulated_and_looked_at_once(tmp_path: Path, foreign: str) -> None:
+    (tmp_path / "along").write_text("nvidia-imex=1 nvidia-imex=1\n")
+    functions = f"""
+R={tmp_path}
+effect() {{ echo "effect $1"; }}; back() {{ exit 1; }}
+along() {{ "$@"; }}; apt_ready() {{ :; }}; apt_fetch() {{ :; }}
+apt_whole() {{ echo simulated >>"$R/done"; case $* in *imex*) echo '{foreign}' ;; esac >"$1"; }}
+apt-mark() {{ echo looked >>"$R/done"; }}
+dpkg-query() {{ for p; do :; done; echo "$p|amd64|580.1-1|ii "; }}
+set -- nvidia-utils-580=580.1-1
+"""
+    done = fetched(functions)
+    assert done.stdout == "effect fetched\n", done.stderr
+    # A foreign package would leave with what comes along: that is left out.
+    others = ["simulated"] if foreign else []
+    assert (tmp_path / "done").read_text().split() == [*others, "simulated", "looked"]
+    assert (tmp_path / "along").exists() == (not foreign)
+
+
 @pytest.mark.parametrize(
     ("row", "outcome"),
     [
