@@ -265,6 +265,16 @@ def test_dcgm_and_its_exporter_come_replace_the_old_one_and_go(trial: Trial) -> 
     assert trial.said(left, check=False) == ""
 
 
+@of_group("dcgm")
+def test_packages_of_two_states_come_in_one_transaction(trial: Trial) -> None:
+    trial.said("nvidia-modprobe; modprobe nvidia", check=False)
+    states: dict[str, Any] = {"nvlsm": {}, "fabric_manager": {"timeout_s": 60}, "dcgm": {}}
+    assert set(trial.run("apply", **states).values()) == CHANGED
+    came = trial.said("cut -d = -f 1 /var/lib/gpustate/runs/*/came").split()
+    assert "datacenter-gpu-manager-4-core" in came, "the step of Fabric Manager has brought it"
+    assert trial.held() == {name.partition("=")[0] for name in trial.there()}
+
+
 @of_group("ofed")
 def test_an_ofed_and_the_peermem_built_against_it_come_and_go(trial: Trial) -> None:
     path = trial.node.root / "etc/gpustate-lab/hardware.json"
