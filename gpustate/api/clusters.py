@@ -1,4 +1,4 @@
-"""The objects of the nodes' clusters: planned, applied after their nodes, and removed before them."""
+"""The objects of the nodes' clusters: planned, applied after their nodes, and removed after them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from gpustate.api.cluster_settings import object_settings
 from gpustate.cluster.api import connected
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.cluster.objects import Objects, opened
+from gpustate.cluster.pods import allocatable
+from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.inventory import Inventory
-from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy
 from gpustate.engine import fleet
 from gpustate.errors import ClusterError, LockHeld, RefusedError, UsageError
@@ -27,10 +29,11 @@ from gpustate.manifests.kinds import NODE, Key, key, title
 from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN
 from gpustate.manifests.settings import ClusterSettings, System
 from gpustate.plan.document import with_clusters
+from gpustate.plan.ranges import fold
 from gpustate.reconcile import cluster_notes, node_reports, placement
 from gpustate.reconcile.applying import Applied, Applier
 from gpustate.reconcile.document import cluster_data
-from gpustate.reconcile.nodes import check_cluster, labels_of, members, systems_of
+from gpustate.reconcile.nodes import Member, check_cluster, labels_of, members, systems_of
 from gpustate.reconcile.placement import Absence
 from gpustate.reconcile.planning import (
     Action,
@@ -42,10 +45,12 @@ from gpustate.reconcile.planning import (
     withdrawn,
 )
 from gpustate.reconcile.saved import stale
+from gpustate.rollout.maintenance import WITHDRAWS
 from gpustate.rollout.options import SCHEDULERS, Schedulers
 from gpustate.rollout.withdrawal import Withdrawal
 from gpustate.schedulers.base import Say, silent
 from gpustate.schedulers.kubernetes import Kubernetes
+from gpustate.schedulers.kubernetes.members import read_hold
 
 Json = dict[str, Any]
 
@@ -223,6 +228,8 @@ class Clusters:
                         "no object changes: no node of the cluster can be changed"
                     ] * idle
                     done.notes += _kept_notes(target)
+                    if self.absent and names:
+                        done.notes += self._last_notes(members(known or (), here), target)
                 except ClusterError as error:
                     done.failures.append(str(error))
                 except RefusedError as error:
@@ -234,18 +241,32 @@ class Clusters:
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
 
-    def check_nodes(self, nodes: Sequence[NodeResult]) -> None:
-        """Refuse a cluster that is not that of its nodes; nothing is changed.
+    @property
+    def withdraws(self) -> bool:
+        """A removal holds every node that changes, for what offers its GPUs goes in its turn.
 
-        Raises:
-            RefusedError: a kubelet runs on nodes, and none of them is a Node of the cluster.
+        Where the DRA driver runs, only nodes that are drained: pods with its claims have to leave before it does.
         """
-        for kubeconfig in self.distinct():
-            with opened(kubeconfig) as objects:
-                try:
-                    self._target(objects, kubeconfig, nodes)
-                except ClusterError:
-                    continue  # named when its objects are removed
+        return self.absent and not self.settings.dra_driver.enabled
+
+    def _last_notes(self, found: Iterable[Member], target: Target) -> Iterator[str]:
+        """Nodes that lose their GPUs together at the end of a removal."""
+        least = Disruption.NONE if self.withdraws else Disruption.DRAIN
+        last = [
+            one.name
+            for one in found
+            if allocatable(one.node) and one.name not in target.kept_nodes
+            if self.schedulers.ignore
+            or not any(
+                state.outcome in (Outcome.PENDING, Outcome.KNOWN_AFTER) and state.worst >= least
+                for state in one.result.states
+            )
+        ]
+        if last:
+            yield (
+                f"{cut(', '.join(fold(last)), 100)}: what offers their GPUs goes from all of these at once, after the last "
+                "wave: no change of their own takes them out of service"
+            )
 
     def check_rollback(self) -> None:
         """Refuse ``--rollback-on-failure`` before nodes change, as of :meth:`_check_rollback`; nothing is written."""
@@ -254,13 +275,21 @@ class Clusters:
                 target, _ = self._target(objects, kubeconfig, ())
                 self._check_rollback(plan(objects, staged(target)))
 
-    def stage(self, node: str) -> None:
-        """Give DaemonSets their new template, and what it needs, before the first node of their cluster changes.
+    def stage(self, node: NodeResult) -> None:
+        """Change what concerns a node in its turn; other pods stay as they are until :meth:`apply`.
 
-        A program that is restarted in its node's turn then fits what the node becomes. Other pods stay as they are
-        until :meth:`apply`. A cluster whose objects cannot be changed is left to it.
+        Before the first node of their cluster, DaemonSets get their new template, and what it needs: a program that is
+        restarted in its node's turn then fits what the node becomes. A removal takes from each node what offers its
+        GPUs. A cluster whose objects cannot be changed is left to :meth:`apply`.
+
+        Raises:
+            RefusedError: a removal from a cluster that is not that of the node, where a kubelet runs.
         """
-        kubeconfig = self.kubeconfigs.get(node)
+        kubeconfig = self.kubeconfigs.get(node.name)
+        if kubeconfig and self.absent:
+            with opened(kubeconfig) as objects, suppress(ClusterError):
+                self._withdraw(objects, kubeconfig, node)
+            return
         with self._lock:
             if not kubeconfig or kubeconfig in self._begun:
                 return
@@ -273,6 +302,24 @@ class Clusters:
                 for change in for_new_pods(changes):
                     objects.apply(change.item, force=self.force)
                     self._staged[objects.server, key(change.item)] = change
+
+    def _withdraw(self, objects: Objects, kubeconfig: Kubeconfig, node: NodeResult) -> None:
+        """Take the labels from a Node that is held, by which DaemonSets offer its GPUs."""
+        target, listed = self._target(objects, kubeconfig, [node])
+        found = {one.name for one in members(listed or (), [node]) if read_hold(one.node)}
+        names = found - target.kept_nodes
+        if not names:
+            return
+        others = frozenset(one["metadata"]["name"] for one in listed or ()) - names
+        target = replace(target, kept_nodes=others, objects_stay=True)
+        applier = Applier(objects, target, self.rollout_timeout_s, self.say)
+        applier.apply(plan(objects, target, listed))
+        applier.wait_for_kubelets(names, offer=False)
+        with connected(kubeconfig) as api:
+            cluster = Kubernetes(api)
+            for member in cluster.members():
+                if member.name in names:
+                    cluster.note(member, "changing", WITHDRAWS)
 
     def _check_rollback(self, changes: Sequence[Change]) -> None:
         """Refuse to roll nodes back to what the device plugin does not start with: only nodes go back, not its template.
@@ -300,7 +347,7 @@ class Clusters:
         Args:
             nodes: with the results of the run.
             stop: polled; once true, nothing more is written or waited for.
-            run: its id, for a removal, which drains Nodes before the DRA driver is deleted.
+            run: its id, for a removal, which holds Nodes that had no turn until what offers their GPUs is deleted.
             pods_on: Nodes whose pods of DaemonSets are waited for; empty: all.
         """
         found: list[dict[str, Any]] = []
@@ -310,7 +357,7 @@ class Clusters:
                     target, listed = self._target(objects, kubeconfig, nodes)
                     here = self._nodes_of(kubeconfig, nodes)
                     failed = all(node.status is not NodeStatus.OK for node in here)
-                    if here and failed and not self.absent:
+                    if here and failed:
                         words = self._unwritten("no node of the cluster succeeded")
                         done = Applied(notes=[words])
                         self._admit(done, kubeconfig, nodes, stop, "no node succeeded")
@@ -340,6 +387,7 @@ class Clusters:
                             hold = withdrawal.held(run, self.say, stop)
                             applier = replace(applier, hold=hold)
                         done = applier.apply(changes)
+                        done.failures += withdrawal.left if withdrawal is not None else ()
                     absent = placement.absences(done.changes, listed or (), target.labels)
                     self._admit(done, kubeconfig, nodes, stop, absent=absent)
                     done.notes += _kept_notes(target)
@@ -392,6 +440,8 @@ class Clusters:
 
     def _unwritten(self, why: str) -> str:
         """What a run that ends early has written of the objects."""
+        if self.absent:
+            return f"the objects stay: {why}; Nodes that had their turn offer no GPUs"
         names = sorted(f"{kind.lower()}/{name}" for _, (kind, name) in self._staged)
         what = f"only the change of {', '.join(names)} for new pods" if names else "nothing"
         return f"{what} is written: {why}"
@@ -410,6 +460,8 @@ class Clusters:
         Pods that do not run keep no taint: a Node is admitted when it offers GPUs itself.
         On Nodes without the pod that offers GPUs, the condition says so.
         """
+        if self.absent and blocked:
+            return  # what was said of the Nodes stays, too
         dra = self.settings.dra_driver.enabled
         offers = [one for one in done.unready if dra and one.startswith(f"daemonset/{DRA_PLUGIN}:")]
         if done.failures or offers or any(one.action == "refused" for one in done.changes):
@@ -487,6 +539,9 @@ class Clusters:
                 systems = systems_of(listed, found)
                 self.systems.extend(one for one in systems if one not in self.systems)
                 settings = replace(settings, systems=tuple(systems))
+        if self.absent:
+            refused = [node for node in here if node.would_refuse or node.status in _LEFT_ALONE]
+            kept = {one.name for one in members(listed or (), refused)}
         if self.saved is not None:
             planned = {
                 one["object"] for one in self._saved_of(objects.server, kubeconfig)["objects"]
@@ -494,10 +549,7 @@ class Clusters:
             labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
             if self.absent and all(name.startswith("node/") for name in planned):
                 names = (title(one) for one in listed or ())
-                kept = {name.removeprefix("node/") for name in names if name not in planned}
-        elif self.absent:
-            refused = [node for node in here if node.would_refuse or node.status in _LEFT_ALONE]
-            kept = {one.name for one in members(listed or (), refused)}
+                kept |= {name.removeprefix("node/") for name in names if name not in planned}
         items = [] if self.absent else build(settings, {})
         target = Target(items, self.namespace, labels, self.absent, self.force)
         drained = self.absent and not self.schedulers.ignore

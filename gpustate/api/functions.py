@@ -186,7 +186,7 @@ def apply(
     read_policy: Callable[[str], Policy] = load_policy,
     partly_applied: bool = False,
     resumes: str = "",
-    changing: Callable[[str], None] | None = None,
+    changing: Callable[[NodeResult], None] | None = None,
 ) -> ApplyResult:
     """Apply a policy, or a plan exactly as it was made, without confirmation.
 
@@ -210,7 +210,7 @@ def apply(
         partly_applied: the plan was applied in part already, so the nodes are not compared with its
             observations; the announced disruption of each state is still enforced.
         resumes: id of the interrupted run that this one continues: a rollback of either undoes both.
-        changing: called with the name of each node that has left service, before its first change, from its thread.
+        changing: called with each node that has left service, before its first change, from its thread.
 
     Raises:
         GpustateError: policy, plan, inventory, lock file or rules are invalid; no node was reached.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gpustate.api import saved
     from gpustate.api.clusters import Clusters
     from gpustate.core.inventory import Inventory
-    from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
     from gpustate.reporting.runs import Run
 
@@ -162,9 +161,7 @@ def apply_policy(
     asked = not options["yes"]
     if asked and not sys.stdin.isatty():
         raise UsageError("stdin is not a terminal", fix="review with --dry-run, then pass --yes")
-    # The objects go before nodes change, so nodes that are refused have to be known.
-    planned_first = verb == "rollback" or (ensure == "absent" and options["cluster_objects"])
-    if not asked and check is None and not planned_first:
+    if not asked and check is None and verb != "rollback":
         execute(source, options, verb=verb, ensure=ensure)
         return
     planned, document = make_plan(
@@ -282,7 +279,6 @@ def execute(
     from gpustate import api
     from gpustate.api import saved
     from gpustate.engine import fleet
-    from gpustate.engine.gate import too_much
     from gpustate.reporting.runs import run_of
 
     def read_policy(name: str) -> Policy:
@@ -322,17 +318,9 @@ def execute(
 
     def run(**shared: Any) -> api.ApplyResult:
         applied: list[dict[str, Any]] = []
-        if clusters is not None and absent:  # pods leave before what they use
-            seen = [*target.nodes] if isinstance(target, api.PlanResult) else []
-            seen = seen or _facts_of(inventory, options["forks"])
-            clusters.check_nodes(seen)
-            for node in seen:
-                rows = {state.state: state for state in node.states}
-                node.would_refuse |= bool(too_much(rows, options["max_disruption"]))
-            shared["started"](about.run)
-            applied = clusters.apply(seen, shared["stop"], run=about.run)
-        elif clusters is not None:
+        if clusters is not None:
             clusters.check_rollback()
+            shared["schedulers"] = replace(shared["schedulers"], withdraws=clusters.withdraws)
         result = api.apply(
             target,
             inventory,
@@ -342,18 +330,18 @@ def execute(
             source=source,
             read_policy=read_policy,
             partly_applied=partly_applied,
-            changing=clusters.stage if clusters is not None and not absent else None,
+            changing=clusters.stage if clusters is not None else None,
             **shared,
         )
-        if absent and clusters is not None:
-            objects.remove_marks(clusters, applied)
-        elif absent and not options.get("ignore_scheduler"):
-            objects.remove_records(inventory, options, result.nodes)
-        if clusters is not None and not absent and not result.interrupted:
+        if clusters is not None and not result.interrupted:
             if result.stopped:
                 applied = clusters.report(result.nodes, shared["stop"])
             else:
                 applied = clusters.apply(result.nodes, shared["stop"], run=about.run)
+                if absent:
+                    objects.remove_marks(clusters, applied)
+        elif absent and not options.get("ignore_scheduler"):
+            objects.remove_records(inventory, options, result.nodes)
         if not applied:
             return result
         if shared["stop"]():
@@ -362,15 +350,6 @@ def execute(
         return objects.counted(result, {**result.document, "clusters": applied})
 
     carry_out(about, verb, source, options, inventory, run)
-
-
-def _facts_of(inventory: Inventory, forks: int) -> list[NodeResult]:
-    """Nodes with what is known of them; without facts where they are not reached."""
-    from gpustate.core.encode import plain
-    from gpustate.core.outcome import NodeResult
-
-    rows, _ = common.query_nodes(inventory, forks, lambda node: {"facts": plain(node.facts())})
-    return [NodeResult(row["name"], facts=row.get("facts", {})) for row in rows]
 
 
 def carry_out(

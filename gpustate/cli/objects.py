@@ -86,7 +86,8 @@ def remove_marks(clusters: Clusters, applied: Sequence[dict[str, Any]]) -> None:
         applied: what became of them.
     """
     for kubeconfig, data in zip(clusters.distinct(), applied, strict=True):
-        if left := marks(kubeconfig, None):
+        refused = bool(data.get("refusals"))  # it may be another cluster
+        if left := () if refused else marks(kubeconfig, None):
             data["notes"] = [*data.get("notes", ()), *left]
 
 

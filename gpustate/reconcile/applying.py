@@ -130,19 +130,19 @@ class Applier:
                     self._prune(done)
                 done.changes.append(self._carry_out(change))
             if losing:
-                self._wait_for_kubelets(losing, offer=False)
+                self.wait_for_kubelets(losing, offer=False)
         if any(change.action in PENDING for change in done.changes):
             self._verify(done)
         if not self.target.absent:
             done.unready = self._wait_for_pods()
         for one in changes:
             if key(one.item) == _PLUGIN and one.action in (Action.CREATE, Action.UPDATE):
-                self._wait_for_kubelets(self._ready_on(one.item), offer=True)
+                self.wait_for_kubelets(self._ready_on(one.item), offer=True)
 
     def _ready_on(self, item: Json) -> frozenset[str]:
         return readiness.ready_on(self.objects.list(POD, self.target.namespace), item)
 
-    def _wait_for_kubelets(self, names: Collection[str], *, offer: bool) -> None:
+    def wait_for_kubelets(self, names: Collection[str], *, offer: bool) -> None:
         """Wait until these Nodes offer GPUs, or no longer do. Who runs next relies on what kubelets have reported.
 
         Not for long: a plugin may find no GPU to offer, and another one may offer them as well.

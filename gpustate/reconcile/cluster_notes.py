@@ -128,8 +128,9 @@ def deletion_notes(changes: Sequence[Change], *, absent: bool) -> list[str]:
     """What pods and Nodes lose by objects that are deleted."""
     deleted = [title(one.item) for one in changes if one.action is Action.DELETE]
     kept = [title(one.item) for one in changes if one.action is not Action.DELETE]
+    turns = ", each from its turn on" if absent else ""
     notes = [
-        f"{name} is deleted: {NO_GPUS}; running pods keep theirs"
+        f"{name} is deleted: {NO_GPUS}{turns}; running pods keep theirs"
         for name in deleted
         if name in OFFERING and not any(other in kept for other in OFFERING)
     ]

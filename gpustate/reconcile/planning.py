@@ -132,6 +132,7 @@ class Target:
         force: take over fields of other managers, and objects that are not gpustate's.
         prune: delete objects of gpustate that are not among the items.
         kept_nodes: Nodes that a removal leaves as they are; all objects stay for them, and other Nodes lose their labels.
+        objects_stay: all objects stay, as other Nodes have not had their turn yet.
         drained: pods that hold claims of the DRA driver leave before it does.
     """
 
@@ -142,7 +143,13 @@ class Target:
     force: bool = False
     prune: bool = True
     kept_nodes: frozenset[str] = frozenset()
+    objects_stay: bool = False
     drained: bool = False
+
+    @property
+    def labels_only(self) -> bool:
+        """A removal only takes labels of Nodes."""
+        return self.objects_stay or bool(self.kept_nodes)
 
     @property
     def defined(self) -> set[str]:
@@ -206,7 +213,7 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
     Raises:
         ClusterError: a request failed that no object can be judged without.
     """
-    if target.kept_nodes:
+    if target.labels_only:
         return list(_label(objects, target, objects.list(NODE, "") if nodes is None else nodes))
     found = _read(objects, target)
     found.foreign_nfd = _has_foreign_nfd(objects, target, found)
@@ -259,7 +266,7 @@ def prunes_after(target: Target, changes: Sequence[Change]) -> int | None:
 def withdrawn(objects: Objects, target: Target, changes: Iterable[Change]) -> dict[str, Json]:
     """DaemonSets of ours that offer GPUs and go from Nodes, by name: with their labels alone while other Nodes keep them."""
     items = [one.item for one in changes if one.action is Action.DELETE]
-    if target.kept_nodes:
+    if target.labels_only:
         items = [*filter(is_ours, objects.list(BY_NAME["DaemonSet"], target.namespace))]
     found = {name: one for one in items for kind, name in [key(one)] if kind == "DaemonSet"}
     return {name: found[name] for name in found.keys() & {DEVICE_PLUGIN, DRA_PLUGIN}}

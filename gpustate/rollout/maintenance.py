@@ -42,12 +42,13 @@ from gpustate.schedulers.base import (
 )
 from gpustate.schedulers.mig_state import CONFIG, is_ours
 
+KUBERNETES = "Kubernetes"
 #: How a scheduler is named in an inventory and on the command line.
 _ACCESS = {
-    "Kubernetes": "name its kubeconfig with --kubeconfig FILE or the variable gpustate_kubeconfig",
+    KUBERNETES: "name its kubeconfig with --kubeconfig FILE or the variable gpustate_kubeconfig",
     "Slurm": "name the host with scontrol in the variable gpustate_slurm_host",
 }
-#: Why Nodes are held while what offers their GPUs is deleted: nothing changes on the machines.
+#: Why Nodes are held while what offers their GPUs goes, and after that in a removal: nothing restarts it.
 WITHDRAWS = "removes what offers its GPUs"
 #: Of a reason that a scheduler keeps.
 _MOST_CHARS = 1000
@@ -98,6 +99,7 @@ class ScheduledMaintenance:
         signals: shared with the rollout.
         mig: Nodes whose MIG layout their label selects, by node.
         policies: how workloads leave, by node, where not by ``policy``.
+        withdraws: what offers the GPUs of a Node goes in its turn, so every Node that changes is held.
     """
 
     def __init__(
@@ -111,7 +113,10 @@ class ScheduledMaintenance:
         signals: Signals | None = None,
         mig: Mapping[str, MigNode] | None = None,
         policies: Mapping[str, DrainPolicy] | None = None,
+        *,
+        withdraws: bool = False,
     ) -> None:
+        self._withdraws = withdraws
         self._mig = mig or {}
         self._signals = signals or Signals()
         self._slots = Slots(max_unavailable, signals=self._signals, run=run)
@@ -262,10 +267,11 @@ class ScheduledMaintenance:
             say(f"{mig.name}: label {CONFIG}{f'={mig.config}' if mig.config else ' is absent'}")
             mig.cluster.mig.begin(mig.name, self._run)
             mig.open = True
-        if scope is None:
+        kinds = self._kinds_to_hold(subject, scope)
+        if not kinds:
             self._pause_for_mig(subject, mig, say, stop)
             return
-        found = [self._member(subject, kind) for kind in _kinds_to_ask(subject.facts)]
+        found = [self._member(subject, kind) for kind in kinds]
         held, name = _Held(), subject.node.name
         with self._lock:
             # What an earlier change of this run left held; this one is its rollback.
@@ -288,6 +294,8 @@ class ScheduledMaintenance:
                 say(f"holding {member.name} in {scheduler.title}")
                 self._signals.note(name, "held", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
+                if scope is None:
+                    continue
                 policy = self._policies.get(name, self._policy)
                 scheduler.drain(member, scope, policy, say, leave)
                 scheduler.note(member, "drained")
@@ -298,7 +306,7 @@ class ScheduledMaintenance:
                     raise HeldElsewhereError(
                         f"{scheduler.title}: {member.name} was returned to service by someone else"
                     )
-                if noted.foreign:  # for a moment it may have been in service
+                if noted.foreign and scope is not None:  # for a moment it may have been in service
                     policy = self._policies.get(name, self._policy)
                     scheduler.drain(member, scope, policy, say, leave)
             self._pause_for_mig(subject, mig, say, leave)
@@ -320,6 +328,13 @@ class ScheduledMaintenance:
                 notes = (*left, *stuck, *earlier)
             error.message = "; ".join((error.message, *notes))
             raise
+
+    def _kinds_to_hold(self, subject: Subject, scope: Scope | None) -> tuple[str, ...]:
+        """The schedulers in which a node is held for a change; none: it stays in service."""
+        if scope is not None:
+            return _kinds_to_ask(subject.facts)
+        withdrawn = self._withdraws and self._access(subject.node, KUBERNETES) is not None
+        return (KUBERNETES,) if withdrawn else ()
 
     def end(
         self, subject: Subject, failed: str, say: Say, stop: Stop = lambda: False
@@ -411,7 +426,9 @@ class ScheduledMaintenance:
                     f"{scheduler.title}: {member.name} was returned to service by someone else during the change; "
                     "restart workloads that have begun on it since"
                 )
-            if not subject.facts.without_driver:  # otherwise there is nothing that could offer GPUs
+            # Otherwise there is nothing that could offer GPUs.
+            offers = noted.hold is None or noted.hold.text != WITHDRAWS
+            if offers and not subject.facts.without_driver:
                 scheduler.refresh(member, subject.facts, say, stop)
         if not holds and "mig" in subject.pending:
             notes += self._refresh_in_service(subject, say, stop)

@@ -26,6 +26,7 @@ class Schedulers:
         drain: how workloads leave; ``None``: as the policy has it, by default as ``kubectl drain --ignore-daemonsets``.
         overrides: values that replace those of ``drain`` or of the policy.
         fence: called before every write to a cluster; raises where nothing may be written any more.
+        withdraws: what offers the GPUs of a Node goes in its turn, so every Node that changes is held.
     """
 
     kubeconfig: str = ""
@@ -33,6 +34,7 @@ class Schedulers:
     drain: DrainPolicy | None = None
     overrides: DrainOverrides = field(default_factory=DrainOverrides)
     fence: Callable[[], None] | None = None
+    withdraws: bool = False
 
     def _accesses(self, inventory: Inventory, *, read: bool) -> Accesses:
         return Accesses(inventory, self.kubeconfig, read=read, fence=self.fence)
@@ -98,7 +100,8 @@ class Schedulers:
         used = access or self._accesses(inventory, read=bool(run))
         try:
             yield ScheduledMaintenance(
-                used, run, person, leaving, text, max_unavailable, signals, mig, others
+                *(used, run, person, leaving, text, max_unavailable, signals, mig, others),
+                withdraws=self.withdraws,
             )
         finally:
             if used is not access:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpustate.core.drain import DrainPolicy
 from gpustate.engine import fleet
+from gpustate.errors import GpustateError
 from gpustate.plan.ranges import fold
 from gpustate.rollout.maintenance import WITHDRAWS, how_it_leaves
 from gpustate.schedulers.base import Member, Say, Scope, Stop, Why, Workload
@@ -29,6 +30,7 @@ class Withdrawal:
         kept: Nodes that keep them.
         plugin: the device plugin is one of them.
         claims: the DRA driver is.
+        left: Nodes that were not released, with why and the command that does it.
     """
 
     cluster: Kubernetes
@@ -36,6 +38,7 @@ class Withdrawal:
     kept: Collection[str]
     plugin: bool
     claims: bool
+    left: list[str] = field(default_factory=list[str])
 
     def _pods(self) -> Iterator[tuple[Member, Workload]]:
         for member in self.cluster.members() if self.claims else ():
@@ -53,7 +56,8 @@ class Withdrawal:
     def _loses(self, member: Member) -> bool:
         """Whether new pods would come to a Node; or a run that was killed has left it held."""
         if member.hold is not None:
-            return member.hold.text == WITHDRAWS
+            # In a later phase its machine changes as well, and a turn of its own ends it.
+            return member.hold.text == WITHDRAWS and member.hold.phase == "held"
         free = member.schedulable and not member.foreign
         return self.plugin and free and bool(member.gpus) and member.name not in self.kept
 
@@ -84,6 +88,15 @@ class Withdrawal:
                 self.cluster.drain(member, Scope.GPU, self.policy, say, stop)
             yield
         finally:
-            for member in held:
-                self.cluster.release(member)
+            whys = ((member.name, self._release(member)) for member in held)
+            self.left.extend(f"Node {name} stays cordoned: {why}" for name, why in whys if why)
             self.cluster.leave()
+            for line in self.left:
+                say(line)
+
+    def _release(self, member: Member) -> str:
+        """Return a Node to service; why it stays out, and the command that ends it."""
+        try:
+            return self.cluster.release(member)
+        except GpustateError as error:
+            return f"{error}; kubectl uncordon {member.name}"

@@ -214,10 +214,11 @@ class Holds:
                 return None
             labels = self._nodes.nvidia_pods.resumed(node)
             if current.foreign:
-                reason = "; ".join(current.foreign)
+                undo = (f"once that is over: {current.undo}",) if current.undo else ()
+                reason = "; ".join((*current.foreign, *undo))
                 if current.hold.phase == "left":
                     return None
-                result = f"left cordoned: {reason}"
+                result = f"left cordoned: {'; '.join(current.foreign)}"
                 return _patch(replace(current.hold, phase="left", text=result), labels=labels)
             stays = not current.hold.schedulable_before
             result = "released, it stays cordoned as it was before" if stays else "uncordoned"

@@ -125,7 +125,7 @@ class SlurmNode:
     def stays(self) -> str:
         """Why it stays out of service."""
         if not self.by_slurm:
-            return self.elsewhere or self.description
+            return f"{self.elsewhere or self.description}; once that is over: {self.undo}"
         hidden = (
             f"{self.state}: Slurm itself did, over an emptied reason; slurmctld's log has its own"
         )

@@ -26,6 +26,9 @@ from gpustate.manifests.kinds import Kind
 from gpustate.plan import document as documents
 from gpustate.plan import html, markdown, render
 from gpustate.plan import objects as plan_objects
+from gpustate.rollout.maintenance import WITHDRAWS
+from gpustate.schedulers.base import Member
+from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.states.nouveau import NouveauBlacklisted
 
 LABEL = Change("labels", "a", "b")
@@ -261,8 +264,6 @@ def test_the_cluster_of_other_nodes_is_refused(cluster: Cluster, absent: bool) -
         assert line.startswith(f"https://fake: {NO_NODE}")
         assert not rows[0]["objects"]
         assert objects.codes({"clusters": rows}) == [5]
-    with pytest.raises(RefusedError, match=NO_NODE):
-        made.check_nodes(nodes)
     assert not cluster.writes
 
 
@@ -273,16 +274,22 @@ def test_the_cluster_of_other_nodes_is_refused(cluster: Cluster, absent: bool) -
 )
 def test_the_cluster_of_a_node_is_not_refused(cluster: Cluster, facts: dict[str, Any]) -> None:
     cluster.add(NODE)
-    found().check_nodes([NodeResult("gpu1", facts={**facts})])
+
+    def refusals(made: Clusters, *nodes: NodeResult) -> list[str]:
+        (row,) = made.plan(nodes)
+        return list(row.get("refusals", ()))
+
+    gpu1 = NodeResult("gpu1", facts={**facts})
+    assert refusals(found(), gpu1) == []
     other = NodeResult("gpu2", facts={**KUBELET})
     hosts = Inventory("hosts", (*NODES.nodes, InventoryNode("gpu2", vars=NODES.nodes[0].vars)))
     made = objects.clusters(POLICY, "p.yaml", hosts, {"cluster_objects": True}, absent=False)
     assert made is not None
+    lines = refusals(made, gpu1, other)
     if facts.get("boot_id") == "b1":
-        made.check_nodes([NodeResult("gpu1", facts={**facts}), other])
+        assert lines == []
     else:
-        with pytest.raises(RefusedError, match="no Node of the cluster is gpu2, where"):
-            made.check_nodes([NodeResult("gpu1", facts={**facts}), other])
+        assert "no Node of the cluster is gpu2, where" in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -331,15 +338,85 @@ def test_a_removal_keeps_the_objects_while_a_node_is_not_changed(
 
 
 @pytest.mark.parametrize(
-    "status", [NodeStatus.ROLLED_BACK, NodeStatus.FAILED, NodeStatus.UNREACHABLE]
+    "status",
+    [NodeStatus.ROLLED_BACK, NodeStatus.FAILED, NodeStatus.UNREACHABLE, NodeStatus.REFUSED],
 )
-def test_no_object_is_written_when_no_node_succeeded(cluster: Cluster, status: NodeStatus) -> None:
+@pytest.mark.parametrize("absent", [False, True])
+def test_no_object_is_written_when_no_node_succeeded(
+    cluster: Cluster, status: NodeStatus, absent: bool
+) -> None:
     cluster.add(NODE)
+    if absent:
+        found().apply([])
     cluster.requests.clear()
-    (done,) = found().apply([NodeResult("gpu1", status, facts={**SAME})])
-    assert done["notes"] == ["nothing is written: no node of the cluster succeeded"]
+    # As of a saved removal that every node refuses as stale.
+    made = clusters(saved(absent=True)) if absent else found()
+    (done,) = made.apply([NodeResult("gpu1", status, facts={**SAME})])
+    what = "the objects stay" if absent else "nothing is written"
+    assert done["notes"][0].startswith(f"{what}: no node of the cluster succeeded")
     assert not done["objects"]
     assert not cluster.writes
+
+
+def test_a_removal_takes_what_offers_gpus_from_each_node_in_its_turn_and_the_objects_last(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[tuple[str, str, str]] = []
+
+    class Scheduler:
+        def __init__(self, api: Cluster) -> None:
+            self.api = api
+
+        def members(self) -> list[Member]:
+            names = (name for kind, name in cluster.items if kind == "Node")
+            return [Member(name, ready=True, schedulable=False) for name in names]
+
+        def note(self, member: Member, phase: str, why: str) -> None:
+            noted.append((member.name, phase, why))
+
+    monkeypatch.setattr(api_clusters, "connected", nullcontext)
+    monkeypatch.setattr(api_clusters, "Kubernetes", Scheduler)
+    info = {"bootID": "b2", "machineID": "m2", "systemUUID": "u2"}
+    cluster.add(NODE)
+    cluster.add({**NODE, "metadata": {"name": "n2", "labels": {}}, "status": {"nodeInfo": info}})
+    hosts = Inventory("hosts", (*NODES.nodes, InventoryNode("gpu2", vars=NODES.nodes[0].vars)))
+    gpu = {"address": "0000:1b:00.0", "device_id": "2330", "class_id": "030200", "driver": "nvidia"}
+    nodes = [
+        NodeResult("gpu1", facts={**SAME, "pci": [gpu]}),
+        NodeResult("gpu2", facts={**KUBELET, "pci": [gpu]}),
+    ]
+
+    def made(*, absent: bool) -> Clusters:
+        options = {"cluster_objects": True}
+        clusters_ = objects.clusters(POLICY, "p.yaml", hosts, options, absent=absent)
+        assert clusters_ is not None
+        return clusters_
+
+    def labels() -> list[bool]:
+        return [bool(cluster.items["Node", name]["metadata"]["labels"]) for name in ("n1", "n2")]
+
+    made(absent=False).apply(nodes)
+    for name in ("n1", "n2"):
+        cluster.items["Node", name]["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
+    removal = made(absent=True)
+    nodes[0].states = [StateResult("driver", Outcome.PENDING, Plan((LABEL,)))]
+    (row,) = removal.plan(nodes)
+    (note,) = (one for one in row["notes"] if "at once" in one)
+    assert note.startswith("n2: what offers their GPUs goes from all of these at once, after the")
+    assert any("each from its turn on" in one for one in row["notes"])
+
+    removal.stage(nodes[0])
+    assert labels() == [True, True], "it is in service, so new pods would come to it meanwhile"
+    hold = {HOLD: json.dumps({"run": "r", "person": "p", "text": "t", "phase": "held"})}
+    cluster.items["Node", "n1"]["metadata"]["annotations"] = hold
+    cluster.items["Node", "n1"]["status"]["allocatable"] = {}
+    removal.stage(nodes[0])
+    assert labels() == [False, True]
+    assert noted == [("n1", "changing", WITHDRAWS)]
+    assert PLUGIN in cluster.items
+    removal.apply(nodes)
+    assert labels() == [False, False]
+    assert PLUGIN not in cluster.items
 
 
 def test_a_failed_request_says_what_was_written_and_how_to_go_on(cluster: Cluster) -> None:
@@ -422,7 +499,7 @@ def test_restarted_pods_have_the_new_template_while_nodes_change(cluster: Cluste
     mixed = POLICY.with_cluster(replace(settings_of(POLICY), mig_strategy="mixed"))
     document = saved(mixed)
     made = clusters(document, policy=mixed)
-    made.stage("gpu1")
+    made.stage(NodeResult("gpu1"))
     spec = cluster.items[PLUGIN]["spec"]
     assert spec["updateStrategy"]["type"] == "OnDelete"
     assert {"name": "MIG_STRATEGY", "value": "mixed"} in spec["template"]["spec"]["containers"][0][
@@ -477,7 +554,7 @@ def test_other_fields_with_these_words_are_no_strategy(cluster: Cluster) -> None
 
 
 def test_no_object_is_created_before_the_nodes_change(cluster: Cluster) -> None:
-    found().stage("gpu1")
+    found().stage(NodeResult("gpu1"))
     assert not cluster.writes
 
 
@@ -485,10 +562,10 @@ def test_templates_are_written_once_for_the_first_node_of_a_cluster(cluster: Clu
     found().apply([])
     made = found(POLICY.with_cluster(replace(settings_of(POLICY), mig_strategy="mixed")))
     cluster.requests.clear()
-    made.stage("of-no-cluster")
+    made.stage(NodeResult("of-no-cluster"))
     assert not cluster.requests
-    made.stage("gpu1")
+    made.stage(NodeResult("gpu1"))
     writes = cluster.writes
     assert writes
-    made.stage("gpu1")
+    made.stage(NodeResult("gpu1"))
     assert cluster.writes == writes

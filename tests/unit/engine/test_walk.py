@@ -159,8 +159,8 @@ def test_what_precedes_the_first_change_waits_until_the_node_has_left_service(
         run(state)
     seen: list[tuple[str, bool]] = []
 
-    def changing(name: str) -> None:
-        seen.append((name, (tmp_path / "a").exists()))
+    def changing(node: NodeResult) -> None:
+        seen.append((node.name, (tmp_path / "a").exists()))
 
     most = Disruption.NONE if way == "refused" else Disruption.REBOOT
     maintenance = Stays() if way == "not drained" else NO_MAINTENANCE

@@ -268,6 +268,25 @@ def test_nodes_held_for_a_withdrawal_are_released_and_not_refreshed() -> None:
     assert scheduler.calls == ["note validating", "release"]
 
 
+def test_a_removal_holds_a_node_whose_workloads_stay_and_restarts_nothing_there() -> None:
+    class Withdrawn(FakeScheduler):
+        def note(self, member: Member, phase: str, why: str = "") -> Member:
+            noted = super().note(member, phase, why)
+            hold = Hold("r1", "ann@ops1", WITHDRAWS, phase, "")
+            return replace(noted, hold=hold if phase == "validating" else noted.hold)
+
+    cluster, slurm = Withdrawn(), FakeScheduler(title="Slurm at test")
+    access = {"Kubernetes": cluster, "Slurm": slurm}
+    found = ScheduledMaintenance(
+        lambda node, kind: access.get(kind), "r1", "ann@ops1", DrainPolicy(), withdraws=True
+    )
+    node = subject(Disruption.RESTART)
+    found.begin(node, said, never)
+    assert found.end(node, "", said) == ()
+    expected = ["hold changes driver", "note changing", "note validating", "release"]
+    assert (cluster.calls, slurm.calls) == (expected, [])
+
+
 def test_a_node_that_cannot_be_drained_is_released_unchanged() -> None:
     scheduler = FakeScheduler(fails={"drain": NotDrainedError("pod a/b stays")})
     with pytest.raises(NotDrainedError, match="pod a/b stays"):

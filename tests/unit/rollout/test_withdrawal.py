@@ -130,6 +130,23 @@ def test_nodes_that_lose_the_device_plugin_take_no_pod_and_keep_theirs(bench: Be
     assert bench.cordoned() == bench.held() == []
 
 
+def test_a_node_that_stays_cordoned_is_named_with_the_command_that_ends_it(bench: Bench) -> None:
+    withdrawal = bench.withdrawal(plugin=True, claims=False)
+    with bench.held_for(withdrawal):
+        entry = {
+            "manager": "kubectl-cordon",
+            "operation": "Update",
+            "time": "2999-01-01T00:00:00Z",
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:spec": {"f:unschedulable": {}}},
+        }
+        bench.cluster.edit_node("n1", {"metadata": {"managedFields": [entry]}})
+    assert bench.cordoned() == ["n1"]
+    words = "cordoned by kubectl-cordon; once that is over: kubectl uncordon n1"
+    assert withdrawal.left == [f"Node n1 stays cordoned: {words}"]
+    assert bench.said[-1] == withdrawal.left[0]
+
+
 def test_a_node_that_somebody_has_cordoned_stays_so_and_does_not_matter(bench: Bench) -> None:
     bench.cluster.edit_node("n1", {"spec": {"unschedulable": True}})
     with bench.held_for(bench.withdrawal(plugin=True, claims=False)):

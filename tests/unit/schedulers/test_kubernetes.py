@@ -362,7 +362,8 @@ def test_who_cordons_during_the_hold_keeps_the_node_out_of_service(api: FakeApi)
     found = scheduler(api)
     member = found.hold(found.member(facts(), "gpu1"), WHY)
     api.cordoned_by("kubectl-cordon")
-    assert found.release(member) == "cordoned by kubectl-cordon"
+    words = "cordoned by kubectl-cordon; once that is over: kubectl uncordon n1"
+    assert found.release(member) == words
     assert api.node_["spec"]["unschedulable"] is True
     left = read_hold(api.node_)
     assert left is not None
@@ -395,7 +396,8 @@ def test_a_foreign_cordon_is_recorded_once(api: FakeApi) -> None:
     api.cordoned_by("kubectl-cordon")
     found.release(member)
     writes = list(api.writes)
-    assert found.release(member) == "cordoned by kubectl-cordon"
+    words = "cordoned by kubectl-cordon; once that is over: kubectl uncordon n1"
+    assert found.release(member) == words
     assert api.writes == writes
 
 

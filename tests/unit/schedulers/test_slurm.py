@@ -221,7 +221,8 @@ def test_a_foreign_drain_is_neither_taken_nor_lifted() -> None:
     assert member.foreign == ("draining by bob since 2026-11-23T10:00:00Z: disk swap",)
     with pytest.raises(HeldElsewhereError, match=r"by bob since .*: disk swap"):
         scheduler.hold(member, WHY)
-    assert "disk swap" in scheduler.release(member)
+    words = "disk swap; once that is over: scontrol update NodeName=gpu1 State=RESUME"
+    assert scheduler.release(member).endswith(words)
     assert not [one for one in controller.commands if one.startswith("scontrol update")]
 
 
