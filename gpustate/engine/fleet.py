@@ -199,15 +199,20 @@ def controller() -> Controller:
     return Controller(name, os.getpid(), alive, born)
 
 
+#: States of a process that its parent has not waited for.
+_ENDED = ("Z", "X")
+
+
 def born(pid: int) -> str:
-    """Start time of a process, in ticks since a boot; empty without /proc."""
+    """Start time of a process, in ticks since a boot; empty without /proc, and of one that has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
     # The program's name may contain anything; it ends at the last bracket.
-    return f"{stat.rpartition(')')[2].split()[19]}@{boot}"
+    state, *values = stat.rpartition(")")[2].split()
+    return "" if state in _ENDED else f"{values[18]}@{boot}"
 
 
 def process_runs(pid: int, since: str) -> bool:

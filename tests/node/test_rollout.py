@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 import shares
-from apigate import AFTER, Gate, Trap
+from apigate import AFTER, REFUSED, Gate, Trap
 from rolloutbed import NEW, OLD, Bed, Ran, finish, wait_until_sprung
 from stubcluster import TOKEN, StubCluster
 
+from gpustate.cluster import api
 from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.schedulers.kubernetes.rights import CHANGING, rule
 
@@ -79,12 +80,21 @@ def test_a_second_controller_is_refused_while_the_first_is_at_work(bed: Bed) -> 
     assert bed.wrong() == []
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Has further runs know as little of earlier ones as on another machine."""
+    return lambda: monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
 @pytest.mark.parametrize("where", ["lease take 1", "hold n0 1", "note changing n0 1"])
-def test_a_dead_controller_is_followed_within_the_time_of_its_lease(bed: Bed, where: str) -> None:
+def test_a_dead_controller_is_followed_within_the_time_of_its_lease(
+    bed: Bed, where: str, elsewhere: Callable[[], None]
+) -> None:
     begun: list[Any] = []
     bed.gate.begin(Trap(where, AFTER, lambda: begun[0].kill(), drop=True))
     begun.append(bed.start("--forks", "1"))
     finish(begun[0])
+    elsewhere()
     at = time.monotonic()
     taken: list[float] = []
     bed.gate.begin(Trap("lease take 1", AFTER, lambda: taken.append(time.monotonic() - at)))
@@ -95,12 +105,47 @@ def test_a_dead_controller_is_followed_within_the_time_of_its_lease(bed: Bed, wh
     assert bed.wrong() == []
 
 
-@pytest.mark.proof
-def test_a_dead_controller_is_followed_after_a_minute_with_the_real_times(bed: Bed) -> None:
+def test_a_controller_that_died_on_this_machine_is_followed_at_once(bed: Bed) -> None:
     begun: list[Any] = []
     bed.gate.begin(Trap("hold n0 1", AFTER, lambda: begun[0].kill(), drop=True))
     begun.append(bed.start("--forks", "1", hurry=False))
     finish(begun[0])
+    at = time.monotonic()
+    taken: list[float] = []
+    bed.gate.begin(Trap("lease take 1", AFTER, lambda: taken.append(time.monotonic() - at)))
+    ran = bed.run("--forks", "1", hurry=False)
+    assert ran.code == 0, ran.text
+    assert "on this machine has ended; taking over its Lease" in ran.text
+    assert taken[0] < 30.0, "its Lease is valid for a minute"
+    assert bed.wrong() == []
+
+
+@pytest.mark.proof
+def test_a_node_that_cannot_be_released_stays_held_and_is_not_rolled_back(bed: Bed) -> None:
+    # For longer than a server that has answered is waited for, which no test shortens.
+    trap = Trap("release n0 1", away=REFUSED, away_s=api.PATIENCE_S + 15)
+    bed.gate.begin(trap)
+    ran = bed.run("--forks", "1", "-l", "n0", "--rollback-on-failure")
+    assert trap.sprung, ran.text
+    assert ran.code == 1, ran.text
+    assert "rolling back" not in ran.text
+    assert "n0 stays out of service: it was not released" in ran.text
+    assert bed.machines[0].read("driver") == NEW
+    bed.gate.wait_back()
+    bed.gate.begin()
+    assert bed.run().code == 0
+    assert bed.wrong() == []
+
+
+@pytest.mark.proof
+def test_a_dead_controller_is_followed_after_a_minute_with_the_real_times(
+    bed: Bed, elsewhere: Callable[[], None]
+) -> None:
+    begun: list[Any] = []
+    bed.gate.begin(Trap("hold n0 1", AFTER, lambda: begun[0].kill(), drop=True))
+    begun.append(bed.start("--forks", "1", hurry=False))
+    finish(begun[0])
+    elsewhere()
     at = time.monotonic()
     taken: list[float] = []
     bed.gate.begin(Trap("lease take 1", AFTER, lambda: taken.append(time.monotonic() - at)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,14 @@ def test_a_run_whose_process_on_this_machine_has_died_is_silent_at_once(
     assert fleet.died(here) is not alive
     assert not fleet.died(f"alice@elsewhere run {RUN}"), "a home folder may be of several machines"
     assert not fleet.died(here.replace(RUN, "another"))
+    if not alive:
+        return
+    with subprocess.Popen(["sleep", "900"]) as child:
+        born = fleet.born(child.pid)
+        assert fleet.process_runs(child.pid, born)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not fleet.process_runs(child.pid, born), "nobody has waited for it yet"
     # A run that continues it is recorded in its place, and may wait for its Lease.
     records.end(records.path_of(RUN), interrupted=False)
     (run,) = running.running_in(accesses(RUN))
