@@ -887,6 +887,26 @@ def test_a_branch_of_a_repository_that_is_not_in_use_is_named_with_the_way_to_ch
     )
 
 
+@pytest.mark.parametrize(
+    ("origin", "repository"),
+    [
+        ("http://deb.debian.org/debian trixie/non-free amd64 Packages", "Debian's archive"),
+        ("NVIDIA packages (gpustate-driver-repository)", ""),
+    ],
+)
+def test_the_repository_that_lacks_a_branch_is_named(origin: str, repository: str) -> None:
+    node = World(gpu())
+    whole = node.apt()
+    offers = {
+        name: tuple(replace(row, origins=(origin,)) for row in rows if "595" in row.version)
+        for name, rows in whole.offers.items()
+    }
+    node.answers["AptQuery"] = lambda _: replace(whole, offers=offers)
+    assert refusal(DriverInstalled(branch=580), node) == (
+        f"{repository or origin} has no branch 580; it has branch 595; {OTHER_BRANCH}"
+    )
+
+
 def test_a_refusal_names_all_branches_though_the_first_question_is_for_one_only() -> None:
     node = World(gpu(), os_id="ubuntu", os_version="26.04")
     node.packages_offered = {
