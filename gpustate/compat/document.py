@@ -15,6 +15,7 @@ import yaml
 from gpustate.compat.check import Report, Result
 from gpustate.compat.facts import FACTS, Facts, format_value
 from gpustate.compat.rules import Rule, RuleSet, Verdict
+from gpustate.formats.words import listed
 
 REPORT_FORMAT = "gpustate.matrix/1"
 RULES_FORMAT = "gpustate.matrix-rules/1"
@@ -136,9 +137,8 @@ def report_text(report: Report, note: str = "") -> str:
         parts.append(nearly)
     missing = report.most_missing()
     if missing:
-        names = ", ".join(f"{name} ({count})" for name, count in missing[:_SHOWN])
-        more = f" and {len(missing) - _SHOWN} more facts" if len(missing) > _SHOWN else ""
-        parts.append(f"cannot tell: {len(report.untold)} rules; they need {names}{more}")
+        names = listed([f"{name} ({count})" for name, count in missing], _SHOWN, kind="facts")
+        parts.append(f"cannot tell: {len(report.untold)} rules; they need {names}")
     parts.append(" ".join(f"{name}={count}" for name, count in _counts(report).items()))
     return "\n\n".join(parts) + "\n"
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from gpustate.diagnosis import remedies as remedies
 from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult
+from gpustate.formats.words import listed
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,7 @@ def classify(error: str) -> Kind:
 
 def some(items: list[str], most: int = 4) -> str:
     """The first items, and the number of the others."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
+    return listed(items, most)
 
 
 def injected(result: ContainerResult) -> str:

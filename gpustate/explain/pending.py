@@ -658,4 +658,4 @@ def _title(pod: Json) -> str:
 
 def _names(names: list[str]) -> list[str]:
     more = len(names) - _MOST_NAMES
-    return names if more <= 0 else [*names[:_MOST_NAMES], f"{more} more"]
+    return names if more <= 1 else [*names[:_MOST_NAMES], f"{more} more"]

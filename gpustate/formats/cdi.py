@@ -23,6 +23,7 @@ from typing import Any
 
 from gpustate.errors import ProbeError
 from gpustate.formats import cdi_rules, yaml_events
+from gpustate.formats.words import listed
 
 KIND = "nvidia.com/gpu"
 #: The specification that gpustate manages.
@@ -145,9 +146,8 @@ def driver_version(text: str | None) -> str:
 
 
 def _judge_kind(spec: Spec) -> Iterator[str]:
-    for first in spec.refused[:1]:
-        more = f" and {len(spec.refused) - 1} more" if len(spec.refused) > 1 else ""
-        yield f"container runtimes ignore it: {first}{more}"
+    if spec.refused:
+        yield f"container runtimes ignore it: {listed(spec.refused, 1, '; ')}"
     if spec.kind != KIND:
         yield f"its kind is {spec.kind}, not {KIND}"
     elif not spec.devices:
@@ -167,15 +167,13 @@ def _judge_libraries(spec: Spec, world: World) -> Iterator[str]:
         yield "it lists no driver library"
     lacking = lacking_files(spec, world.there)
     if lacking:
-        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        yield f"it lacks {lacking[0]}{more} of the driver"
+        yield f"it lacks {listed(lacking, 1)} of the driver"
 
 
 def _judge_nodes(spec: Spec, world: World) -> Iterator[str]:
     missing = [path for path in spec.host_paths if path in world.missing]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield f"{missing[0]}{more} does not exist"
+        yield f"{listed(missing, 1)} {'do' if missing[1:] else 'does'} not exist"
     for node in spec.nodes:
         numbers = world.nodes.get(node.path)
         if numbers is None or node.major is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gpustate.formats.masking import mask
 
@@ -70,6 +70,20 @@ def shorten(text: str, limit: int) -> str:
         if at >= 0:
             return text[:at].rstrip(" ,;:(") + _MORE
     return cut(text, limit)
+
+
+def listed(names: Sequence[str], most: int, between: str = ", ", kind: str = "") -> str:
+    """The first names, and the number of the others; a single one is named, which is no longer than to count it.
+
+    Args:
+        most: how many are named.
+        between: stands between two names.
+        kind: what they are, after the number.
+    """
+    others = len(names) - most
+    if others <= 1:
+        return between.join(names)
+    return f"{between.join(names[:most])} and {others} more{kind and f' {kind}'}"
 
 
 def value_text(value: object, limit: int) -> str:

@@ -184,7 +184,7 @@ def _elsewhere(path: str, item: Item, known: dict[str, frozenset[str]]) -> str |
 def listed(key: str, there: Iterable[str], *, sort: bool = True) -> str:
     """List the existing keys that fit in a line, those most similar to ``key`` first if not all do."""
     names = sorted(there)
-    if len(names) <= _LISTED:
+    if len(names) <= _LISTED + 1:
         return ", ".join(names)
     if sort:
         key = key.lower()

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from gpustate.errors import PolicyError
 from gpustate.formats import yaml_events
-from gpustate.formats.words import at, kind_of, quote, suggest
+from gpustate.formats.words import at, kind_of, listed, quote, suggest
 from gpustate.mig.names import (
     DeviceFilter,
     parse_device_filter,
@@ -129,9 +129,7 @@ class ConfigFile:
         near = difflib.get_close_matches(name, self.configs, 3) or self._with_profiles_of(name)[:3]
         if near:
             return f"did you mean {' or '.join(near)}"
-        names = list(self.configs)
-        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-        return f"select one of {', '.join(names[:12])}{more}"
+        return f"select one of {listed([*self.configs], 12)}"
 
     def _with_profiles_of(self, name: str) -> list[str]:
         """The configurations with profiles that a name consists of, those with most of them and fewest others first."""

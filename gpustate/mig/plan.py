@@ -20,6 +20,7 @@ from typing import Any
 
 from gpustate.core.change import Disruption
 from gpustate.errors import RefusedError
+from gpustate.formats.words import listed
 from gpustate.mig import change as changes
 from gpustate.mig import tables
 from gpustate.mig.change import Change
@@ -113,9 +114,10 @@ def _fitting(config: Config, gpus: Sequence[GpuLayout]) -> str | None:
     fitting = [
         name for name, other in config.siblings.items() if all(_fits(other, gpu) for gpu in gpus)
     ]
-    near = difflib.get_close_matches(config.name, fitting, 12, 0.0)
-    more = f" and {len(fitting) - len(near)} more" if len(fitting) > len(near) else ""
-    return f"the file has for it: {', '.join(near)}{more}" if near else None
+    if not fitting:
+        return None
+    near = difflib.get_close_matches(config.name, fitting, len(fitting), 0.0)
+    return f"the file has for it: {listed(near, 12)}"
 
 
 def _fits(config: Config, gpu: GpuLayout) -> bool:

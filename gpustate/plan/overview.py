@@ -11,7 +11,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.file_queries import apart
 from gpustate.core.outcome import DELETED, RESTARTED
 from gpustate.formats.dpkg import version_key
-from gpustate.formats.words import cut
+from gpustate.formats.words import cut, listed
 from gpustate.plan import objects
 from gpustate.plan.context import troubled, way_back
 from gpustate.plan.groups import TOUCHED, Group, as_said, counts, group, totals
@@ -145,27 +145,29 @@ def change_line(change: Mapping[str, Any]) -> str:
         told, text = apart(before) if isinstance(before, str) else ("", None)
         return f"{name}: {told}" if told and text == after else f"{name}: content"
     if isinstance(before, dict) and isinstance(after, dict):
-        keys = [k for k in sorted({*before, *after}) if before.get(k) != after.get(k)]
-        parts = [f"{k}: {short(before.get(k))} -> {short(after.get(k))}" for k in keys[:_KEYS]]
-        return f"{name}: {_first(parts, len(keys), '; ')}"
+        changed, gone = _keys(before, after)
+        parts = [f"{key}: {short(before.get(key))} -> {short(after[key])}" for key in changed]
+        leaving: dict[str, list[str]] = {}
+        for key in gone:
+            leaving.setdefault(short(before[key]), []).append(key)
+        lost = (f"{', '.join(keys)}: {value} -> none" for value, keys in leaving.items())
+        return f"{name}: {'; '.join(filter(None, (listed(parts, _KEYS, '; '), *lost)))}"
     if isinstance(before, list) and isinstance(after, list):
-        gone = [short(item) for item in before if item not in after]
+        lost = [short(item) for item in before if item not in after]
         new = [short(item) for item in after if item not in before]
-        parts = [
-            f"{sign} {_first(some[:_ITEMS], len(some), ', ')}"
-            for sign, some in (("+", new), ("-", gone))
-            if some
-        ]
+        parts = [f"+ {listed(new, _ITEMS)}"] if new else []
+        parts += [f"- {', '.join(lost)}"] if lost else []
         return f"{name}: {' '.join(parts) or 'order'}"
     if after is True and not before and "label" in change:
         return str(name)
     return f"{name}: {short(before)} -> {short(after)}"
 
 
-def _first(parts: Sequence[str], size: int, between: str) -> str:
-    """The first of some parts, and how many more there are."""
-    more = f" and {size - len(parts)} more" if size > len(parts) else ""
-    return f"{between.join(parts)}{more}"
+def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Keys of a mapping whose values come or change, and those that leave, none of which a line leaves out."""
+    keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+    gone = [key for key in keys if after.get(key) is None]
+    return [key for key in keys if key not in gone], gone
 
 
 def diff_lines(change: Mapping[str, Any]) -> list[str]:
@@ -191,28 +193,33 @@ def diff_lines(change: Mapping[str, Any]) -> list[str]:
 
 def is_shortened(change: Mapping[str, Any]) -> bool:
     """Whether :func:`change_line` leaves keys or items out."""
-    return isinstance(change["after"], dict | list) and bool(detail_lines(change))
+    before, after = change["before"], change["after"]
+    if isinstance(before, dict) and isinstance(after, dict):
+        return len(_keys(before, after)[0]) > _KEYS + 1
+    if isinstance(before, list) and isinstance(after, list):
+        return sum(item not in before for item in after) > _ITEMS + 1
+    return False
 
 
 def detail_lines(change: Mapping[str, Any]) -> list[str]:
     """What :func:`change_line` leaves out: the diff of a file, every key of a mapping, every item of a list."""
     before, after = change["before"], change["after"]
-    if isinstance(before, dict) and isinstance(after, dict):
-        keys = [k for k in sorted({*before, *after}) if before.get(k) != after.get(k)]
-        lines = [
+    if not is_shortened(change):
+        return diff_lines(change)
+    if isinstance(before, dict):
+        return [
             f"+ {k}: {short(after[k])}"
             if k not in before
             else f"- {k}: {short(before[k])}"
             if k not in after
             else f"~ {k}: {short(before[k])} -> {short(after[k])}"
-            for k in keys
+            for k in sorted({*before, *after})
+            if before.get(k) != after.get(k)
         ]
-        return lines if len(keys) > _KEYS else []
-    if isinstance(before, list) and isinstance(after, list):
-        new = [f"+ {short(item)}" for item in after if item not in before]
-        gone = [f"- {short(item)}" for item in before if item not in after]
-        return [*new, *gone] if max(len(new), len(gone)) > _ITEMS else []
-    return diff_lines(change)
+    return [
+        *(f"+ {short(item)}" for item in after if item not in before),
+        *(f"- {short(item)}" for item in before if item not in after),
+    ]
 
 
 def state_words(state: Mapping[str, Any]) -> tuple[str, str]:
@@ -282,16 +289,9 @@ def in_use(one: Group) -> list[tuple[str, str]]:
     for node, name, how in one.disturbed:
         if how != RESTARTED:
             by_node.setdefault(node, []).append(f"{name} ({how})")
-    rows = [
-        (node, ", ".join(names[:_WORKLOADS]) + _more(len(names) - _WORKLOADS))
-        for node, names in list(by_node.items())[:_NODES]
-    ]
+    rows = [(node, listed(names, _WORKLOADS)) for node, names in list(by_node.items())[:_NODES]]
     others = len(by_node) - _NODES
     return [*rows, *([("others", f"{others} nodes; -o json lists them")] if others > 0 else [])]
-
-
-def _more(number: int) -> str:
-    return f" and {number} more" if number > 0 else ""
 
 
 def _version(row: Mapping[str, str]) -> str:

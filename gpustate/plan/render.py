@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpustate.formats.words import cut, printable
+from gpustate.formats.words import cut, listed, printable
 from gpustate.plan import objects
 from gpustate.plan.context import retry, troubled
 from gpustate.plan.groups import Group
@@ -133,10 +133,7 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
 
 def names_line(names: Sequence[str]) -> str:
     """The first names, folded into ranges, and the number of the others."""
-    ranges = fold(names)
-    first = ", ".join(ranges[:_RANGES])
-    more = f" and {len(ranges) - _RANGES} more" if len(ranges) > _RANGES else ""
-    return f"{first}{more}" + (f" ({len(names)} nodes)" if len(names) > 1 else "")
+    return listed(fold(names), _RANGES) + (f" ({len(names)} nodes)" if len(names) > 1 else "")
 
 
 def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool = False) -> Page:
@@ -161,9 +158,8 @@ def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool =
         page.add(("Changes:", "bold"))
     for one in groups:
         _group(page, one, diff=diff, whole=whole, summed_up=several)
-    states = (state for one in groups for state in one.node["states"])
-    if not diff and any(is_shortened(one) for state in states for one in state.get("changes", ())):
-        _rows(page, (("lists", "those that end in 'and N more' are whole with --diff"),))
+    if not diff:
+        _lists(page, groups)
     if view.counts["change"] and not several:
         _rows(page, closing(view))
     return page
@@ -173,6 +169,13 @@ def _rows(page: Page, rows: Sequence[tuple[str, str]], indent: str = "") -> None
     """Names and texts."""
     for name, text in rows:
         page.add(indent, (f"{name:<10}", "dim"), text)
+
+
+def _lists(page: Page, groups: Sequence[Group]) -> None:
+    """How to see what lists of these nodes leave out."""
+    states = (state for one in groups for state in one.node["states"])
+    if any(is_shortened(one) for state in states for one in state.get("changes", ())):
+        _rows(page, (("lists", "those with 'and N more' are whole with --diff"),))
 
 
 def _summary(page: Page, one: Group) -> None:
@@ -198,9 +201,11 @@ def troubles_page(document: Mapping[str, Any], *, diff: bool = False, whole: boo
     if not names:
         return page
     page.add((f"{view.trouble}: {len(names)} node{'s' * (len(names) != 1)}", "bold"))
-    for one in view.groups:
-        if troubled(one):
-            _group(page, one, diff=diff, whole=whole)
+    groups = [one for one in view.groups if troubled(one)]
+    for one in groups:
+        _group(page, one, diff=diff, whole=whole)
+    if not diff:
+        _lists(page, groups)
     command = retry(document, names)
     if command:
         page.add("Retry: ", command)

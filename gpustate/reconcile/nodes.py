@@ -20,6 +20,7 @@ from gpustate.core.where import parse
 from gpustate.errors import ClusterError, RefusedError
 from gpustate.formats.node_programs import AGENTS
 from gpustate.formats.pci_gpus import PciGpu
+from gpustate.formats.words import listed
 from gpustate.manifests.build import node_labels
 from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.components.driver import OWNER_LABEL
@@ -118,9 +119,8 @@ def check_cluster(nodes: Sequence[Json], results: Iterable[NodeResult], server: 
             pass  # several Nodes may be it: they are of this cluster
         return
     if others:
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         raise RefusedError(
-            f"nothing is written: no Node of the cluster is {' or '.join(others[:3])}{more}, where a kubelet runs",
+            f"nothing is written: no Node of the cluster is {listed(others, 3, ' or ')}, where a kubelet runs",
             place=server,
             fix="check that the kubeconfig is for these nodes' cluster, and why their kubelets do not register: journalctl -u kubelet",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from gpustate.formats.words import listed
 from gpustate.manifests.kinds import title
 
 Json = dict[str, Any]
@@ -43,10 +44,7 @@ def problems(pods: Iterable[Json], item: Json) -> list[str]:
     for pod in _not_ready(pods, item):
         place = f"{pod['metadata']['name']} on {_node(pod) or 'no node'}"
         places.setdefault(problem(pod), []).append(place)
-    return sorted(
-        f"{min(alike)}{f' and {len(alike) - 1} more' * (len(alike) > 1)}: {words}"
-        for words, alike in places.items()
-    )
+    return sorted(f"{listed(sorted(alike), 1)}: {words}" for words, alike in places.items())
 
 
 def is_elsewhere(pods: Iterable[Json], item: Json, nodes: Collection[str]) -> bool:

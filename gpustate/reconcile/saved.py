@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpustate.formats.words import listed
 from gpustate.plan.objects import QUIET
 
 Json = Mapping[str, Any]
@@ -48,5 +49,4 @@ def _words(row: Json | None) -> str:
     if row is None:
         return "missing"
     fields = [one["field"] for one in row.get("changes", ())]
-    more = f" and {len(fields) - 2} more" if len(fields) > 2 else ""
-    return f"{row['action']}{' of ' if fields else ''}{', '.join(fields[:2])}{more}"
+    return f"{row['action']}{' of ' if fields else ''}{listed(fields, 2)}"

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from gpustate.cluster import pods
+from gpustate.formats.words import listed
 from gpustate.manifests.components import dra_driver
 from gpustate.manifests.kinds import POD, RESOURCE_CLAIM, Key, Kind, key
 from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN, MissingKind
@@ -53,7 +54,7 @@ def allocations_lost(objects: Lister, wanted: Collection[Key], item: Json) -> st
         return ""
     if not users:
         return ""
-    return f"{why} {_first(users)}; delete these pods first, or drain their Nodes: kubectl drain NODE --ignore-daemonsets"
+    return f"{why} {listed(users, _MOST)}; delete these pods first, or drain their Nodes: kubectl drain NODE --ignore-daemonsets"
 
 
 def claims_in_use(objects: Lister) -> str:
@@ -62,12 +63,7 @@ def claims_in_use(objects: Lister) -> str:
     Raises:
         ClusterError: claims cannot be listed.
     """
-    return _first([claim for claim, _ in _claims(objects) if _OF_POD in claim])
-
-
-def _first(names: Sequence[str]) -> str:
-    more = [f"and {len(names) - _MOST} more"] if names[_MOST:] else []
-    return ", ".join([*names[:_MOST], *more])
+    return listed([claim for claim, _ in _claims(objects) if _OF_POD in claim], _MOST)
 
 
 def _pods(objects: Lister) -> Iterator[str]:

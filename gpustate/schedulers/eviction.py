@@ -19,6 +19,7 @@ from typing import Any
 
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.formats.labels import selectors
+from gpustate.formats.words import listed
 from gpustate.schedulers.base import Scope
 
 Json = dict[str, Any]
@@ -86,9 +87,7 @@ def name(thing: Json) -> str:
 
 def names(pods: Iterable[Json]) -> str:
     """Some of their names, and how many more there are."""
-    found = sorted(map(name, pods))
-    more = f" and {len(found) - 4} more pods" if len(found) > 4 else ""
-    return ", ".join(found[:4]) + more
+    return listed(sorted(map(name, pods)), 4, kind="pods")
 
 
 def finished(pod: Json) -> bool:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gpustate.formats.words import listed
 from gpustate.solve.keeping import Outdated, Resolution
 from gpustate.solve.lock import LockedSet, set_data, wanted_data
 from gpustate.solve.request import OfferedDriver
@@ -96,9 +97,9 @@ def solve_text(
     """The same as text; the last line is a summary for grep."""
     lines: list[str] = []
     for locked, resolution, nodes in _groups(resolutions):
-        lines.append(f"{locked.driver} {locked.module_type}  {resolution.how}: {shorten(nodes, 8)}")
+        lines.append(f"{locked.driver} {locked.module_type}  {resolution.how}: {listed(nodes, 8)}")
         lines += _wrapped(f"for {_platform(locked)}; requested: {locked.wanted.text}")
-        lines += _wrapped(f"packages: {shorten([name for name, _ in locked.packages], 6)}")
+        lines += _wrapped(f"packages: {', '.join(name for name, _ in locked.packages)}")
         lines += _wrapped(f"why: {resolution.why}") if resolution.why else []
         lines += [row for note in resolution.notes for row in _wrapped(f"note: {note}")]
     for kind, rows in troubles.items():
@@ -106,16 +107,10 @@ def solve_text(
             lines += _wrapped(f"{node}: {kind}: {rows[node]}", "")
     if gone:
         what = "removed from the lock" if pruned else "still locked; remove them with --prune"
-        lines += _wrapped(f"not in the inventory, {what}: {shorten(gone, 8)}", "")
+        lines += _wrapped(f"not in the inventory, {what}: {listed(gone, 8)}", "")
     lines.append(f"{path} {'changed' if changed else 'is unchanged'}")
     words = counts(resolutions, troubles).items()
     return "\n".join([*lines, " ".join(f"{name}={number}" for name, number in words)]) + "\n"
-
-
-def shorten(words: Sequence[str], most: int) -> str:
-    """Join the first few words, with the number of remaining ones."""
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
 
 
 def _platform(locked: LockedSet) -> str:
@@ -171,7 +166,7 @@ def outdated_text(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> str:
     """The same as text; the last line is a summary for grep."""
     lines: list[str] = []
     for one in sets:
-        lines.append(f"{one.set.driver} {one.set.module_type}: {shorten(one.set.nodes, 8)}")
+        lines.append(f"{one.set.driver} {one.set.module_type}: {listed(one.set.nodes, 8)}")
         lines += _wrapped(f"locked for {one.set.wanted.text}, {_platform(one.set)}")
         for newer in one.newer:
             lines += _newer(newer)

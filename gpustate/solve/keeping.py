@@ -109,8 +109,7 @@ def _reason_to_move(old: LockedSet, case: Case) -> str:
 def _warnings(locked: LockedSet, case: Case) -> Iterable[str]:
     unavailable = case.unavailable(locked)
     if unavailable:
-        more = f" and {len(unavailable) - 3} more" if len(unavailable) > 3 else ""
-        yield f"no repository offers {', '.join(unavailable[:3])}{more} any longer"
+        yield f"no repository offers {', '.join(unavailable)} any longer"
     yield from case.blocks(locked.driver, locked.module_type)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.errors import GpustateError, UsageError
-from gpustate.formats.words import cut
+from gpustate.formats.words import cut, listed
 
 PASSED, FAILED, SKIPPED, ERROR, NOT_RUN = "passed", "failed", "skipped", "error", "not run"
 
@@ -68,8 +68,8 @@ def add(result: NodeResult, tests: Sequence[SiteTest]) -> None:
     bad = [one for one in tests if one.node == result.name and one.bad]
     if not bad:
         return
-    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-    reason = f"tests of this site: {bad[0].test} {bad[0].outcome}{more}"
+    words = listed([f"{one.test} {one.outcome}" for one in bad], 1)
+    reason = f"tests of this site: {words}"
     result.states.append(StateResult(STATE, Outcome.FAILED, reason=reason, validating=True))
     if result.status is NodeStatus.OK:
         result.status, result.reason = NodeStatus.FAILED, f"{STATE}: {reason}"

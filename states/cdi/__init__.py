@@ -32,6 +32,7 @@ from typing import ClassVar
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops, shell
 from gpustate.core.file_queries import refuse_odd
 from gpustate.formats import cdi
+from gpustate.formats.words import listed
 from gpustate.ops.access import make_readable
 from gpustate.probes import file_owners
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery
@@ -296,7 +297,7 @@ def _first_put_back(lost: Mapping[str, str]) -> str:
         f"install {package} again (apt-get install --reinstall {package}, dnf reinstall {package})"
     )
     return (
-        f"{path}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''} of the package {package} "
+        f"{listed([*lost], 1)} of the package {package} "
         "is missing, and a specification written now would omit it; "
         f"{f'apply the state {state} with this one, which restores it, or ' if state else ''}{by_hand}"
     )

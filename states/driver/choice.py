@@ -10,6 +10,7 @@ from gpustate.formats import driverschemes, driverset
 from gpustate.formats.dpkg import version_key
 from gpustate.formats.driverset import Target
 from gpustate.formats.rpm import is_rpm
+from gpustate.formats.words import listed
 from gpustate.solve import branches
 from gpustate.states.driver import repositories
 from gpustate.states.driver.gpus import module_type
@@ -291,10 +292,11 @@ def _as_locked(
     """The same set in exactly the builds that a lock file names."""
     gone = [n for n, v in locked.items() if v not in available.get(n, ())]
     if gone:
-        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        rows = ", ".join(f"{name} {locked[name]}" for name in gone)
+        them, verb = ("them", "are") if gone[1:] else ("it", "is")
         return None, (
-            f"{gone[0]} {locked[gone[0]]}{more} is pinned by a lock file or a rollback, and "
-            f"{observed.manager} does not offer it; offer it again, or update the lock file: "
+            f"{rows} {verb} pinned by a lock file or a rollback, and "
+            f"{observed.manager} does not offer {them}; offer {them} again, or update the lock file: "
             "gpustate solve --update"
         )
     # A component with the branch in its name in one repository, and without in the other, is there once.
@@ -329,10 +331,9 @@ def brief(versions: Iterable[str], wanted: Wanted, most: int = 6) -> str:
     same = [
         one for one in newest if wanted.exact and driverset.branch_of(one) == wanted.only_branch
     ]
-    more = f" and {len(same) - most} more" if len(same) > most else ""
     others = sorted({*map(driverset.branch_of, newest)} - {*map(driverset.branch_of, same)})
     branches_text = f"branch{'es' * (len(others) > 1)} {', '.join(map(str, others))}"
-    parts = (", ".join(same[:most]) + more, branches_text if others else "")
+    parts = (listed(same, most), branches_text if others else "")
     return "; ".join(filter(None, parts))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpustate.cluster.api import RefusedRequest
 from gpustate.core.drain import DrainPolicy
+from gpustate.formats.words import listed
 from gpustate.schedulers import eviction, node_events
 from gpustate.schedulers.base import (
     Member,
@@ -204,11 +205,10 @@ class _Draining:
             refuse_stopped(self.stop)
             self.nodes.sleep(_RETRY_S)
             cluster = self.owners(fresh=True)
-        words = "; ".join(f"{eviction.name(pod)}: {why}" for pod, why in stuck[:4])
-        more = len(stuck) - 4
+        words = [f"{eviction.name(pod)}: {why}" for pod, why in stuck]
         raise NotDrainedError(
-            f"{self.nodes.title}: Node {self.member.name} cannot be drained: {words}"
-            + (f"; and {more} more pods" if more > 0 else "")
+            f"{self.nodes.title}: Node {self.member.name} cannot be drained: "
+            + listed(words, 4, "; ", "pods")
         )
 
     def _evict_all(self, pods: Sequence[Json], lost: Sequence[Json]) -> None:
@@ -280,10 +280,9 @@ class _Draining:
         ready = eviction.is_ready(self.nodes.api.node(self.member.name))
         rows = [
             f"{eviction.name(pod)} ({blocked.get(uid) or eviction.remains(pod, ready=ready, timeout_s=self.timeout_s)})"
-            for uid, pod in list(waiting.items())[:4]
+            for uid, pod in waiting.items()
         ]
-        more = f"; and {len(waiting) - 4} more" if len(waiting) > 4 else ""
-        return f"{'; '.join(rows)}{more}"
+        return listed(rows, 4, "; ", "pods")
 
     def _late(self, waiting: dict[str, Json], blocked: dict[str, str]) -> NotDrainedError:
         return NotDrainedError(

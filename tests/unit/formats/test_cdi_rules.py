@@ -37,5 +37,5 @@ def test_a_refused_specification_is_stale() -> None:
     spec = cdi.parse("cdiVersion: 0.9.0\nkind: nvidia.com/gpu\ndevices: [{name: a}]\n")
     first = cdi.judge(spec, cdi.World("580.95.05", ()))[0]
     assert first == (
-        "container runtimes ignore it: its cdiVersion is '0.9.0', wanted one up to 1.1.0 and 1 more"
+        "container runtimes ignore it: its cdiVersion is '0.9.0', wanted one up to 1.1.0; the device a has no edits"
     )

@@ -14,6 +14,7 @@ from gpustate.formats.words import (
     distinguish,
     json_text,
     kind_of,
+    listed,
     printable,
     printable_lines,
     quote,
@@ -116,3 +117,16 @@ def test_a_message_is_cut_between_words_and_not_inside_of_a_command(
 @given(st.text(max_size=60), st.integers(12, 50))
 def test_a_message_is_never_longer_than_its_limit(text: str, limit: int) -> None:
     assert len(shorten(text, limit)) <= limit
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("", ""),
+        ("ab", "a, b"),
+        ("abc", "a, b, c"),
+        ("abcd", "a, b and 2 more pods"),
+    ],
+)
+def test_no_single_name_is_counted_where_others_are_named(names: str, words: str) -> None:
+    assert listed(names, 2, kind="pods") == words

@@ -306,6 +306,16 @@ def test_pods_that_may_leave_twice_are_noted(
             Change("n", {}, dict.fromkeys("abcdef", 1)),
             "n: a: none -> 1; b: none -> 1; c: none -> 1; d: none -> 1 and 2 more",
         ),
+        (
+            Change("n", {}, dict.fromkeys("abcde", 1)),
+            "n: a: none -> 1; b: none -> 1; c: none -> 1; d: none -> 1; e: none -> 1",
+        ),
+        (
+            Change("n", {**dict.fromkeys("abcdefg", "1"), "h": "2"}, {}),
+            "n: a, b, c, d, e, f, g: 1 -> none; h: 2 -> none",
+        ),
+        (Change("n", [], list("abcdefg")), "n: + a, b, c, d, e, f, g"),
+        (Change("n", list("abcdefghi"), []), "n: - a, b, c, d, e, f, g, h, i"),
         (Change("n", "x" * 100, "y"), f"n: {'x' * 69}... -> y"),
         (Change("n", "a\nb\n", "c"), "n: 2 lines -> c"),
         (Change("text", None, "a\nb\n", path="/etc/x"), "/etc/x: new file, 2 lines"),
@@ -354,9 +364,18 @@ def test_a_diff_shows_the_lines_of_files_and_no_secret() -> None:
     """)
 
 
+def test_a_page_of_refused_nodes_says_how_to_see_whole_lists() -> None:
+    change = Change("n", {}, dict.fromkeys("abcdef", 1))
+    refused = StateResult("s", Outcome.REFUSED, Plan((change,)), reason="masked")
+    row = NodeResult("gpu1", NodeStatus.REFUSED, "s: masked", [refused])
+    line = "lists     those with 'and N more' are whole with --diff\n"
+    assert line in page(row)
+    assert line not in page(row, diff=True)
+
+
 def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
-    before = {f"p{n}": "1" for n in range(3)} | {"q": "1"}
-    after = {f"p{n}": "2" for n in range(2)} | {"q": "1"} | {f"r{n}": "3" for n in range(3)}
+    before = {f"p{n}": "1" for n in range(3)} | {"q": "1", "s": "1"}
+    after = {f"p{n}": "2" for n in range(2)} | {"q": "1"} | {f"r{n}": "3" for n in range(4)}
     packages = Change("packages", before, after)
     held = Change("held", ["a", "b"], [f"h{n}" for n in range(8)])
     short = Change("few", {"a": "1"}, {"a": "2"})
@@ -364,21 +383,23 @@ def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
     assert page(row) == golden("""
         gpu1
           ~ s
-                 packages: p0: 1 -> 2; p1: 1 -> 2; p2: 1 -> none; r0: none -> 3 and 2 more
+                 packages: p0: 1 -> 2; p1: 1 -> 2; r0: none -> 3; r1: none -> 3 and 2 more; p2, s: 1 -> none
                  held: + h0, h1, h2, h3, h4, h5 and 2 more - a, b
                  few: a: 1 -> 2
-        lists     those that end in 'and N more' are whole with --diff
+        lists     those with 'and N more' are whole with --diff
     """)
     assert page(row, diff=True) == golden("""
         gpu1
           ~ s
-                 packages: p0: 1 -> 2; p1: 1 -> 2; p2: 1 -> none; r0: none -> 3 and 2 more
+                 packages: p0: 1 -> 2; p1: 1 -> 2; r0: none -> 3; r1: none -> 3 and 2 more; p2, s: 1 -> none
                  ~ p0: 1 -> 2
                  ~ p1: 1 -> 2
                  - p2: 1
                  + r0: 3
                  + r1: 3
                  + r2: 3
+                 + r3: 3
+                 - s: 1
                  held: + h0, h1, h2, h3, h4, h5 and 2 more - a, b
                  + h0
                  + h1

@@ -641,7 +641,7 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
     ticks = iter(map(float, range(100)))
     waiting_for = replace(applier, say=told.append, stop=lambda: False, timeout_s=20)
     lines = replace(waiting_for, sleep=lambda _: None, clock=ticks.__next__)._wait_for_pods()
-    words = "p on gpu1 and 1 more: nvidia-device-plugin: ErrImagePull: not found"
+    words = "p on gpu1, q on gpu1: nvidia-device-plugin: ErrImagePull: not found"
     assert lines[1].endswith(f" after 20 s; {words}")
     assert told.count(words) == 1
     del objects.items["Pod", "q"]

@@ -71,6 +71,11 @@ def test_a_locked_build_that_is_gone_is_refused_with_the_next_move() -> None:
         "libcuda1 580.178.04-1 is pinned by a lock file or a rollback, and apt does not offer it; "
         "offer it again, or update the lock file: gpustate solve --update"
     )
+    offered = dict.fromkeys(LOCKED, ("580.178.04-2",))
+    assert all(
+        f"{name} {version}" in (locked().refuse(observed(**offered)) or "")
+        for name, version in LOCKED.items()
+    )
 
 
 def test_a_locked_build_that_is_installed_needs_no_offer() -> None:

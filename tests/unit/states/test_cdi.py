@@ -260,7 +260,7 @@ def test_a_specification_without_a_file_that_came_back_is_written_again() -> Non
     )
     node = new_toolkit(specs={SPEC_PATH: spec()}, rows=rows)
     observed = CdiSpecificationCurrent().probe(node)
-    assert observed.stale == ("it lacks /usr/bin/nvidia-smi and 1 more of the driver",)
+    assert observed.stale == ("it lacks /usr/bin/nvidia-smi, /x/gsp.bin of the driver",)
     node.rows = rows[:1]
     assert CdiSpecificationCurrent().probe(node).stale == ()
 

@@ -195,7 +195,9 @@ def test_a_node_whose_tests_failed_counts_as_failed_and_ends_with_3() -> None:
     assert " ok=1 " in result.summary()
     assert " failed=1 " in result.summary()
     assert result.exit_code == 3
-    assert nodes[0].reason == "site-tests: tests of this site: a.py::test_x failed and 1 more"
+    assert (
+        nodes[0].reason == "site-tests: tests of this site: a.py::test_x failed, a.py::test_y error"
+    )
     made = {"nodes": [node_data(node) for node in nodes], "tests": [one.data() for one in tests]}
     assert "<error" not in as_junit(made).partition("gpu1: tests")[0], "told once, with its test"
     headlines = [_verdict(row, tests[:2] if n == 0 else ()) for n, row in enumerate(made["nodes"])]
