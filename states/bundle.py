@@ -200,7 +200,7 @@ class BundleInPlace(State[Observed]):
                 "conf_text": APT_CONF,
                 "sources_text": _sources_path(observed.manager),
             },
-            why={"lists_read": "package lists are refreshed once per bundle"},
+            why={"lists_read": "refreshed once per bundle"},
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:

@@ -345,10 +345,13 @@ class ContainerToolkitInstalled(State[Observed]):
             observed,
             self.desired(observed),
             why={
+                "kept": f"the original {CONFIG_PATH} is restored",
+            }
+            if self.absent
+            else {
                 "versions": "four packages in one transaction",
                 "held": "held back from unattended upgrades",
                 "config_access": "rootless containers read it as their user",
-                "kept": f"the original {CONFIG_PATH} is restored",
             },
             paths={"config_text": CONFIG_PATH, "config_access": CONFIG_PATH},
             notes=()

@@ -49,7 +49,8 @@ class Observed:
     """The links, the rule, and who would suffer.
 
     Args:
-        missing: device nodes without their link, as ``195:0 /dev/nvidia0``.
+        links: device nodes that have their link, as ``195:0 /dev/nvidia0``.
+        nodes: all device nodes, likewise.
         rule_text: our udev rule.
         rule_elsewhere: the same foreign rule; empty where there is none.
         exposed: containers that lose their GPUs at a daemon-reload.
@@ -57,7 +58,8 @@ class Observed:
         image: a root to be baked: only the next boot counts.
     """
 
-    missing: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
     rule_text: str | None = None
     rule_elsewhere: str = ""
     exposed: tuple[str, ...] = ()
@@ -77,7 +79,7 @@ class DevCharLinksPresent(State[Observed]):
 
     name: ClassVar[str] = "dev-char"
     labels: ClassVar[Mapping[str, str]] = {
-        "missing": "links in /dev/char",
+        "links": "links in /dev/char",
     }
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver")
     after: ClassVar[tuple[str, ...]] = ("persistenced",)
@@ -86,7 +88,7 @@ class DevCharLinksPresent(State[Observed]):
     # MIG devices bring device nodes of their own.
     known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     worst: ClassVar[Disruption] = Disruption.NONE
-    stable: ClassVar[tuple[str, ...] | None] = ("missing", "rule_text", "rule_elsewhere")
+    stable: ClassVar[tuple[str, ...] | None] = ("links", "nodes", "rule_text", "rule_elsewhere")
 
     links: Literal["auto", "always"] = "auto"
 
@@ -103,17 +105,17 @@ class DevCharLinksPresent(State[Observed]):
             number: posixpath.normpath(posixpath.join("/dev/char", target))
             for number, target in rows.pairs("link").items()
         }
-        missing: list[str] = []
+        nodes: dict[str, bool] = {}
         for row in rows.keys.get("node", ()):
             if len(row.split()) != 3:
                 continue
             path, major, minor = row.split()
             number = f"{hexadecimal(major)}:{hexadecimal(minor)}"
-            if links.get(number) != path:
-                missing.append(f"{number} {path}")
+            nodes[f"{number} {path}"] = links.get(number) == path and facts.systemd
         found = [path for path, text in zip(_ELSEWHERE, theirs, strict=True) if _is_rule(text)]
         return Observed(
-            missing=tuple(sorted(missing)) if facts.systemd else (),
+            links=tuple(sorted(node for node, linked in nodes.items() if linked)),
+            nodes=tuple(sorted(nodes)) if facts.systemd else (),
             rule_text=rule,
             rule_elsewhere=found[0] if found else "",
             exposed=rows.keys.get("exposed", ()),
@@ -130,7 +132,9 @@ class DevCharLinksPresent(State[Observed]):
         good = _is_rule(observed.rule_text) or (
             observed.rule_elsewhere and observed.rule_text is None
         )
-        return replace(observed, missing=(), rule_text=observed.rule_text if good else RULE_TEXT)
+        return replace(
+            observed, links=observed.nodes, rule_text=observed.rule_text if good else RULE_TEXT
+        )
 
     def plan(self, observed: Observed) -> Plan:
         notes: list[str] = []
@@ -147,8 +151,10 @@ class DevCharLinksPresent(State[Observed]):
         return diff(
             observed,
             self.desired(observed),
-            why={
-                "missing": "runc omits devices without a link",
+            why={}
+            if self.absent
+            else {
+                "links": "runc omits devices without a link",
                 "rule_text": "creates the links whenever the module is loaded",
             },
             paths={"rule_text": RULE_PATH},
@@ -162,7 +168,7 @@ class DevCharLinksPresent(State[Observed]):
                 yield ops.RestoreOriginal(RULE_PATH, own=True)
             else:
                 yield ops.PutText(RULE_PATH, text, mode=0o644)
-        if "missing" in plan.fields:
+        if "links" in plan.fields:
             yield ops.Run(
                 _LINK, "create the links to NVIDIA's devices in /dev/char", 60, running=True
             )

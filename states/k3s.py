@@ -175,7 +175,7 @@ class K3sHandlerRegistered(State[Observed]):
 
     name: ClassVar[str] = "k3s"
     labels: ClassVar[Mapping[str, str]] = {
-        "lacks": "missing in the configuration",
+        "lacks": "problems in the configuration",
         "late": "started before the program was there",
         "running": "service runs",
     }

@@ -54,7 +54,7 @@ COMMON_LABELS = {
     "enabled": "service starts at boot",
     "held": "packages on hold",
     "kept": "original configuration is kept",
-    "lists_read": "read package lists once",
+    "lists_read": "package lists are read",
     "loaded": "module loaded",
     "missing": "missing packages",
     "package": "package of {state}",

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from gpustate.diagnosis import remedies as remedies
 from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult
-from gpustate.formats.words import listed
 
 
 @dataclass(frozen=True)
@@ -157,8 +156,9 @@ def classify(error: str) -> Kind:
 
 
 def some(items: list[str], most: int = 4) -> str:
-    """The first items, and the number of the others."""
-    return listed(items, most)
+    """The first items, and the number of the others; runs on nodes, where there is no :mod:`gpustate.formats.words`."""
+    others = len(items) - most
+    return ", ".join(items) if others <= 1 else f"{', '.join(items[:most])} and {others} more"
 
 
 def injected(result: ContainerResult) -> str:

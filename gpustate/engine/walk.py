@@ -50,7 +50,7 @@ from gpustate.formats.masking import mask
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.probes.gpu_clients import GpuClientsQuery
-from gpustate.probes.repository_preview import previewed
+from gpustate.probes.repository_preview import leave_out, previewed, unreachable
 from gpustate.remote.session import Session
 
 #: A policy that still has changes after so many stages does not converge.
@@ -188,6 +188,7 @@ class Walk:
     _before: ops.Before | None = None
     _foreseen: dict[str, StateResult] = field(default_factory=dict[str, StateResult])
     _followed: bool = False
+    _unreachable: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         self.result = NodeResult(self.resolved.node.name, notes=list(self.resolved.notes))
@@ -332,6 +333,7 @@ class Walk:
         Raises:
             RefusedError: it must be rebooted, it has GPU users, and no scheduler makes them leave.
         """
+        self._say("probing", "package lists of repositories")
         pending = [r for r in results.values() if r.outcome is Outcome.PENDING]
         reboots = any(r.plan.disruption is Disruption.REBOOT for r in pending)
         if reboots and not observations.view.facts.agents and (users := self._gpu_users()):
@@ -370,6 +372,7 @@ class Walk:
         whole = self._foresee(refused, observations, results) or self._foresee(
             self._predict(observations, results), observations, results
         )
+        self.result.notes += self._unreachable.values()
         self.result.states = list(results.values())
         return whole or self._is_rejected()
 
@@ -421,7 +424,7 @@ class Walk:
 
         with suppress(ProbeError, RefusedError):  # they say it themselves in their stages
             known = self._previewed("\n".join(filter(None, previews)))
-            predictions = query_node(self.resolved.node, plans, self.session.answer, known)
+            predictions = query_node(self.resolved.node, plans, self._answer, known)
             candidates = _candidates(known)
             for state, plan in zip(waiting, predictions, strict=True):
                 shown = replace(plan, refusal=None)
@@ -437,14 +440,22 @@ class Walk:
         if not preview or not queries:
             return self._known
         query = previewed(queries[0].joined(queries), preview)
-        (answer,) = self._link.repeat(lambda: self.session.answer((query,)))
+        (answer,) = self._link.repeat(lambda: self._answer((query,)))
         query.parse(answer)
         return {**self._known, **dict.fromkeys(queries, answer)}
 
     def _query(self, question: Callable[[Node], Plan]) -> Plan:
         """Send further queries, reusing all answers so far."""
         node, known = self.resolved.node, dict(self._known)
-        return self._link.repeat(lambda: query_node(node, question, self.session.answer, known))
+        return self._link.repeat(lambda: query_node(node, question, self._answer, known))
+
+    def _answer(self, queries: Sequence[Query[Any]], before: str = "") -> Sequence[Answer]:
+        """Send queries; sources of the node that did not answer one of them are not waited for again."""
+        before = "\n".join(filter(None, (leave_out(self._unreachable), before)))
+        answers = self.session.answer(queries, before=before)
+        for answer in answers:
+            self._unreachable |= unreachable(answer.text)
+        return answers
 
     def _check_lock(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
         """Report a node that another run is changing as locked, not by its intermediate state."""
@@ -532,7 +543,7 @@ class Walk:
         ledger = LedgerQuery()
 
         def answer(queries: Sequence[Query[Any]]) -> Any:
-            return self.session.answer(queries, before=lead.pop() if lead else "")
+            return self._answer(queries, lead.pop() if lead else "")
 
         def once() -> Any:
             lead[:] = [before]

@@ -6,7 +6,9 @@ Apart from these folders, which are removed, nothing on the node is changed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpustate import shell
@@ -23,8 +25,8 @@ _MARK = re.compile(r"\b[EW]: ")
 _FOLLOWS = re.compile(r"^Failed to fetch |Some index files failed")
 _HEAD = re.compile(r"(the repository (key )?|a source of the node )cannot be \w+: ")
 _OTHER_SOURCE = "a source of the node "
-#: Of an address that apt names; grep finds its entry by it.
-_SERVER = re.compile(r"\b[a-z+]+://[\w.:-]+", re.ASCII)
+#: Address, entries below /etc/apt and error of a source of the node that could not be read.
+_SOURCE = re.compile(r"^=source ([^|\n]+)\|([^|\n]+)\|(.*)\n?", re.MULTILINE)
 _FAILED = "=preview failed "
 
 
@@ -52,13 +54,37 @@ def failure(output: str) -> str:
     return head + "; ".join(unreachable or causes) if failed else ""
 
 
-def next_step(reason: str) -> str | None:
+def next_step(output: str) -> str | None:
     """What helps against a failure of the node's other sources; ``None`` for that of the repository itself."""
-    if not reason.startswith(_OTHER_SOURCE):
+    if not failure(output).startswith(_OTHER_SOURCE):
         return None
-    server = _SERVER.search(reason)
-    search = f"grep -rl {server[0]} /etc/apt/sources.list*" if server else "apt-get update"
-    return f"correct or remove its entry ({search} on the node shows it), then plan again"
+    places = ", ".join(_places(entries) for _, entries, _ in _SOURCE.findall(output))
+    where = f"in {places}" if places else "(apt-get update on the node shows it)"
+    return f"correct or remove its entry {where}, then plan again"
+
+
+def unreachable(output: str) -> dict[str, str]:
+    """Addresses of the node's other sources whose servers did not answer, each with a note."""
+    if failure(output):
+        return {}
+    return {
+        address: f"{_places(entries)}: {address} did not answer ({reason}); planned without its packages"
+        for address, entries, reason in _SOURCE.findall(output)
+    }
+
+
+def _places(entries: str) -> str:
+    return ", ".join(f"/etc/apt/{entry}" for entry in entries.split())
+
+
+def leave_out(addresses: Iterable[str]) -> str:
+    """Sh that has following queries leave out sources of the node, each of which they would wait for."""
+    return f"UNREACHABLE={shlex.quote(' '.join(addresses))}" if addresses else ""
+
+
+def without_sources(answer: Answer) -> Answer:
+    """An answer without what it says of the node's other sources."""
+    return replace(answer, out=_SOURCE.sub("", answer.text).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +108,8 @@ class Previewed(Query[T]):
 
     def parse(self, answer: Answer) -> T:
         if reason := failure(answer.text):
-            raise ProbeError(reason, fix=next_step(reason))
-        return self.query.parse(answer)
+            raise ProbeError(reason, fix=next_step(answer.text))
+        return self.query.parse(without_sources(answer))
 
     def placeholder(self) -> T:
         return self.query.placeholder()

@@ -2,20 +2,50 @@
 # Reads repositories that were added below T; all others are linked, and read only where a node has
 # not read them. Signatures of dnf and zypper repositories are not checked, because no key may get
 # into rpm's database. Only their versions are used. Reads T, pm, DNF, ZYPPER and ONLY_ADDED, with
-# which the node's own sources are left alone; calls preview_failed.
+# which the node's own sources are left alone, and UNREACHABLE, addresses of those that are left
+# out; calls preview_failed.
 unreadable() {
   preview_failed "${2:-the repository} cannot be read: $(printf '%s\n' "$output" | grep -E "$1" |
     cut -c 1-400)"
+}
+# Prints =source ADDRESS|PLACES|REASON for each of the node's own sources in lines of the output
+# that begin with $1.
+name_sources() {
+  printf '%s\n' "$output" | sed -nE "s#^$1: .*\b([a-z+]+://[^' ]+) *(.*)#\1 \2#p" |
+    while read -r address reason; do
+      while ! places=$(cd "$T/apt" &&
+        grep -rHnF --include='*.list' --include='*.sources' "$address" sources.list*); do
+        [ "$address" != "${address%/*}" ] || break
+        address=${address%/*}
+      done
+      places=$(printf '%s\n' "$places" | cut -d : -f 1,2 | paste -sd ' ')
+      [ -z "$places" ] || echo "=source $address|$places|$reason"
+    done | sort -u -t '|' -k 1,1
+}
+leave_out() {
+  for address; do
+    for f in "$T"/apt/sources.list "$T"/apt/sources.list.d/*; do
+      case $f in
+        *.sources) awk -v RS= -v ORS='\n\n' -v s="$address" '!index($0, s)' "$f" >"$T/left" ;;
+        *) grep -vF "$address" "$f" >"$T/left" 2>/dev/null ;;
+      esac
+      [ ! -f "$f" ] || cat "$T/left" >"$f"
+    done
+  done
 }
 # A fresh node has not read its own sources either, and an apply begins with that.
 # shellcheck disable=SC2154 # set before, by the distribution
 [ -n "${ONLY_ADDED-}" ] || case $pm in
   apt)
+    leave_out ${UNREACHABLE-}
     for source in $(apt-get update -q --print-uris 2>/dev/null |
       sed -n "s/^'[^']*' \([^ ]*\).*/\1/p"); do
       [ ! -e "$T/lists/$source" ] && [ ! -e "$T/lists/${source%InRelease}Release" ] || continue
-      output=$(timeout 100 apt-get update -q 2>&1) ||
+      output=$(timeout 100 apt-get update -q 2>&1) || {
+        name_sources '[EW]'
         unreadable '^(E|W): ' 'a source of the node'
+      }
+      name_sources W
       break
     done
     ;;

@@ -100,7 +100,7 @@ class RuntimeState(State[R], Generic[R]):
     worst: ClassVar[Disruption] = Disruption.RESTART
     labels: ClassVar[Mapping[str, str]] = {
         "files": "configuration files",
-        "lacks": "missing in the configuration",
+        "lacks": "problems in the configuration",
         "read": "service has read its configuration",
         "running": "service runs",
         "kept": "files kept from before",

@@ -74,7 +74,8 @@ class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
     def parse(self, answer: Answer) -> tuple[str, dict[str, str], dict[str, str]]:
         if repository_preview.failure(answer.text):
             return self.placeholder()
-        text, _, pins = answer.text.partition("=pins\n")
+        text = repository_preview.without_sources(answer).text
+        text, _, pins = text.partition("=pins\n")
         problem, *rows = re.split(r"^=", text, flags=re.MULTILINE)
         installs = dict(r.split()[1:3] for r in rows if r.startswith("installs "))
         problem = package_errors.without_progress(problem).strip()

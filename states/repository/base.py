@@ -401,10 +401,12 @@ class RepositoryState(RepositoryParameters):
             paths=self._paths(observed),
             secret=frozenset({"logins"}),
             why={
+                "half_bundle": "an incompletely transferred bundle, unused",
+            }
+            if self.absent
+            else {
                 "logins": "user and password are in a file readable by root only",
-                "lists_read": ""
-                if self.absent
-                else "package lists are refreshed once with these files",
+                "lists_read": "refreshed once with these files",
                 "fingerprints": f"the key comes from {observed.where.key_url or 'the policy'}",
                 "key_access": "apt reads the key as its own unprivileged user",
                 "folder_access": "apt reads the key as its own unprivileged user",

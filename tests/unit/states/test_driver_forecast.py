@@ -15,7 +15,7 @@ from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
 from gpustate.formats import driverset, rpm
 from gpustate.formats.aptsources import Offer
-from gpustate.probes.repository_preview import Previewed, RepositoryQuery
+from gpustate.probes.repository_preview import Previewed, RepositoryQuery, leave_out, unreachable
 from gpustate.states.driver import DriverInstalled, building
 from gpustate.states.driver.observed import PIN_PATH, Apt, AptQuery
 from gpustate.states.driver.probing import observe
@@ -327,7 +327,10 @@ def test_a_foreign_source_that_cannot_be_read_is_named_with_the_next_step(tmp_pa
         """echo "E: The repository 'http://foreign.example/x ./ InRelease' is not signed."; exit 100\n"""
     )
     (tmp_path / "apt-get").chmod(0o755)
-    (tmp_path / "etc-apt").mkdir()
+    (tmp_path / "etc-apt/sources.list.d").mkdir(parents=True)
+    (tmp_path / "etc-apt/sources.list.d/site.sources").write_text(
+        "Types: deb\nURIs: http://foreign.example/x\nSuites: ./\n"
+    )
     query = Previewed(AptQuery(()), "")
     script = query.script().replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
     done = subprocess.run(
@@ -339,7 +342,57 @@ def test_a_foreign_source_that_cannot_be_read_is_named_with_the_next_step(tmp_pa
     with pytest.raises(ProbeError) as caught:
         query.parse(Answer(0, done.stdout))
     assert caught.value.message.startswith("a source of the node cannot be read: OpenPGP ")
-    assert "grep -rl http://foreign.example /etc/apt/sources.list*" in (caught.value.fix or "")
+    assert caught.value.fix == (
+        "correct or remove its entry in /etc/apt/sources.list.d/site.sources:2, then plan again"
+    )
+
+
+def test_sources_that_did_not_answer_are_named_and_not_waited_for_again(tmp_path: Path) -> None:
+    """Real sh; apt-get is a stand-in that reports as apt 3.0 does what it cannot reach."""
+    (tmp_path / "apt-get").write_text(
+        "#!/bin/sh\n"
+        """case $* in *--print-uris*) echo "'http://dead.example/x/InRelease' dead_InRelease 0" ; exit ;; esac\n"""
+        f"cat {tmp_path}/*/apt/sources.list {tmp_path}/*/apt/sources.list.d/* >{tmp_path}/asked\n"
+        f"grep -q dead.example {tmp_path}/asked || exit 0\n"
+        "echo 'W: Failed to fetch http://dead.example/x/dists/noble/InRelease  Could not connect to dead.example:80 "
+        "(192.0.2.1), connection timed out'\n"
+        "echo 'W: Some index files failed to download. They have been ignored, or old ones used instead.'\n"
+    )
+    (tmp_path / "apt-get").chmod(0o755)
+    parts = tmp_path / "etc-apt/sources.list.d"
+    parts.mkdir(parents=True)
+    own = "Types: deb\nURIs: http://archive.example/ubuntu\nSuites: noble\n"
+    (parts / "ubuntu.sources").write_text(f"{own}\nTypes: deb\nURIs: http://dead.example/x\n")
+    (parts.parent / "sources.list").write_text(
+        "deb http://dead.example/x noble main\ndeb http://archive.example/y noble main\n"
+    )
+    query = Previewed(AptQuery(()), "")
+    script = query.script().replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
+
+    def ask(before: str) -> Answer:
+        done = subprocess.run(
+            ["sh", "-c", f"{before}\n{script.replace(rpm.FAMILY, 'pm=apt' + chr(10))}"],
+            env={"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path), "G": str(tmp_path)},
+            capture_output=True,
+            check=True,
+        )
+        return Answer(0, done.stdout)
+
+    first = ask("")
+    notes = unreachable(first.text)
+    assert notes == {
+        "http://dead.example/x": "/etc/apt/sources.list:1, /etc/apt/sources.list.d/ubuntu.sources:6: "
+        "http://dead.example/x did not answer (Could not connect to dead.example:80 (192.0.2.1), connection timed out); "
+        "planned without its packages"
+    }
+    assert "dead.example" not in str(query.parse(first)), "rows of sources are no packages"
+    assert not unreachable(ask(leave_out(notes)).text)
+    left = (tmp_path / "asked").read_text()
+    assert "dead.example" not in left
+    assert left.count("archive.example") == 2
+    row = next(line for line in first.text.splitlines() if line.startswith("=source "))
+    refused = Answer(0, f"{row}\nE: Unable to locate package x\n".encode())
+    assert TransactionQuery("apt", (), ()).parse(refused)[0] == "E: Unable to locate package x"
 
 
 def repository(**parameters: Any) -> str:

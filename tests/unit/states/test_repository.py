@@ -84,6 +84,8 @@ def test_a_mirror_gets_its_source_its_key_and_its_pins() -> None:
     # Removed again when the lists cannot be read.
     assert set(update.roll_back) == {state.sources_path, state.key_path, state.pin_path}
     assert fake.files[LIST] == ARCHIVE
+    gone, _ = converge(DriverRepository(**MIRROR, ensure="absent"), fake)
+    assert {change.field: change.why for change in gone.changes if change.why} == {}
 
 
 @pytest.mark.parametrize(
