@@ -11,7 +11,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult, Outcome
 from gpustate.core.policy import Policy, resolve
 from gpustate.engine import fleet, gate
-from gpustate.engine.events import Listener, ignore
+from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.fleet import FleetResult
 from gpustate.engine.walk import Options, Walk
 from gpustate.package_sets.checks import node_checks
@@ -63,6 +63,7 @@ def bake(
     )
     session = ImageSession(image.node, image.root, image.gpus)
     node = Walk(session, resolved, [*states, last], options, stop, listen).run()
+    listen(Event(node.name, "finished", node.status.value))
     result = FleetResult(options.run, applied=apply, interrupted=stop())
     result.nodes = [node]
     result.duration_s = time.monotonic() - started

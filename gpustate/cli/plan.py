@@ -217,7 +217,10 @@ def make_plan(
                 words += ["--kubeconfig", path] if (path := options.get("kubeconfig")) else []
                 click.echo(f"Saved to {out}; apply it with: {shlex.join(words)}")
             if isinstance(result, api.DriftResult):
-                if result.drifted or objects.changes(document):
+                pending = any(node.pending for node in result.nodes)
+                if result.drifted and not pending:
+                    click.echo("An apply would be refused: each refusal names what to do first.")
+                if pending or objects.changes(document):
                     command = ["gpustate", "apply", *made["retry"][2:]]
                     command += ["-l", limit] if (limit := options.get("limit")) else []
                     click.echo(f"Apply the policy with: {shlex.join(command)}")

@@ -69,6 +69,7 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
+            self._quiet = True
 
     def say(self, text: str) -> None:
         """Print a line beside the progress."""

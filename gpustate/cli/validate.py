@@ -90,6 +90,7 @@ def validate(
     from gpustate.cli.show import show
     from gpustate.core.outcome import NodeStatus
     from gpustate.engine import fleet
+    from gpustate.engine.events import Event
     from gpustate.explain import walk
     from gpustate.plan import document, render
     from gpustate.plan.context import retry
@@ -127,8 +128,19 @@ def validate(
     resume = f"gpustate resume {request.run}"
     with watching.watching(about, options, inventory, output=output) as watchers:
         watchers.begin()
-        with common.watched(inventory, quiet=output != "text", resume=resume) as (listen, stop):
-            result = fleet.run(request, watching.listener(watchers, listen), stop)
+        ends: list[str] = []
+        with common.watched(inventory, quiet=output != "text", resume=resume) as (progress, stop):
+            listen = watching.listener(watchers, progress)
+
+            def hear(event: Event) -> None:
+                """Pods and tests of the site may still fail a node that is well so far."""
+                goes_on = pod_request is not None or path is not None
+                if goes_on and (event.kind, event.text) == ("finished", NodeStatus.OK.value):
+                    ends.append(event.node)
+                else:
+                    listen(event)
+
+            result = fleet.run(request, hear, stop)
         result.proved = True
         if pod_request is not None and not result.interrupted:
             _run_pods(result, replace(pod_request, forks=options["forks"]), quiet=output != "text")
@@ -143,6 +155,9 @@ def validate(
             result.duration_s += time.monotonic() - began
             for one in result.nodes:
                 site_tests.add(one, tests)
+        for one in result.nodes:
+            if one.name in ends:
+                listen(Event(one.name, "finished", one.status.value))
         codes = [EXIT_VALIDATION if any(one.bad for one in tests) else 0]
         states = [state.name for state in whole.states if not state.absent]
         if not result.interrupted:

@@ -349,6 +349,10 @@ def run(
         node = Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
         if request.rollback_on_failure and rollback.is_due(node):
             back((resolved, states), node)
+        end = (
+            ("planned", "waits for its wave") if node.deferred else ("finished", node.status.value)
+        )
+        tell(Event(node.name, *end))
         return node
 
     result = FleetResult(run_id, applied=request.apply)

@@ -86,7 +86,7 @@ def roll_back(
             undoes={result.name: undone},
         ),
         stop,
-        lambda event: None if event.kind == "finished" else listen(event),
+        listen,
     ).run()
     result.execs += back.execs
     result.connections += back.connections

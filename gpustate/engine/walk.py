@@ -224,10 +224,6 @@ class Walk:
         self.result.connections = self.session.connections
         self.result.duration_s = time.monotonic() - started
         self.result.mask()
-        if self.result.deferred:
-            self._say("planned", "waits for its wave")
-        else:
-            self._say("finished", self.result.status.value)
         return self.result
 
     def _walk(self) -> None:

@@ -197,6 +197,7 @@ def test_drift_is_counted_beside_a_refusal_and_the_rest_is_applied(
     (project / "policy.py").write_text(REFUSING.format(folder=site))
     drifted = gpustate("drift", "policy.py", *ON)
     assert drifted.status == 2, drifted
+    assert "Apply the policy with: gpustate apply policy.py" in drifted.out
     assert NOTE not in drifted.out
     assert "Drift: 1 of 1 nodes differ from the policy." in drifted.out
     assert re.search(r" changed=1 .* refused=1 ", drifted.out)
@@ -208,6 +209,18 @@ def test_drift_is_counted_beside_a_refusal_and_the_rest_is_applied(
     assert NOTE not in applied.out
     assert (site / "c").exists()
     assert not (site / "a").exists()
+
+
+def test_an_apply_that_would_be_refused_is_not_advised(
+    gpustate: Cli, site: Path, project: Path
+) -> None:
+    policy = REFUSING.format(folder=site).replace(f', Third(path="{site}/c")', "")
+    (project / "policy.py").write_text(policy)
+    drifted = gpustate("drift", "policy.py", *ON)
+    assert drifted.status == 2, drifted
+    assert "x.service is masked" in drifted.out
+    assert "Apply the policy with" not in drifted.out
+    assert "An apply would be refused: each refusal names what to do first." in drifted.out
 
 
 def test_all_or_nothing_leaves_a_node_alone_whose_refusal_a_plan_foresees(

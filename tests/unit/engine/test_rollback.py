@@ -24,6 +24,7 @@ from gpustate.core.policy import Resolved
 from gpustate.core.state import AnyState
 from gpustate.engine import before, fleet
 from gpustate.engine.before import RunBefore, StateBefore
+from gpustate.engine.events import Event
 from gpustate.engine.maintenance import NO_MAINTENANCE, STAYS_OUT, Subject, out_of_service
 from gpustate.engine.probing import query_node
 from gpustate.engine.reconnect import Link
@@ -78,6 +79,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.node = here(folder / "state")
+        self.events: list[Event] = []
 
     def path(self, name: str) -> str:
         return str(self.folder / name)
@@ -86,7 +88,7 @@ class Node:
         request = fleet.Request(
             Policy(*states), Inventory("test", (self.node,)), apply=True, **more
         )
-        return fleet.run(request)
+        return fleet.run(request, self.events.append)
 
     def fail(self, script: str = "exit 3", **more: Any) -> fleet.FleetResult:
         """Change a file that was ``one``, then fail, and go back by itself."""
@@ -385,6 +387,8 @@ def test_a_failed_node_with_packages_and_a_validator_goes_back(node: Node) -> No
     )
     assert result.nodes[0].status is NodeStatus.ROLLED_BACK, result.nodes[0].reason
     assert node.files() == {"a": "one", "v": "valid"}
+    ends = [event.text for event in node.events if event.kind == "finished"]
+    assert ends == ["ok", "rolled back"], "one of each run"
 
 
 def test_a_run_that_only_validates_is_not_the_one_to_roll_back(node: Node) -> None:
