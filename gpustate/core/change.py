@@ -79,6 +79,7 @@ class Plan:
         gpu_users: programs that have a GPU open and must have ended, as ``pid 7 (python3, user alice, pod trainer-0)``.
         restarted: units that are stopped for it and started again.
         facts: what the plan has chosen, as facts of the compatibility matrix.
+        installs: packages that come and are in no field of the changes, with versions.
         blocked: what only a person at the node's console can do, once nothing is left to change; states
             that need this one wait until then.
     """
@@ -90,6 +91,7 @@ class Plan:
     gpu_users: tuple[str, ...] = ()
     restarted: tuple[str, ...] = ()
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
+    installs: tuple[tuple[str, str], ...] = ()
     blocked: str | None = None
 
     def __bool__(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from gpustate import ops
 from gpustate.compat.collect import collect
@@ -44,14 +44,18 @@ from gpustate.errors import (
     StepFailed,
     UnreleasedError,
 )
+from gpustate.formats import package_errors
 from gpustate.formats.dpkg import Candidate
 from gpustate.formats.foreign_secrets import scrub_texts
 from gpustate.formats.masking import mask
+from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.probes.gpu_clients import GpuClientsQuery
 from gpustate.probes.repository_preview import leave_out, previewed, unreachable
 from gpustate.remote.session import Session
+
+T = TypeVar("T")
 
 #: A policy that still has changes after so many stages does not converge.
 _MAX_STAGES = 10
@@ -189,6 +193,9 @@ class Walk:
     _foreseen: dict[str, StateResult] = field(default_factory=dict[str, StateResult])
     _followed: bool = False
     _unreachable: dict[str, str] = field(default_factory=dict[str, str])
+    _offered: dict[str, tuple[Candidate, ...]] = field(
+        default_factory=dict[str, tuple[Candidate, ...]]
+    )
 
     def __post_init__(self) -> None:
         self.result = NodeResult(self.resolved.node.name, notes=list(self.resolved.notes))
@@ -248,6 +255,10 @@ class Walk:
         if self._is_rejected():
             return
         if self.options.forecast and self._forecast(observations, results):
+            return
+        if (self.options.forecast or self.options.apply) and self._lacks_room(
+            observations, results
+        ):
             return
         self._compatible(observations, results)
         if not self.options.apply:
@@ -400,9 +411,9 @@ class Walk:
         observed = observations.observed
         pending = [s for s in self.states if results[s.name].outcome is Outcome.PENDING]
         if any(state.predicted for state in pending):
-            candidates = _candidates(self._known)
+            self._offered = _candidates(self._known)
             for state in pending:
-                plan = make.with_sources(results[state.name].plan, state.predicted, candidates)
+                plan = make.with_sources(results[state.name].plan, state.predicted, self._offered)
                 results[state.name] = replace(results[state.name], plan=plan)
         later = [s for s in self.states if results[s.name].outcome is Outcome.KNOWN_AFTER]
         waiting = [s for s in later if s.predicted and not s.absent and s.name in observed]
@@ -413,22 +424,59 @@ class Walk:
         if not waiting:
             return refused
         driver = str(self._facts(observations, results).get(DRIVER, ""))
-        previews = (state.preview(observed[state.name]) for state in pending)
 
         def plans(node: Node) -> list[Plan]:
             return [make.predict(state, state.probe(node), driver) for state in waiting]
 
         with suppress(ProbeError, RefusedError):  # they say it themselves in their stages
-            known = self._previewed("\n".join(filter(None, previews)))
+            known = self._previewed(self._previews(observations, results))
             predictions = query_node(self.resolved.node, plans, self._answer, known)
-            candidates = _candidates(known)
+            self._offered = _candidates(known)
             for state, plan in zip(waiting, predictions, strict=True):
                 shown = replace(plan, refusal=None)
-                shown = make.with_sources(shown, state.predicted, candidates)
+                shown = make.with_sources(shown, state.predicted, self._offered)
                 results[state.name] = replace(results[state.name], plan=shown)
                 if plan.refusal is not None and repositories_known:
                     refused[state.name] = make.refused(state, plan.refusal)
         return refused
+
+    def _lacks_room(self, observations: Observations, results: dict[str, StateResult]) -> bool:
+        """Refuse the states that install packages where a filesystem has no room for all of them; as :meth:`_foresee`."""
+        offered = self._offered or _candidates(self._known)
+        installs, leaving = make.transaction(self.states, results, offered)
+        # What a removal takes off the node makes room.
+        if not installs or any(s.absent and results[s.name].plan for s in self.states):
+            return False
+        rows = {row[0]: row[1] for packages in installs.values() for row in packages}
+        changes = (change for result in results.values() for change in result.plan.changes)
+        pin = next((change.after for change in changes if change.path == PIN_PATH), None)
+        query = TransactionQuery(
+            observations.view.facts.package_manager,
+            tuple(rows.items()),
+            leaving,
+            self._previews(observations, results),
+            pin if isinstance(pin, str) else None,
+        )
+        shortage = ""
+        with suppress(ProbeError):
+            shortage = self._query(lambda node: node.query(RoomQuery(query)))
+        if not shortage:
+            return False
+        _, move = package_errors.find_error(shortage) or ("", "")
+        first = next(iter(installs))
+        because = partial(StateResult, outcome=Outcome.NOT_RUN, reason=f"because {first} refused")
+        refused = {name: because(name) for name in installs}
+        state = next(state for state in self.states if state.name == first)
+        refused[first] = make.refused(state, f"{shortage} for {', '.join(installs)}; {move}")
+        whole = self._foresee(refused, observations, results)
+        self.result.states = list(results.values())
+        return whole or self._is_rejected()
+
+    def _previews(self, observations: Observations, results: Mapping[str, StateResult]) -> str:
+        """Sh that adds the repositories that pending states bring."""
+        pending = (s for s in self.states if results[s.name].outcome is Outcome.PENDING)
+        previews = (state.preview(observations.observed[state.name]) for state in pending)
+        return "\n".join(filter(None, previews))
 
     def _previewed(self, preview: str) -> Mapping[Query[Any], Answer]:
         """All answers so far, those about candidates with the packages of repositories that are not there yet."""
@@ -440,7 +488,7 @@ class Walk:
         query.parse(answer)
         return {**self._known, **dict.fromkeys(queries, answer)}
 
-    def _query(self, question: Callable[[Node], Plan]) -> Plan:
+    def _query(self, question: Callable[[Node], T]) -> T:
         """Send further queries, reusing all answers so far."""
         node, known = self.resolved.node, dict(self._known)
         return self._link.repeat(lambda: query_node(node, question, self._answer, known))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpustate.core.step import Step
@@ -15,6 +17,12 @@ def word(manager: str, name: str, version: str) -> str:
         return f"{name}={version}"
     bare, dot, arch = name.partition(".i")
     return f"{bare}-{version}{dot}{arch}"
+
+
+def apt_words(install: Mapping[str, str], remove: tuple[str, ...]) -> str:
+    """A transaction as the words of apt's command line."""
+    pairs = (word("apt", *pair) for pair in install.items())
+    return shlex.join([*pairs, *(f"{name}-" for name in remove)])
 
 
 @dataclass(frozen=True, slots=True)

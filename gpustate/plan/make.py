@@ -286,25 +286,59 @@ def with_sources(
         fields: with packages and their versions, or the version of one package.
         candidates: what repositories offer, by name of the package.
     """
-    names = [
-        one.after for one in plan.changes if one.field == "package" and one.after in candidates
-    ]
     changes: list[Change] = []
     for change in plan.changes if candidates else ():
-        packages = change.after
-        if not isinstance(packages, Mapping):
-            packages = dict.fromkeys(names or candidates, packages)
-        before = change.before if isinstance(change.before, Mapping) else {}
         sources = {
             repository(candidate.origin): None
-            for name, version in packages.items()
-            if change.field in fields and before.get(name) != version
+            for name, version in _coming(plan, change, candidates).items()
+            if change.field in fields
             for candidate in candidates.get(name, ())
             if candidate.version == version
         }
         source = f"from {' or '.join(sources)}" if sources else ""
         changes.append(replace(change, why="; ".join(filter(None, (change.why, source)))))
     return replace(plan, changes=tuple(changes) or plan.changes)
+
+
+def _coming(
+    plan: Plan, change: Change, candidates: Mapping[str, Sequence[Candidate]]
+) -> dict[str, object]:
+    """Packages that come by a change of packages and versions, or of the version of one package, as far as those are known."""
+    packages = change.after
+    if not isinstance(packages, Mapping):
+        named = [c.after for c in plan.changes if c.field == "package" and c.after in candidates]
+        packages = dict.fromkeys(named or candidates, packages)
+    before = change.before if isinstance(change.before, Mapping) else {}
+    return {str(n): version for n, version in packages.items() if before.get(n) != version}
+
+
+def transaction(
+    states: Sequence[AnyState],
+    results: Mapping[str, StateResult],
+    candidates: Mapping[str, Sequence[Candidate]],
+) -> tuple[dict[str, tuple[tuple[str, str], ...]], tuple[str, ...]]:
+    """The packages that each state installs, by its plan, and all packages that leave with them."""
+    installs: dict[str, tuple[tuple[str, str], ...]] = {}
+    leaving: dict[str, None] = {}
+    for state in states:
+        result = results[state.name]
+        if state.absent or result.outcome not in (Outcome.PENDING, Outcome.KNOWN_AFTER):
+            continue
+        rows = dict(result.plan.installs)
+        for change in result.plan.changes:
+            if change.field not in (*state.predicted, "packages"):
+                continue
+            for name, version in _coming(result.plan, change, candidates).items():
+                offered = [one.version for one in candidates.get(name, ())]
+                if isinstance(version, str) and (
+                    isinstance(change.after, Mapping) or version in offered
+                ):
+                    rows[name] = version
+            if isinstance(change.before, Mapping) and isinstance(change.after, Mapping):
+                leaving |= dict.fromkeys(n for n in change.before if not change.after.get(n))
+        if rows:
+            installs[state.name] = tuple(rows.items())
+    return installs, tuple(leaving)
 
 
 def refused(state: AnyState, reason: str) -> StateResult:

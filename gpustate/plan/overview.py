@@ -150,7 +150,7 @@ def change_line(change: Mapping[str, Any]) -> str:
         leaving: dict[str, list[str]] = {}
         for key in gone:
             leaving.setdefault(short(before[key]), []).append(key)
-        lost = (f"{', '.join(keys)}: {value} -> none" for value, keys in leaving.items())
+        lost = [f"{', '.join(keys)}: {value} -> none" for value, keys in leaving.items()]
         return f"{name}: {'; '.join(filter(None, (listed(parts, _KEYS, '; '), *lost)))}"
     if isinstance(before, list) and isinstance(after, list):
         lost = [short(item) for item in before if item not in after]

@@ -34,18 +34,18 @@ from gpustate.formats.dpkg import version_key
 from gpustate.formats.driverschemes import of as schemes_of
 from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
+from gpustate.ops.transaction import PIN_PATH, TransactionQuery
 from gpustate.probes.gpu_clients import GpuClientsQuery, GpuProcess
 from gpustate.probes.package_files import sources_of
 from gpustate.probes.repository_preview import previewed
 from gpustate.solve.request import OfferedDriver, Solution
-from gpustate.states.driver import building, files, refusals, repairs, required, scripts
+from gpustate.states.driver import building, files, refusals, repairs, required, rpmscripts, scripts
 from gpustate.states.driver.choice import Wanted, choose, why_of_another_source
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.installing import Installation
-from gpustate.states.driver.observed import PIN_PATH, Apt, AptQuery, Observed, plain_value
+from gpustate.states.driver.observed import Apt, AptQuery, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
-from gpustate.states.driver.transaction import TransactionQuery
 
 #: Packages beside the driver that follow it, by their facts for the compatibility matrix.
 _BESIDE = {
@@ -57,7 +57,7 @@ _BESIDE = {
 _WHY_SWAP = "libraries change below running programs"
 _LOADING = frozenset({"loaded", "parameters", "modules"})
 #: Fields of which a plan shows the changes although it waits for the repository.
-_PREDICTED = ("library", "packages", "headers", "stream")
+_PREDICTED = ("library", "packages", "headers", "stream", "pin_text")
 
 
 def _facts(target: driverset.Target) -> dict[str, object]:
@@ -303,12 +303,17 @@ class DriverInstalled(DriverParameters):
         install = {**target.packages, **headers, **building.further_modules(observed)}
         pin = files.settled_pin_text(target.version, observed, target.packages)
         what = observed.manager, tuple(install.items()), target.remove
-        problem, installs, pins = node.query(TransactionQuery(*what, preview, pin))
+        own = scripts.SPARES, rpmscripts.LOCKED
+        problem, installs, pins = node.query(TransactionQuery(*what, preview, pin, *own))
+        apt, further = node.query(query), install.keys() - target.packages.keys()
+        brought = {name: v for name, v in installs.items() if name not in further}
         return replace(
             observed,
             unsolvable=problem,
             pins=pins,
-            origin=building.origin(node.query(query), observed, target.packages, installs),
+            further=tuple((name, install[name]) for name in sorted(further)),
+            origin=building.origin(apt, observed, target.packages, brought),
+            headers_origin=building.origins(apt, headers, installs),
         )
 
     def forecast(self, node: Node, preview: str) -> Plan:
@@ -562,6 +567,7 @@ class DriverInstalled(DriverParameters):
                 "loaded": because,
                 "parameters": because,
                 "packages": "; ".join(filter(None, (_WHY_SWAP if swap else "", observed.origin))),
+                "headers": observed.headers_origin,
                 "built": refusals.complaints(observed, wanted),
                 "stopped": f"a {'removal' if self.absent else 'reload'} was interrupted",
                 "left_stopped": "the removal of the driver stopped them",
@@ -579,6 +585,7 @@ class DriverInstalled(DriverParameters):
             notes,
             warnings=tuple(warnings),
             gpu_users=users,
+            installs=() if self.absent else observed.further,
             restarted=observed.services if wanted.loaded and cost is Disruption.DRAIN else (),
         )
 

@@ -81,6 +81,21 @@ def signed_only(observed: Observed) -> bool:
     return any(map(files.is_signed, names)) and not any(n.startswith("nvidia-dkms-") for n in names)
 
 
+def origins(apt: Apt, packages: Mapping[str, str], installs: Mapping[str, str]) -> str:
+    """Each package with its version, which ``installs`` has where it is empty, and its repository."""
+    words: list[str] = []
+    for name, wanted in packages.items():
+        version = wanted or installs.get(name, "")
+        source = _source(apt, name, version)
+        words.append(" ".join(filter(None, (name, version, source and f"from {source}"))))
+    return ", ".join(words)
+
+
+def _source(apt: Apt, name: str, version: str) -> str:
+    offers = (offer for offer in apt.offers.get(name, ()) if offer.version == version)
+    return dpkg.repository(next((origin for offer in offers for origin in offer.origins), ""))
+
+
 def origin(
     apt: Apt, observed: Observed, packages: Mapping[str, str], installs: Mapping[str, str]
 ) -> str:
@@ -88,9 +103,7 @@ def origin(
     names, dependencies = dict[str, list[str]](), dict[str, list[str]]()
     for name, version in {**installs, **packages}.items():
         if observed.packages.get(name) != version:
-            offers = (offer for offer in apt.offers.get(name, ()) if offer.version == version)
-            first = next((origin for offer in offers for origin in offer.origins), "")
-            names.setdefault(dpkg.repository(first), []).append(name)
+            names.setdefault(_source(apt, name, version), []).append(name)
     names.pop("", None)
     main = max(names, key=lambda origin: len(names[origin]), default="")
     others = (f"{', '.join(names[one])} from {one}" for one in names if one != main)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpustate import Step, ops
 from gpustate.formats import aptsources, driverset
 from gpustate.ops.library import original_path
-from gpustate.states.driver.observed import PIN_PATH, Observed
+from gpustate.ops.transaction import PIN_PATH
+from gpustate.states.driver.observed import Observed
 from gpustate.states.driver.rpmask import MODULE, STREAM_PATH
 from gpustate.states.driver.scripts import LOAD_ORDER
 

@@ -16,6 +16,7 @@ from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import APT_KEY, FOREIGN_PINS
 from gpustate.formats import aptsources, dkms, dpkg, drivernames, driverset, keyed, modprobe
 from gpustate.ops.packages import UNMET_KEPT
+from gpustate.ops.transaction import PIN_PATH
 from gpustate.probes import device_nodes, shadowing_libraries
 from gpustate.probes.gpu_clients import GpuProcess
 from gpustate.states.driver import rpmask
@@ -26,8 +27,6 @@ LEFT_PATH = "/var/lib/gpustate/driver.left-stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
 #: NVIDIA's .run installer puts itself here under this name.
 UNINSTALLER = "/usr/bin/nvidia-uninstall"
-#: The pin's name sorts before that of the repository's pins, for the first one that fits a version decides.
-PIN_PATH = "/etc/apt/preferences.d/gpustate-driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,11 @@ class Observed:
     )
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
     # package and version that a foreign pin forbids: file of that; gpustate's pins override it unless unsolvable
+    further: tuple[
+        tuple[str, str], ...
+    ] = ()  # what is installed with the set: headers and modules, with versions
     origin: str = ""  # repositories of the packages that change, and what comes with them
+    headers_origin: str = ""  # packages of kernel headers that come, with versions and repositories
     image: bool = False  # a root to be baked: nothing runs, and ``gpus`` are those it is meant for
     switches: bool = False  # Fabric Manager is for this node, or for those an image is for
     services: tuple[str, ...] = ()  # units that unloading the modules stops

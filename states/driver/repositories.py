@@ -11,8 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from gpustate.formats import aptsources, driverset
+from gpustate.ops.transaction import PIN_PATH
 from gpustate.states.driver import files
-from gpustate.states.driver.observed import PIN_PATH, Apt
+from gpustate.states.driver.observed import Apt
 
 #: Origin of a package in a component of Debian's or Ubuntu's archive that has drivers; flat repositories have none.
 _ARCHIVE = re.compile(r"\S+ \S+/(restricted|multiverse|contrib|non-free|non-free-firmware) ")

@@ -13,7 +13,7 @@ from gpustate import Step, ops, shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import dpkg, driverset, gpu_services
 from gpustate.ops import kmod
-from gpustate.ops.package_steps import word
+from gpustate.ops.package_steps import apt_words
 from gpustate.probes.kernels import DKMS_HALF, DKMS_WHOLE
 from gpustate.states.driver.observed import IN_USE_PATH, LEFT_PATH, STOPPED_PATH, UNINSTALLER
 
@@ -48,12 +48,6 @@ ARCHIVES = shell.load("archives", _HERE)
 _KEEP = shell.load("keep_modules", _HERE)
 #: Defines ``spares``.
 SPARES = shell.load("foreign", _HERE, FORMAT=dpkg.QUERY_FORMAT, MEMBERS=driverset.MEMBER_ERE)
-
-
-def apt_words(install: Mapping[str, str], remove: tuple[str, ...]) -> str:
-    """A transaction as the words of apt's command line."""
-    pairs = (word("apt", *pair) for pair in install.items())
-    return shlex.join([*pairs, *(f"{name}-" for name in remove)])
 
 
 def fetch(

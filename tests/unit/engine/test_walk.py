@@ -25,6 +25,7 @@ from gpustate.engine import fleet, verdicts, walk
 from gpustate.engine.events import Event
 from gpustate.engine.maintenance import NO_MAINTENANCE, Preview, Subject
 from gpustate.engine.turns import AllAtOnce, Turn
+from gpustate.ops.transaction import RoomQuery, TransactionQuery
 from gpustate.plan import document
 
 
@@ -235,6 +236,50 @@ def test_a_refusal_that_is_certain_before_it_comes_is_one_of_the_plan(
     }
     assert planned.nodes[0].reason == "second: nothing is offered"
     assert (planned.nodes[0].proceeds, planned.exit_code) == (False, errors.EXIT_REFUSED)
+
+
+class Packaged(First):
+    """Installs a package."""
+
+    def plan(self, observed: Seen) -> Plan:
+        changes = (Change("packages", {}, {"big": "1"}),)
+        return replace(super().plan(observed), changes=changes) if observed.text is None else Plan()
+
+
+class AlsoPackaged(Packaged):
+    """Installs another one."""
+
+    name: ClassVar[str] = "third"
+
+    def plan(self, observed: Seen) -> Plan:
+        return replace(super().plan(observed), installs=(("more", ""),))
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_packages_of_all_states_need_room_together(
+    run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apply: bool
+) -> None:
+    asked: list[TransactionQuery] = []
+
+    def script(self: RoomQuery) -> str:
+        asked.append(self.transaction)
+        size = "After this operation, 9 GB of additional disk space will be used."
+        return f"printf '%s\\n' '=size {size}' '=room 1024 /usr' '=room 999999 /var'"
+
+    monkeypatch.setattr(RoomQuery, "script", script)
+    states = Packaged(path=str(tmp_path / "a")), AlsoPackaged(path=str(tmp_path / "c"))
+    planned = run(*states, Second(path=str(tmp_path / "b")), apply=apply, forecast=not apply)
+    assert outcomes(planned) == {
+        "first": Outcome.REFUSED,
+        "second": Outcome.NOT_RUN,
+        "third": Outcome.NOT_RUN,
+    }
+    assert planned.nodes[0].reason == (
+        "first: /usr has 1 MiB free, and the packages need 9216 MiB for first, third; free disk space there (clean the "
+        "package cache, remove old kernels, df -h), then apply again"
+    )
+    assert asked[0].install == (("big", "1"), ("more", ""))
+    assert not [*tmp_path.glob("[abc]")]
 
 
 @pytest.mark.parametrize("removed", [False, True])

@@ -523,3 +523,40 @@ def test_packages_of_a_plan_are_shown_with_their_repositories() -> None:
     ]
     assert "or cuda-rhel9" in why(unnamed, "version")[0]
     assert why(plan) == ["a sample", ""]
+
+
+class Packaged(FileState):
+    """Installs packages."""
+
+    name: ClassVar[str] = "packaged"
+    predicted: ClassVar[tuple[str, ...]] = ("package", "version", "packages")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REFUSED])
+def test_the_packages_of_all_plans_are_one_transaction(outcome: Outcome) -> None:
+    service = Plan(
+        (
+            Change("package", None, "manager-580"),
+            Change("version", None, "2-1"),
+            Change("held", [], ["x"]),
+        )
+    )
+    several = Plan(
+        (Change("packages", {"a": "1", "b": "1", "c": "1"}, {"a": "2", "b": "1", "d": "1"}),),
+        installs=(("headers", ""),),
+    )
+    moved = Plan((Change("version", "1-1", "2-1"),))
+    states = [type(n, (Packaged,), {"name": n, "__module__": __name__})() for n in ("s", "t", "u")]
+    plans = zip("stu", (service, several, moved), strict=True)
+    results = {name: StateResult(name, outcome, plan) for name, plan in plans}
+    candidates = {"manager-580": (Candidate("2-1", "x"),), "other": (Candidate("1-1", "x"),)}
+    installs, leaving = make.transaction(states, results, candidates)
+    if outcome is Outcome.REFUSED:
+        assert (installs, leaving) == ({}, ())
+        return
+    assert installs == {
+        "s": (("manager-580", "2-1"),),
+        "t": (("headers", ""), ("a", "2"), ("d", "1")),
+        "u": (("manager-580", "2-1"),),
+    }
+    assert leaving == ("c",)

@@ -15,11 +15,11 @@ from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
 from gpustate.formats import driverset, rpm
 from gpustate.formats.aptsources import Offer
+from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
 from gpustate.probes.repository_preview import Previewed, RepositoryQuery, leave_out, unreachable
 from gpustate.states.driver import DriverInstalled, building
-from gpustate.states.driver.observed import PIN_PATH, Apt, AptQuery
+from gpustate.states.driver.observed import Apt, AptQuery
 from gpustate.states.driver.probing import observe
-from gpustate.states.driver.transaction import TransactionQuery
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode
 
@@ -56,11 +56,14 @@ def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> N
     node = fresh(gpu())
     plan = state.forecast(node, "the repository")
     assert plan.notes[0].startswith(told)
-    packages, headers, library = plan.changes
+    packages, headers, library, pin = plan.changes
     assert packages.before == {}
     assert packages.after["nvidia-driver-cuda"] == f"{library.after}-1"
     assert packages.why == "from http://x"
     assert (headers.field, plan.disruption) == ("headers", Disruption.NONE)
+    assert headers.why == "linux-headers-6.1.0-9-amd64"
+    assert plan.installs == ((headers.why, ""),)
+    assert pin.path == PIN_PATH
     (query,) = {one for one in node.queries if isinstance(one, Previewed)}
     assert "the repository\n" in query.script()
 
@@ -80,13 +83,13 @@ def test_what_is_installed_already_stays() -> None:
     plan = DriverInstalled().forecast(node, "")
     (note,) = plan.notes
     assert note == "stays driver 580.65.06 with open kernel modules, built here"
-    packages, _ = plan.changes
+    packages, *_ = plan.changes
     added = packages.after.items() - packages.before.items()
     assert added == {("nvidia-persistenced", "580.65.06-1")}
     node.installed["nvidia-persistenced"] = "580.65.06-1"
     plan = DriverInstalled().forecast(node, "")
     assert plan.notes == (note,)
-    assert [change.field for change in plan.changes] == ["headers"]
+    assert [change.field for change in plan.changes] == ["headers", "pin_text"]
 
 
 def test_what_debians_contrib_has_is_refused_with_the_components_to_add() -> None:
@@ -156,7 +159,7 @@ TRANSACTIONS = {
     "apt": (
         "Inst libcuda1 (580.178.04-1 NVIDIA:CUDA [amd64])\n"
         "Inst libnvidia-ml1 [570.1-1] (580.178.04-1 NVIDIA:CUDA [amd64]) []\nInst dkms (3.0-1 Debian:12 [all])\n",
-        {"libcuda1": "580.178.04-1", "libnvidia-ml1": "580.178.04-1"},
+        {"libcuda1": "580.178.04-1", "libnvidia-ml1": "580.178.04-1", "dkms": "3.0-1"},
     ),
     "dnf": (
         "Installing:\n nvidia-driver-cuda  x86_64  3:580.178.04-1.el9  cuda  1 k\nInstalling dependencies:\n"
@@ -232,11 +235,11 @@ def test_packages_without_room_are_refused(
     manager: str, files_kib: int, archives: str, says: str
 ) -> None:
     """Sizes as apt 2.6, dnf 4 and 5, and zypper 1.14 print them; /usr and the archives are on one filesystem or on two."""
-    query = TransactionQuery("apt", (), ())
+    query = RoomQuery(TransactionQuery("apt", (), ()))
     rows = f"=installs dkms 3.0-1\n{SUMMARIES[manager]}=room {files_kib} /\n=room {archives}\n"
-    problem, *_ = query.parse(Answer(0, rows.encode()))
-    assert re.search(says, problem) if says else problem == ""
-    assert query.parse(Answer(0, SUMMARIES[manager].encode()))[0] == "", "where it is known"
+    shortage = query.parse(Answer(0, rows.encode()))
+    assert re.search(says, shortage) if says else shortage == ""
+    assert query.parse(Answer(0, SUMMARIES[manager].encode())) == "", "where it is known"
 
 
 def test_origins_of_packages_are_summed_up() -> None:
@@ -265,6 +268,12 @@ def test_origins_of_packages_are_summed_up() -> None:
     assert text == "from NVIDIA packages (gpustate-driver-repository)"
     same = replace(observed, packages=dict(target.packages))
     assert building.origin(Apt({}, offers), same, target.packages, {}) == "", "nothing changes"
+    headers = {"libcuda1": "", "linux-headers-x": ""}
+    text = building.origins(Apt({}, offers), headers, {"libcuda1": "1", "linux-headers-x": "6.8-1"})
+    assert (
+        text
+        == "libcuda1 1 from NVIDIA packages (gpustate-driver-repository), linux-headers-x 6.8-1"
+    )
 
 
 @pytest.mark.parametrize(

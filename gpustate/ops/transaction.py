@@ -1,4 +1,4 @@
-"""Asks apt, dnf or zypper whether a set of packages can be installed, before anything is changed."""
+"""Asks apt, dnf or zypper whether packages can be installed, and whether there is room, before anything is changed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import FOREIGN_PINS
-from gpustate.formats import aptsources, driverset, package_errors
-from gpustate.ops.package_steps import word
+from gpustate.formats import aptsources, package_errors
+from gpustate.ops.package_steps import apt_words, word
 from gpustate.ops.rpmpackages import RPM_PACKAGES
 from gpustate.ops.upload import RPM_REPOS
 from gpustate.probes import repository_preview
-from gpustate.states.driver import scripts
-from gpustate.states.driver.observed import PIN_PATH
-from gpustate.states.driver.rpmscripts import LOCKED
 
-_HERE = "gpustate.states.driver"
+#: The pin of the driver; its name sorts before that of the repository's pins, for the first one that fits a version decides.
+PIN_PATH = "/etc/apt/preferences.d/gpustate-driver"
+_HERE = "gpustate.ops"
 _SIZE = r'"?([\d.,]+) ?([kKMGT]?)'
 _DOWNLOAD = re.compile(
     rf"(?:Need to get|Need to download|Total download size:|download-size=) ?{_SIZE}"
@@ -36,7 +35,7 @@ _MIB = {"": 1 / 2**20, "K": 1 / 2**10, "M": 1, "G": 2**10, "T": 2**20}
 
 @dataclass(frozen=True, slots=True)
 class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
-    """What the solver has against a transaction, in its own words; packages of the driver that it installs, name to version; and foreign pins.
+    """What the solver has against a transaction, in its own words; packages that it installs, name to version; and foreign pins.
 
     The pins are those of what it cannot install, or against what it installs since gpustate's pins override
     them: name and version to the file. All are empty where the solver has nothing, or cannot be asked.
@@ -46,37 +45,40 @@ class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
         install: names and versions.
         remove: names.
         preview: sh that adds repositories that are not there yet below ``$T``.
-        pin: text of apt's pin that it is tried with.
+        pin: text of the driver's pin that it is tried with; ``None``: that of the node.
+        spares: sh that defines ``spares``, which says what apt would remove and must not; empty: pins are not read either.
+        released: sh of a program that prints the names of packages whose locks do not count, beside those of these.
     """
 
     manager: str
     install: tuple[tuple[str, str], ...]
     remove: tuple[str, ...]
     preview: str = ""
-    pin: str = ""
+    pin: str | None = None
+    spares: str = ""
+    released: str = ":"
 
     def script(self) -> str:
-        preview = repository_preview.script(self.preview, PIN_PATH)
+        own = "" if self.pin is None else PIN_PATH
+        preview = repository_preview.script(self.preview, own)
         if self.manager == "apt":
-            set_words = f"set -- {scripts.apt_words(dict(self.install), self.remove)}\n"
-            pin = {"PIN": PIN_PATH, "PIN_TEXT": self.pin}
-            calls = f"{scripts.SPARES}{FOREIGN_PINS}"
+            set_words = f"set -- {apt_words(dict(self.install), self.remove)}\n"
+            pin = {"PIN": own, "PIN_TEXT": self.pin or ""}
+            calls = "spares() { :; }\npins_of() { :; }\n"
+            if self.spares:
+                calls = f"{self.spares}{FOREIGN_PINS}"
             return f"{preview}\n{set_words}{calls}{shell.load('apt_transaction', _HERE, **pin)}"
         words = " ".join(word(self.manager, *row) for row in self.install)
         names = shlex.join((*(name for name, _ in self.install), *self.remove))
         return (
             preview
             + f"{RPM_PACKAGES}WANT={shlex.quote(words)}; GO={shlex.quote(' '.join(self.remove))}; BUNDLE={RPM_REPOS}\n"
-            + f'RELEASED="{names} $({LOCKED})"\n'
+            + f'RELEASED="{names} $({self.released})"\n'
             + shell.load("rpm_transaction", _HERE)
         )
 
     def parse(self, answer: Answer) -> tuple[str, dict[str, str], dict[str, str]]:
-        if repository_preview.failure(answer.text):
-            return self.placeholder()
-        text = repository_preview.without_sources(answer).text
-        text, _, pins = text.partition("=pins\n")
-        problem, *rows = re.split(r"^=", text, flags=re.MULTILINE)
+        problem, rows, pins = _parts(answer)
         installs = dict(r.split()[1:3] for r in rows if r.startswith("installs "))
         problem = package_errors.without_progress(problem).strip()
         wanted = _UNMET.findall(problem) if problem else installs.items()
@@ -85,13 +87,35 @@ class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
             for (name, version), path in aptsources.forbidden(pins).items()
             if {(name, version), (name, "")} & {*wanted}
         }
-        if lacking := _lacking_room(rows):
-            problem, forbidden = lacking, {}
-        members = {n: v for n, v in installs.items() if driverset.is_member(n, v)}
-        return problem, members, forbidden
+        return problem, installs, forbidden
 
     def placeholder(self) -> tuple[str, dict[str, str], dict[str, str]]:
         return "", {}, {}
+
+
+@dataclass(frozen=True, slots=True)
+class RoomQuery(Query[str]):
+    """The filesystem that has less room than files and downloads of a transaction need together; empty where that is not known."""
+
+    transaction: TransactionQuery
+
+    def script(self) -> str:
+        return self.transaction.script()
+
+    def parse(self, answer: Answer) -> str:
+        return _lacking_room(_parts(answer)[1])
+
+    def placeholder(self) -> str:
+        return ""
+
+
+def _parts(answer: Answer) -> tuple[str, list[str], str]:
+    """What the solver says, rows, and foreign pins."""
+    if repository_preview.failure(answer.text):
+        return "", [], ""
+    text, _, pins = repository_preview.without_sources(answer).text.partition("=pins\n")
+    problem, *rows = re.split(r"^=", text, flags=re.MULTILINE)
+    return problem, rows, pins
 
 
 def _lacking_room(rows: Sequence[str]) -> str:
