@@ -260,7 +260,7 @@ put() { # path mode(- keeps) owner(- keeps, own: who runs this); content on stan
       chown --reference="$1" "$new_file"
     touch "$new_file"
   else
-    keep "$1" || fail "$1: cannot be noted (disk full?)"
+    keep "$1" || fail "$1: its content could not be recorded (disk full?)"
     temporary "$1" && cat "$put_content" >"$new_file" || no_new "$1" "$put_folder"
     chmod 0644 "$new_file"
   fi

@@ -327,7 +327,7 @@ class DriverInstalled(DriverParameters):
             return (
                 Plan(refusal=problem) if preview else Plan(notes=(f"will be refused: {problem}",))
             )
-        how = "built here" if target.builds else "prebuilt"
+        how = "built on the node with DKMS" if target.builds else "prebuilt"
         what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
         what += f"; removed: {', '.join(target.remove)}" if target.remove else ""
         if self._reloads(observed):

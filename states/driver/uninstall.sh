@@ -7,7 +7,7 @@
 timeout -k 10 900 "$UNINSTALLER" --silent >"$R/uninstall.log" 2>&1 </dev/null || code=$?
 [ ! -e "$UNINSTALLER" ] || {
   tail -n 15 "$R/uninstall.log"
-  fail "$UNINSTALLER --silent left itself behind (exit code ${code:-0});" \
+  fail "$UNINSTALLER --silent did not remove the driver (exit code ${code:-0});" \
     "see /var/log/nvidia-uninstall.log on the node"
 }
 effect uninstalled

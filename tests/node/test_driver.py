@@ -158,7 +158,7 @@ def test_a_driver_is_installed_upgraded_downgraded_switched_and_taken_away(on: D
     driver = next(state for state in row["states"] if state["state"] == "driver")
     assert driver["outcome"] == "known after"
     assert driver["notes"] == [
-        "will install driver 580.178.04 with open kernel modules, built here"
+        "will install driver 580.178.04 with open kernel modules, built on the node with DKMS"
     ]
     assert on.said(lists) == files
     on.apply("version='580.65.06'")
@@ -405,7 +405,7 @@ def test_the_driver_of_a_run_file_is_refused_or_taken_away_with_its_own_program(
     assert "set leftovers: uninstall" in on.apply("version='580.65.06'", code=5).out
     asked = "version='580.65.06', leftovers='uninstall'"
     failed = on.apply(asked, code=1)
-    assert "left itself behind" in failed.out
+    assert "did not remove the driver" in failed.out
     assert on.versions() == {}
     on.said("rm /var/lib/nvidia/stuck")
     on.apply(asked)

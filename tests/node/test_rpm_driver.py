@@ -295,9 +295,9 @@ def test_one_set_is_installed_held_mended_moved_switched_and_taken_away(trial: T
     files = trial.said(f"{there} | sort")
     planned = trial.run("plan", "branch=580, precompiled=False")
     driver = next(one for one in planned["nodes"][0]["states"] if one["state"] == "driver")
-    assert driver["notes"] == [f"will install driver {NEW} with open kernel modules, built here"], (
-        driver
-    )
+    assert driver["notes"] == [
+        f"will install driver {NEW} with open kernel modules, built on the node with DKMS"
+    ], driver
     assert trial.said(f"{there} | sort") == files
     assert "changed=1" in trial.summary("apply", new)
     trial.is_whole(NEW, opened)

@@ -48,7 +48,10 @@ def fresh(*gpus: PciGpu, **more: Any) -> World:
 @pytest.mark.parametrize(
     ("state", "told"),
     [
-        (DriverInstalled(), "will install driver 595.91.07 with open kernel modules, built here"),
+        (
+            DriverInstalled(),
+            "will install driver 595.91.07 with open kernel modules, built on the node with DKMS",
+        ),
         (DriverInstalled(branch=580), "will install driver 580.178.04 with open kernel modules"),
     ],
 )
@@ -82,7 +85,7 @@ def test_what_is_installed_already_stays() -> None:
     node.installed.update(dict.fromkeys(names, "580.65.06-1"))
     plan = DriverInstalled().forecast(node, "")
     (note,) = plan.notes
-    assert note == "stays driver 580.65.06 with open kernel modules, built here"
+    assert note == "stays driver 580.65.06 with open kernel modules, built on the node with DKMS"
     packages, *_ = plan.changes
     added = packages.after.items() - packages.before.items()
     assert added == {("nvidia-persistenced", "580.65.06-1")}
