@@ -186,7 +186,7 @@ def apply(
     read_policy: Callable[[str], Policy] = load_policy,
     partly_applied: bool = False,
     resumes: str = "",
-    changing: Callable[[NodeResult], None] | None = None,
+    before_change: Callable[[NodeResult], None] | None = None,
 ) -> ApplyResult:
     """Apply a policy, or a plan exactly as it was made, without confirmation.
 
@@ -210,7 +210,7 @@ def apply(
         partly_applied: the plan was applied in part already, so the nodes are not compared with its
             observations; the announced disruption of each state is still enforced.
         resumes: id of the interrupted run that this one continues: a rollback of either undoes both.
-        changing: called with each node that has left service, before its first change, from its thread.
+        before_change: called with each node that has left service, before its first change, from its thread.
 
     Raises:
         GpustateError: policy, plan, inventory, lock file or rules are invalid; no node was reached.
@@ -236,7 +236,7 @@ def apply(
         "planned_now": fresh is not None,
         "moving": fresh.moving if fresh else frozenset(),
         **_of_plan(document, observed=not partly_applied),
-        **({"changing": changing} if changing else {}),
+        **({"before_change": before_change} if before_change else {}),
     }
     if document is not None and documents.ROLLBACK in document:
         from gpustate.api import rollbacks

@@ -330,7 +330,7 @@ def execute(
             source=source,
             read_policy=read_policy,
             partly_applied=partly_applied,
-            changing=clusters.stage if clusters is not None else None,
+            before_change=clusters.stage if clusters is not None else None,
             **shared,
         )
         if clusters is not None and not result.interrupted:

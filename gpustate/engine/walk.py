@@ -111,7 +111,7 @@ class RunSettings:
         maintenance: takes nodes out of service for a change, and back.
         undoes: the run that this one rolls back, by node.
         resumes: the interrupted run that this one continues; empty: none.
-        changing: called with what is known of a node that has left service, before its first change.
+        before_change: called with what is known of a node that has left service, before its first change.
         afterwards: what else is queried of a node, together with the probe after its steps.
         answers: all answers of that probe, by node, from which ``afterwards`` can be evaluated.
     """
@@ -131,7 +131,7 @@ class RunSettings:
     maintenance: Maintenance = NO_MAINTENANCE
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
     resumes: str = ""
-    changing: Callable[[NodeResult], None] = lambda node: None
+    before_change: Callable[[NodeResult], None] = lambda node: None
     afterwards: Callable[[Node], object] | None = None
     answers: dict[str, Mapping[Query[Any], Answer]] = field(
         default_factory=dict[str, Mapping[Query[Any], Answer]]
@@ -686,7 +686,7 @@ class Walk:
             self._check_stop()
             raise
         try:
-            self.options.changing(self.result)
+            self.options.before_change(self.result)
             observations = self._stages(observations, ledger, results)
         except (RefusedError, LockHeld):
             self._return(subject)

@@ -228,9 +228,9 @@ class Accesses:
     def close(self) -> None:
         """Close every connection."""
         for slurm in self._found.values():
-            slurm.leave()
+            slurm.drop_lease()
         for cluster in self._clusters.values():
-            cluster.leave()
+            cluster.drop_lease()
         for one in self._closed:
             one.close()
 

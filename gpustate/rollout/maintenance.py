@@ -158,7 +158,7 @@ class ScheduledMaintenance:
 
     def _enter(self, scheduler: Scheduler, why: Why, say: Say, stop: Stop) -> None:
         with self._refusing(scheduler):
-            scheduler.enter(why, say, stop)
+            scheduler.take_lease(why, say, stop)
         self._signals.enter(scheduler)
 
     @contextmanager
@@ -279,15 +279,15 @@ class ScheduledMaintenance:
             self._held[name] = held
         why = Why(self._run, self._person, self._text or f"changes {', '.join(subject.states())}")
 
-        def leave() -> bool:
+        def stopping() -> bool:
             return stop() or self._signals.aborted
 
         try:
             for scheduler, member in filter(None, found):
                 failed = failed or (member.hold is not None and member.hold.phase == "failed")
-                self._enter(scheduler, why, say, leave)
+                self._enter(scheduler, why, say, stopping)
                 back = subject.node.goes_back
-                self._slots.take(scheduler, member, name, say, leave, failed=failed, back=back)
+                self._slots.take(scheduler, member, name, say, stopping, failed=failed, back=back)
                 held.slots.append((scheduler, member))
                 member = replace(scheduler.hold(member, why), spared=subject.spared)
                 held.holds.append((scheduler, member))
@@ -297,7 +297,7 @@ class ScheduledMaintenance:
                 if scope is None:
                     continue
                 policy = self._policies.get(name, self._policy)
-                scheduler.drain(member, scope, policy, say, leave)
+                scheduler.drain(member, scope, policy, say, stopping)
                 scheduler.note(member, "drained")
                 self._signals.note(name, "drained", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
@@ -308,15 +308,15 @@ class ScheduledMaintenance:
                     )
                 if noted.foreign and scope is not None:  # for a moment it may have been in service
                     policy = self._policies.get(name, self._policy)
-                    scheduler.drain(member, scope, policy, say, leave)
-            self._pause_for_mig(subject, mig, say, leave)
+                    scheduler.drain(member, scope, policy, say, stopping)
+            self._pause_for_mig(subject, mig, say, stopping)
         except GpustateError as error:
             if self._signals.aborted and not stop():
                 error.message = error.message.replace(
                     "interrupted", self._signals.stopped or "aborted", 1
                 )
             if failed:  # an earlier change is still why it is out of service
-                notes = self._leave(subject, recorded=str(error))
+                notes = self._keep_out(subject, recorded=str(error))
             else:  # nothing was changed yet, so there is no reason to keep it out of service
                 taken = {scheduler.title for scheduler, _ in held.holds}
                 left, stuck = self._release(subject, say, stop)
@@ -342,14 +342,14 @@ class ScheduledMaintenance:
         """Release it, or leave it held with the reason."""
         paused = self._resume_after_mig(subject)
         if failed:
-            return (*self._leave(subject, failed), *paused)
+            return (*self._keep_out(subject, failed), *paused)
         try:
             if paused:
                 raise ClusterError("; ".join(paused), fix="run gpustate apply again")
             others = self._refresh(subject, say, stop)
         except GpustateError as error:
             phase = "validating" if stop() else "failed"
-            notes = self._leave(subject, recorded=str(error), phase=phase)
+            notes = self._keep_out(subject, recorded=str(error), phase=phase)
             wrong = isinstance(error, NotRefreshedError)
             kind = NotRefreshedError if wrong else UnreleasedError
             raise kind("; ".join((str(error), *notes))) from error
@@ -445,7 +445,7 @@ class ScheduledMaintenance:
             if found is not None:
                 found[0].refresh(found[1], subject.facts, say, stop)
 
-    def _leave(
+    def _keep_out(
         self, subject: Subject, failed: str = "", *, recorded: str = "", phase: str = "failed"
     ) -> tuple[str, ...]:
         """Record that it stays out of service; notes of that, with why. It is still this run's to release.
@@ -508,7 +508,7 @@ class ScheduledMaintenance:
         if hold.phase != "left":
             why = Why(self._run, self._person, self._text or "releases what a run left held")
             try:
-                scheduler.enter(why, say, stop)
+                scheduler.take_lease(why, say, stop)
                 member = scheduler.note(member, "validating")
             except (LockHeld, HeldElsewhereError) as error:
                 return _stays_out(scheduler, member, str(error))

@@ -79,7 +79,7 @@ class Withdrawal:
         held: list[Member] = []
         try:
             if members := {**drained, **losing}:
-                self.cluster.enter(why, say, stop)
+                self.cluster.take_lease(why, say, stop)
                 say(f"holding {', '.join(fold(members))} until what offers their GPUs is deleted")
             for member in members.values():
                 if member.hold is None or self._loses(member):
@@ -90,7 +90,7 @@ class Withdrawal:
         finally:
             whys = ((member.name, self._release(member)) for member in held)
             self.left.extend(f"Node {name} stays cordoned: {why}" for name, why in whys if why)
-            self.cluster.leave()
+            self.cluster.drop_lease()
             for line in self.left:
                 say(line)
 

@@ -243,15 +243,15 @@ class Scheduler(Protocol):
         """What :meth:`refresh` restarts there."""
         ...
 
-    def enter(self, why: Why, say: Say, stop: Stop) -> None:
-        """Be the only run that takes its members out of service, from now on until :meth:`leave`.
+    def take_lease(self, why: Why, say: Say, stop: Stop) -> None:
+        """Be the only run that takes its members out of service, from now on until :meth:`drop_lease`.
 
         Raises:
             LockHeld: another run is.
             ClusterError: rights are missing, or the cluster does not answer.
         """
 
-    def leave(self) -> None:
+    def drop_lease(self) -> None:
         """Let other runs."""
 
     def hold(self, member: Member, why: Why) -> Member:

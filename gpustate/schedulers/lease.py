@@ -349,5 +349,5 @@ class Leased:
 
     def __init__(self, lease: ClusterLease) -> None:
         self.lease = lease
-        self.leave, self.publish, self.control = lease.release, lease.publish, lease.control
+        self.drop_lease, self.publish, self.control = lease.release, lease.publish, lease.control
         self.set_control, self.standing, self.ask = lease.set_control, lease.standing, lease.ask

@@ -363,14 +363,14 @@ def test_kubectl_describe_shows_what_happened_to_a_node(
 ) -> None:
     why = Why("20261124-1", "ann@ops1", "driver 580")
     told: list[str] = []
-    scheduler.enter(why, told.append, lambda: False)
+    scheduler.take_lease(why, told.append, lambda: False)
     (member,) = (one for one in scheduler.members(fresh=True) if one.name == OURS)
     held = scheduler.hold(member, why)
     scheduler.note(held, "changing")
     scheduler.refresh(member, NodeFacts(), told.append, lambda: False)
     scheduler.note(held, "failed")
     scheduler.release(held)
-    scheduler.leave()
+    scheduler.drop_lease()
     text = kubectl(cluster, "describe", "node", OURS).stdout
     for reason in ("GpustateHold", "GpustateChanged", "GpustateFailed", "GpustateReleased"):
         assert reason in text, text

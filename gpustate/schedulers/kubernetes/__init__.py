@@ -56,7 +56,7 @@ class Kubernetes(Leased):
         self.workloads, self.restarted = drains.workloads, drains.restarted
         self.drain = drains.drain
 
-    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+    def take_lease(self, why: Why, say: Say, stop: Stop) -> None:
         """Check the rights and the clock, and take the cluster's Lease."""
         self._rights.check()
         # A Lease and the records on Nodes are read elsewhere.

@@ -48,7 +48,7 @@ class Slurm(Leased):
         self.workloads, self.restarted = drains.workloads, drains.restarted
         self.drain = drains.drain
 
-    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+    def take_lease(self, why: Why, say: Say, stop: Stop) -> None:
         """Take the Lease of the cluster."""
         self.nodes.say = say
         self.lease.hold(why, say, stop)

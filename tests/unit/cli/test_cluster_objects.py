@@ -395,7 +395,7 @@ def test_a_removal_from_the_cluster_of_other_nodes_changes_nothing(
     def run(request: fleet.Request, *_: object) -> fleet.FleetResult:
         node = NodeResult("n1", facts=facts)
         with pytest.raises(RefusedError, match="no Node of the cluster is n1, where a kubelet"):
-            request.changing(node)
+            request.before_change(node)
         node.status = NodeStatus.REFUSED
         return fleet.FleetResult("r", [node])
 

@@ -89,7 +89,7 @@ class FakeCluster:
         self.lease = replace(self.lease, control=control)
         return True
 
-    def leave(self) -> None:
+    def drop_lease(self) -> None:
         pass
 
 
@@ -106,7 +106,7 @@ class FakeScheduler:
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
         return MEMBERS
 
-    def leave(self) -> None:
+    def drop_lease(self) -> None:
         pass
 
 

@@ -160,12 +160,12 @@ def test_what_precedes_the_first_change_waits_until_the_node_has_left_service(
         run(state)
     seen: list[tuple[str, bool]] = []
 
-    def changing(node: NodeResult) -> None:
+    def record(node: NodeResult) -> None:
         seen.append((node.name, (tmp_path / "a").exists()))
 
     most = Disruption.NONE if way == "refused" else Disruption.REBOOT
     maintenance = Stays() if way == "not drained" else NO_MAINTENANCE
-    run(state, changing=changing, max_disruption=most, maintenance=maintenance)
+    run(state, before_change=record, max_disruption=most, maintenance=maintenance)
     assert seen == ([("here", False)] if way == "changed" else [])
 
 

@@ -84,11 +84,11 @@ class FakeScheduler:
     def restarted(self, member: Member) -> Sequence[str]:
         return ("DaemonSet nvidia/device-plugin",) if self.title.startswith("Kubernetes") else ()
 
-    def enter(self, why: Why, say: Say, stop: Stop) -> None:
+    def take_lease(self, why: Why, say: Say, stop: Stop) -> None:
         if "enter" in self.fails:
             raise self.fails["enter"]
 
-    def leave(self) -> None:
+    def drop_lease(self) -> None:
         self._call("leave")
 
     def hold(self, member: Member, why: Why) -> Member:

@@ -64,7 +64,7 @@ class FakeCluster:
     def members(self, *, fresh: bool = False) -> list[Member]:
         return []
 
-    def enter(self, *_: object) -> None: ...
+    def take_lease(self, *_: object) -> None: ...
 
     def hold(self, member: Member, why: object) -> Member:
         self._call("hold")

@@ -261,7 +261,7 @@ def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -
     api.denied = {"patch nodes", "list poddisruptionbudgets"}
     found = scheduler(api)
     with pytest.raises(RefusedError, match="user ann lacks rights") as caught:
-        found.enter(WHY, print, lambda: False)
+        found.take_lease(WHY, print, lambda: False)
     assert caught.value.exit_code == 5
     assert (
         '{apiGroups: [""], resources: ["nodes"], verbs: ["patch"]}; {apiGroups: ["policy"]'
@@ -273,12 +273,12 @@ def test_every_missing_right_is_named_before_anything_is_written(api: FakeApi) -
 def test_missing_verbs_of_a_resource_are_one_rule(api: FakeApi) -> None:
     api.denied = {"list nodes", "patch nodes"}
     with pytest.raises(ClusterError) as caught:
-        scheduler(api).enter(WHY, print, lambda: False)
+        scheduler(api).take_lease(WHY, print, lambda: False)
     rule = '{apiGroups: [""], resources: ["nodes"], verbs: ["list", "patch"]}'
     assert str(caught.value.fix) == f"add to a ClusterRole of user ann: {rule}"
     api.name = ""  # before Kubernetes 1.28
     with pytest.raises(ClusterError, match="its user lacks rights"):
-        scheduler(api).enter(WHY, print, lambda: False)
+        scheduler(api).take_lease(WHY, print, lambda: False)
 
 
 def test_someone_who_only_reads_needs_no_right_to_change_nodes(
@@ -328,7 +328,7 @@ def test_a_change_without_accepted_credentials_is_refused_with_the_next_step(
     monkeypatch.setattr(api, "nodes", denied)
     monkeypatch.setattr(api, "may", denied)
     found = kubernetes.Kubernetes(cast(Api, api))
-    for work in (found.members, lambda: found.enter(WHY, print, lambda: False)):
+    for work in (found.members, lambda: found.take_lease(WHY, print, lambda: False)):
         with pytest.raises(RefusedError) as caught:
             work()
         assert str(caught.value) == "list nodes: denied; get a new kubeconfig"
@@ -343,7 +343,7 @@ def test_a_clock_that_is_off_is_named_before_anything_is_written(
 ) -> None:
     api.skew_s = skew_s
     with pytest.raises(ClusterError, match=f"clock is {words} the API server's"):
-        scheduler(api).enter(WHY, print, lambda: False)
+        scheduler(api).take_lease(WHY, print, lambda: False)
     assert api.writes == []
 
 

@@ -36,7 +36,7 @@ def served(cluster: StubCluster, folder: Path) -> Iterator[Kubernetes]:
     try:
         yield scheduler
     finally:
-        scheduler.leave()
+        scheduler.drop_lease()
         api.close()
         gate.close()
 

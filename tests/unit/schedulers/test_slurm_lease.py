@@ -55,14 +55,14 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Head:
 
 def test_two_controllers_at_the_same_time_and_one_after_the_other(head: Head) -> None:
     first, second = head.slurm(), head.slurm()
-    first.enter(ANN, print, never)
-    first.enter(ANN, print, never)
+    first.take_lease(ANN, print, never)
+    first.take_lease(ANN, print, never)
     with pytest.raises(LockHeld, match="ann@a run r1 changes nodes of Slurm at head"):
-        second.enter(BOB, print, never)
-    first.leave()
-    second.enter(BOB, print, never)
+        second.take_lease(BOB, print, never)
+    first.drop_lease()
+    second.take_lease(BOB, print, never)
     assert second.standing().holder == "bob@b run r2"
-    second.leave()
+    second.drop_lease()
     assert second.standing().holder == ""
 
 
@@ -70,16 +70,16 @@ def test_a_dead_controller_is_followed_and_learns_that_it_lost(head: Head) -> No
     dead, living = head.slurm(), head.slurm()
     dead.lease._take("ann@a run r1", print, never)  # nothing renews it
     said: list[str] = []
-    living.enter(BOB, said.append, never)
+    living.take_lease(BOB, said.append, never)
     assert "ann@a run r1 has not renewed its Lease; taking it over" in said
-    dead.leave()
+    dead.drop_lease()
     assert living.standing().holder == "bob@b run r2"
-    living.leave()
+    living.drop_lease()
 
 
 def test_a_rollout_shows_how_far_it_is_and_is_asked_to_pause_from_elsewhere(head: Head) -> None:
     here, elsewhere = head.slurm(), head.slurm()
-    here.enter(ANN, print, never)
+    here.take_lease(ANN, print, never)
     shown = json.dumps({"nodes": {f"gpu{n}": 'it\'s "done"' for n in range(5000)}})
     here.publish(shown)
     assert elsewhere.standing().progress == shown
@@ -87,7 +87,7 @@ def test_a_rollout_shows_how_far_it_is_and_is_asked_to_pause_from_elsewhere(head
         elsewhere.ask("r2", "pause")
     elsewhere.ask("r1", "pause")
     assert here.control() == "pause"
-    here.leave()
+    here.drop_lease()
 
 
 def test_of_many_writers_of_one_version_one_wins(head: Head) -> None:
@@ -119,7 +119,7 @@ def test_a_damaged_file_is_replaced_and_a_folder_that_cannot_be_written_is_an_er
     head: Head,
 ) -> None:
     (head.state / "gpustate.lease").write_text("7\nnot json")
-    head.slurm().enter(ANN, print, never)
+    head.slurm().take_lease(ANN, print, never)
     (head.state / "gpustate.lease.lock").unlink()
     (head.state / "gpustate.lease.lock").mkdir()
     with pytest.raises(ClusterError, match="its Lease cannot be written"):
@@ -138,8 +138,8 @@ def test_a_host_that_is_away_during_a_run_is_waited_for_with_a_line(head: Head) 
         return head.run(command)
 
     scheduler = Slurm(run, "head", sleep=lambda _: None)
-    scheduler.enter(ANN, said.append, never)
+    scheduler.take_lease(ANN, said.append, never)
     fails = 3
     assert scheduler.standing().holder == "ann@a run r1"
-    scheduler.leave()
+    scheduler.drop_lease()
     assert set(said) == {"Slurm at head: the connection broke; waiting 45 s at most"}
