@@ -178,7 +178,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
         run=this.run,
         source=source,
         context=context("apply", source, kept),
-        changing=clusters.stage if clusters is not None else None,
+        before_change=clusters.stage if clusters is not None else None,
     )
     over = not (result.interrupted or result.skipped or result.stopped)
     records.end(
