@@ -36,6 +36,7 @@ from gpustate.reconcile.document import cluster_data
 from gpustate.reconcile.nodes import Member, check_cluster, labels_of, members, systems_of
 from gpustate.reconcile.placement import Absence
 from gpustate.reconcile.planning import (
+    PENDING,
     Action,
     Change,
     Target,
@@ -303,6 +304,22 @@ class Clusters:
                     objects.apply(change.item, force=self.force)
                     self._staged[objects.server, key(change.item)] = change
 
+    def label(self, node: NodeResult) -> None:
+        """Write the labels of a Node that is held, by which components run there: it is waited for what these offer.
+
+        What cannot be written is left to :meth:`apply`.
+        """
+        kubeconfig = self.kubeconfigs.get(node.name)
+        if not kubeconfig or self.absent:
+            return
+        with opened(kubeconfig) as objects, suppress(ClusterError, RefusedError):
+            target, listed = self._target(objects, kubeconfig, [node])
+            changes = plan(objects, replace(target, objects_stay=True), listed)
+            for change in self._as_saved(objects, kubeconfig, changes):
+                if change.action in PENDING:
+                    objects.apply(change.item, force=self.force)
+                    self._staged[objects.server, key(change.item)] = change
+
     def _withdraw(self, objects: Objects, kubeconfig: Kubeconfig, node: NodeResult) -> None:
         """Take the labels from a Node that is held, by which DaemonSets offer its GPUs."""
         target, listed = self._target(objects, kubeconfig, [node])
@@ -419,7 +436,7 @@ class Clusters:
             yield Withdrawal(cluster, rules, target.kept_nodes, DEVICE_PLUGIN in names, claims)
 
     def _with_staged(self, server: str, change: Change) -> Change:
-        """A change with the fields that :meth:`stage` has written already, unless others have changed more since."""
+        """A change with the fields that :meth:`stage` or :meth:`label` has written already, unless others have changed more since."""
         before = self._staged.get((server, key(change.item)))
         left = (row.field for row in change.differences)
         if before is None or not all(name.startswith("spec.updateStrategy") for name in left):
@@ -442,8 +459,12 @@ class Clusters:
         """What a run that ends early has written of the objects."""
         if self.absent:
             return f"the objects stay: {why}; Nodes that had their turn offer no GPUs"
-        names = sorted(f"{kind.lower()}/{name}" for _, (kind, name) in self._staged)
-        what = f"only the change of {', '.join(names)} for new pods" if names else "nothing"
+        items = [change.item for change in self._staged.values()]
+        labelled = sorted(title(one) for one in items if one["kind"] == "Node")
+        names = sorted(title(one) for one in items if one["kind"] != "Node")
+        parts = [f"of {', '.join(names)} for new pods"] if names else []
+        parts += [f"of labels of {', '.join(labelled)}"] if labelled else []
+        what = f"only the change {' and '.join(parts)}" if parts else "nothing"
         return f"{what} is written: {why}"
 
     def _admit(

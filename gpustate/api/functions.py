@@ -187,6 +187,7 @@ def apply(
     partly_applied: bool = False,
     resumes: str = "",
     before_change: Callable[[NodeResult], None] | None = None,
+    before_return: Callable[[NodeResult], None] | None = None,
 ) -> ApplyResult:
     """Apply a policy, or a plan exactly as it was made, without confirmation.
 
@@ -211,6 +212,7 @@ def apply(
             observations; the announced disruption of each state is still enforced.
         resumes: id of the interrupted run that this one continues: a rollback of either undoes both.
         before_change: called with each node that has left service, before its first change, from its thread.
+        before_return: called with each node that is held, before what offers its GPUs is waited for, from its thread.
 
     Raises:
         GpustateError: policy, plan, inventory, lock file or rules are invalid; no node was reached.
@@ -237,6 +239,7 @@ def apply(
         "moving": fresh.moving if fresh else frozenset(),
         **_of_plan(document, observed=not partly_applied),
         **({"before_change": before_change} if before_change else {}),
+        **({"before_return": before_return} if before_return else {}),
     }
     if document is not None and documents.ROLLBACK in document:
         from gpustate.api import rollbacks

@@ -331,6 +331,7 @@ def execute(
             read_policy=read_policy,
             partly_applied=partly_applied,
             before_change=clusters.stage if clusters is not None else None,
+            before_return=clusters.label if clusters is not None else None,
             **shared,
         )
         if clusters is not None and not result.interrupted:

@@ -179,6 +179,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
         source=source,
         context=context("apply", source, kept),
         before_change=clusters.stage if clusters is not None else None,
+        before_return=clusters.label if clusters is not None else None,
     )
     over = not (result.interrupted or result.skipped or result.stopped)
     records.end(

@@ -34,6 +34,7 @@ class Subject:
         states: names of the states that surely change; the call makes their plans.
         pending: names of all states that change, also without a disruption.
         spared: UIDs of pods whose GPUs do not change; they stay unless the whole node is drained.
+        before_return: called while it is held, before what offers its GPUs is waited for.
     """
 
     node: InventoryNode
@@ -42,6 +43,7 @@ class Subject:
     states: Callable[[], tuple[str, ...]]
     pending: frozenset[str] = frozenset()
     spared: frozenset[str] = frozenset()
+    before_return: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,7 @@ class RunSettings:
         undoes: the run that this one rolls back, by node.
         resumes: the interrupted run that this one continues; empty: none.
         before_change: called with what is known of a node that has left service, before its first change.
+        before_return: called with it while it is held, before what offers its GPUs is waited for.
         afterwards: what else is queried of a node, together with the probe after its steps.
         answers: all answers of that probe, by node, from which ``afterwards`` can be evaluated.
     """
@@ -132,6 +133,7 @@ class RunSettings:
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
     resumes: str = ""
     before_change: Callable[[NodeResult], None] = lambda node: None
+    before_return: Callable[[NodeResult], None] = lambda node: None
     afterwards: Callable[[Node], object] | None = None
     answers: dict[str, Mapping[Query[Any], Answer]] = field(
         default_factory=dict[str, Mapping[Query[Any], Answer]]
@@ -651,6 +653,7 @@ class Walk:
             states,
             frozenset(pending),
             self._spared_pods(changing, observations),
+            partial(self.options.before_return, self.result),
         )
 
     def _spared_pods(

@@ -429,6 +429,7 @@ class ScheduledMaintenance:
             # Otherwise there is nothing that could offer GPUs.
             offers = noted.hold is None or noted.hold.text != WITHDRAWS
             if offers and not subject.facts.without_driver:
+                subject.before_return()
                 scheduler.refresh(member, subject.facts, say, stop)
         if not holds and "mig" in subject.pending:
             notes += self._refresh_in_service(subject, say, stop)
@@ -517,6 +518,7 @@ class ScheduledMaintenance:
         try:
             unchanged = hold.phase == "left" or hold.text == WITHDRAWS
             if not unchanged and not subject.facts.without_driver:
+                subject.before_return()
                 scheduler.refresh(member, subject.facts, say, stop)
             say(f"releasing {member.name}, which run {hold.run} left out of service")
             reason = scheduler.release(member, say, stop)

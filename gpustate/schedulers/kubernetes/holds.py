@@ -12,8 +12,9 @@ from dataclasses import asdict, replace
 from gpustate import clock
 from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import RefusedRequest
+from gpustate.cluster.scheduling import unmet_selector
 from gpustate.core.facts import NodeFacts
-from gpustate.manifests.ownership import DEPLOY
+from gpustate.manifests.ownership import DEPLOY, DEVICE_PLUGIN
 from gpustate.schedulers import eviction, node_events
 from gpustate.schedulers.base import (
     HeldElsewhereError,
@@ -160,8 +161,15 @@ class Holds:
             return self._paused(member.name)
         offered = member.gpus or (before.gpus_before if before else 0)
         if offered and not cluster_pods.allocatable(node):
-            return "allocatable has none"
+            return self._without_plugin(node) or "allocatable has none"
         return ""
+
+    def _without_plugin(self, node: Json) -> str:
+        """Why no pod of NVIDIA's device plugin comes to a Node; empty: one may."""
+        sets = self._nodes.daemon_sets()
+        plugins = [one for one in sets if one["metadata"]["name"] == DEVICE_PLUGIN]
+        unmet = [unmet_selector(one["spec"]["template"], node) for one in plugins]
+        return f"daemonset/{DEVICE_PLUGIN} has no pod there: {unmet[0]}" if any(unmet) else ""
 
     def _withdraw(self, name: str, say: Say) -> bool:
         """Offer no GPU of a Node by claims until NVIDIA's DRA driver publishes them again; whether it did.

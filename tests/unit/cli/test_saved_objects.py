@@ -558,6 +558,34 @@ def test_no_object_is_created_before_the_nodes_change(cluster: Cluster) -> None:
     assert not cluster.writes
 
 
+def test_labels_of_a_held_node_are_written_before_what_it_is_to_offer_is_waited_for(
+    cluster: Cluster,
+) -> None:
+    gpu = {"address": "0000:1b:00.0", "device_id": "2330", "class_id": "030200", "driver": "nvidia"}
+    node = NodeResult("gpu1", facts={**SAME, "pci": [gpu]})
+    cluster.add(NODE)
+    found().apply([node])
+    labels = dict(cluster.items["Node", "n1"]["metadata"]["labels"])
+    lost = {key: value for key, value in labels.items() if "device-plugin" not in key}
+    cluster.edit(("Node", "n1"), ("metadata", "labels"), lost, manager="kubectl-label")
+    made = found()
+    cluster.requests.clear()
+    made.label(NodeResult("of-no-cluster"))
+    found(absent=True).label(node)
+    assert not cluster.requests
+    made.label(node)
+    assert cluster.items["Node", "n1"]["metadata"]["labels"] == labels
+    assert len(cluster.writes) == 1
+    (failed,) = made.apply([replace(node, status=NodeStatus.FAILED)])
+    words = "only the change of labels of node/n1 is written: no node of the cluster succeeded"
+    assert failed["notes"] == [words]
+    (done,) = made.apply([node])
+    updated = [one["object"] for one in done["objects"] if one["action"] == "update"]
+    assert updated == ["node/n1"]
+    cluster.denied.add("list nodes")
+    made.label(node)  # named by the apply that follows
+
+
 def test_templates_are_written_once_for_the_first_node_of_a_cluster(cluster: Cluster) -> None:
     found().apply([])
     made = found(POLICY.with_cluster(replace(settings_of(POLICY), mig_strategy="mixed")))

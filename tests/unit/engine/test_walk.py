@@ -169,6 +169,30 @@ def test_what_precedes_the_first_change_waits_until_the_node_has_left_service(
     assert seen == ([("here", False)] if way == "changed" else [])
 
 
+class Returning:
+    """Calls what precedes the wait for a node's GPUs."""
+
+    preview = begin = rebooting = staticmethod(lambda *args: None)
+
+    def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
+        subject.before_return()
+        return ()
+
+
+def test_what_precedes_the_return_of_a_node_gets_it_as_it_became(
+    run: Runner, tmp_path: Path
+) -> None:
+    seen: list[list[str]] = []
+
+    def record(node: NodeResult) -> None:
+        seen.append([one.outcome.value for one in node.states])
+
+    for _ in range(2):
+        state = First(path=str(tmp_path / "a"), cost="drain")
+        run(state, before_return=record, maintenance=Returning())
+    assert seen == [["changed"], ["unchanged"]]
+
+
 class Lacking(Second):
     """Cannot choose before the first has run."""
 

@@ -177,6 +177,21 @@ def test_a_node_is_held_drained_changed_and_released() -> None:
     assert scheduler.calls == wanted
 
 
+@pytest.mark.parametrize("left", [False, True], ids=["of this run", "of an earlier one"])
+def test_a_held_node_gets_what_brings_its_gpus_back_before_they_are_waited_for(left: bool) -> None:
+    scheduler = FakeScheduler()
+    found = maintenance(Kubernetes=scheduler)
+    before_return = lambda: scheduler.calls.append("before return")  # noqa: E731
+    one = replace(
+        subject(Disruption.NONE if left else Disruption.RESET), before_return=before_return
+    )
+    if left:
+        scheduler.current = LEFT
+    found.begin(one, said, never)
+    assert found.end(one, "", said) == ()
+    assert scheduler.calls[-4:] == ["note validating", "before return", "refresh", "release"]
+
+
 def test_a_node_that_someone_else_cordoned_meanwhile_is_drained_again() -> None:
     """It may have been uncordoned before, and have new workloads."""
     scheduler = FakeScheduler(taken=("cordoned by bob",))

@@ -431,6 +431,28 @@ def test_gpus_that_a_dead_run_saw_are_waited_for(api: FakeApi) -> None:
         again.refresh(member, facts(), print, lambda: False)
 
 
+def test_a_node_that_gets_no_device_plugin_is_told_from_one_whose_plugin_offers_nothing(
+    api: FakeApi,
+) -> None:
+    label = "nvidia.com/gpu.deploy.device-plugin"
+    template = {"spec": {"nodeSelector": {label: "true"}, "containers": []}}
+    plugin = {
+        "metadata": {"name": "nvidia-device-plugin-daemonset"},
+        "spec": {"template": template},
+    }
+    api.daemon_sets = lambda: [plugin]  # type: ignore[method-assign]
+    api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
+    found = scheduler(api)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    api.node_["status"]["allocatable"] = {}
+    words = f"no pod there: nodeSelector {label}=true, the Node has no {label}"
+    with pytest.raises(NotRefreshedError, match=words):
+        found.refresh(member, facts(), print, lambda: False)
+    api.node_["metadata"].setdefault("labels", {})[label] = "true"
+    with pytest.raises(NotRefreshedError, match="allocatable has none"):
+        found.refresh(member, facts(), print, lambda: False)
+
+
 def test_an_exporter_that_cannot_start_keeps_no_node_out_of_service(api: FakeApi) -> None:
     """Its image cannot be pulled, and the policy that switches it off is applied after a node that succeeds."""
     api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
