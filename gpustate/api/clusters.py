@@ -14,7 +14,7 @@ from gpustate.api.cluster_settings import object_settings
 from gpustate.cluster.api import connected
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.cluster.objects import Objects, opened
-from gpustate.cluster.pods import allocatable
+from gpustate.cluster.pods import allocatable, names_of
 from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.inventory import Inventory
@@ -372,9 +372,7 @@ class Clusters:
             with opened(kubeconfig) as objects:
                 try:
                     target, listed = self._target(objects, kubeconfig, nodes)
-                    here = self._nodes_of(kubeconfig, nodes)
-                    failed = all(node.status is not NodeStatus.OK for node in here)
-                    if here and failed:
+                    if self.has_failed(kubeconfig, nodes):
                         words = self._unwritten("no node of the cluster succeeded")
                         done = Applied(notes=[words])
                         self._admit(done, kubeconfig, nodes, stop, "no node succeeded")
@@ -401,12 +399,14 @@ class Clusters:
                     needed = bool(names) or self.absent
                     with self._withdrawal(kubeconfig, target, names, needed=needed) as withdrawal:
                         if withdrawal is not None:
-                            hold = withdrawal.held(run, self.say, stop)
+                            writes = any(change.action in PENDING for change in changes)
+                            hold = withdrawal.held(run, self.say, stop, writes=writes)
                             applier = replace(applier, hold=hold)
                         done = applier.apply(changes)
                         done.failures += withdrawal.left if withdrawal is not None else ()
                     absent = placement.absences(done.changes, listed or (), target.labels)
-                    self._admit(done, kubeconfig, nodes, stop, absent=absent)
+                    kept = target.kept_nodes
+                    self._admit(done, kubeconfig, nodes, stop, absent=absent, kept=kept)
                     done.notes += _kept_notes(target)
                     done.unready += placement.lines(absent)
                 except ClusterError as error:
@@ -475,11 +475,12 @@ class Clusters:
         stop: Callable[[], bool],
         blocked: str = "",
         absent: Iterable[Absence] = (),
+        kept: Collection[str] = (),
     ) -> None:
         """Write conditions, and lift start-up taints unless objects were not applied.
 
         Pods that do not run keep no taint: a Node is admitted when it offers GPUs itself.
-        On Nodes without the pod that offers GPUs, the condition says so.
+        On Nodes without the pod that offers GPUs, the condition says so. A removal leaves kept ones as they are.
         """
         if self.absent and blocked:
             return  # what was said of the Nodes stays, too
@@ -491,7 +492,7 @@ class Clusters:
         changed = [node for node in here if node_reports.quarantine_changed(node)]
         try:
             if self.absent:
-                admitted = node_reports.withdraw(kubeconfig)
+                admitted = node_reports.withdraw(kubeconfig, kept)
             else:
                 if changed and not blocked:
                     restarts = node_reports.restart_plugins(kubeconfig, changed, stop)
@@ -531,6 +532,11 @@ class Clusters:
         """The kubeconfig of each cluster."""
         return list(dict.fromkeys(one for one in self.kubeconfigs.values() if one))
 
+    def has_failed(self, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]) -> bool:
+        """No node of a cluster succeeded, so nothing of it is applied or removed."""
+        here = self._nodes_of(kubeconfig, nodes)
+        return bool(here) and all(node.status is not NodeStatus.OK for node in here)
+
     def _nodes_of(self, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]) -> list[NodeResult]:
         return [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
 
@@ -563,6 +569,10 @@ class Clusters:
         if self.absent:
             refused = [node for node in here if node.would_refuse or node.status in _LEFT_ALONE]
             kept = {one.name for one in members(listed or (), refused)}
+            # Of those that could not be probed only names are known.
+            names = {node.name for node in refused}
+            named = (one for one in listed or () if not names.isdisjoint(names_of(one)))
+            kept |= {one["metadata"]["name"] for one in named}
         if self.saved is not None:
             planned = {
                 one["object"] for one in self._saved_of(objects.server, kubeconfig)["objects"]

@@ -340,7 +340,7 @@ def execute(
             else:
                 applied = clusters.apply(result.nodes, shared["stop"], run=about.run)
                 if absent:
-                    objects.remove_marks(clusters, applied)
+                    objects.remove_marks(clusters, applied, result.nodes)
         elif absent and not options.get("ignore_scheduler"):
             objects.remove_records(inventory, options, result.nodes)
         if not applied:

@@ -78,15 +78,19 @@ def marks(kubeconfig: Kubeconfig, results: Sequence[NodeResult] | None) -> list[
             return [f"annotations of gpustate stay on Nodes: {error}"]
 
 
-def remove_marks(clusters: Clusters, applied: Sequence[dict[str, Any]]) -> None:
+def remove_marks(
+    clusters: Clusters, applied: Sequence[dict[str, Any]], results: Sequence[NodeResult]
+) -> None:
     """Remove what watchers and runs left in every cluster, and add what stays to the results.
 
     Args:
         clusters: whose objects were removed.
         applied: what became of them.
+        results: of the nodes; where none succeeded, everything stays.
     """
     for kubeconfig, data in zip(clusters.distinct(), applied, strict=True):
-        refused = bool(data.get("refusals"))  # it may be another cluster
+        # It may be another cluster, or another run may be changing its nodes.
+        refused = bool(data.get("refusals")) or clusters.has_failed(kubeconfig, results)
         if left := () if refused else marks(kubeconfig, None):
             data["notes"] = [*data.get("notes", ()), *left]
 

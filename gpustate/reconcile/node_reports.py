@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -64,15 +64,16 @@ def admit(
         return done
 
 
-def withdraw(kubeconfig: Kubeconfig) -> Admitted:
-    """Remove gpustate's condition from all Nodes of a cluster.
+def withdraw(kubeconfig: Kubeconfig, kept: Collection[str] = ()) -> Admitted:
+    """Remove gpustate's condition from all Nodes of a cluster but those that are kept.
 
     Raises:
         ClusterError: the Nodes cannot be listed.
     """
     with connected(kubeconfig) as connection:
         api = NodeStatusApi(connection)
-        return Admission(api, clock.now()).withdraw(api.nodes())
+        nodes = [one for one in api.nodes() if one["metadata"]["name"] not in kept]
+        return Admission(api, clock.now()).withdraw(nodes)
 
 
 def report(

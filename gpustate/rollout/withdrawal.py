@@ -62,15 +62,17 @@ class Withdrawal:
         return self.plugin and free and bool(member.gpus) and member.name not in self.kept
 
     @contextmanager
-    def held(self, run: str, say: Say, stop: Stop) -> Iterator[None]:
+    def held(self, run: str, say: Say, stop: Stop, *, writes: bool = False) -> Iterator[None]:
         """Hold these Nodes, and drain them of pods that hold claims; released at the end.
 
         Args:
             run: id of the run.
             say: tells what is done.
             stop: polled; once true, no further pod is evicted.
+            writes: objects change meanwhile, so the cluster's Lease is taken also where no Node is held.
 
         Raises:
+            LockHeld: another run has the Lease.
             GpustateError: a Node cannot be drained, or the run is to stop.
         """
         why = Why(run, fleet.controller().name, WITHDRAWS)
@@ -78,8 +80,10 @@ class Withdrawal:
         losing = {one.name: one for one in self.cluster.members() if self._loses(one)}
         held: list[Member] = []
         try:
-            if members := {**drained, **losing}:
+            members = {**drained, **losing}
+            if members or writes:
                 self.cluster.take_lease(why, say, stop)
+            if members:
                 say(f"holding {', '.join(fold(members))} until what offers their GPUs is deleted")
             for member in members.values():
                 if member.hold is None or self._loses(member):

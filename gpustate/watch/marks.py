@@ -6,7 +6,7 @@ from its machine, whatever else is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,8 +35,9 @@ def remove_records(api: Api, results: Sequence[NodeResult]) -> Iterator[str]:
 def remove_all(api: Api) -> Iterator[str]:
     """Remove everything of watchers and runs from all Nodes, and Leases that nobody holds; what stays, and why."""
     for node in api.nodes():
-        notes = dict.fromkeys(_annotations(node).keys() & {RECORD, *_of_changes(node)})
-        labels = dict.fromkeys(written_labels(node) & {STATE})
+        held = HOLD in _annotations(node)  # the run that holds it still needs those of changes
+        notes = dict.fromkeys(_annotations(node).keys() & {RECORD, *([] if held else [OURS])})
+        labels = {} if held else dict.fromkeys(written_labels(node) & {STATE})
         if notes or labels:
             patch: Json = {"annotations": notes, "labels": labels}
             yield from _patched(api, node["metadata"]["name"], patch)
@@ -45,11 +46,6 @@ def remove_all(api: Api) -> Iterator[str]:
             yield from _without_lease(api, name)
         except RefusedRequest as error:
             yield f"Lease {name} stays: {error}"
-
-
-def _of_changes(node: Json) -> Iterable[str]:
-    """Annotations of changes; those of a Node that a run holds are still needed."""
-    return () if HOLD in _annotations(node) else (OURS,)
 
 
 def _without_lease(api: Api, name: str) -> Iterator[str]:

@@ -99,7 +99,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found["restarted"] += [one.name for one in nodes]
         return [(one.name, True, "restarted") for one in nodes]
 
-    def withdraw(cluster: Kubeconfig) -> Admitted:
+    def withdraw(cluster: Kubeconfig, kept: object) -> Admitted:
         raise ClusterError(f"{cluster} is away")
 
     monkeypatch.setattr(node_reports, "admit", admit)

@@ -30,6 +30,7 @@ from gpustate.manifests.kinds import KINDS
 from gpustate.manifests.settings import ClusterSettings, DraDriver
 from gpustate.reconcile import cluster_notes
 from gpustate.reconcile.planning import Action, Change
+from gpustate.watch.nodes import RECORD
 
 ON = ("-i", "n1,n2")
 
@@ -418,6 +419,34 @@ def test_a_removal_from_the_cluster_of_other_nodes_changes_nothing(
     assert done.exit_code == 5
     assert "no Node of the cluster is n1, where a kubelet runs" in done.stdout
     assert set(methods) == {"GET"}
+
+
+def test_a_removal_that_another_run_locks_out_writes_nothing(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    locked = fleet.FleetResult("r", [NodeResult("n1", NodeStatus.LOCKED)])
+    monkeypatch.setattr(fleet, "run", lambda *_: locked)
+    cluster = Objects()
+    cluster.edit_node("n1", {"metadata": {"annotations": {RECORD: "{}"}}})
+    writes: list[str] = []
+
+    class Recorded(Objects):
+        def answer(self, request: Request) -> Answer:
+            writes.extend([request.path] if request.writes else [])
+            return cluster.answer(request)
+
+    gate = Gate(Recorded().answer)
+    gate.open()
+    words = ["cp.yaml", "-i", "n1,", "--cluster-objects", "--yes"]
+    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    try:
+        done = CliRunner().invoke(cli, ["remove", *words])
+    finally:
+        gate.close()
+    assert done.exit_code == 8
+    assert "the objects stay: no node of the cluster succeeded" in done.stdout
+    assert writes == []
 
 
 def test_a_removal_that_is_killed_while_objects_go_can_be_resumed(

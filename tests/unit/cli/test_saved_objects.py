@@ -293,14 +293,21 @@ def test_the_cluster_of_a_node_is_not_refused(cluster: Cluster, facts: dict[str,
 
 
 @pytest.mark.parametrize(
-    "state", [{"would_refuse": True}, {"status": NodeStatus.LOCKED}], ids=["refused", "locked"]
+    "state",
+    [
+        {"would_refuse": True},
+        {"status": NodeStatus.LOCKED},
+        {"status": NodeStatus.LOCKED, "facts": {}},
+    ],
+    ids=["refused", "locked", "locked, and not probed"],
 )
 def test_a_removal_keeps_the_objects_while_a_node_is_not_changed(
     cluster: Cluster, state: dict[str, Any]
 ) -> None:
     info = {"bootID": "b2", "machineID": "m2", "systemUUID": "u2"}
     cluster.add(NODE)
-    cluster.add({**NODE, "metadata": {"name": "n2", "labels": {}}, "status": {"nodeInfo": info}})
+    status = {"nodeInfo": info, "addresses": [{"type": "Hostname", "address": "gpu2"}]}
+    cluster.add({**NODE, "metadata": {"name": "n2", "labels": {}}, "status": status})
     variables = NODES.nodes[0].vars
     hosts = Inventory("hosts", (*NODES.nodes, InventoryNode("gpu2", vars=variables)))
     options = {"cluster_objects": True}
@@ -313,9 +320,10 @@ def test_a_removal_keeps_the_objects_while_a_node_is_not_changed(
     gpu = {"address": "0000:1b:00.0", "device_id": "2330", "class_id": "030200", "driver": "nvidia"}
     nodes = [
         NodeResult("gpu1", facts={**SAME, "pci": [gpu]}),
-        NodeResult("gpu2", facts={**KUBELET, "pci": [gpu]}, **state),
+        NodeResult("gpu2", **{"facts": {**KUBELET, "pci": [gpu]}, **state}),
     ]
-    made(absent=False).apply([replace(node, status=NodeStatus.OK) for node in nodes])
+    there = {**KUBELET, "pci": [gpu]}
+    made(absent=False).apply([nodes[0], NodeResult("gpu2", facts=there)])
     assert cluster.items["Node", "n2"]["metadata"]["labels"]
     removal = made(absent=True)
     (planned,) = removal.plan(nodes)
@@ -328,7 +336,7 @@ def test_a_removal_keeps_the_objects_while_a_node_is_not_changed(
     document = removal.document(document, nodes)
     later = objects.clusters_of_plan(document, lambda name: POLICY, "p", hosts, {}, resumed=False)
     assert later is not None
-    facts = [NodeResult(node.name, facts=node.facts) for node in nodes]
+    facts = [nodes[0], NodeResult("gpu2", facts=there)]
     for kept, seen in ((removal, nodes), (later, facts)):
         (done,) = kept.apply(seen)
         assert "the removal is refused on n2" in done["notes"][-1]

@@ -10,8 +10,10 @@ import pytest
 from apigate import Gate
 from stubcluster import TOKEN, StubCluster
 
-from gpustate.cluster.api import connect
+from gpustate.cluster.api import connect, connected
+from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.errors import LockHeld
 from gpustate.rollout.maintenance import WITHDRAWS
 from gpustate.rollout.withdrawal import Withdrawal
 from gpustate.schedulers.base import NotDrainedError, Why
@@ -39,7 +41,8 @@ class Bench:
             self.cluster.objects["resourceclaims"][f"jobs/{name}"] = claim
         self.gate = Gate(self.cluster.answer)
         self.gate.open()
-        self.api = connect(str(self.gate.kubeconfig(folder, TOKEN)))
+        self.kubeconfig = Kubeconfig(str(self.gate.kubeconfig(folder, TOKEN)))
+        self.api = connect(self.kubeconfig.path)
         self.said: list[str] = []
 
     def withdrawal(
@@ -119,6 +122,21 @@ def test_nothing_is_written_without_such_pods(bench: Bench) -> None:
     with bench.held_for(bench.withdrawal("n1", "n2")):
         assert bench.cordoned() == []
     assert not bench.cluster.all("leases")
+
+
+def test_nothing_is_written_while_another_run_has_the_lease(bench: Bench) -> None:
+    kept = bench.withdrawal("n1", "n2")
+    with kept.held("20261130-1", bench.said.append, lambda: False, writes=True):
+        with connected(bench.kubeconfig) as api:
+            other = Withdrawal(Kubernetes(api), DrainPolicy(), (), plugin=False, claims=False)
+            held = other.held("20261130-2", bench.said.append, lambda: False, writes=True)
+            with pytest.raises(LockHeld, match="20261130-1 changes"):
+                held.__enter__()
+        (lease,) = bench.cluster.all("leases")
+        assert "20261130-1" in lease["spec"]["holderIdentity"]
+        assert bench.cordoned() == []
+    (lease,) = bench.cluster.all("leases")
+    assert not lease["spec"].get("holderIdentity")
 
 
 def test_nodes_that_lose_the_device_plugin_take_no_pod_and_keep_theirs(bench: Bench) -> None:

@@ -76,6 +76,7 @@ def test_what_a_run_still_needs_stays(cluster: StubCluster, api: Api) -> None:
     assert list(remove_all(api)) == ["Lease gpustate stays: ann@ops1 run 20261124-1 holds it"]
     assert len(cluster.all("leases")) == 1
     assert notes(cluster, "n1") == {HOLD, OURS, "example.com/theirs"}
+    assert STATE in cluster.node("n1")["metadata"]["labels"]
     lease.release()
 
 
