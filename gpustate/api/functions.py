@@ -27,6 +27,7 @@ from gpustate.plan import document as documents
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import ByLabel, by_label, of_every_label
 from gpustate.rollout.options import SCHEDULERS, Schedulers
+from gpustate.rollout.staying import StayingObjects
 from gpustate.rollout.strategy import STRATEGY, Strategy
 
 if TYPE_CHECKING:
@@ -265,6 +266,8 @@ def apply(
             inputs.inventory,
             labelled.checks,
             forks=forks,
+            # The cluster is asked when a node goes back, for this run may have changed it.
+            back_check=lambda node, way: StayingObjects(access).check(node, way),
             **requested,
         )
         fleet.resolve_all(request)

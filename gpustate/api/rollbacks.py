@@ -26,6 +26,7 @@ from gpustate.formats.masking import keep_readable, mask_data
 from gpustate.plan import document as documents
 from gpustate.plan.make import Observations
 from gpustate.rollout.options import SCHEDULERS, Schedulers
+from gpustate.rollout.staying import StayingObjects
 from gpustate.rollout.strategy import STRATEGY, Strategy
 
 if TYPE_CHECKING:
@@ -108,12 +109,18 @@ def plan_rollback(
     rollout = rollout_of(ways)
     strategy = strategy.beside(rollout)
     strategy.foreseen(inventory)
-    with schedulers.maintenance(inventory, drains=drains_of(ways)) as maintenance:
-        request = _request(inventory, plans, ways, forks, maintenance=maintenance, run=new_run)
+    drains = drains_of(ways)
+    with (
+        schedulers.access(inventory) as access,
+        schedulers.maintenance(inventory, drains=drains, access=access) as maintenance,
+    ):
+        staying = StayingObjects(access)
+        how: dict[str, Any] = {"forks": forks, "maintenance": maintenance, "run": new_run}
+        request = _request(inventory, plans, ways, staying, **how)
         request.forecast = True
         request.all_or_nothing = all_or_nothing
         result = fleet.run(request, events, stop)
-    _tell(result.nodes, ways)
+        _tell(result.nodes, inventory, ways, staying)
     name = f"before {run}" if run else "before"
     policy = Policy(*_different(plans), name=name, rollout=rollout)
     document = documents.plan_document(
@@ -198,10 +205,13 @@ def carry_out(
     """
     inventory, ways = planned.inventory, planned.ways
     undoes = {name: way.run for name, way in ways.items()}
-    given = {**requested, "rollback_on_failure": False, "undoes": undoes}
-    request = _request(inventory, planned.plans, ways, forks, planned.moved, **given)
-    result = roll_out(request, **shared, changing=documents.changing(planned.document))
-    _tell(result.nodes, ways)
+    given = {**requested, "forks": forks, "rollback_on_failure": False, "undoes": undoes}
+    with shared["schedulers"].access(inventory, read=True) as access:
+        staying = StayingObjects(access)
+        request = _request(inventory, planned.plans, ways, staying, planned.moved, **given)
+        changing = documents.changing(planned.document)
+        result = roll_out(request, **shared, access=access, changing=changing)
+        _tell(result.nodes, inventory, ways, staying)
     return apply_result(result, "rollback", inventory.notes, (), context)
 
 
@@ -256,7 +266,7 @@ def _request(
     inventory: Inventory,
     plans: _Plans,
     ways: Mapping[str, before.WayBack],
-    forks: int,
+    staying: StayingObjects,
     moved: Collection[str] = (),
     **options: Any,
 ) -> fleet.Request:
@@ -276,13 +286,22 @@ def _request(
             f"then: gpustate rollback {way.run}",
         )
 
+    def usable(states: Sequence[AnyState], observations: Observations) -> RefusedError | None:
+        way = ways.get(observations.view.name)
+        try:
+            if way is not None:
+                staying.check(by_name[observations.view.name], way)
+        except RefusedError as error:
+            return error
+        return None
+
+    by_name = {node.name: node for node in inventory.nodes}
     return fleet.Request(
         Policy(rollout=rollout_of(ways)),
         inventory,
         known=registry.names(),
-        forks=forks,
         plans=plans,
-        checks=(untouched,),
+        checks=(untouched, usable),
         drains=drains_of(ways),
         **options,
     )
@@ -290,9 +309,12 @@ def _request(
 
 def _tell(
     nodes: Sequence[NodeResult],
+    inventory: Inventory,
     ways: Mapping[str, before.WayBack],
+    staying: StayingObjects,
 ) -> None:
     """Add to nodes which run they go back from, and what cannot go back."""
+    by_name = {node.name: node for node in inventory.nodes}
     for node in nodes:
         way = ways.get(node.name)
         if way is None:
@@ -301,7 +323,8 @@ def _tell(
             why = next(iter(way.notes), "no run of gpustate is recorded here")
             node.notes.append(f"nothing to roll back: {why}")
             continue
-        lines = (f"goes back to before run {way.run}", *way.notes, *way.stays)
+        objects = staying.notes(by_name[node.name], way)
+        lines = (f"goes back to before run {way.run}", *way.notes, *way.stays, *objects)
         node.notes[:0] = [line for line in lines if line not in node.notes]
 
 

@@ -235,6 +235,7 @@ class WayBack:
         applied: each state as that run and those since applied it, to tell changes by others.
         drain: how workloads leave, by the policy of the run.
         rollout: how many nodes change at a time, likewise.
+        changed: names of states that the runs changed, or may have changed.
     """
 
     run: str
@@ -247,6 +248,7 @@ class WayBack:
     )
     drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    changed: frozenset[str] = frozenset()
 
 
 def target(records: Sequence[RunBefore], run: str = "") -> str:
@@ -319,6 +321,7 @@ def way_back(
         applied,
         records[at].drain,
         records[at].rollout,
+        frozenset(changed),
     )
 
 

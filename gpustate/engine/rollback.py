@@ -67,6 +67,7 @@ def roll_back(
             {state.name: parameters(state) for state in states},
         )
         ordered = order(way.states)
+        options.back_check(resolved.node, way)
     except GpustateError as error:
         _failed(result, why, str(error))
         return

@@ -22,6 +22,7 @@ from gpustate.core.change import Disruption, Plan
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.encode import plain
 from gpustate.core.facts import NodeFacts
+from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import Resolved
@@ -108,6 +109,7 @@ class RunSettings:
         without_gpu: nodes that the policy expects no GPU on, if only a part of it is applied.
         forecast: predict the changes of states whose plan depends on other states, and refuse a node that they would refuse.
         checks: further reasons not to change a node.
+        back_check: raises the reason why a node whose change failed must not go back.
         maintenance: takes nodes out of service for a change, and back.
         undoes: the run that this one rolls back, by node.
         resumes: the interrupted run that this one continues; empty: none.
@@ -129,6 +131,7 @@ class RunSettings:
     without_gpu: frozenset[str] = frozenset()
     forecast: bool = False
     checks: Sequence[gate.NodeCheck] = ()
+    back_check: Callable[[InventoryNode, before.WayBack], None] = lambda node, way: None
     maintenance: Maintenance = NO_MAINTENANCE
     undoes: Mapping[str, str] = field(default_factory=dict[str, str])
     resumes: str = ""

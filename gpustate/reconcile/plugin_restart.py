@@ -54,7 +54,7 @@ class PluginRestart:
         Raises:
             ClusterError: a request failed.
         """
-        found = [pod for pod in self.api.pods_on(node) if _runs_plugin(pod)]
+        found = [pod for pod in self.api.pods_on(node) if runs_plugin(pod)]
         if not found:
             return True, "no pod of the device plugin is on the Node"
         foreign = [pod for pod in found if not leaves_out(pod)]
@@ -77,7 +77,7 @@ class PluginRestart:
             new = [
                 pod
                 for pod in self.api.pods_on(node)
-                if _runs_plugin(pod) and pod["metadata"]["uid"] not in before
+                if runs_plugin(pod) and pod["metadata"]["uid"] not in before
             ]
             if new:
                 words = readiness.problem(new[0])
@@ -100,7 +100,7 @@ class PluginRestart:
             self.sleep(_POLL_S)
 
 
-def _runs_plugin(pod: Json) -> bool:
+def runs_plugin(pod: Json) -> bool:
     """Whether a pod's container runs NVIDIA's device plugin."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return False

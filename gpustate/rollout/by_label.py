@@ -52,10 +52,13 @@ Json = dict[str, Any]
 PLUGIN = "nvidia.com/device-plugin.config"
 _STATES = {CONFIG: "mig", PLUGIN: "device-plugin-config"}
 _DONE = (Outcome.UNCHANGED, Outcome.CHANGED)
-_WHOLE = (
+_AS_WHOLE = (
     "the device plugin's MIG strategy is none: it offers GPUs in MIG mode as whole GPUs, and pods that get one do not "
-    "start; set mig.strategy to single or mixed in the policy (mig_strategy of its cluster objects), and apply it with "
-    "--cluster-objects"
+    "start"
+)
+_WHOLE = (
+    f"{_AS_WHOLE}; set mig.strategy to single or mixed in the policy (mig_strategy of its cluster objects), and apply it "
+    "with --cluster-objects"
 )
 _MAYBE_WHOLE = (
     "pods get its devices only if the device plugin's MIG strategy is single or mixed; with its default, none, it offers "
@@ -181,21 +184,34 @@ def _not_offered(
     strategy = _strategy(settings_of(policy), states)
     if strategy not in ("single", "mixed"):
         return None
-    layouts = _layouts(states["mig"], pci)
+    problem, fix = misfit(_layouts(states["mig"], pci), strategy)
+    if not problem:
+        return None
+    return RefusedError(f"MIG layout {parameters(states['mig'])['config']}: {problem}", fix=fix)
+
+
+def misfit(layouts: Iterable[tuple[str, ...]], strategy: str) -> tuple[str, str]:
+    """Why pods can use no GPU of a MIG layout with a strategy of the device plugin, and what fits; empty: they can.
+
+    Args:
+        layouts: the MIG profiles of each GPU; empty for one without MIG mode, ``no device`` for one that is not divided.
+        strategy: none, single or mixed.
+    """
     profiles = dict.fromkeys(profile for layout in layouts for profile in layout or ("no MIG",))
+    if strategy == "none":
+        return (_AS_WHOLE, "") if profiles.keys() - {"no MIG"} else ("", "")
     if "no device" in profiles:
-        return RefusedError(
-            f"MIG layout {parameters(states['mig'])['config']}: GPUs in MIG mode get no device, and with the MIG strategy "
-            f"{strategy} the device plugin does not start then",
-            fix="select a layout with devices, such as all-1g.10gb, or set mig.strategy to none in the policy",
+        return (
+            f"GPUs in MIG mode get no device, and with the MIG strategy {strategy} the device plugin does not start then",
+            "select a layout with devices, such as all-1g.10gb, or set mig.strategy to none in the policy",
         )
     if strategy == "single" and len(profiles) > 1:
-        return RefusedError(
-            f"MIG layout {parameters(states['mig'])['config']}: with the MIG strategy single the device plugin needs one "
-            f"profile on all GPUs of a node, and the layout has {', '.join(profiles)}",
-            fix="set mig.strategy to mixed in the policy (mig_strategy of its cluster objects), or select another layout",
+        return (
+            "with the MIG strategy single the device plugin needs one profile on all GPUs of a node, and the layout has "
+            f"{', '.join(profiles)}",
+            "set mig.strategy to mixed in the policy (mig_strategy of its cluster objects), or select another layout",
         )
-    return None
+    return "", ""
 
 
 def _strategy(settings: ClusterSettings, states: Mapping[str, AnyState]) -> str:

@@ -15,7 +15,9 @@ from commandline import Cli, Done
 from gpustate.api import rollbacks
 from gpustate.cli import rollback
 from gpustate.core.inventory import Inventory, InventoryNode
-from gpustate.engine.before import RunBefore, StateBefore
+from gpustate.engine.before import RunBefore, StateBefore, WayBack
+from gpustate.errors import RefusedError
+from gpustate.rollout.staying import StayingObjects
 
 SCHEMA = Path(__file__).parents[3] / "gpustate/plan/schema/result.json"
 
@@ -134,6 +136,29 @@ def test_a_failed_change_goes_back_by_itself(policy: Path, tmp_path: Path, gpust
     (node,) = document(failed)["nodes"]
     assert node["status"] == "rolled back"
     assert (tmp_path / "file").read_text() == "one"
+
+
+def test_no_node_goes_back_to_what_its_cluster_cannot_offer(
+    policy: Path, tmp_path: Path, gpustate: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: StayingObjects, node: InventoryNode, way: WayBack) -> None:
+        raise RefusedError(f"no GPU of {node.name} could be used")
+
+    apply(gpustate, "one")
+    apply(gpustate, "two")
+    monkeypatch.setattr(StayingObjects, "check", refuse)
+    for words in (("--dry-run",), ("--yes",)):
+        refused = gpustate("rollback", "-i", "hosts", *words)
+        assert refused.status == 5
+        assert "no GPU of here could be used" in refused.out
+    assert (tmp_path / "file").read_text() == "two"
+    failed = apply(
+        gpustate, "three", "--rollback-on-failure",
+        "--set", f"light-first.script=printf broken >{tmp_path / 'file'}",
+    )  # fmt: skip
+    assert failed.status == 1
+    assert "its rollback failed: no GPU of here could be used" in failed.out
+    assert (tmp_path / "file").read_text() == "broken"
 
 
 def test_an_upgrade_wants_a_driver_in_the_policy(policy: Path, gpustate: Cli) -> None:

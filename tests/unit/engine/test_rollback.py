@@ -521,6 +521,16 @@ def test_a_rollback_that_is_refused_says_that_the_node_stays_out_of_service(node
     assert out_of_service(row) == (f"here {STAYS_OUT}: third: the script ended with 3: no output",)
 
 
+def test_a_node_whose_way_back_is_refused_stays_as_it_is_and_out_of_service(node: Node) -> None:
+    def refuse(where: InventoryNode, way: before.WayBack) -> None:
+        raise RefusedError(f"{where.name}: {', '.join(state.name for state in way.states)}")
+
+    (row,) = node.fail(maintenance=Holding(), back_check=refuse).nodes
+    assert node.files()["a"] == "two"
+    assert row.status is NodeStatus.FAILED
+    assert row.reason.endswith(f"its rollback failed: here: first, third; it {STAYS_OUT}")
+
+
 def test_a_state_that_no_run_changed_is_left_out_where_what_it_needs_goes() -> None:
     """The runtime is not on the node, so its state had nothing to do."""
 
