@@ -339,18 +339,18 @@ class Clusters:
                     cluster.note(member, "changing", WITHDRAWS)
 
     def _check_rollback(self, changes: Sequence[Change]) -> None:
-        """Refuse to roll nodes back to what the device plugin does not start with: only nodes go back, not its template.
+        """Refuse to roll nodes back to MIG devices that the device plugin no longer offers: only nodes go back, not its template.
 
         Raises:
-            UsageError: they would have MIG devices of several profiles under the strategy ``single``.
+            UsageError: the strategy changes from one with MIG devices to another one than ``mixed``, which offers any.
         """
-        changed = ("mixed", "single") in cluster_notes.mig_strategies(changes)
-        if self.rollback_on_failure and changed:
-            raise UsageError(
-                "--rollback-on-failure: a node that is rolled back may have MIG devices of several profiles, with which the "
-                "device plugin does not start under the strategy single",
-                fix="omit --rollback-on-failure while mig.strategy changes from mixed to single",
-            )
+        for before, after in cluster_notes.mig_strategies(changes) * self.rollback_on_failure:
+            if before in cluster_notes.DIVIDING and after not in (before, "mixed"):
+                raise UsageError(
+                    "--rollback-on-failure: a node that is rolled back may have MIG devices that the device plugin does not "
+                    f"offer under the strategy {after or 'none'}",
+                    fix=f"omit --rollback-on-failure while mig.strategy changes from {before} to {after or 'none'}",
+                )
 
     def apply(
         self,
@@ -465,7 +465,8 @@ class Clusters:
         parts = [f"of {', '.join(names)} for new pods"] if names else []
         parts += [f"of labels of {', '.join(labelled)}"] if labelled else []
         what = f"only the change {' and '.join(parts)}" if parts else "nothing"
-        return f"{what} is written: {why}"
+        again = "; a pod that is created again gets it, also on a Node that is as before the run"
+        return f"{what} is written: {why}{again * bool(names)}"
 
     def _admit(
         self,

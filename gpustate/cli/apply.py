@@ -461,7 +461,8 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
     if result.interrupted:
         click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
     elif any(node.changed for node in result.nodes) and (back := way_back(document, result.run)):
-        click.echo(f"Way back: {back}")
+        stay = " (objects of the cluster stay)" if document.get("clusters") else ""
+        click.echo(f"Way back: {back}{stay}")
         if result.document["verb"] == "upgrade":
             click.echo("Set the version in the policy too: the next apply installs what it names.")
     click.echo(result.summary)

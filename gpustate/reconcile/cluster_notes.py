@@ -22,6 +22,8 @@ _FEATURE_WORKER = "-node-feature-discovery-worker"
 _PLUGIN_IMAGE = "/k8s-device-plugin:"
 #: What offers GPUs to pods.
 OFFERING = (f"daemonset/{DEVICE_PLUGIN}", f"daemonset/{DRA_PLUGIN}")
+#: MIG strategies with which the device plugin offers MIG devices.
+DIVIDING = ("single", "mixed")
 
 
 def notes(objects: Objects, changes: Sequence[Change], *, absent: bool) -> list[str]:
@@ -104,9 +106,8 @@ def mig_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
         for change in changes
         if title(change.item) == f"daemonset/{DEVICE_PLUGIN}" and change.action is Action.UPDATE
     ]
-    offering = ("single", "mixed")
     ends = any(
-        before in offering and after not in offering for before, after in mig_strategies(plugins)
+        before in DIVIDING and after not in DIVIDING for before, after in mig_strategies(plugins)
     )
     try:
         nodes = objects.list(NODE, "") if ends else []

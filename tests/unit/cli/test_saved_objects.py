@@ -515,6 +515,7 @@ def test_restarted_pods_have_the_new_template_while_nodes_change(cluster: Cluste
     ]
     (failed,) = made.apply([NodeResult("gpu1", status=NodeStatus.FAILED)])
     assert "only the change of daemonset/" in failed["notes"][0]
+    assert "a pod that is created again gets it, also on a Node that is as" in failed["notes"][0]
     assert actions(found(mixed).plan([])) == {"unchanged", "update"}
     (done,) = made.apply([NodeResult("gpu1")])
     assert cluster.items[PLUGIN]["spec"]["updateStrategy"]["type"] == "RollingUpdate"
@@ -528,10 +529,17 @@ def test_restarted_pods_have_the_new_template_while_nodes_change(cluster: Cluste
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("mixed", "single"), ("single", "mixed"), ("none", "single")]
+    ("before", "after", "refused"),
+    [
+        ("mixed", "single", True),
+        ("mixed", "none", True),
+        ("single", "", True),
+        ("single", "mixed", False),
+        ("none", "single", False),
+    ],
 )
 def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
-    before: str, after: str, cluster: Cluster
+    before: str, after: str, refused: bool, cluster: Cluster
 ) -> None:
     def policy(strategy: str) -> Policy:
         return POLICY.with_cluster(replace(settings_of(POLICY), mig_strategy=strategy))
@@ -540,8 +548,9 @@ def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
     made = replace(found(policy(after)), rollback_on_failure=True)
     cluster.requests.clear()
     for step in (lambda: made.plan([]), made.check_rollback):
-        if (before, after) == ("mixed", "single"):
-            with pytest.raises(UsageError, match="omit --rollback-on-failure while"):
+        if refused:
+            words = f"while mig.strategy changes from {before} to {after or 'none'}"
+            with pytest.raises(UsageError, match=f"omit --rollback-on-failure {words}"):
                 step()
             assert not cluster.writes
         else:
