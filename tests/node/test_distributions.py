@@ -101,8 +101,9 @@ def test_readmes_policy_with_every_branch_of_every_distribution(
         versions = [*packages["after"].values(), version]
         assert all(re.match(rf"(\d+:)?{re.escape(driver)}[-_]", v) for v in versions), versions
         assert all(changes["container-toolkit", "versions"]["after"].values())
-        dependencies = re.findall(r"; with ([^ ,;]+(?:, [^ ,;]+)*) [^ ,;]+", packages["why"])
-        return {*packages["after"], manager, *(n for row in dependencies for n in row.split(", "))}
+        rows = re.findall(r"; with ([^ ,;]+(?:, [^ ,;]+)*) ([^ ,;]+)", packages["why"])
+        brought = [n for names, v in rows if driver in v for n in names.split(", ")]
+        return {*packages["after"], manager, *brought}
 
     before = machine.etc_files()
     if branch != NEWEST and branch not in offered:
