@@ -69,13 +69,24 @@ def headers(
     if not must:
         return None
     kernels, first = ", ".join(must), must[0]
-    name = building.headers_name(observed, first)
     if require:
+        name = building.headers_name(observed, first)
         return f"no kernel headers for {kernels}; install {name} or set headers: install"
-    return (
-        f"no kernel headers for {kernels} (looked in /lib/modules/{first}/build), and no repository "
-        f"offers {name}; boot a kernel that the repositories have headers for"
+    why, move = _why_no_headers(
+        observed, first, "boot a kernel that the repositories have headers for"
     )
+    return (
+        f"no kernel headers for {kernels} (looked in /lib/modules/{first}/build), and {why}; {move}"
+    )
+
+
+def _why_no_headers(observed: Observed, kernel: str, move: str) -> tuple[str, str]:
+    """Why a kernel's headers cannot be installed, and what helps: ``move`` where no repository offers them."""
+    name = building.headers_name(observed, kernel)
+    path = observed.kernel_pins.get(name)
+    if path is None:
+        return f"no repository offers {name}", move
+    return f"a pin in {path} forbids {name}", "remove that pin"
 
 
 #: Whose modules are signed, by ``ID`` of os-release.
@@ -234,10 +245,8 @@ def notes(
         version = (wanted.built[kernel] or "").partition(" ")[0]
         offered = building.headers_of(observed, kernel) is not None
         if version != wanted.library and not offered and kernel != observed.running:
-            yield (
-                f"kernel {kernel} can boot, and no repository offers {building.headers_name(observed, kernel)}: "
-                "it will have no nvidia module; remove that kernel"
-            )
+            why, move = _why_no_headers(observed, kernel, "remove that kernel")
+            yield f"kernel {kernel} can boot, and {why}: it will have no nvidia module; {move}"
 
 
 def flavour(observed: Observed, packages: Mapping[str, str]) -> Iterator[str]:

@@ -30,18 +30,21 @@ class Offers:
         pinned_away: driver versions and module types that a foreign pin forbids, each with the file of that.
         elsewhere: driver versions of repositories that are not in use, by repository.
         in_use: the repository that most of the allowed ones are from.
+        kernel_pins: packages of kernels that a foreign pin forbids, each with the file of that.
     """
 
     allowed: dict[str, tuple[str, ...]]
     pinned_away: dict[tuple[str, str], str]
     elsewhere: dict[str, tuple[str, ...]]
     in_use: str
+    kernel_pins: dict[str, str]
 
 
 def sort(os_id: str, apt: Apt) -> Offers:
     """The offers of a node, by what becomes of them."""
     allowed: dict[str, tuple[str, ...]] = {}
     pinned, paths = dict[str, tuple[str, ...]](), dict[str, str]()
+    kernel_pins: dict[str, str] = {}
     others: dict[str, dict[str, tuple[str, ...]]] = {}
     used = Counter[str]()
     for name, offers in apt.offers.items():
@@ -56,9 +59,11 @@ def sort(os_id: str, apt: Apt) -> Offers:
             if not aptsources.is_forbidden(offer, offers, own):
                 allowed[name] += (version,)
                 used.update(origins[:1] if driverset.is_member(name, version) else ())
-            elif of_kernel:
                 continue
-            elif path := aptsources.forbidding_file(name, version, offers, apt.pins):
+            path = aptsources.forbidding_file(name, version, offers, apt.pins)
+            if of_kernel:
+                kernel_pins |= {name: path} if path else {}
+            elif path:
                 pinned[name] = (*pinned.get(name, ()), version)
                 paths.setdefault(driverset.driver_version(version), path)
             else:
@@ -82,6 +87,7 @@ def sort(os_id: str, apt: Apt) -> Offers:
             if (found := _sets(os_id, rows))
         },
         in_use,
+        kernel_pins,
     )
 
 

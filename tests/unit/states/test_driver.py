@@ -538,6 +538,24 @@ def test_the_kernel_that_boots_next_must_have_headers() -> None:
     assert DriverInstalled().refuse(DriverInstalled().probe(node)) is None
 
 
+def test_a_pin_that_forbids_kernel_headers_is_named_with_its_file() -> None:
+    node = World(gpu())
+    names = {kernel: f"linux-headers-{kernel}" for kernel in (OLD, NEW)}
+    offers = {name: (Offer("1.0", -1, ("http://x  Packages",)),) for name in names.values()}
+    pins = {SITE: {(name, "1.0"): -1 for name in names.values()}}
+    whole = node.apt()
+    node.answers["AptQuery"] = lambda _: replace(whole, offers=whole.offers | offers, pins=pins)
+    state = DriverInstalled()
+    assert (
+        f"kernel {OLD} can boot, and a pin in {SITE} forbids {names[OLD]}: it will have no nvidia module; "
+        "remove that pin"
+    ) in state.plan(state.probe(node)).notes
+    node.kernels[NEW] = replace(node.kernels[NEW], headers=False)
+    assert refusal(state, node).endswith(
+        f", and a pin in {SITE} forbids {names[NEW]}; remove that pin"
+    )
+
+
 def test_require_wants_the_headers_of_every_kernel_there_already() -> None:
     why = refusal(DriverInstalled(headers="require"), World(gpu()))
     assert why == (
