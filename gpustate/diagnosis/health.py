@@ -28,7 +28,7 @@ from gpustate.formats.xids import Xid
 FAILED = "failed"
 WARNING = "warning"
 
-RESET = "drain the GPU and reset it: nvidia-smi --gpu-reset -i INDEX"
+RESET = xids.ACTIONS["RESET_GPU"][1]
 REPLACE = (
     "run NVIDIA's field diagnostic and replace the GPU; until then exclude it: "
     "gpustate quarantine -l NODE --gpu INDEX --for 7d --reason WHY"
@@ -44,12 +44,12 @@ _ACTIONS = {
     3: (
         FAILED,
         "that peer-to-peer traffic stops",
-        "stop the processes that use peer-to-peer access to this GPU; if that does not help, reset it: nvidia-smi --gpu-reset -i INDEX",
+        f"stop the processes that use peer-to-peer access to this GPU; if that does not help, reset it: {xids.RESET_COMMAND}",
     ),
     4: (
         WARNING,
         "a drain and a reset of the GPU",
-        "let its jobs finish, then reset it: nvidia-smi --gpu-reset -i INDEX",
+        f"let its jobs finish, then reset it: {xids.RESET_COMMAND}",
     ),
     5: (FAILED, "a recovery of the IMEX domain", "recover the IMEX domain: nvidia-imex-ctl -N"),
     6: (FAILED, "a reset of its PCIe bus", "drain the GPU and reset its bus, or reboot the node"),

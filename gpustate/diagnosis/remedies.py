@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpustate.formats import xids
+
 APPLY = "gpustate apply POLICY -l NODE"
 VALIDATE = "gpustate validate POLICY -l NODE"
 MODE_CDI = f"use CDI (not where docker run --gpus is used, which NVIDIA's hook then refuses): {APPLY} --set container-toolkit.mode=cdi"
@@ -186,7 +188,7 @@ _NVML = {
     14: "power-cycle the node, and replace the GPU if the error stays; show the infoROM: nvidia-smi -q",
     15: "the GPU fell off the bus: drain the node, then reset the GPU or reboot; replace it if it happens again; "
     "find the reason: dmesg | grep 'Xid.*79'",
-    16: "drain the node and reset the GPU: nvidia-smi --gpu-reset -i INDEX",
+    16: f"drain the node and reset the GPU: {xids.RESET_COMMAND}",
     17: "give the process access to the device nodes: check cgroups and modes: ls -l /dev/nvidia*",
     18: RELOAD,
     127: "install python3 (complete, not python3-minimal) or nvidia-smi (package nvidia-utils)",
@@ -207,8 +209,8 @@ _CUDA = {
     "change the mode: nvidia-smi -i INDEX -c DEFAULT",
     100: "CUDA finds no such device: check /dev/nvidia*, MIG mode and Xids: dmesg | grep Xid",
     101: "CUDA finds no such device: check /dev/nvidia*, MIG mode and Xids: dmesg | grep Xid",
-    214: "uncorrectable memory error: drain the node and reset the GPU (nvidia-smi --gpu-reset -i INDEX); replace it "
-    "if the error comes back",
+    214: "uncorrectable memory error: drain the node, reset the GPU, and replace it if the error comes back; reset it: "
+    + xids.RESET_COMMAND,
     218: by_apply(
         "the driver cannot compile the test's kernel: install all driver packages, libnvidia-ptxjitcompiler among "
         "them, in one version",
@@ -218,7 +220,7 @@ _CUDA = {
     222: "this driver is too old for the test's kernel: install 384 or newer",
     304: "the operating system refused a call: check /dev/nvidia-uvm and dmesg: dmesg | grep -E 'NVRM|nvidia'",
     700: "the GPU's memory or its driver is at fault; find the reason: dmesg | grep 'Xid.*31'",
-    719: "reset the GPU: nvidia-smi --gpu-reset -i INDEX; find the reason: dmesg | grep Xid",
+    719: f"reset the GPU: {xids.RESET_COMMAND}; find the reason: dmesg | grep Xid",
     802: "the NVLink fabric is not up: start nvidia-fabricmanager in the driver's version: "
     "systemctl restart nvidia-fabricmanager; show the fabric's state: nvidia-smi -q | grep -A4 Fabric",
     803: RELOAD,

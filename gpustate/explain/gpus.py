@@ -17,7 +17,7 @@ from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
 from gpustate.explain.causes import Cause, View, evidence_with, numbers, some
 from gpustate.explain.clues import Unit
-from gpustate.formats import modprobe
+from gpustate.formats import modprobe, xids
 from gpustate.formats.nvml_report import Gpu
 from gpustate.mig import saved
 
@@ -285,7 +285,7 @@ CAUSES = (
     Cause("gpu-refused-by-driver", "libraries", evidence_with("refuses"), remedies.REFUSED_BOARD, ("NVIDIA/aicr#1858",)),
     Cause("gpu-not-in-nvml", "libraries", _unseen, remedies.NOT_IN_NVML, ("NVIDIA/k8s-device-plugin#231",)),
     Cause("mig-mode-waits-for-a-reset", "libraries", _pending,
-          "drain the GPU and reset it: nvidia-smi --gpu-reset -i INDEX; or " + remedies.by_apply("let an apply reset or reboot", "mig"),
+          f"drain the GPU and reset it: {xids.RESET_COMMAND}; or " + remedies.by_apply("let an apply reset or reboot", "mig"),
           ("NVIDIA/gpu-operator#668", "NVIDIA/gpu-operator#603"), "mig", explains=False, harmless_if_tested=True),
     Cause("fabric-manager-on-a-rack-node", "fabric", _manager_on_rack,
           "disable it, since this node needs IMEX instead: systemctl disable --now nvidia-fabricmanager",

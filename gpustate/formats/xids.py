@@ -28,6 +28,8 @@ SOURCES = {
     "events": "docs.nvidia.com/deploy/gpu-operational-events/620, release notes (as of 2026-11-29)",
 }
 
+#: Resets a GPU, which nvidia-persistenced keeps open. Without that service the first and the last command do nothing.
+RESET_COMMAND = "systemctl stop nvidia-persistenced; nvidia-smi --gpu-reset -i INDEX; systemctl start nvidia-persistenced"
 #: Severity and remedy of NVIDIA's actions.
 RESET, REPORT, LOOK = "reset", "report", "look"
 ACTIONS = {
@@ -36,7 +38,7 @@ ACTIONS = {
         REPORT,
         "restart the application; it caused the error, or was hit by a contained one",
     ),
-    "RESET_GPU": (RESET, "drain the GPU and reset it: nvidia-smi --gpu-reset -i INDEX"),
+    "RESET_GPU": (RESET, f"drain the GPU and reset it: {RESET_COMMAND}"),
     "RESTART_BM": (RESET, "drain the node and power-cycle it"),
     "RESTART_VM": (RESET, "restart the virtual machine"),
     "WORKFLOW_XID_48": (RESET, "drain the GPU, reset it, and check for remapped rows"),
@@ -55,7 +57,7 @@ ACTIONS = {
     "CONTACT_SUPPORT": (LOOK, "collect nvidia-bug-report.sh and contact NVIDIA support"),
     "RESET_FABRIC": (
         RESET,
-        "drain the node and reset all its GPUs and NVSwitches: stop nvidia-fabricmanager, nvidia-smi --gpu-reset, start it; or reboot",
+        "drain the node and reset all its GPUs and NVSwitches: stop nvidia-fabricmanager and nvidia-persistenced, nvidia-smi --gpu-reset, start them; or reboot",
     ),
     "XID_154": (REPORT, "see nvidia-smi --query-gpu=gpu_recovery_action"),
     "": (LOOK, "see NVIDIA's Xid catalog"),

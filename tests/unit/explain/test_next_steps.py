@@ -105,3 +105,17 @@ def test_no_next_step_harms_a_node_for_slowness_use_or_a_missing_file() -> None:
     texts["no answer"] = remedies.cuda(None, "no answer within 60 s")
     assert {name: text for name, text in texts.items() if _HARMFUL.search(text)} == {}
     assert texts[f"NVML {nvml_report.TIMEOUT}"].startswith("switch persistence mode on")
+
+
+def test_a_reset_stops_what_keeps_the_gpu_open_and_starts_it_again() -> None:
+    """nvidia-persistenced is a client of every GPU, and a reset with a client ends with "In use by another client"."""
+    resets = [text for text in static_texts() if "--gpu-reset" in text]
+    alone = [text for text in resets if " -i INDEX" in text]
+    assert len(alone) > 5
+    assert [text for text in alone if xids.RESET_COMMAND not in text] == []
+    assert [text for text in resets if "nvidia-persistenced" not in text] == []
+    around = commands(health.RESET)
+    assert [step for step in around if "persistenced" in step] == [
+        "systemctl stop nvidia-persistenced",
+        "systemctl start nvidia-persistenced",
+    ]
