@@ -48,6 +48,8 @@ from gpustate.reconcile.planning import (
 from gpustate.reconcile.saved import stale
 from gpustate.rollout.maintenance import WITHDRAWS
 from gpustate.rollout.options import SCHEDULERS, Schedulers
+from gpustate.rollout.running import running_at
+from gpustate.rollout.status import Status
 from gpustate.rollout.withdrawal import Withdrawal
 from gpustate.schedulers.base import Say, silent
 from gpustate.schedulers.kubernetes import Kubernetes
@@ -74,6 +76,7 @@ class Clusters:
         rollout_timeout_s: for the pods of DaemonSets to become available.
         rollback_on_failure: the run takes nodes that fail back.
         say: hears a line for each step.
+        command: of a run, for next steps; empty: this machine has no record of it.
         saved: the plan that is applied; ``None``: the policy is.
         resumed: the plan was applied in part.
         systems: of Nodes with GPUs, where the policy does not name them; filled while planning.
@@ -87,6 +90,7 @@ class Clusters:
     rollout_timeout_s: float = ROLLOUT_S
     rollback_on_failure: bool = False
     say: Say = silent
+    command: Callable[[str], str] = lambda run: ""
     saved: Mapping[str, Any] | None = None
     resumed: bool = False
     systems: list[System] = field(default_factory=list["System"])
@@ -225,6 +229,10 @@ class Clusters:
                             (done.refusals if stuck else done.notes).append(words)
                     absent = placement.absences(done.changes, known or (), target.labels)
                     (done.unready if drift else done.notes).extend(placement.lines(absent))
+                    for words, abandoned in (
+                        self._held(kubeconfig, known or (), here) if drift else ()
+                    ):
+                        (done.unready if abandoned else done.notes).append(words)
                     done.notes += [
                         "no object changes: no node of the cluster can be changed"
                     ] * idle
@@ -241,6 +249,28 @@ class Clusters:
                 ]
                 found.append(cluster_data(objects.server, self.namespace, done.changes, done))
         return found
+
+    def _held(
+        self, kubeconfig: Kubeconfig, listed: Iterable[Json], nodes: Sequence[NodeResult]
+    ) -> Iterator[tuple[str, bool]]:
+        """Nodes that runs hold out of service, with the next step, and whether no run at work returns them to service."""
+        names = {one.name for one in members([*listed], nodes) if read_hold(one.node)}
+        if not names:
+            return
+        with connected(kubeconfig) as api:
+            cluster, live = Kubernetes(api, read_only=True, died=fleet.died), ""
+            with suppress(ClusterError):  # without the right to read the Lease
+                found = running_at(cluster)
+                live = found.run if found is not None and not found.silent else ""
+            for member in cluster.members():
+                hold = member.hold
+                if hold is None or member.name not in names:
+                    continue
+                running = hold.run == live
+                status = Status(cluster.title, member, running, self.command(hold.run))
+                since = f"node/{member.name}: run {hold.run} holds it out of service since {hold.since} ({hold.phase})"
+                abandoned = not running and hold.phase != "left"
+                yield "; ".join(filter(None, (since, status.next))), abandoned
 
     @property
     def withdraws(self) -> bool:
@@ -571,8 +601,8 @@ class Clusters:
             refused = [node for node in here if node.would_refuse or node.status in _LEFT_ALONE]
             kept = {one.name for one in members(listed or (), refused)}
             # Of those that could not be probed only names are known.
-            names = {node.name for node in refused}
-            named = (one for one in listed or () if not names.isdisjoint(names_of(one)))
+            refused_names = {node.name for node in refused}
+            named = (one for one in listed or () if not refused_names.isdisjoint(names_of(one)))
             kept |= {one["metadata"]["name"] for one in named}
         if self.saved is not None:
             planned = {

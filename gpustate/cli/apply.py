@@ -442,6 +442,7 @@ def carry_out(
 def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
     """Print the result of an apply."""
     from gpustate.cli.show import show
+    from gpustate.engine.maintenance import out_of_service
     from gpustate.plan import render
     from gpustate.plan.context import way_back
 
@@ -459,7 +460,9 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
         if not result.interrupted:
             click.echo(f"Continue with these and the failed nodes: gpustate resume {result.run}")
     if result.interrupted:
-        click.echo(f"Interrupted. Resume it with: gpustate resume {result.run}")
+        held = [node.name for node in result.nodes if out_of_service(node)]
+        out = f"; out of service: {render.names_line(held)}" if held else ""
+        click.echo(f"Interrupted{out}. Resume it with: gpustate resume {result.run}")
     elif any(node.changed for node in result.nodes) and (back := way_back(document, result.run)):
         stay = " (objects of the cluster stay)" if document.get("clusters") else ""
         click.echo(f"Way back: {back}{stay}")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from gpustate.explain.walk import Diagnosis
 
+#: Checks that may fail because a run holds the Node and has not brought back what offers its GPUs.
+_AFTER_HOLD = ("discovery", "device-plugin", "scheduler")
 _SIGNS = {"ok": ("=", "green"), "failed": ("x", "red"), "not applicable": ("-", "dim")}
 
 
@@ -213,6 +215,7 @@ def _explain_nodes(
     from gpustate.engine.ledger import LedgerQuery
     from gpustate.explain import walk
     from gpustate.explain.causes import View
+    from gpustate.schedulers.kubernetes.members import read_hold
 
     def question(on: Node) -> tuple[View, str, str, str]:
         newest = ""
@@ -238,8 +241,19 @@ def _explain_nodes(
         target = next_steps.of_record(record, options)
         view = replace(view, states=target.states)
         found = _with_commands(walk.diagnose(view), one.name, target)
-        unfinished = next_steps.interrupted(record, one.name) or target.complete(
-            unfinished, one.name
+        hold = read_hold(view.clues.node) if view.clues.node else None
+        held = next_steps.held(hold) if hold else ""
+        if hold is not None and held:
+            checks = (
+                replace(check, remedy=held) if check.name in _AFTER_HOLD else check
+                for check in found.checks
+            )
+            found = replace(found, checks=tuple(checks))
+            held = f"run {hold.run} holds the node out of service since {hold.since}: {hold.text}; {held}"
+        unfinished = (
+            next_steps.interrupted(record, one.name)
+            or held
+            or target.complete(unfinished, one.name)
         )
         if step := next_steps.continuation(unfinished):
             found = replace(

@@ -7,9 +7,12 @@ import re
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpustate.errors import GpustateError
+from gpustate.errors import GpustateError, UsageError
+
+if TYPE_CHECKING:
+    from gpustate.schedulers.base import Hold
 
 #: As :func:`gpustate.diagnosis.remedies.by_apply` writes it.
 _BY_STATES = re.compile(
@@ -121,6 +124,36 @@ def of_record(record: Mapping[str, Any], options: Mapping[str, Any]) -> Target:
     except GpustateError:
         return Target(inventory, shown)
     return Target(inventory, shown, [state.name for state in policy.states if not state.absent])
+
+
+def command_of(run: str) -> str:
+    """The command of a run, by its record on this machine; empty: it has none here."""
+    from gpustate.cli.context import words
+    from gpustate.engine import records
+
+    try:
+        record = records.load(run)
+    except UsageError:
+        return ""
+    if not record.get("ended"):
+        return f"gpustate resume {run}"
+    options = record["options"]
+    limit = ["-l", str(options["limit"])] if options.get("limit") else []
+    source = filter(None, (record["source"],))
+    return shlex.join(
+        ["gpustate", record["verb"], *source, *words(record["verb"], options), *limit]
+    )
+
+
+def held(hold: Hold) -> str:
+    """The next step for a Node that a run of gpustate holds, as of ``status``; empty: the hold keeps nothing off it."""
+    from gpustate.rollout.running import running_here
+    from gpustate.rollout.status import Status
+    from gpustate.schedulers.base import Member
+
+    running = hold.run in {one.run for one in running_here()}
+    member = Member("", ready=True, schedulable=False, hold=hold)
+    return Status("", member, running, command_of(hold.run)).next
 
 
 def continuation(unfinished: str) -> str:

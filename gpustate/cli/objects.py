@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpustate.cli import common
+from gpustate.cli import common, next_steps
 from gpustate.cli import show as pages
 from gpustate.cli.render import namespace_option, settings_options, startup_taint_option
 from gpustate.cli.schedulers import schedulers_of
@@ -144,6 +144,7 @@ def _how(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "schedulers": schedulers_of(options),
         "rollback_on_failure": bool(options.get("rollback_on_failure")),
+        "command": next_steps.command_of,
         "say": lambda text: click.echo(f"cluster: {text}", err=True),
     } | ({"rollout_timeout_s": float(timeout_s)} if timeout_s else {})
 

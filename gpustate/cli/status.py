@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
+from gpustate.cli.next_steps import command_of
 from gpustate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     )
     live = {one.run for one in rollouts if not one.silent}
     found = [
-        replace(one, running=one.member.hold.run in live, command=_command(one.member.hold.run))
+        replace(one, running=one.member.hold.run in live, command=command_of(one.member.hold.run))
         if one.member.hold
         else one
         for one in found
@@ -128,25 +128,6 @@ def _in_phase(one: Status, phases: Mapping[tuple[str, str], str], name: str) -> 
     if hold is None or phase not in _AT_WORK:
         return one
     return replace(one, member=replace(one.member, hold=replace(hold, phase=phase)))
-
-
-def _command(run: str) -> str:
-    """The command of a run, by its record on this machine; empty: it has none here."""
-    from gpustate.cli.context import words
-    from gpustate.engine import records
-
-    try:
-        record = records.load(run)
-    except UsageError:
-        return ""
-    if not record.get("ended"):
-        return f"gpustate resume {run}"
-    options = record["options"]
-    limit = ["-l", str(options["limit"])] if options.get("limit") else []
-    source = filter(None, (record["source"],))
-    return shlex.join(
-        ["gpustate", record["verb"], *source, *words(record["verb"], options), *limit]
-    )
 
 
 def _row(one: Status) -> dict[str, Any]:
@@ -220,7 +201,7 @@ def _rollout(one: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[str, A
         row["state"] = "silent"
         row["why"] = (
             f"its controller has not renewed the Lease since {one.silent}; if it is dead: "
-            f"{after_death(one.run, _command(one.run))}"
+            f"{after_death(one.run, command_of(one.run))}"
         )
     elif one.control is not None:
         row["state"] = "paused" if one.control.action == PAUSE else "stopping"
@@ -238,7 +219,7 @@ def _rollout(one: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[str, A
         if hold is not None and hold.phase in later:
             shown |= {"phase": hold.phase, "since": hold.since, "why": hold.text}
         if shown["phase"] == "failed":
-            shown["next"] = after_failure(one.run, _command(one.run), shown.get("why", ""))
+            shown["next"] = after_failure(one.run, command_of(one.run), shown.get("why", ""))
         elif shown["phase"] in NEXT:
             shown["next"] = NEXT[shown["phase"]].replace("RUN", one.run)
         row["nodes"].append(shown)

@@ -140,12 +140,18 @@ def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
         at_work: a process still runs, by its id and start time.
     """
     converged: dict[object, set[str]] = {}
+    objects: set[object] = set()  # inventories whose clusters a later run has brought to their end
     found: list[dict[str, Any]] = []
     for data in reversed(_all().values()):
-        good = converged.setdefault(data["options"].get("inventory"), set())
+        inventory = data["options"].get("inventory")
+        good = converged.setdefault(inventory, set())
         became = _outcomes(data)
         left = {str(name) for name in data.get("nodes") or became if became.get(name) != "ok"}
-        superseded = bool(left) and left <= good
+        # Without such a node, the run was interrupted in the cluster.
+        superseded = left <= good if left else inventory in objects
+        succeeded = data.get("ended") and (data.get("outcome") or {}).get("exit_code") == 0
+        if succeeded and data["options"].get("cluster_objects"):
+            objects.add(inventory)
         good |= {name for name, status in became.items() if status == "ok"}
         alive = at_work(_number(data.get("pid")), str(data.get("born", "")))
         if not (data.get("ended") or superseded or alive):

@@ -8,13 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpustate.engine import records
 from gpustate.engine.fleet import has_died
 from gpustate.rollout.access import Accesses
 from gpustate.rollout.board import Control, RecordBoard, read_control, read_progress, stronger
 from gpustate.schedulers import lease as leases
+
+if TYPE_CHECKING:
+    from gpustate.schedulers.kubernetes import Kubernetes
+    from gpustate.schedulers.slurm import Slurm
 
 #: What comes next for a node, by its phase; after a failure it depends on the run, and the others are over.
 NEXT = {
@@ -72,24 +76,28 @@ def running_in(access: Accesses) -> list[Running]:
     Raises:
         GpustateError: a cluster cannot be used.
     """
-    found: list[Running] = []
+    return [run for cluster in access.leased() if (run := running_at(cluster))]
+
+
+def running_at(cluster: Kubernetes | Slurm) -> Running | None:
+    """The run that holds the Lease of a cluster; ``None``: there is none.
+
+    Raises:
+        GpustateError: the cluster does not answer, or the user may not read the Lease.
+    """
+    lease = cluster.standing()
+    if not lease.holder:
+        return None
     dead = {str(record["run"]) for record in records.known() if has_died(record)}
-    for cluster in access.leased():
-        lease = cluster.standing()
-        if not lease.holder:
-            continue
-        found.append(
-            Running(
-                lease.run,
-                lease.holder.rpartition(" run ")[0],
-                cluster.title,
-                read_control(lease.control, lease.run),
-                _of(lease.run, read_progress(lease.progress)),
-                partial(_ask_there, cluster.ask, lease.run),
-                lease.renewed if lease.run in dead or _is_silent(lease.renewed) else "",
-            )
-        )
-    return found
+    return Running(
+        lease.run,
+        lease.holder.rpartition(" run ")[0],
+        cluster.title,
+        read_control(lease.control, lease.run),
+        _of(lease.run, read_progress(lease.progress)),
+        partial(_ask_there, cluster.ask, lease.run),
+        lease.renewed if lease.run in dead or _is_silent(lease.renewed) else "",
+    )
 
 
 def each_once(found: Iterable[Running]) -> list[Running]:

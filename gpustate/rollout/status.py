@@ -9,7 +9,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.engine.maintenance import INTERRUPTED
 from gpustate.formats.node_programs import AGENTS
 from gpustate.rollout.access import Accesses
-from gpustate.schedulers.base import Member, Scheduler
+from gpustate.schedulers.base import WHILE, Member, Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Status:
                 return f"find out why: kubectl describe node {name}" if unexplained else ""
             undo = f": {self.member.undo}" if self.member.undo else " by whoever took it out"
             return f"gpustate leaves it alone until it is returned to service{undo}"
-        if hold.phase == "failed":
+        if hold.phase == "failed" or hold.text.startswith(WHILE):
             return after_failure(hold.run, self.command, hold.text)
         if self.running:
             return f"run {hold.run}, which is in progress, returns it to service"
@@ -60,7 +60,7 @@ def after_failure(run: str, command: str, why: str) -> str:
         command: of the run; empty: not known here.
         why: the reason.
     """
-    if INTERRUPTED in why:
+    if INTERRUPTED in why or why.startswith(WHILE):
         return f"continue run {run}: {after_death(run, command)}"
     again = f"run: {command}" if command else f"run the command of run {run} again"
     return f"fix the node, then {again}; the node is released when it ends well"

@@ -147,6 +147,10 @@ def taken_over(member: Member, hold: Hold | None) -> str:
     return f"run {hold.run} of {hold.person} has taken it over"
 
 
+#: How the reason of a run begins that a person has stopped while it waited.
+WHILE = "interrupted while"
+
+
 def refuse_stopped(stop: Stop, doing: str = "it was drained") -> None:
     """Stop waiting where the run is to stop.
 
@@ -154,7 +158,7 @@ def refuse_stopped(stop: Stop, doing: str = "it was drained") -> None:
         NotDrainedError: it is.
     """
     if stop():
-        raise NotDrainedError(f"interrupted while {doing}")
+        raise NotDrainedError(f"{WHILE} {doing}")
 
 
 @dataclass(slots=True)

@@ -17,6 +17,8 @@ from stubcluster import TOKEN, Answer, Request, StubCluster
 from gpustate.api.clusters import Clusters
 from gpustate.cli import common, objects
 from gpustate.cli.main import cli
+from gpustate.cluster.api import connected
+from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.change import Disruption
 from gpustate.core.facts import NodeFacts
 from gpustate.core.outcome import NodeResult, NodeStatus
@@ -30,6 +32,9 @@ from gpustate.manifests.kinds import KINDS
 from gpustate.manifests.settings import ClusterSettings, DraDriver
 from gpustate.reconcile import cluster_notes
 from gpustate.reconcile.planning import Action, Change
+from gpustate.schedulers.base import Why
+from gpustate.schedulers.kubernetes import Kubernetes
+from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.watch.nodes import RECORD
 
 ON = ("-i", "n1,n2")
@@ -327,7 +332,7 @@ def test_a_node_that_gets_no_pod_is_noted_by_plan_and_drift(
         sentence = CliRunner().invoke(cli, ["drift", *words[:-2]]).stdout.splitlines()[-2]
     finally:
         gate.close()
-    assert "; Nodes lack pods of components, as listed above" in sentence
+    assert "; Nodes lack pods of components or are held out of service" in sentence
     notes, unready = (
         json.loads(run.stdout)["clusters"][0][key]
         for run, key in zip(runs, ("notes", "unready"), strict=True)
@@ -495,7 +500,8 @@ def test_an_apply_that_is_interrupted_while_objects_are_waited_for_can_be_resume
         return [{"server": "s", "namespace": "g", "objects": [], "failures": ["interrupted"]}]
 
     monkeypatch.setattr(common, "watched", watched)
-    monkeypatch.setattr(fleet, "run", lambda *_: fleet.FleetResult("r", [NodeResult("n1")]))
+    left = NodeResult("n1", notes=["Kubernetes at s: n1 stays out of service: interrupted"])
+    monkeypatch.setattr(fleet, "run", lambda *_: fleet.FleetResult("r", [left]))
     monkeypatch.setattr(Clusters, "apply", interrupted)
     gate = Gate(Objects().answer)
     gate.open()
@@ -507,8 +513,42 @@ def test_an_apply_that_is_interrupted_while_objects_are_waited_for_can_be_resume
     finally:
         gate.close()
     assert done.exit_code == EXIT_INTERRUPTED
-    assert "Interrupted. Resume it with: gpustate resume r" in done.stdout
+    assert "Interrupted; out of service: n1. Resume it with: gpustate resume r" in done.stdout
     assert f"apply {project}/cp.yaml" in listed
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_drift_names_nodes_that_a_run_holds_and_counts_those_of_dead_runs(
+    live: bool, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(fleet, "run", probed)
+    hold = {"run": "r9", "person": "p", "text": "t", "phase": "held", "since": "10:00"}
+    cluster = Objects()
+    cluster.edit_node("n1", {"metadata": {"annotations": {HOLD: json.dumps(hold)}}})
+    gate = Gate(cluster.answer)
+    gate.open()
+    kubeconfig = Kubeconfig(str(gate.kubeconfig(tmp_path, TOKEN)))
+    words = ["drift", "cp.yaml", "-i", "n1,", "--cluster-objects", "--kubeconfig", kubeconfig.path]
+    try:
+        with connected(kubeconfig) as api:
+            scheduler = Kubernetes(api)
+            if live:
+                scheduler.take_lease(Why("r9", "p", "t"), print, lambda: False)
+            done = CliRunner().invoke(cli, [*words, "-o", "json"])
+            text = CliRunner().invoke(cli, words).stdout
+            scheduler.drop_lease()
+    finally:
+        gate.close()
+    (row,) = json.loads(done.stdout)["clusters"]
+    held = "node/n1: run r9 holds it out of service since 10:00 (held); "
+    if live:
+        assert f"{held}run r9, which is in progress, returns it to service" in row["notes"]
+        assert "unready" not in row
+    else:
+        dead = "if run r9 is dead: gpustate resume r9 on its machine, or its command again here"
+        assert row["unready"] == [f"{held}{dead}"]
+    assert ("are held out of service, as listed above" in text) is not live
 
 
 @pytest.mark.parametrize("ignored", [False, True])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,14 @@ from commandline import Cli
 
 from gpustate.cli import explain, next_steps
 from gpustate.diagnosis import remedies
+from gpustate.diagnosis.chain import FAILED, ChainObservation, Check
 from gpustate.engine import records
+from gpustate.explain import walk
+from gpustate.explain.causes import View
+from gpustate.explain.clues import Clues
+from gpustate.explain.walk import Diagnosis
+from gpustate.schedulers.base import Hold
+from gpustate.schedulers.kubernetes.members import HOLD
 
 LINKS = remedies.by_apply("create the links", "dev-char")
 ON = "-i 'my nodes.yml' -l gpu7"
@@ -155,3 +164,38 @@ def test_commands_of_schedulers_name_the_node(command: str) -> None:
         f"next: {command.format('gpu7')}"
     )
     assert target.complete("GPU0 NODE SYS", "gpu7") == "GPU0 NODE SYS"
+
+
+@pytest.mark.parametrize(
+    ("broken", "replaced"), [("device-plugin", True), ("scheduler", True), ("driver", False)]
+)
+def test_a_node_that_a_run_holds_has_the_next_step_of_status(
+    gpustate: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, broken: str, replaced: bool
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(project / "state"))
+    hold = {"run": "r9", "person": "p", "text": "driver: no module", "phase": "failed"}
+    record = {"annotations": {HOLD: json.dumps({**hold, "since": "10:00"})}}
+    node = {"metadata": {"name": "n", **record}}
+    view = View(ChainObservation(), Clues(node=node))
+    found = Diagnosis((Check(broken, FAILED, "no socket", "fix failed checks before this one"),))
+    monkeypatch.setattr(walk, "query", lambda on: view)
+    monkeypatch.setattr(walk, "diagnose", lambda view: found)
+    (project / "inventory.yml").write_text(
+        f"all:\n  hosts:\n    here: {{ansible_connection: local, gpustate_state_folder: {project}}}\n"
+    )
+    data = json.loads(gpustate("explain", "here", "-i", "inventory.yml", "-o", "json").out)
+    (row,) = data["nodes"]
+    step = (
+        "fix the node, then run the command of run r9 again; the node is released when it ends well"
+    )
+    said = "run r9 holds the node out of service since 10:00: driver: no module"
+    assert row["unfinished"] == f"{said}; {step}"
+    remedy = row["checks"][0]["remedy"]
+    assert remedy == (step if replaced else "fix failed checks before this one")
+
+
+def test_a_node_whose_wait_was_stopped_is_continued() -> None:
+    stopped = Hold("r9", "p", "interrupted while its pods were restarted", "validating", "10:00")
+    step = "gpustate resume r9 on its machine, or its command again here"
+    assert next_steps.held(stopped) == f"continue run r9: {step}"
+    assert next_steps.held(replace(stopped, text="t")) == f"if run r9 is dead: {step}"

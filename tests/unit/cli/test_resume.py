@@ -179,3 +179,23 @@ def test_a_run_whose_nodes_later_runs_converged_is_not_listed() -> None:
     later = begun("20260103-000000-ffffff")
     records.end(later, interrupted=False, outcome={"nodes": {"gpu1": "ok"}})
     assert run("--list").output == "there is no run to resume\n"
+
+
+@pytest.mark.parametrize(
+    ("later", "listed"),
+    [
+        ({}, True),
+        ({"cluster_objects": True}, False),
+        ({"cluster_objects": True, "code": 3}, True),
+        ({"cluster_objects": True, "inventory": "other"}, True),
+    ],
+    ids=["nodes alone", "objects", "objects that failed", "other cluster"],
+)
+def test_a_run_that_was_interrupted_in_the_cluster_is_over_once_a_later_one_succeeded_there(
+    later: dict[str, Any], listed: bool
+) -> None:
+    nodes = {"nodes": {"gpu1": "ok"}}
+    records.end(begun("r1", cluster_objects=True), interrupted=True, outcome=nodes)
+    code = later.pop("code", 0)
+    records.end(begun("r2", **later), interrupted=False, outcome={**nodes, "exit_code": code})
+    assert ("r1" in run("--list").output) is listed
