@@ -229,6 +229,8 @@ class Clusters:
                             (done.refusals if stuck else done.notes).append(words)
                     absent = placement.absences(done.changes, known or (), target.labels)
                     (done.unready if drift else done.notes).extend(placement.lines(absent))
+                    with suppress(ClusterError):  # without the right to list pods
+                        done.unready += Applier(objects, target, 0).stuck() if drift else ()
                     for words, abandoned in (
                         self._held(kubeconfig, known or (), here) if drift else ()
                     ):

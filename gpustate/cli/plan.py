@@ -241,7 +241,7 @@ def _drift_sentence(result: api.DriftResult) -> str:
     counts += [text] if (text := objects.drifted(result.document)) else []
     line = f"Drift: {' and '.join(counts)} differ from the policy"
     if any(data.get("unready") for data in result.document.get("clusters", ())):
-        line += "; Nodes lack pods of components or are held out of service, as listed above"
+        line += "; pods of components do not run, or Nodes are held out of service, as listed above"
     missing = ", ".join(f"{count} {status}" for status, count in uncompared.items())
     return f"{line}; not compared: {missing}." if missing else f"{line}."
 

@@ -7,7 +7,7 @@ others is in it, and a custom resource definition only if others have no objects
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from gpustate.cluster.pods import allocatable
 from gpustate.errors import ClusterError
 from gpustate.manifests.differences import additions
-from gpustate.manifests.kinds import BY_NAME, NODE, POD, Kind, key, order, title
+from gpustate.manifests.kinds import BY_NAME, NODE, POD, Key, Kind, key, order, title
 from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN, MissingKind, StaleObject
 from gpustate.plan.ranges import fold
 from gpustate.reconcile import readiness
@@ -299,26 +299,37 @@ class Applier:
         deleting = bool(change.item["metadata"].get("deletionTimestamp"))
         return not (deleting and not self.target.absent)
 
-    def _wait_for_pods(self) -> list[str]:
-        """Wait for the workloads of the target; return those that are not rolled out, and why."""
+    def _workloads(self) -> dict[Key, Json]:
+        """The workloads of the target as they are in the cluster."""
         names = [key(one) for one in self.target.items if one["kind"] in _WORKLOADS]
         kinds = [BY_NAME[kind] for kind in dict.fromkeys(kind for kind, _ in names)]
+        found = {
+            key(one): one
+            for kind in kinds
+            for one in self.objects.list(kind, self.target.namespace)
+        }
+        return {name: found[name] for name in names if name in found}
+
+    def stuck(self) -> Iterator[str]:
+        """Workloads that are not rolled out now, with what keeps their pods from starting; those that start do not count."""
+        found = self._workloads()
+        left = {name: words for name, one in found.items() if (words := readiness.waiting(one))}
+        pods = self.objects.list(POD, self.target.namespace) if left else []
+        failing = [pod for pod in pods if not readiness.is_starting(pod)]
+        for name, words in left.items():
+            if why := readiness.problems(failing, found[name]):
+                yield "; ".join((words, *why[:4]))
+
+    def _wait_for_pods(self) -> list[str]:
+        """Wait for the workloads of the target; return those that are not rolled out, and why."""
         began = self.clock()
         end = began + self.timeout_s
         announced = ""
         polls = 0
         while True:
             polls += 1
-            found = {
-                key(one): one
-                for kind in kinds
-                for one in self.objects.list(kind, self.target.namespace)
-            }
-            left = {
-                name: words
-                for name in names
-                if name in found and (words := readiness.waiting(found[name]))
-            }
+            found = self._workloads()
+            left = {name: words for name, one in found.items() if (words := readiness.waiting(one))}
             if left and self.nodes:
                 pods = self.objects.list(POD, self.target.namespace)
                 left = {

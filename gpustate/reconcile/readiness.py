@@ -15,6 +15,9 @@ from gpustate.manifests.kinds import title
 
 Json = dict[str, Any]
 
+#: Reasons of containers that have not started yet.
+_STARTING = ("ContainerCreating", "PodInitializing")
+
 
 def waiting(item: Json) -> str:
     """What a DaemonSet or a Deployment still waits for; empty if it is rolled out."""
@@ -45,6 +48,11 @@ def problems(pods: Iterable[Json], item: Json) -> list[str]:
         place = f"{pod['metadata']['name']} on {_node(pod) or 'no node'}"
         places.setdefault(problem(pod), []).append(place)
     return sorted(f"{listed(sorted(alike), 1)}: {words}" for words, alike in places.items())
+
+
+def is_starting(pod: Json) -> bool:
+    """Whether a pod is not ready, and nothing is known that keeps it from that."""
+    return problem(pod).startswith("phase ") or any(one in problem(pod) for one in _STARTING)
 
 
 def is_elsewhere(pods: Iterable[Json], item: Json, nodes: Collection[str]) -> bool:

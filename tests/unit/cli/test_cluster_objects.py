@@ -332,7 +332,7 @@ def test_a_node_that_gets_no_pod_is_noted_by_plan_and_drift(
         sentence = CliRunner().invoke(cli, ["drift", *words[:-2]]).stdout.splitlines()[-2]
     finally:
         gate.close()
-    assert "; Nodes lack pods of components or are held out of service" in sentence
+    assert "; pods of components do not run, or Nodes are held out of service" in sentence
     notes, unready = (
         json.loads(run.stdout)["clusters"][0][key]
         for run, key in zip(runs, ("notes", "unready"), strict=True)
@@ -548,7 +548,7 @@ def test_drift_names_nodes_that_a_run_holds_and_counts_those_of_dead_runs(
     else:
         dead = "if run r9 is dead: gpustate resume r9 on its machine, or its command again here"
         assert row["unready"] == [f"{held}{dead}"]
-    assert ("are held out of service, as listed above" in text) is not live
+    assert ("Nodes are held out of service, as listed above" in text) is not live
 
 
 @pytest.mark.parametrize("ignored", [False, True])

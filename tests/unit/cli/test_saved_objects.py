@@ -570,6 +570,28 @@ def test_other_fields_with_these_words_are_no_strategy(cluster: Cluster) -> None
     replace(found(policy("single")), rollback_on_failure=True).check_rollback()
 
 
+def test_drift_names_pods_that_do_not_start(cluster: Cluster) -> None:
+    found().apply([])
+    cluster.statuses = [{**ROLLED_OUT, "numberAvailable": 0}]
+    waiting = {"state": {"waiting": {"reason": "ErrImagePull"}}}
+    cluster.add(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "gpus", "labels": {"app": PLUGIN[1]}},
+            "spec": {"nodeName": "gpu1"},
+            "status": {"containerStatuses": [{"name": "c", **waiting}]},
+        }
+    )
+    (row,) = found().plan([], drift=True)
+    line = f"daemonset/{PLUGIN[1]}: 0 of 1 pods are available; p on gpu1: c: ErrImagePull"
+    assert row["unready"] == [line]
+    assert objects.codes({"clusters": [row]}, drift=True) == [2]
+    assert "unready" not in found().plan([])[0]
+    cluster.denied.add("list pods")
+    assert "unready" not in found().plan([], drift=True)[0]
+
+
 def test_no_object_is_created_before_the_nodes_change(cluster: Cluster) -> None:
     found().stage(NodeResult("gpu1"))
     assert not cluster.writes

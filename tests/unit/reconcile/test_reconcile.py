@@ -636,6 +636,14 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
         objects, target(), 300, stop=lambda: True, clock=itertools.count(7.0, 2.0).__next__
     )
     assert "1 of 2 pods are available after 2 s; p on" in applier._wait_for_pods()[1]
+    why = "p on gpu1: nvidia-device-plugin: ErrImagePull: not found"
+    stuck = [f"daemonset/{PLUGIN[1]}: 1 of 2 pods are available; {why}"]
+    assert list(applier.stuck()) == stuck
+    creating = {"state": {"waiting": {"reason": "ContainerCreating"}}}
+    for status in ({}, {"containerStatuses": [{"name": "nvidia-device-plugin", **creating}]}):
+        objects.items["Pod", "p"] = {**pod, "status": status}
+        assert list(applier.stuck()) == []
+    objects.items["Pod", "p"] = pod
     objects.items["Pod", "q"] = {**pod, "metadata": {**pod["metadata"], "name": "q"}}
     told: list[str] = []
     ticks = iter(map(float, range(100)))
