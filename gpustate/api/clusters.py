@@ -612,8 +612,8 @@ class Clusters:
             }
             labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
             if self.absent and all(name.startswith("node/") for name in planned):
-                names = (title(one) for one in listed or ())
-                kept |= {name.removeprefix("node/") for name in names if name not in planned}
+                titles = (title(node) for node in listed or ())
+                kept |= {name.removeprefix("node/") for name in titles if name not in planned}
         items = [] if self.absent else build(settings, {})
         target = Target(items, self.namespace, labels, self.absent, self.force)
         drained = self.absent and not self.schedulers.ignore

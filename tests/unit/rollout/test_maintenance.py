@@ -37,6 +37,8 @@ from gpustate.schedulers.base import (
     Stop,
     Why,
     Workload,
+    never,
+    silent,
 )
 
 IN_SERVICE = Member("n1", ready=True, schedulable=True)
@@ -110,7 +112,7 @@ class FakeScheduler:
     def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
         self._call("refresh")
 
-    def release(self, member: Member, say: Say, stop: Stop) -> str:
+    def release(self, member: Member, say: Say = silent, stop: Stop = never) -> str:
         self._call("release")
         return self.left
 

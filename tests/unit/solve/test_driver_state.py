@@ -73,7 +73,7 @@ def test_a_locked_build_that_is_gone_is_refused_with_the_next_move() -> None:
     )
     offered = dict.fromkeys(LOCKED, ("580.178.04-2",))
     assert all(
-        f"{name} {version}" in (locked().refuse(observed(**offered)) or "")
+        f"{name} {version}" in (locked().refuse(observed("", **offered)) or "")
         for name, version in LOCKED.items()
     )
 
