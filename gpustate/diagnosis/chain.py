@@ -505,7 +505,7 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
         if judges(units, {used, *observed.registered}):
             return Check("runtime", FAILED, ordering_cycle(units), remedies.ordering_cycle(units))
     for name in observed.down:
-        if name == used or name in observed.registered or name not in ("docker", "crio"):
+        if name == used or name not in ("docker", "crio"):
             why = "gpustate has configured it" if name in observed.registered else "it is enabled"
             found_down = f"{not_running(name)}, and {why}"
             return Check("runtime", FAILED, found_down, remedies.runtime_down(name))

@@ -43,10 +43,27 @@ class View:
         return self.check.evidence if self.check is not None and self.check.failed else ""
 
 
-def runtime_down(view: View) -> str:
-    """The runtime of which the check says that it does not run; empty if it names none."""
-    down = (name for name in view.observed.down if chain.not_running(name) in view.broken)
-    return next(down, "")
+def runtime_down(view: View) -> tuple[str, str]:
+    """A runtime that fails the check as it does not run, and the evidence; empty if there is none."""
+    for name in view.observed.down:
+        evidence = chain.not_running(name)
+        if evidence in view.broken:
+            return name, view.broken
+        if not view.broken and is_missed(view, name):
+            return name, f"{evidence}, and gpustate has configured it"
+    return "", ""
+
+
+def is_missed(view: View, runtime: str) -> bool:
+    """Gpustate and the policy have configured a runtime beside the one that serves; a disabled one is left alone."""
+    validated = view.observed.wanted.containers != "none"
+    left_alone = view.clues.unit(runtime).enabled == "disabled"
+    return (
+        runtime in view.observed.registered
+        and configured(view, runtime)
+        and validated
+        and not left_alone
+    )
 
 
 def in_use(view: View, runtime: str) -> bool:
@@ -54,7 +71,12 @@ def in_use(view: View, runtime: str) -> bool:
     observed = view.observed
     if runtime in observed.registered or runtime not in ("docker", "crio", "containerd"):
         return True
-    return chain.serving(observed, observed.wanted) == runtime
+    return is_serving(view, runtime)
+
+
+def is_serving(view: View, runtime: str) -> bool:
+    """It is the container runtime that the check judges."""
+    return chain.serving(view.observed, view.observed.wanted) == runtime
 
 
 def configured(view: View, runtime: str) -> bool:

@@ -17,7 +17,7 @@ from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
 from gpustate.errors import ProbeError
 from gpustate.explain import blocked_modules, damaged, gpus, runtimes, services
-from gpustate.explain.causes import View, in_use, some
+from gpustate.explain.causes import View, in_use, is_missed, is_serving, some
 from gpustate.explain.script import UNITS
 from gpustate.formats import cdi, toolkit_config
 
@@ -148,9 +148,13 @@ def _persistence(view: View) -> Iterator[str]:
 
 def _unused_runtimes(view: View) -> Iterator[str]:
     for name in ("docker", "crio"):
-        unit = view.clues.unit(name)
-        if unit.failure and not in_use(view, name):
-            yield f"{unit.failure}; another runtime serves containers; if nothing uses it: systemctl disable --now {name}"
+        if is_serving(view, name) or is_missed(view, name):
+            continue
+        if failure := view.clues.unit(name).failure:
+            yield f"{failure}; another runtime serves containers; if nothing uses it: systemctl disable --now {name}"
+        elif name in view.observed.registered and name in view.observed.down:
+            fix = f"systemctl unmask {name} && systemctl enable --now {name}"
+            yield f"{chain.not_running(name)}, and another runtime serves containers; if something is to use it: {fix}"
 
 
 def _layout(view: View) -> Iterator[str]:

@@ -94,10 +94,11 @@ def _cri_dead(view: View) -> str:
 
 def _failed(view: View) -> str:
     """Why a runtime that does not run has failed, or what it has been waiting for."""
-    unit = view.clues.unit(runtime_down(view))
+    name, evidence = runtime_down(view)
+    unit = view.clues.unit(name)
     if not unit.failure:
         return ""
-    return f"{view.broken}; {unit.failure}{damaged.originals_named_in(view, unit.why)}"
+    return f"{evidence}; {unit.failure}{damaged.originals_named_in(view, unit.why)}"
 
 
 def _template(view: View, unit: str) -> str:
@@ -228,7 +229,7 @@ CAUSES = (
     Cause("container-runtime-failed", "runtime", _failed,
           "fix what the message names, or restore the file's original (cp -p), and restart the runtime; then apply "
           f"(the runtime's state): {remedies.APPLY}",
-          ("NVIDIA/gpu-operator#992",)),
+          ("NVIDIA/gpu-operator#992",), explains=False),
     Cause("daemon-reload-took-gpus", "runtime", _reloaded,
           "recreate those containers; " + remedies.by_apply("prevent it", "dev-char", "cdi"),
           ("NVIDIA/nvidia-container-toolkit#48", "NVIDIA/gpu-operator#485"), explains=False),

@@ -22,11 +22,11 @@ _KEY = "runtimes."
 _CONFIG = "/etc/docker/daemon.json"
 
 
-def _down(view: View) -> str:
-    name = runtime_down(view)
+def _down(view: View, runtime: str = "") -> str:
+    name, evidence = runtime_down(view)
     unit = view.clues.unit(name)
     how = "masked, so nothing can start it" if is_masked(unit) else unit.enabled
-    return f"{view.broken}; it is {how or 'not enabled'}" if name else ""
+    return f"{evidence}; it is {how or 'not enabled'}" if name and runtime in ("", name) else ""
 
 
 def _without(view: View) -> str:
@@ -82,6 +82,8 @@ def warnings(view: View) -> Iterator[str]:
 
 
 CAUSES = (
+    *(Cause("runtime-down", "runtime", partial(_down, runtime=name), remedies.runtime_down(name), explains=False)
+      for name in ("docker", "crio")),
     Cause("runtime-down", "runtime", _down, ""),
     *(Cause(name, "runtime", partial(_of_configured, runtime, detect), fix, explains=False,
             state=runtime if detect is _without else "")

@@ -20,7 +20,7 @@ from functools import partial
 from gpustate.diagnosis import chain
 from gpustate.diagnosis import remedies as remedies
 from gpustate.explain import gpus
-from gpustate.explain.causes import Cause, View, evidence_with, in_use
+from gpustate.explain.causes import Cause, View, evidence_with, is_missed, is_serving
 from gpustate.explain.clues import Unit
 from gpustate.explain.script import SILENT_S
 from gpustate.formats import modprobe
@@ -169,8 +169,8 @@ def drop_in(view: View, name: str) -> str:
 
 def _runtime_drop_in(view: View, name: str) -> str:
     """A runtime whose journal names a configuration file has another cause."""
-    silent = in_use(view, name) and "/etc/" not in view.clues.unit(name).why
-    return drop_in(view, name) if silent else ""
+    fails = is_serving(view, name) or is_missed(view, name)
+    return drop_in(view, name) if fails and "/etc/" not in view.clues.unit(name).why else ""
 
 
 def _silent(name: str) -> Callable[[View], str]:

@@ -1077,8 +1077,9 @@ GONE = "inactive/dead/disabled"
 #: docker and CRI-O that do not run, and whether that is a fault.
 DOWN = (
     (docker(STOPPED, ours=False, only=True), True),
-    (docker(GONE), True),
-    (both(docker(GONE), lambda w: w.unit("docker.socket", RUNS)), False),
+    (docker(STOPPED), True),
+    (docker(GONE), False),
+    (both(docker(STOPPED), lambda w: w.unit("docker.socket", RUNS)), False),
     (docker(GONE, ours=False), False),
     (both(crio("inactive/dead/masked"), served("crio")), True),
     (crio(STOPPED), True),

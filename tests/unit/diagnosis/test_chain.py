@@ -825,12 +825,6 @@ def test_a_cycle_of_the_next_boot_fails_a_node_whose_containers_run_now() -> Non
     assert next(check for check in checks if check.name == "container").outcome == chain.OK
 
 
-def test_a_dead_runtime_that_the_policy_configures_fails_beside_one_that_works() -> None:
-    checks = chain.evaluate(replace(GOOD, down=("docker",), registered={"docker": ""}))
-    (failed,) = (check for check in checks if check.failed)
-    assert failed.evidence == "docker does not run, and gpustate has configured it"
-
-
 def test_seven_gpus_on_a_board_with_switches_are_named() -> None:
     seven = tuple(replace(GOOD.pci[0], address=f"0000:0{n}:00.0") for n in range(7))
     assert "8 GPUs, not 7" in chain.judge(replace(GOOD, pci=(*seven, SWITCH)))[0].evidence

@@ -316,6 +316,30 @@ def test_containerd_is_judged_by_the_file_that_its_service_names(
     assert found.broken is None or words in found.broken.evidence
 
 
+@pytest.mark.parametrize(
+    "state", ["inactive/dead/masked", "inactive/dead/enabled", "failed/failed/enabled"]
+)
+@pytest.mark.parametrize(
+    ("states", "fails"),
+    [(None, True), (("containerd", "docker"), True), (("containerd",), False)],
+)
+def test_a_dead_runtime_beside_one_that_works_fails_only_where_the_policy_configures_it(
+    states: tuple[str, ...] | None, fails: bool, state: str, tmp_path: Path
+) -> None:
+    change = brokennodes.both(
+        brokennodes.docker(state), brokennodes.drop_in("docker", "/usr/sbin/dockerd -D")
+    )
+    view = Tree(Scenario("", (), change, ()).broken(), tmp_path / "node").view()
+    found = walk.diagnose(replace(view, states=states))
+    validation_names(view, found)
+    assert (found.broken is not None) is fails
+    words = "docker failed" if "failed" in state else "docker does not run"
+    assert any(words in warning for warning in found.warnings) is not fails
+    if found.broken is not None:
+        assert found.broken.remedy
+        assert "docker" in found.broken.evidence
+
+
 def test_a_socket_whose_service_is_not_installed_is_said_to_be_that(tmp_path: Path) -> None:
     change = brokennodes.both(
         brokennodes.specification(brokennodes.SOCKET),
