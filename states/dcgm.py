@@ -102,7 +102,7 @@ class DcgmRunning(ServiceState[Observed]):
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     indispensable: ClassVar[bool] = True
     predicted: ClassVar[tuple[str, ...]] = ("packages",)
-    follows: ClassVar[str] = "driver"
+    follows: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.RESTART
     needs_gpu: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (

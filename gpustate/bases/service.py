@@ -18,7 +18,7 @@ from gpustate.core.node import Node
 from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.state import State, diff
 from gpustate.core.step import Step
-from gpustate.formats import fabric, systemd
+from gpustate.formats import dpkg, fabric, systemd
 from gpustate.formats.dpkg import Package
 from gpustate.ops import families
 from gpustate.ops.steps import PutText, RemoveOwn
@@ -243,7 +243,7 @@ class DriverServiceState(ServiceState[D], Generic[D]):
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     predicted: ClassVar[tuple[str, ...]] = ("package", "version")
-    follows: ClassVar[str] = "driver"
+    follows: ClassVar[tuple[str, ...]] = ("driver", "driver_packages")
     essential: ClassVar[bool] = True
     stem: ClassVar[str] = ""
     reason: ClassVar[str] = "the policy has it"
@@ -285,6 +285,14 @@ class DriverServiceState(ServiceState[D], Generic[D]):
         )
         return next(filter(None, packages), None)
 
+    def forbidden(self, observed: D) -> dict[str, str]:
+        """Packages of the driver's version that foreign pins forbid: the file of these."""
+        return {
+            package: path
+            for package, path in observed.forbidden.items()
+            if dpkg.upstream_version(package.partition(" ")[2]) == observed.driver
+        }
+
     def desired(self, observed: D) -> D:
         if self.absent:
             gone = replace(observed, package=None, version=None, held=False, damaged=())
@@ -316,4 +324,4 @@ class DriverServiceState(ServiceState[D], Generic[D]):
         if observed.image:
             advice = f"name the GPUs (--gpu) if those of the image do not need it, or {advice}"
         what = f"{self.stem} {observed.driver}, the driver's version"
-        return f"{self.reason}, and {not_offered(what, (), advice, observed.forbidden)}"
+        return f"{self.reason}, and {not_offered(what, (), advice, self.forbidden(observed))}"

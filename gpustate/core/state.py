@@ -107,7 +107,8 @@ class State(BaseModel, Generic[ObservedT]):
             the first change, the whole node is left unchanged; with other states, only what depends on them.
         predicted: fields with packages and their versions: a plan shows what they will be while this state waits for
             others, and is refused if it has a refusal even then.
-        follows: then the field with the driver's version, for which the one to come is put; empty: it is of no matter.
+        follows: then the field with the driver's version, and that with its packages, for which those to come are put;
+            empty: they are of no matter.
         stable: fields of the observation that a saved plan is compared by; ``None``: all of them.
         validating: it only validates other states; its failure is a validation failure (exit code 3).
         needs_gpu: it does not apply where the policy expects no GPU.
@@ -156,7 +157,7 @@ class State(BaseModel, Generic[ObservedT]):
     indispensable: ClassVar[bool] = False
     essential: ClassVar[bool] = False
     predicted: ClassVar[tuple[str, ...]] = ()
-    follows: ClassVar[str] = ""
+    follows: ClassVar[tuple[str, ...]] = ()
     stable: ClassVar[tuple[str, ...] | None] = None
     validating: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False

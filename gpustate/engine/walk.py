@@ -429,9 +429,12 @@ class Walk:
         if not waiting:
             return refused
         driver = str(self._facts(observations, results).get(DRIVER, ""))
+        changes = results[DRIVER].plan.changes if DRIVER in results else ()
+        packages = next((change.after for change in changes if change.field == "packages"), None)
+        packages = packages if isinstance(packages, Mapping) else None
 
         def plans(node: Node) -> list[Plan]:
-            return [make.predict(state, state.probe(node), driver) for state in waiting]
+            return [make.predict(state, state.probe(node), driver, packages) for state in waiting]
 
         with suppress(ProbeError, RefusedError):  # they say it themselves in their stages
             known = self._previewed(self._previews(observations, results))

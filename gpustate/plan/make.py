@@ -346,19 +346,23 @@ def refused(state: AnyState, reason: str) -> StateResult:
     return StateResult(state.name, Outcome.REFUSED, reason=reason, validating=state.validating)
 
 
-def predict(state: AnyState, observed: Any, driver: str) -> Plan:
+def predict(
+    state: AnyState, observed: Any, driver: str, packages: Mapping[str, str] | None = None
+) -> Plan:
     """What a state that waits will install, and its facts for the compatibility matrix.
 
     Args:
         observed: with the packages that the node's repositories will have.
         driver: version that it will have, ``580.*`` where only the branch is known; empty: nothing is.
+        packages: of the driver that it will have; ``None``: they stay, or are not known.
 
     Returns:
         A plan with a refusal only where that cannot change with the states ahead.
     """
     try:
         if state.follows:
-            observed = replace(observed, **{state.follows: driver or None})
+            coming = (driver or None, *filter(None, (packages,)))
+            observed = replace(observed, **dict(zip(state.follows, coming, strict=False)))
         plan = state.plan(observed)
         planned = PlannedObservation(observed, StateResult(state.name, Outcome.PENDING, plan))
         facts = {n: v for n, v in state.matrix_facts(planned).items() if v is not None}

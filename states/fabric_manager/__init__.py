@@ -151,14 +151,21 @@ class FabricManagerRunning(FabricServiceState[Observed]):
             )
         if self._with_subnet_manager(observed) and not observed.nvlsm:
             return "the NVSwitches of this board need the subnet manager, and nvlsm is not installed; add the state nvlsm to the policy"
-        found = self.fitting(observed)
-        return observed.idle or (self._refuse_flavour(observed, *found) if found else None)
+        return observed.idle or None
 
-    def _refuse_flavour(self, observed: Observed, name: str, version: str) -> str | None:
-        there = (observed.package, observed.version) == (name, version)
-        servers = any(one.endswith("-server") for one in observed.driver_packages)
-        if there or servers or not fabric.needs_server_build(self.stem, name, version):
-            return None
+    def fitting(self, observed: Observed) -> tuple[str, str] | None:
+        package = super().fitting(observed)
+        # One that is there was installed with what it needs.
+        if package is None or package == (observed.package, observed.version):
+            return package
+        servers = any(name.endswith("-server") for name in observed.driver_packages)
+        return package if servers or not fabric.needs_server_build(self.stem, *package) else None
+
+    def unavailable(self, observed: Observed) -> str | None:
+        lacking, package = super().unavailable(observed), super().fitting(observed)
+        if not lacking or package is None or self.forbidden(observed):
+            return lacking
+        name, version = package
         return (
             f"{name} {version} of Ubuntu's archive needs the driver's packages for servers (-server), and the node has "
             "others; set a branch or version in the state driver that the archive has for servers, or use "

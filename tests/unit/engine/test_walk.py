@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -917,20 +917,21 @@ class SeenWithDriver(Seen):
     """What is there for a driver."""
 
     driver: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Following(Second):
     """Installs what fits the driver."""
 
     predicted: ClassVar[tuple[str, ...]] = ("text",)
-    follows: ClassVar[str] = "driver"
+    follows: ClassVar[tuple[str, ...]] = ("driver", "packages")
 
     def probe(self, node: Node) -> Seen:
         return SeenWithDriver(None)
 
     def desired(self, observed: Seen) -> Seen:
         assert isinstance(observed, SeenWithDriver)
-        return replace(observed, text=observed.driver)
+        return replace(observed, text=" ".join(filter(None, (observed.driver, *observed.packages))))
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         return {"toolkit": planned.value("text")}
@@ -941,6 +942,29 @@ class Driving(First):
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         return {"driver": "580.65.06"}
+
+
+class Driver(Driving):
+    """Plans the packages of a driver, too."""
+
+    name: ClassVar[str] = "driver"
+
+    def plan(self, observed: Seen) -> Plan:
+        plan = super().plan(observed)
+        packages = Change("packages", {}, {"libcuda1": "580.65.06-1"})
+        return replace(plan, changes=(*plan.changes, packages)) if plan else plan
+
+
+def test_what_follows_the_driver_knows_the_packages_to_come(run: Runner, tmp_path: Path) -> None:
+    class After(Following):
+        """Waits for the driver."""
+
+        needs: ClassVar[tuple[str, ...]] = ()
+        known_after: ClassVar[tuple[str, ...]] = ("driver",)
+
+    planned = run(Driver(path=str(tmp_path / "a")), After(), apply=False, forecast=True)
+    (change,) = planned.nodes[0].states[1].plan.changes
+    assert change.after == "580.65.06 libcuda1"
 
 
 def test_what_follows_the_driver_is_predicted_without_a_cost(run: Runner, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gpustate import Disruption, NodeFacts, PciGpu, ops
 from gpustate.core.queries import Answer
 from gpustate.formats.fabric import loaded_version
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
+from gpustate.plan import make
 from gpustate.probes.fabric import BridgesQuery
 from gpustate.states.fabric_manager import (
     CONFIG_PATH,
@@ -100,11 +101,32 @@ def test_the_archives_is_refused_with_a_driver_that_is_not_for_servers(
         packages={f"libnvidia-compute{driver}": "580.65.06-0ubuntu0.24.04.1"},
     )
     state = FabricManagerRunning()
-    said = state.refuse(state.probe(one)) or ""
+    said = state.plan(state.probe(one)).refusal or ""
     assert ("needs the driver's packages for servers (-server)" in said) == refused
     # One that is there was installed with what it needs.
     one.installed[name] = version
-    assert state.refuse(state.probe(one)) is None
+    assert state.plan(state.probe(one)).refusal is None
+
+
+def test_a_pin_that_leaves_only_the_archives_is_named_before_the_driver_is_installed() -> None:
+    """The driver to come is of a mirror, whose Fabric Manager somebody's pin forbids."""
+    path = "/etc/apt/preferences.d/20-fm"
+    state = FabricManagerRunning()
+    observed = replace(
+        state.probe(node(files={})),
+        offered=(("nvidia-fabricmanager-580", "580.65.06-0ubuntu0.24.04.1"),),
+        forbidden={f"nvidia-fabricmanager {v}-1": path for v in ("595.91.07", "580.65.06")},
+    )
+    coming = {"nvidia-driver-cuda": "580.65.06-1"}
+    refusal = make.predict(state, observed, "580.65.06", coming).refusal or ""
+    assert (
+        "no repository offers nvidia-fabricmanager 580.65.06, the driver's version, apart from what pins in "
+        f"{path} forbid (nvidia-fabricmanager 580.65.06-1); remove these pins" in refusal
+    )
+    servers = {"libnvidia-compute-580-server": "580.65.06-0ubuntu0.24.04.1"}
+    plan = make.predict(state, observed, "580.65.06", servers)
+    assert plan.refusal is None
+    assert [change.after for change in plan.changes] == list(observed.offered[0])
 
 
 def test_nothing_is_done_without_nvswitches() -> None:
@@ -157,7 +179,7 @@ def test_a_pin_that_forbids_the_drivers_version_is_named_with_its_file() -> None
     state = FabricManagerRunning()
     assert state.plan(state.probe(one)).refusal == (
         "the node has NVSwitches, and no repository offers nvidia-fabricmanager 580.65.06, the driver's version, apart "
-        f"from what pins in {site} forbid (nvidia-fabricmanager 595.91.07-1 and 1 more); remove these pins, or use a "
+        f"from what pins in {site} forbid (nvidia-fabricmanager 580.65.06-1); remove these pins, or use a "
         "repository that has it (NVIDIA's own, or a mirror of it)"
     )
     one.installed |= {"nvidia-fabricmanager": "580.65.06-1"}
