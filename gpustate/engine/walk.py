@@ -53,7 +53,7 @@ from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.probes.gpu_clients import GpuClientsQuery
-from gpustate.probes.repository_preview import leave_out, previewed, unreachable
+from gpustate.probes.repository_preview import leave_out, previewed, unread
 from gpustate.remote.session import Session
 
 T = TypeVar("T")
@@ -197,7 +197,7 @@ class Walk:
     _before: ops.Before | None = None
     _foreseen: dict[str, StateResult] = field(default_factory=dict[str, StateResult])
     _followed: bool = False
-    _unreachable: dict[str, str] = field(default_factory=dict[str, str])
+    _unread: dict[str, str] = field(default_factory=dict[str, str])
     _offered: dict[str, tuple[Candidate, ...]] = field(
         default_factory=dict[str, tuple[Candidate, ...]]
     )
@@ -384,7 +384,7 @@ class Walk:
         whole = self._foresee(refused, observations, results) or self._foresee(
             self._predict(observations, results), observations, results
         )
-        self.result.notes += self._unreachable.values()
+        self.result.notes += self._unread.values()
         self.result.states = list(results.values())
         return whole or self._is_rejected()
 
@@ -502,11 +502,11 @@ class Walk:
         return self._link.repeat(lambda: query_node(node, question, self._answer, known))
 
     def _answer(self, queries: Sequence[Query[Any]], before: str = "") -> Sequence[Answer]:
-        """Send queries; sources of the node that did not answer one of them are not waited for again."""
-        before = "\n".join(filter(None, (leave_out(self._unreachable), before)))
+        """Send queries; sources of the node that one of them could not read are left out of the next."""
+        before = "\n".join(filter(None, (leave_out(self._unread), before)))
         answers = self.session.answer(queries, before=before)
         for answer in answers:
-            self._unreachable |= unreachable(answer.text)
+            self._unread |= unread(answer.text)
         return answers
 
     def _check_lock(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:

@@ -25,6 +25,9 @@ UNREACHABLE = (
     r"Could not connect|Unable to connect|Connection (timed out|refused|failed|reset)|connection timed out|No route to host|"
     r"Could not resolve|Cannot initiate the connection|Temporary failure"
 )
+#: A repository's index that is dated in the node's future.
+TOO_EARLY = r"is not valid yet|is not yet valid"
+CLOCK = "the node's clock is slow, or the repository was published with a fast clock: synchronise the clocks"
 _UNMET = (
     "a pin, a hold or a missing package prevents it (apt-cache policy, apt-mark showhold, apt-get check): "
     "remove or release it, then apply again"
@@ -118,10 +121,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
         _KEY,
     ),
     (r"GPG check FAILED", _KEY),
-    (
-        r"is not valid yet|is not yet valid",
-        "the node's clock is slow, or the repository was published with a fast clock: synchronise the clocks",
-    ),
+    (TOO_EARLY, CLOCK),
     (
         r"certificate has expired",
         "the repository's certificate has expired, or the node's clock is fast: check the clock, or use another mirror",

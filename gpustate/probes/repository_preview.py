@@ -16,6 +16,7 @@ from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import KEPT
 from gpustate.errors import ProbeError
 from gpustate.formats import package_errors, rpm
+from gpustate.formats.words import shorten
 
 T = TypeVar("T")
 
@@ -58,28 +59,28 @@ def next_step(output: str) -> str | None:
     """What helps against a failure of the node's other sources; ``None`` for that of the repository itself."""
     if not failure(output).startswith(_OTHER_SOURCE):
         return None
-    places = ", ".join(_places(entries) for _, entries, _ in _SOURCE.findall(output))
-    where = f"in {places}" if places else "(apt-get update on the node shows it)"
-    return f"correct or remove its entry {where}, then plan again"
+    return "correct or remove its entry (apt-get update on the node shows it), then plan again"
 
 
-def unreachable(output: str) -> dict[str, str]:
-    """Addresses of the node's other sources whose servers did not answer, each with a note."""
+def unread(output: str) -> dict[str, str]:
+    """Addresses of the node's other sources that could not be read, each with a note."""
     if failure(output):
         return {}
-    return {
-        address: f"{_places(entries)}: {address} did not answer ({reason}); planned without its packages"
-        for address, entries, reason in _SOURCE.findall(output)
-    }
+    return {source[1]: _note(*source.groups()) for source in _SOURCE.finditer(output)}
 
 
-def _places(entries: str) -> str:
-    return ", ".join(f"/etc/apt/{entry}" for entry in entries.split())
+def _note(address: str, entries: str, reason: str) -> str:
+    places = ", ".join(f"/etc/apt/{entry}" for entry in entries.split())
+    why = shorten(" ".join(reason.split()), 200).rstrip(".")
+    is_unreachable = re.search(package_errors.UNREACHABLE, reason)
+    verb = "did not answer" if is_unreachable else "cannot be read"
+    move = f"; {package_errors.CLOCK}" if re.search(package_errors.TOO_EARLY, reason) else ""
+    return f"{places}: {address} {verb} ({why}); planned without its packages{move}"
 
 
 def leave_out(addresses: Iterable[str]) -> str:
     """Sh that has following queries leave out sources of the node, each of which they would wait for."""
-    return f"UNREACHABLE={shlex.quote(' '.join(addresses))}" if addresses else ""
+    return f"UNREAD={shlex.quote(' '.join(addresses))}" if addresses else ""
 
 
 def without_sources(answer: Answer) -> Answer:

@@ -2,8 +2,8 @@
 # Reads repositories that were added below T; all others are linked, and read only where a node has
 # not read them. Signatures of dnf and zypper repositories are not checked, because no key may get
 # into rpm's database. Only their versions are used. Reads T, pm, DNF, ZYPPER and ONLY_ADDED, with
-# which the node's own sources are left alone, and UNREACHABLE, addresses of those that are left
-# out; calls preview_failed.
+# which the node's own sources are left alone, and UNREAD, addresses of those that are left out;
+# calls preview_failed.
 unreadable() {
   preview_failed "${2:-the repository} cannot be read: $(printf '%s\n' "$output" | grep -E "$1" |
     cut -c 1-400)"
@@ -11,7 +11,8 @@ unreadable() {
 # Prints =source ADDRESS|PLACES|REASON for each of the node's own sources in lines of the output
 # that begin with $1.
 name_sources() {
-  printf '%s\n' "$output" | sed -nE "s#^$1: .*\b([a-z+]+://[^' ]+) *(.*)#\1 \2#p" |
+  printf '%s\n' "$output" | grep -E "^($1)" |
+    sed -nE "s#.*\b([a-z+]+://[^' ]+) *([^ ]* *(In)?Release['.:]* )?(.*)#\1 \4#p" |
     while read -r address reason; do
       while ! places=$(cd "$T/apt" &&
         grep -rHnF --include='*.list' --include='*.sources' "$address" sources.list*); do
@@ -37,15 +38,18 @@ leave_out() {
 # shellcheck disable=SC2154 # set before, by the distribution
 [ -n "${ONLY_ADDED-}" ] || case $pm in
   apt)
-    leave_out ${UNREACHABLE-}
+    leave_out ${UNREAD-}
     for source in $(apt-get update -q --print-uris 2>/dev/null |
       sed -n "s/^'[^']*' \([^ ]*\).*/\1/p"); do
       [ ! -e "$T/lists/$source" ] && [ ! -e "$T/lists/${source%InRelease}Release" ] || continue
-      output=$(timeout 100 apt-get update -q 2>&1) || {
-        name_sources '[EW]'
-        unreadable '^(E|W): ' 'a source of the node'
-      }
-      name_sources W
+      # apt has read the others nevertheless. Other warnings are no failure.
+      if output=$(timeout 100 apt-get update -q 2>&1); then
+        name_sources 'W: Failed to fetch '
+      else
+        unread=$(name_sources 'E: |W: (Failed to fetch|GPG error|OpenPGP signature) ')
+        [ -n "$unread" ] || unreadable '^(E|W): ' 'a source of the node'
+        echo "$unread"
+      fi
       break
     done
     ;;

@@ -16,7 +16,7 @@ from gpustate.errors import ProbeError
 from gpustate.formats import driverset, rpm
 from gpustate.formats.aptsources import Offer
 from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
-from gpustate.probes.repository_preview import Previewed, RepositoryQuery, leave_out, unreachable
+from gpustate.probes.repository_preview import Previewed, RepositoryQuery, leave_out, unread
 from gpustate.states.driver import DriverInstalled, building
 from gpustate.states.driver.observed import Apt, AptQuery
 from gpustate.states.driver.probing import observe
@@ -330,19 +330,64 @@ def test_an_address_that_cannot_be_reached_is_the_cause_of_a_missing_release_fil
     assert "Release file" not in reason
 
 
-def test_a_foreign_source_that_cannot_be_read_is_named_with_the_next_step(tmp_path: Path) -> None:
-    """Real sh; apt-get is a stand-in that reports a missing key as apt 3.0 does."""
+UNREAD = "/etc/apt/sources.list.d/site.sources:2: http://foreign.example/x cannot be read "
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "notes"),
+    [
+        (
+            "W: OpenPGP signature verification failed: http://foreign.example/x ./ InRelease: Missing key F7821\n"
+            "E: The repository 'http://foreign.example/x ./ InRelease' is not signed.\n",
+            100,
+            [f"{UNREAD}(Missing key F7821); planned without its packages"],
+        ),
+        (
+            "E: Release file for http://foreign.example/x/InRelease is not valid yet (invalid for another 364d). "
+            "Updates for this repository will not be applied.\n",
+            100,
+            [
+                f"{UNREAD}(is not valid yet (invalid for another 364d). Updates for this repository will not be applied); "
+                "planned without its packages; the node's clock is slow, or the repository was published with a fast "
+                "clock: synchronise the clocks"
+            ],
+        ),
+        (
+            "E: Release file for http://foreign.example/x/./InRelease is expired (invalid since 9d).\n"
+            "W: http://good.example/InRelease: Policy will reject signature within a year\n",
+            100,
+            [f"{UNREAD}(is expired (invalid since 9d)); planned without its packages"],
+        ),
+        (
+            "W: http://foreign.example/x/InRelease: Policy will reject signature within a year\n",
+            0,
+            [],
+        ),
+        (
+            "E: The repository 'http://foreign.example/x  Release' does not have a Release file.\n",
+            100,
+            [f"{UNREAD}(does not have a Release file); planned without its packages"],
+        ),
+        ("E: Unable to read /etc/apt/sources.list.d/\n", 100, None),
+    ],
+)
+def test_a_foreign_source_that_cannot_be_read_is_noted_and_left_out(
+    tmp_path: Path, output: str, code: int, notes: list[str] | None
+) -> None:
+    """Real sh; apt-get is a stand-in that reports as apt 3.0 does."""
+    (tmp_path / "output").write_text(output)
     (tmp_path / "apt-get").write_text(
         "#!/bin/sh\n"
         """case $* in *--print-uris*) echo "'http://foreign.example/x/InRelease' foreign_InRelease 0" ; exit ;; esac\n"""
-        "echo 'W: OpenPGP signature verification failed: http://foreign.example/x ./ InRelease: Missing key F7821'\n"
-        """echo "E: The repository 'http://foreign.example/x ./ InRelease' is not signed."; exit 100\n"""
+        f"cat {tmp_path}/output; exit {code}\n"
     )
     (tmp_path / "apt-get").chmod(0o755)
     (tmp_path / "etc-apt/sources.list.d").mkdir(parents=True)
-    (tmp_path / "etc-apt/sources.list.d/site.sources").write_text(
-        "Types: deb\nURIs: http://foreign.example/x\nSuites: ./\n"
-    )
+    for name in ("site", "good"):
+        address = "foreign.example/x" if name == "site" else "good.example"
+        (tmp_path / f"etc-apt/sources.list.d/{name}.sources").write_text(
+            f"Types: deb\nURIs: http://{address}\nSuites: ./\n"
+        )
     query = Previewed(AptQuery(()), "")
     script = query.script().replace("cp -r /etc/apt", f"cp -r {tmp_path}/etc-apt")
     done = subprocess.run(
@@ -351,11 +396,16 @@ def test_a_foreign_source_that_cannot_be_read_is_named_with_the_next_step(tmp_pa
         capture_output=True,
         check=True,
     )
+    answer = Answer(0, done.stdout)
+    if notes is not None:
+        assert list(unread(answer.text).values()) == notes
+        assert "foreign.example" not in str(query.parse(answer))
+        return
     with pytest.raises(ProbeError) as caught:
-        query.parse(Answer(0, done.stdout))
-    assert caught.value.message.startswith("a source of the node cannot be read: OpenPGP ")
+        query.parse(answer)
+    assert caught.value.message.startswith("a source of the node cannot be read: Unable to read")
     assert caught.value.fix == (
-        "correct or remove its entry in /etc/apt/sources.list.d/site.sources:2, then plan again"
+        "correct or remove its entry (apt-get update on the node shows it), then plan again"
     )
 
 
@@ -391,14 +441,14 @@ def test_sources_that_did_not_answer_are_named_and_not_waited_for_again(tmp_path
         return Answer(0, done.stdout)
 
     first = ask("")
-    notes = unreachable(first.text)
+    notes = unread(first.text)
     assert notes == {
         "http://dead.example/x": "/etc/apt/sources.list:1, /etc/apt/sources.list.d/ubuntu.sources:6: "
         "http://dead.example/x did not answer (Could not connect to dead.example:80 (192.0.2.1), connection timed out); "
         "planned without its packages"
     }
     assert "dead.example" not in str(query.parse(first)), "rows of sources are no packages"
-    assert not unreachable(ask(leave_out(notes)).text)
+    assert not unread(ask(leave_out(notes)).text)
     left = (tmp_path / "asked").read_text()
     assert "dead.example" not in left
     assert left.count("archive.example") == 2
