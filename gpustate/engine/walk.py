@@ -410,7 +410,7 @@ class Walk:
         """Predict which versions states will install that follow the driver or wait for a repository.
 
         Returns:
-            Refusals for what no repository of the node will have, where all of those are known.
+            Refusals for what no repository of the node will have, where all of those are known, and for masked units.
         """
         refused: dict[str, StateResult] = {}
         observed = observations.observed
@@ -433,8 +433,16 @@ class Walk:
         packages = next((change.after for change in changes if change.field == "packages"), None)
         packages = packages if isinstance(packages, Mapping) else None
 
+        predict = partial(
+            make.predict,
+            driver=driver,
+            packages=packages,
+            masked=observations.masked,
+            repositories_known=repositories_known,
+        )
+
         def plans(node: Node) -> list[Plan]:
-            return [make.predict(state, state.probe(node), driver, packages) for state in waiting]
+            return [predict(state, state.probe(node)) for state in waiting]
 
         with suppress(ProbeError, RefusedError):  # they say it themselves in their stages
             known = self._previewed(self._previews(observations, results))
@@ -444,7 +452,7 @@ class Walk:
                 shown = replace(plan, refusal=None)
                 shown = make.with_sources(shown, state.predicted, self._offered)
                 results[state.name] = replace(results[state.name], plan=shown)
-                if plan.refusal is not None and repositories_known:
+                if plan.refusal is not None:
                     refused[state.name] = make.refused(state, plan.refusal)
         return refused
 

@@ -347,7 +347,13 @@ def refused(state: AnyState, reason: str) -> StateResult:
 
 
 def predict(
-    state: AnyState, observed: Any, driver: str, packages: Mapping[str, str] | None = None
+    state: AnyState,
+    observed: Any,
+    driver: str,
+    packages: Mapping[str, str] | None = None,
+    *,
+    masked: frozenset[str] = frozenset(),
+    repositories_known: bool = True,
 ) -> Plan:
     """What a state that waits will install, and its facts for the compatibility matrix.
 
@@ -355,6 +361,8 @@ def predict(
         observed: with the packages that the node's repositories will have.
         driver: version that it will have, ``580.*`` where only the branch is known; empty: nothing is.
         packages: of the driver that it will have; ``None``: they stay, or are not known.
+        masked: names of units.
+        repositories_known: the states ahead bring no other ones.
 
     Returns:
         A plan with a refusal only where that cannot change with the states ahead.
@@ -367,7 +375,10 @@ def predict(
         planned = PlannedObservation(observed, StateResult(state.name, Outcome.PENDING, plan))
         facts = {n: v for n, v in state.matrix_facts(planned).items() if v is not None}
         exact = not state.follows or _DRIVER_VERSION.fullmatch(driver)
-        refusal, plan = plan.refusal if exact else None, plan.predicted(state.predicted)
+        refusal = plan.refusal if exact and repositories_known else None
+        # A mask stays, whatever the states ahead bring.
+        refusal = refusal or in_the_way(state.apply(observed, plan), masked, {})
+        plan = plan.predicted(state.predicted)
         return Plan(labelled(state, plan), refusal=refusal, facts=facts if plan else {})
     except Exception:  # noqa: BLE001  evaluated again in its stage
         return Plan()
@@ -380,7 +391,7 @@ def _masked_already(state: AnyState, observations: Observations) -> tuple[str | 
     try:
         observed = observations.observed[state.name]
         plan = state.plan(observed)
-        if not plan or plan.refusal is not None or state.refuse(observed) is not None:
+        if not plan or plan.refusal is not None:
             return None, plan
         return in_the_way(state.apply(observed, plan), observations.masked, {}), plan
     except Exception:  # noqa: BLE001  evaluated again in its stage

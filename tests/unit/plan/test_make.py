@@ -283,6 +283,15 @@ def test_a_masked_unit_is_told_although_the_rest_is_known_after_another_state() 
     told = make.make(states, there)["behind"]
     assert told.outcome is Outcome.REFUSED
     assert told.reason.startswith("a.service is masked; systemctl unmask a.service")
+
+    class Refuses(Behind):
+        """And for now it lacks what the state ahead brings."""
+
+        def refuse(self, observed: Seen) -> str | None:
+            return "its package is missing"
+
+    states = [one("a"), Refuses(step=ops.RestartUnit("a.service"))]
+    assert make.make(states, there)["behind"].reason == told.reason
     there.errors["behind"] = "not yet"
     del there.observed["behind"]
     assert outcomes(make.make(states, there))["behind"] == "known after"

@@ -184,6 +184,20 @@ def test_what_no_repository_offers_for_the_driver_is_a_refusal(state: State[Any]
         assert make.predict(state, observed, driver) == Plan(), "its version is not certain"
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_masked_unit_is_a_refusal_before_its_package_is_there(masked: bool) -> None:
+    """A mask stays, also where a repository may yet be added."""
+    state = FabricManagerRunning()
+    observed = state.probe(test_fabric_manager.node(files={}))
+    units = frozenset((test_fabric_manager.UNIT,)) if masked else frozenset[str]()
+    plan = make.predict(state, observed, "580.65.06", masked=units, repositories_known=False)
+    assert plan.refusal == (
+        f"{test_fabric_manager.UNIT} is masked; systemctl unmask {test_fabric_manager.UNIT}, or leave the state out"
+        if masked
+        else None
+    )
+
+
 def test_candidates_are_read_in_the_folders_of_the_preview(tmp_path: Path) -> None:
     """Real sh; apt-get and apt-cache are stand-ins."""
     (tmp_path / "apt-get").write_text("#!/bin/sh\n")
