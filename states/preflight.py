@@ -339,7 +339,8 @@ class PreflightPassed(State[Observed]):
             need_mib = sum((needs | _APART)[folder] for folder in folders)
             if free_mib < need_mib:
                 what = "" if folders == [mount] else f" for {', '.join(folders)}"
-                moves = f"{clean}, remove old kernels, " if mount in main else ""
+                moves = f"{clean}, " if "/var" in folders else ""
+                moves += "remove old kernels, " if {"/boot", "/usr"} & {*folders} else ""
                 yield (
                     f"{mount} has {free_mib} MiB free and needs {need_mib} MiB{what}: free disk "
                     f"space there ({moves}du -xah {mount} | sort -h | tail)"

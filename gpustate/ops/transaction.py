@@ -38,7 +38,7 @@ class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
     """What the solver has against a transaction, in its own words; packages that it installs, name to version; and foreign pins.
 
     The pins are those of what it cannot install, or against what it installs since gpustate's pins override
-    them: name and version to the file. All are empty where the solver has nothing, or cannot be asked.
+    them: name, and version if it is a certain one, to the file. All are empty where the solver has nothing, or cannot be asked.
 
     Args:
         manager: apt, dnf or zypper.
@@ -81,11 +81,11 @@ class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
         problem, rows, pins = _parts(answer)
         installs = dict(r.split()[1:3] for r in rows if r.startswith("installs "))
         problem = package_errors.without_progress(problem).strip()
-        wanted = _UNMET.findall(problem) if problem else installs.items()
+        wanted = {*(_UNMET.findall(problem) if problem else installs.items())}
         forbidden = {
-            f"{name} {version}": path
+            f"{name} {version}" if (name, version) in wanted else name: path
             for (name, version), path in aptsources.forbidden(pins).items()
-            if {(name, version), (name, "")} & {*wanted}
+            if {(name, version), (name, "")} & wanted
         }
         return problem, installs, forbidden
 

@@ -57,7 +57,7 @@ _BESIDE = {
 _WHY_SWAP = "libraries change below running programs"
 _LOADING = frozenset({"loaded", "parameters", "modules"})
 #: Fields of which a plan shows the changes although it waits for the repository.
-_PREDICTED = ("library", "packages", "headers", "stream", "pin_text")
+_PREDICTED = ("installer", "library", "packages", "headers", "stream", "pin_text")
 
 
 def _facts(target: driverset.Target) -> dict[str, object]:

@@ -346,7 +346,15 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
     offered, otherwise = (list(dict.fromkeys(one[1] for one in some)) for some in (every, others))
     successor = observed.relations.branches().get(wanted.only_branch or 0)
     of_branch = [one for one in every if driverset.branch_of(one[1]) == wanted.only_branch]
-    if successor is not None and all(_has_ended(one, observed, available) for one in of_branch):
+    in_use = not observed.repository or repositories.is_archive(observed.repository)
+    has_ended = (
+        of_branch or in_use
+    )  # what the archive has ended, another repository may never have had
+    if (
+        successor is not None
+        and has_ended
+        and all(_has_ended(one, observed, available) for one in of_branch)
+    ):
         more = f", or version: {of_branch[0][1]} for its last driver" if of_branch else ""
         return (
             f"branch {wanted.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "

@@ -98,10 +98,15 @@ def _repository(os_id: str, origin: str) -> str:
     return origin.split()[0] if ":/" in origin else origin
 
 
+def is_archive(repository: str) -> bool:
+    """It is the archive of the distribution."""
+    return repository.endswith(_OF_ARCHIVE)
+
+
 def choice(repository: str) -> str:
     """The options that choose a repository, in whatever layer its parameters are set."""
     option = "--set driver-repository.origin"
-    if repository.endswith(_OF_ARCHIVE):
+    if is_archive(repository):
         return f"{option}=distribution"
     if _VENDOR in repository:
         return f"{option}=vendor"

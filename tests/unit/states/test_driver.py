@@ -105,6 +105,7 @@ class World(FakeNode):
         }
         self.packages_offered: dict[str, tuple[str, ...]] = dict.fromkeys(NAMES, versions)
         self.packages_offered[f"linux-headers-{OLD}"] = ("1.0",)
+        self.origin = "http://x  Packages"
         self.broken: set[str] = set()
         self.holders: tuple[GpuProcess, ...] = ()
         self.services: tuple[str, ...] = ()
@@ -127,7 +128,7 @@ class World(FakeNode):
                 for name, version in self.installed.items()
             },
             {
-                name: tuple(Offer(version, 500, ("http://x  Packages",)) for version in versions)
+                name: tuple(Offer(version, 500, (self.origin,)) for version in versions)
                 for name, versions in self.packages_offered.items()
             },
             relations=self.relations,
@@ -1051,6 +1052,7 @@ def test_signed_modules_without_held_kernels_are_warned_of(
 
 
 ENDED = "570.211.01-0ubuntu1.24.04.1"
+ARCHIVE = "http://x noble-updates/restricted amd64 Packages"
 
 
 @pytest.mark.parametrize("wanted", [{"branch": 570}, {"version": "570.211.01"}])
@@ -1058,6 +1060,7 @@ def test_an_ended_branch_of_ubuntus_archive_is_refused_with_the_one_that_follows
     wanted: dict[str, Any],
 ) -> None:
     node = ubuntu(ENDED, branch=570)
+    node.origin = ARCHIVE
     node.relations = driverset.parse_relations(
         f"nvidia-utils-570-server|{ENDED}||nvidia-utils-580-server\n"
     )
@@ -1083,6 +1086,13 @@ def test_an_ended_branch_of_the_archive_is_none_of_a_repository_that_has_it() ->
         "driver-repository"
     )
 
+    # The archive has ended another branch, which this repository never had.
+    node.relations = driverset.parse_relations(f"nvidia-utils-550|{ENDED}||nvidia-utils-570\n")
+    assert refusal(DriverInstalled(branch=550), node) == (
+        "http://x has no branch 550; it has branch 570; choose another branch, or a repository that has it in "
+        "driver-repository"
+    )
+
 
 @pytest.mark.parametrize("there", [None, 580, 570])
 @pytest.mark.parametrize("wanted", [{"branch": 570}, {"version": "latest"}, {}])
@@ -1092,6 +1102,7 @@ def test_the_last_driver_of_an_ended_branch_is_only_taken_by_its_version(
     """Ubuntu's archive offers it still, beside the empty packages; a node that has it keeps it."""
     last, other = "570.211.01-0ubuntu0.24.04.2", "580.178.04-0ubuntu0.24.04.1"
     node = ubuntu(ENDED, last, branch=570)
+    node.origin = ARCHIVE
     for name in driverset.names_to_query("ubuntu", (580,)):
         if "-server" in name:
             node.packages_offered[name] = (other,)

@@ -18,7 +18,7 @@ from gpustate.formats.aptsources import Offer
 from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
 from gpustate.probes.repository_preview import Previewed, RepositoryQuery, leave_out, unread
 from gpustate.states.driver import DriverInstalled, building
-from gpustate.states.driver.observed import Apt, AptQuery
+from gpustate.states.driver.observed import Apt, AptQuery, Live
 from gpustate.states.driver.probing import observe
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode
@@ -69,6 +69,15 @@ def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> N
     assert pin.path == PIN_PATH
     (query,) = {one for one in node.queries if isinstance(one, Previewed)}
     assert "the repository\n" in query.script()
+
+
+def test_a_fresh_node_is_told_that_the_driver_of_a_run_file_goes() -> None:
+    node = fresh(gpu())
+    node.more = Live(installer=True)
+    plan = DriverInstalled(leftovers="uninstall").forecast(node, "the repository")
+    (change,) = (one for one in plan.changes if one.field == "installer")
+    assert (change.before, change.after) == (True, False)
+    assert change.why == "the driver installed by NVIDIA's .run installer is removed"
 
 
 def test_what_its_repository_does_not_offer_is_refused() -> None:
@@ -137,6 +146,8 @@ INSTALLS = "=installs libnvidia-nvvm704 580.178.04-1\n"
         (f"{UNMET}\n", 500, {}),
         (INSTALLS, 500, {}),
         (f"{UNMET.replace('580.178.04', '580.65.06')}\n", -1, {}),
+        # Any version would do, and none is allowed.
+        (f"{UNMET.replace(' (= 580.178.04-1)', '')}\n", -1, {"libnvidia-nvvm704": SITE}),
     ],
 )
 def test_pins_of_dependencies_are_named_with_their_file(
@@ -150,7 +161,7 @@ def test_pins_of_dependencies_are_named_with_their_file(
     node.answers["TransactionQuery"] = answer
     plan = DriverInstalled(branch=580).forecast(node, "the repository")
     unsolved = text.startswith(UNMET[:8])
-    refused = "apt cannot install driver 580.178.04: it depends on libnvidia-nvvm704 580.178.04-1, which a pin in "
+    refused = f"apt cannot install driver 580.178.04: it depends on {next(iter(pins), '')}, which a pin in "
     assert (plan.refusal == f"{refused}{SITE} forbids; remove that pin") == (
         unsolved and bool(pins)
     )

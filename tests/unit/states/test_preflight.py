@@ -140,7 +140,7 @@ def test_folders_on_filesystems_of_their_own_are_judged_alone() -> None:
     out = GOOD.replace("/boot 50000 /", "/boot 90 /boot").replace("/usr 50000", "/usr 2500")
     out = out.replace("/var 50000", "/var 2500")
     assert short_of_room(PreflightPassed(), node(out)) == (
-        "/boot has 90 MiB free and needs 100 MiB: free disk space there (apt-get clean, remove old kernels, "
+        "/boot has 90 MiB free and needs 100 MiB: free disk space there (remove old kernels, "
         "du -xah /boot | sort -h | tail)"
     )
     assert short_of_room(PreflightPassed(boot_mib=90), node(out)) is None
