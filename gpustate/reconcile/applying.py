@@ -7,9 +7,10 @@ others is in it, and a custom resource definition only if others have no objects
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from gpustate.cluster.pods import allocatable
@@ -34,6 +35,7 @@ from gpustate.reconcile.planning import (
     prunes_after,
     withdrawn,
 )
+from gpustate.reconcile.plugin_restart import REPORT_S
 
 Json = dict[str, Any]
 
@@ -42,6 +44,7 @@ _TRIES = 5
 #: After so many polls what keeps pods from being ready is named; an image that cannot be pulled stays so.
 _TELLING = 15
 _PLUGIN = ("DaemonSet", DEVICE_PLUGIN)
+_STARTS = (Action.CREATE, Action.UPDATE)
 _WORKLOADS = ("Deployment", "DaemonSet")
 _EVENTS = Kind("Event", "v1", "events", namespaced=True)
 #: Three reports of a kubelet: the first after a device plugin came or went has its GPUs.
@@ -122,6 +125,8 @@ class Applier:
         last = prunes_after(self.target, changes)
         gone = withdrawn(self.objects, self.target, changes).get(DEVICE_PLUGIN)
         losing = self._ready_on(gone) - self.target.kept_nodes if gone else frozenset[str]()
+        plugins = [one for one in changes if key(one.item) == _PLUGIN and one.action in _STARTS]
+        before = self._offered() if plugins else {}
         with self.hold:
             for index, change in enumerate(changes):
                 if self.stop():
@@ -135,22 +140,40 @@ class Applier:
             self._verify(done)
         if not self.target.absent:
             done.unready = self._wait_for_pods()
-        for one in changes:
-            if key(one.item) == _PLUGIN and one.action in (Action.CREATE, Action.UPDATE):
-                self.wait_for_kubelets(self._ready_on(one.item), offer=True)
+        for one in plugins:
+            self.wait_for_kubelets(self._ready_on(one.item), offer=True, before=before)
 
     def _ready_on(self, item: Json) -> frozenset[str]:
         return readiness.ready_on(self.objects.list(POD, self.target.namespace), item)
 
-    def wait_for_kubelets(self, names: Collection[str], *, offer: bool) -> None:
+    def _offered(self) -> dict[str, dict[str, int]]:
+        """The GPUs that Nodes offer, by name."""
+        return {one["metadata"]["name"]: allocatable(one) for one in self.objects.list(NODE, "")}
+
+    def wait_for_kubelets(
+        self,
+        names: Collection[str],
+        *,
+        offer: bool,
+        before: Mapping[str, dict[str, int]] = MappingProxyType({}),
+    ) -> None:
         """Wait until these Nodes offer GPUs, or no longer do. Who runs next relies on what kubelets have reported.
 
         Not for long: a plugin may find no GPU to offer, and another one may offer them as well.
+
+        Args:
+            names: of the Nodes.
+            offer: they offer GPUs in the end.
+            before: what they offered before the plugin started; the same counts only after the next report.
         """
-        end, announced = self.clock() + min(_REPORTED_S, self.timeout_s), False
+        began, announced = self.clock(), False
+        end = began + min(_REPORTED_S, self.timeout_s)
         while self.clock() < end and not self.stop():
-            nodes = (one for one in self.objects.list(NODE, "") if one["metadata"]["name"] in names)
-            if all(bool(allocatable(node)) is offer for node in nodes):
+            offered = {name: gpus for name, gpus in self._offered().items() if name in names}
+            known = self.clock() >= began + REPORT_S or not any(
+                offer and gpus == before.get(name) for name, gpus in offered.items()
+            )
+            if known and all(bool(gpus) is offer for gpus in offered.values()):
                 return
             if not announced:
                 what = "the GPUs" if offer else "no GPUs"

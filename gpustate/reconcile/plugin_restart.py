@@ -20,7 +20,7 @@ Json = dict[str, Any]
 _PLUGIN = "nvidia-device-plugin"
 _POLL_S = 1.0
 #: A kubelet reports what its Node offers every ten seconds, so the first report is of before.
-_REPORT_S = 12.0
+REPORT_S = 12.0
 
 
 class PodApi(Protocol):
@@ -85,7 +85,7 @@ class PluginRestart:
                 ready_at = None
             elif ready_at is None:
                 ready_at = self.clock()
-            settled = ready_at is not None and self.clock() >= ready_at + _REPORT_S
+            settled = ready_at is not None and self.clock() >= ready_at + REPORT_S
             offered = pods.allocatable(self.api.node(node)) if settled else {}
             if offered:
                 listed = ", ".join(f"{name}: {count}" for name, count in sorted(offered.items()))

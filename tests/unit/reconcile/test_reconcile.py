@@ -300,9 +300,10 @@ def test_the_dra_driver_goes_after_the_last_claim_is_released(dra: FakeObjects) 
     ("before", "after", "wanted"),
     [
         ("0", "2", target(replace(SETTINGS, mig_strategy="mixed"))),
+        ("16", "8", target(replace(SETTINGS, mig_strategy="mixed"))),
         ("2", "0", target(replace(SETTINGS, device_plugin=Component(enabled=False)))),
     ],
-    ids=["started", "deleted"],
+    ids=["started", "restarted", "deleted"],
 )
 def test_kubelets_have_reported_what_the_plugin_offers_when_the_run_ends(
     objects: FakeObjects, before: str, after: str, wanted: Target
@@ -325,6 +326,12 @@ def test_kubelets_have_reported_what_the_plugin_offers_when_the_run_ends(
     applier = Applier(objects, wanted, 60, sleep=sleep, clock=lambda: 0.0)
     assert not applier.apply(plan(objects, wanted)).failures
     assert len(waited) == 4
+    if after == "8":  # as before: only a later report can be of the plugin that started
+        now = itertools.count()
+        same = target(replace(SETTINGS, mig_strategy="single"))
+        applier = Applier(objects, same, 60, sleep=waited.append, clock=lambda: float(next(now)))
+        assert not applier.apply(plan(objects, same)).failures
+        assert 8 < len(waited) < 16
 
 
 def test_the_dra_driver_stays_with_a_claim_that_is_not_released(dra: FakeObjects) -> None:
