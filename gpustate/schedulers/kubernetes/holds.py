@@ -35,6 +35,8 @@ from gpustate.schedulers.nvidia_pods import patch_node
 
 _POLL_S = 1.0
 _REFRESH_S = 180.0
+#: A kubelet reports every ten seconds what its Node offers: so long the same may be what it offered before a restart.
+_REPORTED_S = 15.0
 #: So long a Node that offers its GPUs waits for NVIDIA's other pods, which may be unable to start whatever happens.
 _UNREADY_S = 60.0
 
@@ -107,6 +109,7 @@ class Holds:
         if old:
             say(f"restarting {eviction.names(old.values())}")
         withdrawn = self._withdraw(member.name, say)
+        before = cluster_pods.allocatable(self._nodes.api.node(member.name)) if old else {}
         for pod in old.values():
             self._nodes.api.delete(pod)
         began = self._nodes.clock()
@@ -120,6 +123,9 @@ class Holds:
                 and not any(map(_devices, self._nodes.api.slices(member.name)))
             ):
                 waits = "its DRA driver has not published its GPUs again"
+            early = self._nodes.clock() < began + _REPORTED_S
+            if not waits and early and before and cluster_pods.allocatable(node) == before:
+                waits = "its kubelet has not reported since its pods were restarted"
             unready = ", ".join(eviction.name(pod) for pod in pods if not eviction.is_ready(pod))
             if not waits and not unready:
                 return

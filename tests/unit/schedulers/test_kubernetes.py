@@ -453,6 +453,31 @@ def test_a_node_that_gets_no_device_plugin_is_told_from_one_whose_plugin_offers_
         found.refresh(member, facts(), print, lambda: False)
 
 
+@pytest.mark.parametrize(("after", "least_s"), [("16", 4), ("8", 15)])
+def test_what_a_node_offered_before_its_plugin_restarted_is_no_proof(
+    api: FakeApi, after: str, least_s: int
+) -> None:
+    """A kubelet reports every ten seconds; until then pods would be placed by GPUs of before."""
+    api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
+    plugins = [pod("old", kind="DaemonSet"), pod("new", kind="DaemonSet")]
+    for one in plugins:
+        one["spec"]["containers"] = [{"image": "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"}]
+        one["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    clock = Clock()
+
+    def pods_on(_: str) -> list[Json]:
+        if clock.now >= 4:
+            api.node_["status"]["allocatable"] = {"nvidia.com/gpu": after}
+        return [plugins["delete old" in api.writes]]
+
+    api.pods_on = pods_on  # type: ignore[method-assign]
+    found = scheduler(api, clock)
+    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    began = clock.now
+    found.refresh(member, facts(), print, lambda: False)
+    assert least_s <= clock.now - began <= least_s + 2
+
+
 def test_an_exporter_that_cannot_start_keeps_no_node_out_of_service(api: FakeApi) -> None:
     """Its image cannot be pulled, and the policy that switches it off is applied after a node that succeeds."""
     api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
