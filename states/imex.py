@@ -213,7 +213,7 @@ class ImexRunning(FabricServiceState[Observed]):
         stops = "" if observed.needed else "this node is not part of a rack"
         off = "the DRA driver runs its own daemons" if not self._host else stops
         return {
-            "version": f"the loaded driver is {observed.driver}",
+            "version": f"the driver is {observed.driver}",
             "nodes": f"NVLink domain {observed.domain}" if observed.domain else "",
             **dict.fromkeys(("active", "at_boot", "masked"), off),
             "status": "wait for it; it is not restarted",

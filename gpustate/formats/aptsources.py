@@ -269,14 +269,18 @@ def forbidding_file(name: str, version: str, offers: Iterable[Offer], pins: Pins
     return None
 
 
-def forbidden(text: str) -> dict[tuple[str, str], str]:
-    """Read the rows of ``pins_of``: versions that apt may not install, by name, and the foreign file that forbids them."""
+def forbidden(text: str, *, overridden: bool = False) -> dict[tuple[str, str], str]:
+    """Read the rows of ``pins_of``: versions that apt may not install, by name, and the foreign file that forbids them.
+
+    Args:
+        overridden: versions that it may install all the same, since other pins override the file.
+    """
     rows, _, policy = text.partition("=policy\n")
     pins = parse_pins(rows)
     return {
         (name, offer.version): path
         for name, offers in parse_policy(policy).items()
         for offer in offers
-        if is_forbidden(offer, offers)
+        if is_forbidden(offer, offers) is not overridden
         if (path := forbidding_file(name, offer.version, offers, pins))
     }

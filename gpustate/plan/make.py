@@ -280,24 +280,34 @@ def labelled(state: AnyState, plan: Plan) -> tuple[Change, ...]:
 def with_sources(
     plan: Plan, fields: Sequence[str], candidates: Mapping[str, Sequence[Candidate]]
 ) -> Plan:
-    """A plan that names the repositories of its packages.
+    """A plan that names the repositories of its packages, and foreign pins against these that others override.
 
     Args:
         fields: with packages and their versions, or the version of one package.
         candidates: what repositories offer, by name of the package.
     """
     changes: list[Change] = []
+    overridden: dict[str, dict[str, None]] = {}
     for change in plan.changes if candidates else ():
-        sources = {
-            repository(candidate.origin): None
+        rows = [
+            (name, candidate)
             for name, version in _coming(plan, change, candidates).items()
             if change.field in fields
             for candidate in candidates.get(name, ())
             if candidate.version == version
-        }
+        ]
+        for name, candidate in rows:
+            if candidate.overridden_pins:
+                packages = overridden.setdefault(candidate.overridden_pins, {})
+                packages[f"{name} {candidate.version}"] = None
+        sources = dict.fromkeys(repository(candidate.origin) for _, candidate in rows)
         source = f"from {' or '.join(sources)}" if sources else ""
         changes.append(replace(change, why="; ".join(filter(None, (change.why, source)))))
-    return replace(plan, changes=tuple(changes) or plan.changes)
+    notes = (
+        f"pins in {path} forbid {', '.join(packages)}; pins in files that apt reads before override them"
+        for path, packages in overridden.items()
+    )
+    return replace(plan, changes=tuple(changes) or plan.changes, notes=(*plan.notes, *notes))
 
 
 def _coming(

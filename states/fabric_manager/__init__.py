@@ -183,7 +183,7 @@ class FabricManagerRunning(FabricServiceState[Observed]):
     def why(self, observed: Observed) -> Mapping[str, str]:
         stops = "no NVSwitches to manage on this node" if not observed.needed else ""
         return {
-            "version": f"the loaded driver is {observed.driver}",
+            "version": f"the driver is {observed.driver}",
             "active": stops or "CUDA fails with error 802 without it",
             "at_boot": stops,
             "config": f"keys of {CONFIG_PATH}",

@@ -534,6 +534,22 @@ def test_packages_of_a_plan_are_shown_with_their_repositories() -> None:
     assert why(plan) == ["a sample", ""]
 
 
+def test_foreign_pins_that_others_override_are_noted_for_what_comes() -> None:
+    path = "/etc/apt/preferences.d/zz-site"
+    candidates = {
+        name: tuple(Candidate(version, "x", overridden_pins=path) for version in ("2-1", "1-1"))
+        for name in ("core", "more", "stays")
+    }
+    after = {"core": "2-1", "more": "2-1", "stays": "1-1"}
+    plan = Plan((Change("packages", {"stays": "1-1"}, after),), notes=("first",))
+    assert make.with_sources(plan, ("packages",), candidates).notes == (
+        "first",
+        f"pins in {path} forbid core 2-1, more 2-1; pins in files that apt reads before override them",
+    )
+    candidates = {name: (Candidate("2-1", "x"),) for name in candidates}
+    assert make.with_sources(plan, ("packages",), candidates).notes == ("first",)
+
+
 class Packaged(FileState):
     """Installs packages."""
 

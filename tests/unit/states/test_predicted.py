@@ -94,6 +94,7 @@ def test_what_a_state_will_install_is_known_with_the_drivers_version(name: str) 
     assert plan.facts[fact] in versions
     assert plan.refusal is None
     assert not plan.disruption, "the worst case has it"
+    assert "loaded" not in change.why, "no driver is"
     of_branch = make.predict(state, observed, "580.*")
     assert bool(of_branch) is (name not in AT_DRIVER)
 
