@@ -57,7 +57,10 @@ NVIDIA_MAJOR = 195
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, outcome, evidence and remedy."""
+    """One check: its name, outcome, evidence and remedy.
+
+    One that is ok and has a remedy is a note: it works now, and should be fixed all the same.
+    """
 
     name: str
     outcome: str  # ok, failed, not applicable
@@ -138,6 +141,13 @@ def _driver(observed: ChainObservation, wanted: Wanted) -> Check:
     # Records of packages count where the files that programs load do not say.
     if not {"libnvidia-ml", "libcuda"} & set(versions):
         versions.update(observed.packages)
+    others = {version for name, version in versions.items() if name != "module file"}
+    if len(versions) > 2 and others == {observed.loaded} and observed.on_disk not in ("", *others):
+        found = (
+            f"the module file for kernel {observed.kernel} has version {observed.on_disk}, which the next boot loads; "
+            f"module and libraries now: {observed.loaded}"
+        )
+        return Check("driver", OK, found, remedies.ONE_MODULE)
     if len(set(versions.values())) > 1:
         found = ", ".join(f"{name} {version}" for name, version in versions.items())
         others = {version for name, version in versions.items() if name != "loaded"}
@@ -541,6 +551,9 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if not handler:
         if by_cdi := _by_cdi("containerd", found.cri, observed, wanted):
             return by_cdi
+        if served := _served_handler(found.cri, wanted):
+            evidence = f"containerd's configuration lacks the handler {served}, which the running process has until its next restart"
+            return Check("runtime", OK, evidence, remedies.NO_HANDLER)
         evidence = f"containerd has no runtime handler {_lacking(wanted)} ({found.dump})"
         if names := ", ".join(name for name, _, _ in found.handlers):
             evidence += f"; it has {names}"
@@ -668,7 +681,28 @@ def specifications(
     return tuple(spec for spec in specs if spec not in shadowed), tuple(shadowed)
 
 
+def _without_cdi(observed: ChainObservation, wanted: Wanted) -> str:
+    """That containers get GPUs from the handler of a runtime that reads no CDI specification; empty if some need one."""
+    used = serving(observed, wanted)
+    found = observed.containerd.cri if observed.containerd and used == "containerd" else None
+    found = observed.bundled if used == "bundled" else found
+    handler = _served_handler(found, wanted)
+    if found is None or not handler or injects_cdi(found):
+        return ""
+    if wanted.cdi or observed.mode == "cdi":  # NVIDIA's runtime reads it
+        return ""
+    return f"{found.name} {found.version} does not read it: containers get their GPUs from the handler {handler}"
+
+
 def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
+    check = _specification(observed, wanted)
+    unread = _without_cdi(observed, wanted)
+    if not check.failed or not unread or all_held(observed):
+        return check
+    return Check("cdi", OK, f"{check.evidence}; {unread}", check.remedy)
+
+
+def _specification(observed: ChainObservation, wanted: Wanted) -> Check:
     if not containers_apply(observed, wanted):
         return _no_containers("cdi", observed, wanted)
     if wanted.cdi is False:
@@ -930,7 +964,7 @@ def with_notes(checks: tuple[Check, ...], observed: ChainObservation) -> tuple[C
     found: list[Check] = []
     for check in checks:
         if check.failed and check.name in notes and not check.evidence.startswith(untested):
-            note = _ok(check.name, f"{check.evidence}; {notes[check.name]}")
+            note = replace(check, outcome=OK, evidence=f"{check.evidence}; {notes[check.name]}")
             known = observed.recorded
             if known is None or (note.name, note.evidence) in known:
                 found.append(note)

@@ -41,6 +41,7 @@ NOT_LOADED = (
 )
 NO_MODULE = by_apply("build the module for this kernel, with headers and DKMS", "driver")
 RELOAD = by_apply("load the installed driver, by reloading its modules or a reboot", "driver")
+ONE_MODULE = by_apply("build or install the module in the libraries' version", "driver")
 ONE_SET = by_apply("install all driver packages in one version", "driver")
 NO_LIBCUDA = by_apply(
     "install the driver's CUDA library (libcuda1, libnvidia-compute or nvidia-driver-cuda)",

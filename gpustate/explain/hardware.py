@@ -354,7 +354,7 @@ CAUSES = (
           "install a branch that supports this GPU; check one: gpustate matrix check --set driver=580 gpu=MODEL"),
     Cause("library-of-no-package-in-the-way", _DRIVER, lambda v: "" if _upgraded(v) else _beside(v), shadowing_libraries.REMEDY),
     Cause("module-file-of-another-version", _DRIVER, _module_file,
-          remedies.by_apply("build or install the module in the libraries' version", "driver"), state="driver"),
+          remedies.ONE_MODULE, state="driver"),
     Cause("library-version-mismatch", _DRIVER, lambda v: "" if _upgraded(v) else _mixed(v), remedies.ONE_SET,
           ("lyulyul/shine-cluster#30",), "driver"),
     Cause("upgraded-under-a-loaded-module", _DRIVER, _upgraded, remedies.RELOAD,

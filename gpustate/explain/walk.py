@@ -159,8 +159,10 @@ def _judge(view: View, tested: Collection[str]) -> tuple[chain.Check, Cause | No
 
 
 def _harmless(view: View, checks: Iterable[chain.Check], tested: Collection[str]) -> Iterator[str]:
-    """Causes that a passed test shows to do no harm, one line each."""
+    """What does no harm now, one line each: checks with a note, and causes that a passed test shows to be none."""
     for check in checks:
+        if check.outcome == chain.OK and check.remedy:
+            yield f"{check.evidence}; {check.remedy}"
         for cause in CAUSES if check.name in tested else ():
             if cause.harmless_if_tested and cause.link == check.name:
                 evidence = cause.detect(replace(view, check=check))

@@ -335,7 +335,7 @@ DRIVER = (
              file("usr/local/lib/libcuda.so.555.42")),
     Scenario("library-of-no-package-in-the-way", (1,), beside(NEW), (f"libcuda.so.{NEW}, which belongs to no package, in place of libcuda.so.{V}",),
              beside("555.42.02", leads=False)),
-    Scenario("module-file-of-another-version", (1,), lambda w: setattr(w, "on_disk", "570.99.01"),
+    Scenario("module-file-of-another-version", (1,), both(lambda w: setattr(w, "on_disk", "570.99.01"), lambda w: setattr(w, "loaded", "570.99.01")),
              (f"the module file for kernel {KERNEL} has version 570.99.01", f"the libraries have {V}")),
     Scenario("kernel-compiler-missing", (19,),
              both(World.without_module, lambda w: w.gone.update({"gcc-12", "gcc"})), ("was built with gcc-12",),

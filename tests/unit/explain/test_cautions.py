@@ -7,7 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from brokennodes import WHOLE, at_boot, divided, docker, drop_in, file, mig
+from brokennodes import (
+    CRI_OK,
+    PATHLESS,
+    WHOLE,
+    at_boot,
+    cri,
+    divided,
+    docker,
+    drop_in,
+    file,
+    mig,
+    specification,
+)
 from nodetrees import LIBRARIES, Tree, World
 
 from gpustate.cli.explain import diagnosis_page, verdict
@@ -388,3 +400,63 @@ def test_another_service_that_no_boot_starts_is_a_warning(tmp_path: Path) -> Non
     )
     assert "systemctl cat nvidia-persistenced.service site.service" in warning
     assert "1.19.1" not in warning
+
+
+OLD_CRI = cri(CRI_OK.replace("v1.7.24", "v1.6.20"))
+#: What works now and is named all the same: the changes, and what the note and its next step have.
+NOTED: tuple[tuple[tuple[Change, ...], str, str], ...] = (
+    ((OLD_CRI, lambda w: w.cdi.clear()), "no CDI specification", "(state cdi)"),
+    ((OLD_CRI, specification(PATHLESS)), "a device node has no path", "(state cdi)"),
+    (
+        (cri(CRI_OK), lambda w: setattr(w, "handler", False)),
+        "lacks the handler nvidia, which the running process has until its next restart",
+        "(state containerd)",
+    ),
+    (
+        (lambda w: setattr(w, "on_disk", "570.99.01"),),
+        "has version 570.99.01, which the next boot loads",
+        "(state driver)",
+    ),
+)
+
+
+@pytest.mark.parametrize(("changes", "words", "state"), NOTED, ids=[words for _, words, _ in NOTED])
+def test_what_works_until_a_restart_is_the_same_note_with_a_validation_and_without(
+    changes: tuple[Change, ...], words: str, state: str, tmp_path: Path
+) -> None:
+    before = diagnosis(tmp_path / "a", *changes)
+    after = diagnosis(tmp_path / "b", *changes, World.prove)
+    for found in (before, after):
+        assert found.broken is None, found.broken
+        (note,) = found.warnings
+        assert words in note
+        assert state in note
+    assert verdict(after)[0] == "all checks passed"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (cri(CRI_OK.replace("||runc", "||runc|1|/etc/cdi /var/run/cdi")), lambda w: w.cdi.clear()),
+        (
+            OLD_CRI,
+            file(TOOLKIT, '[nvidia-container-runtime]\nmode = "cdi"\n'),
+            lambda w: w.cdi.clear(),
+        ),
+    ],
+)
+def test_a_missing_specification_that_something_reads_fails(
+    changes: tuple[Change, ...], tmp_path: Path
+) -> None:
+    assert diagnosis(tmp_path, *changes).name == "cdi-missing"
+
+
+def test_a_module_file_of_another_version_fails_where_the_libraries_have_a_third(
+    tmp_path: Path,
+) -> None:
+    other = diagnosis(
+        tmp_path,
+        lambda w: setattr(w, "on_disk", "570.99.01"),
+        lambda w: setattr(w, "loaded", "565.1"),
+    )
+    assert other.name == "module-file-of-another-version"
