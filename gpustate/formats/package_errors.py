@@ -22,8 +22,8 @@ _KEY = "the repository is not signed with the policy's key: check key and finger
 _REACH = "check that the node can reach the repository (network, proxy, firewall), then apply again"
 #: A repository's server that cannot be reached; apt then also reports what it lacks of the repository.
 UNREACHABLE = (
-    r"Could not connect|Unable to connect|Connection (timed out|refused|failed|reset)|connection timed out|No route to host|"
-    r"Could not resolve|Cannot initiate the connection|Temporary failure"
+    r"Could(n't| not) connect|Timeout was reached|Unable to connect|Connection (timed out|refused|failed|reset)|connection timed out|No route to host|"
+    r"Could(n't| not) resolve|Cannot initiate the connection|Temporary failure"
 )
 #: A repository's index that is dated in the node's future.
 TOO_EARLY = r"is not valid yet|is not yet valid"

@@ -26,7 +26,7 @@ _MARK = re.compile(r"\b[EW]: ")
 _FOLLOWS = re.compile(r"^Failed to fetch |Some index files failed")
 _HEAD = re.compile(r"(the repository (key )?|a source of the node )cannot be \w+: ")
 _OTHER_SOURCE = "a source of the node "
-#: Address, entries below /etc/apt and error of a source of the node that could not be read.
+#: Address, entries and error of a source of the node that could not be read.
 _SOURCE = re.compile(r"^=source ([^|\n]+)\|([^|\n]+)\|(.*)\n?", re.MULTILINE)
 _FAILED = "=preview failed "
 
@@ -70,7 +70,7 @@ def unread(output: str) -> dict[str, str]:
 
 
 def _note(address: str, entries: str, reason: str) -> str:
-    places = ", ".join(f"/etc/apt/{entry}" for entry in entries.split())
+    places = ", ".join(entries.split())
     why = shorten(" ".join(reason.split()), 200).rstrip(".")
     is_unreachable = re.search(package_errors.UNREACHABLE, reason)
     verb = "did not answer" if is_unreachable else "cannot be read"

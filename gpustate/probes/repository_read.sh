@@ -16,18 +16,32 @@ name_sources() {
     while read -r address reason; do
       while ! places=$(cd "$T/apt" &&
         grep -rHnF --include='*.list' --include='*.sources' "$address" sources.list*); do
-        [ "$address" != "${address%/*}" ] || break
         address=${address%/*}
+        case $address in *://*) ;; *) break ;; esac
       done
-      places=$(printf '%s\n' "$places" | cut -d : -f 1,2 | paste -sd ' ')
+      places=$(printf '%s\n' "$places" | cut -d : -f 1,2 | sed 's#^.#/etc/apt/&#' | paste -sd ' ')
       [ -z "$places" ] || echo "=source $address|$places|$reason"
     done | sort -u -t '|' -k 1,1
 }
+# The same for dnf's output; ADDRESS is the repository's name.
+name_repositories() {
+  printf '%s\n' "$output" | sed -nE "/(Curl error|Status code).* for /{
+      s/ for [a-z]+:.*//;s/.*- //;h}
+    s/^Error: Failed to download metadata for repo '([^']+)'.*/\1/;T;G;s/\n/ /p" |
+    while read -r repository reason; do
+      places=$(cd "$T/repos" && grep -HnxF "[$repository]" -- *.repo | cut -d : -f 1,2 |
+        sed 's#^#/etc/yum.repos.d/#' | paste -sd ' ')
+      [ -z "$places" ] || echo "=source $repository|$places|$reason"
+    done
+}
 leave_out() {
   for address; do
-    for f in "$T"/apt/sources.list "$T"/apt/sources.list.d/*; do
+    for f in "$T"/apt/sources.list "$T"/apt/sources.list.d/* "$T"/repos/*.repo; do
       case $f in
         *.sources) awk -v RS= -v ORS='\n\n' -v s="$address" '!index($0, s)' "$f" >"$T/left" ;;
+        *.repo)
+          awk -v s="[$address]" '/^\[/ { out = $0 == s } !out' "$f" >"$T/left" 2>/dev/null
+          ;;
         *) grep -vF "$address" "$f" >"$T/left" 2>/dev/null ;;
       esac
       [ ! -f "$f" ] || cat "$T/left" >"$f"
@@ -35,10 +49,11 @@ leave_out() {
   done
 }
 # A fresh node has not read its own sources either, and an apply begins with that.
+# shellcheck disable=SC2086 # addresses
+[ -n "${ONLY_ADDED-}" ] || leave_out ${UNREAD-}
 # shellcheck disable=SC2154 # set before, by the distribution
 [ -n "${ONLY_ADDED-}" ] || case $pm in
   apt)
-    leave_out ${UNREAD-}
     for source in $(apt-get update -q --print-uris 2>/dev/null |
       sed -n "s/^'[^']*' \([^ ]*\).*/\1/p"); do
       [ ! -e "$T/lists/$source" ] && [ ! -e "$T/lists/${source%InRelease}Release" ] || continue
@@ -54,8 +69,12 @@ leave_out() {
     done
     ;;
   dnf)
-    timeout -k 2 100 $DNF -y -q --setopt='*.metadata_expire=-1' --setopt='*.skip_if_unavailable=1' \
-      --setopt=retries=1 --setopt=timeout=15 makecache >/dev/null 2>&1 || :
+    output=$(timeout -k 2 100 $DNF -y --setopt='*.metadata_expire=-1' \
+      --setopt='*.skip_if_unavailable=1' --setopt=retries=1 --setopt=timeout=15 makecache 2>&1)
+    unread=$(name_repositories)
+    [ -z "$unread" ] || echo "$unread"
+    # shellcheck disable=SC2046 # names
+    leave_out $(printf '%s\n' "$unread" | sed -n 's/^=source \([^|]*\).*/\1/p')
     ;;
   zypper)
     for repository in $(sed -n 's/^\[\(.*\)\]$/\1/p' "$T"/repos/*.repo 2>/dev/null); do

@@ -16,6 +16,7 @@ from gpustate.errors import ProbeError
 from gpustate.formats import driverset, rpm
 from gpustate.formats.aptsources import Offer
 from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
+from gpustate.probes import repository_preview
 from gpustate.probes.repository_preview import Previewed, RepositoryQuery, leave_out, unread
 from gpustate.states.driver import DriverInstalled, building
 from gpustate.states.driver.observed import Apt, AptQuery, Live
@@ -379,6 +380,8 @@ UNREAD = "/etc/apt/sources.list.d/site.sources:2: http://foreign.example/x canno
             100,
             [f"{UNREAD}(does not have a Release file); planned without its packages"],
         ),
+        # The server of a redirect, or one in no entry.
+        ("W: Failed to fetch http://other.example/x/InRelease  Could not connect\n", 0, []),
         ("E: Unable to read /etc/apt/sources.list.d/\n", 100, None),
     ],
 )
@@ -466,6 +469,55 @@ def test_sources_that_did_not_answer_are_named_and_not_waited_for_again(tmp_path
     row = next(line for line in first.text.splitlines() if line.startswith("=source "))
     refused = Answer(0, f"{row}\nE: Unable to locate package x\n".encode())
     assert TransactionQuery("apt", (), ()).parse(refused)[0] == "E: Unable to locate package x"
+
+
+def test_a_dnf_repository_that_does_not_answer_is_named_and_left_out(tmp_path: Path) -> None:
+    """Real sh; dnf is a stand-in that reports as dnf 4.14 does."""
+    (tmp_path / "dnf").write_text(
+        "#!/bin/sh\n"
+        f"""cat {tmp_path}/*/repos/*.repo >>{tmp_path}/asked; case $* in *" makecache"*) ;; *) exit ;; esac\n"""
+        f"""grep -q dead.example {tmp_path}/asked || exit 0; cat <<'EOF'
+Errors during downloading metadata for repository 'vendor':
+  - Curl error (7): Couldn't connect to server for http://dead.example/x/repodata/repomd.xml [Failed to connect]
+Error: Failed to download metadata for repo 'vendor': Cannot download repomd.xml: All mirrors were tried
+Ignoring repositories: vendor
+EOF
+"""
+    )
+    (tmp_path / "dnf").chmod(0o755)
+    (tmp_path / "yum.repos.d").mkdir()
+    (tmp_path / "yum.repos.d/site.repo").write_text(
+        "[base]\nbaseurl=http://good.example/x\n\n[vendor]\nbaseurl=http://dead.example/x\nenabled=1\n"
+    )
+    script = repository_preview.script("")
+    script = script.replace("/etc/yum.repos.d/*", f"{tmp_path}/yum.repos.d/*")
+
+    def ask(before: str) -> str:
+        (tmp_path / "asked").unlink(missing_ok=True)
+        return subprocess.run(
+            [
+                "sh",
+                "-c",
+                f"{before}\n{script.replace(rpm.FAMILY, 'pm=dnf' + chr(10))}\ncat $T/repos/*",
+            ],
+            env={"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+
+    first = ask("")
+    notes = unread(first)
+    assert notes == {
+        "vendor": "/etc/yum.repos.d/site.repo:4: vendor did not answer (Curl error (7): Couldn't connect to server); "
+        "planned without its packages"
+    }
+    assert "good.example" in first
+    assert "dead.example" not in first, "it is not waited for again"
+    assert not unread(ask(leave_out(notes)))
+    asked = (tmp_path / "asked").read_text()
+    assert "good.example" in asked
+    assert "dead.example" not in asked
 
 
 def repository(**parameters: Any) -> str:
