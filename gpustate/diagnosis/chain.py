@@ -696,6 +696,12 @@ def _without_cdi(observed: ChainObservation, wanted: Wanted) -> str:
 
 def _cdi(observed: ChainObservation, wanted: Wanted) -> Check:
     check = _specification(observed, wanted)
+    paths = [spec.path for spec in observed.cdi if spec.path in check.evidence]
+    kept = [path for path in paths if path == remedies.CDI_KEPT]
+    others = [path for path in paths if path not in kept]
+    to_remove = check.remedy == remedies.CDI_TWICE
+    for path in (others if kept else [])[:1] if to_remove else (kept or others)[:1]:
+        check = replace(check, remedy=check.remedy.replace("FILE", path))
     unread = _without_cdi(observed, wanted)
     if not check.failed or not unread or all_held(observed):
         return check

@@ -68,8 +68,8 @@ NO_LOW_LEVEL = (
 )
 NO_CONTAINERD = f"install containerd, or validate without containers: {VALIDATE} --set validator.containers=none"
 TOOLKIT_CONFIG = by_apply(
-    "fix that line, or remove the file (an apply writes a new one): "
-    "rm /etc/nvidia-container-runtime/config.toml",
+    "fix that line, or remove the file, without which the toolkit has its defaults: "
+    "rm /etc/nvidia-container-runtime/config.toml; then apply",
     "container-toolkit",
 )
 CONTAINERD_CONFIG = by_apply(
@@ -148,7 +148,9 @@ CDI_STALE = (
     by_apply("regenerate the CDI specification", "cdi")
     + "; or, for the file that is named: nvidia-ctk cdi generate --output=FILE"
 )
-CDI_TWICE = by_apply("remove the file that is not kept up to date, then apply", "cdi")
+#: What nvidia-cdi-refresh and the state ``cdi`` keep up to date.
+CDI_KEPT = "/var/run/cdi/nvidia.yaml"
+CDI_TWICE = by_apply("remove the file that is not kept up to date: rm FILE; then apply", "cdi")
 CDI_OFF = by_apply(
     "set enable_cdi = true, and cdi_spec_dirs with the specification's folder, in containerd's configuration; then apply",
     "containerd",

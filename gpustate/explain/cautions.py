@@ -126,7 +126,7 @@ def _incomplete(view: View) -> Iterator[str]:
         return
     lacking = cdi.lacking_files(spec, view.clues.all("there"))
     if lacking and spec.generated:
-        yield f"{cdi.SPEC_PATH} lacks {some(lacking)}, so no container gets it; {remedies.CDI_STALE}"
+        yield f"{cdi.SPEC_PATH} lacks {some(lacking)}, so no container gets it; {remedies.CDI_STALE.replace('FILE', cdi.SPEC_PATH)}"
 
 
 def _persistence(view: View) -> Iterator[str]:

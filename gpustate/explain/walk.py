@@ -131,7 +131,10 @@ def diagnose(view: View) -> Diagnosis:
     """Evaluate check by check, and stop at the first that fails."""
     checks = links(view)
     tested = chain.tested(checks)
-    warnings = (*cautions.of(view), *_harmless(view, checks, tested))
+    warnings = cautions.of(view)
+    named = tuple(warning.partition("; ")[0] for warning in warnings)
+    harmless = _harmless(view, checks, tested)
+    warnings += tuple(one for one in harmless if not named or not one.startswith(named))
     validated = view.observed.cuda is not None
     for at, check in enumerate(checks):
         judged, cause = _judge(replace(view, check=check), tested)

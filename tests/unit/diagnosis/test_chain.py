@@ -128,6 +128,7 @@ def test_fabric_manager_is_a_line_of_its_own(
     assert evidence in check.evidence
 
 
+CDI_STALE = remedies.CDI_STALE.replace("FILE", "/var/run/cdi/nvidia.yaml")
 CASES = [
     (
         {
@@ -290,15 +291,15 @@ CASES = [
         {"cdi": (replace(GOOD.cdi[0], missing=("/usr/lib/libcuda.so.570.86.15",)),)},
         "cdi",
         "names missing files: /usr/lib/libcuda.so.570.86.15",
-        remedies.CDI_STALE,
+        CDI_STALE,
     ),
     (
         {"cdi": (replace(GOOD.cdi[0], devices=("0", "all")),)},
         "cdi",
         "no device for 1",
-        remedies.CDI_STALE,
+        CDI_STALE,
     ),
-    ({"nvml": MIG}, "cdi", "no device for 1:0, 1:1", remedies.CDI_STALE),
+    ({"nvml": MIG}, "cdi", "no device for 1:0, 1:1", CDI_STALE),
     ({"cuda": None}, "cuda", "has not run", remedies.EARLIER),
     (
         {

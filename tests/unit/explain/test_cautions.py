@@ -460,3 +460,41 @@ def test_a_module_file_of_another_version_fails_where_the_libraries_have_a_third
         lambda w: setattr(w, "loaded", "565.1"),
     )
     assert other.name == "module-file-of-another-version"
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        (
+            (lambda w: w.cdi.__setitem__("var/run/cdi/old.yaml", ["0"]),),
+            "remove the file that is not kept up to date: rm /var/run/cdi/old.yaml; then apply",
+        ),
+        (
+            (lambda w: w.cdi.update({SPEC: ["0", "all"]}),),
+            "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",
+        ),
+    ],
+)
+def test_a_next_step_names_the_specification(
+    changes: tuple[Change, ...], step: str, tmp_path: Path
+) -> None:
+    found = diagnosis(tmp_path, *changes)
+    assert found.broken is not None
+    assert step in found.broken.remedy
+
+
+def test_of_two_foreign_specifications_none_is_chosen_for_removal(tmp_path: Path) -> None:
+    def foreign(world: World) -> None:
+        world.cdi.clear()
+        world.cdi |= {"etc/cdi/a.yaml": ["0", "1", "all"], "etc/cdi/b.yaml": ["0"]}
+
+    found = diagnosis(tmp_path, foreign)
+    assert found.name == "cdi-device-named-twice"
+    assert found.broken is not None
+    assert "rm FILE" in found.broken.remedy
+
+
+def test_an_ignored_specification_is_named_once_after_a_passed_test(tmp_path: Path) -> None:
+    found = diagnosis(tmp_path, specification(PATHLESS), World.prove)
+    assert found.broken is None
+    assert ["a device node has no path" in one for one in found.warnings] == [True]
