@@ -20,7 +20,7 @@ from gpustate.states.container_toolkit import PACKAGES, ContainerToolkitInstalle
 from gpustate.states.cuda_toolkit import CudaToolkitsInstalled
 from gpustate.states.dcgm import DcgmRunning
 from gpustate.states.dcgm_exporter import DcgmExporterRunning
-from gpustate.states.fabric_manager import FabricManagerRunning
+from gpustate.states.fabric_manager import UNIT, FabricManagerRunning
 from gpustate.states.gdrcopy import GdrCopyInstalled
 from gpustate.states.gds import GpuDirectStorageEnabled
 from gpustate.states.imex import ImexRunning
@@ -190,12 +190,10 @@ def test_a_masked_unit_is_a_refusal_before_its_package_is_there(masked: bool) ->
     """A mask stays, also where a repository may yet be added."""
     state = FabricManagerRunning()
     observed = state.probe(test_fabric_manager.node(files={}))
-    units = frozenset((test_fabric_manager.UNIT,)) if masked else frozenset[str]()
+    units = frozenset((UNIT,)) if masked else frozenset[str]()
     plan = make.predict(state, observed, "580.65.06", masked=units, repositories_known=False)
     assert plan.refusal == (
-        f"{test_fabric_manager.UNIT} is masked; systemctl unmask {test_fabric_manager.UNIT}, or leave the state out"
-        if masked
-        else None
+        f"{UNIT} is masked; systemctl unmask {UNIT}, or leave the state out" if masked else None
     )
 
 
