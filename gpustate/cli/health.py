@@ -194,9 +194,14 @@ def _page(rows: list[dict[str, Any]]) -> None:
     page = Page()
     for row in rows:
         states = [gpu["state"] for gpu in row.get("gpus", [])]
-        states += ["failed"] * len(row.get("others", []))
-        counts = ", ".join(f"{states.count(one)} {one}" for one in _STYLES if one in states)
-        page.add((row["name"], "bold"), f"  {counts}")
+        others = row.get("others", [])
+        listed = {gpu["pci"] for gpu in row.get("gpus", [])}
+        # Each GPU once, whatever number of findings it has; the rest concerns all of them.
+        states += ["failed"] * len({one["pci"] for one in others if one["pci"]} - listed)
+        counts = [f"{states.count(one)} {one}" for one in _STYLES if one in states]
+        if whole := ", ".join(one["what"] for one in others if not one["pci"]):
+            counts.append(f"the node failed ({whole})")
+        page.add((row["name"], "bold"), f"  {', '.join(counts)}")
         for gpu in row.get("gpus", []):
             if gpu["state"] == "well":
                 continue

@@ -240,10 +240,10 @@ NAMED = {
         f"ignore {SPEC}", "gpustate apply", (0, "8 well")),
     "switches without Fabric Manager": Named(
         "systemctl stop nvidia-fabricmanager", "systemctl start nvidia-fabricmanager", "fabric-manager-down",
-        "nvidia-fabricmanager is inactive", "gpustate apply", (3, "8 well, 1 failed")),
+        "nvidia-fabricmanager is inactive", "gpustate apply", (3, "8 well, the node failed (fabric)")),
     "a link to a library that is gone": Named(
         "mv /usr/lib/x86_64-linux-gnu/libcuda.so.[0-9][0-9]* /root/", "mv /root/libcuda.so.* /usr/lib/x86_64-linux-gnu/", "driver-library-dangling",
-        "which does not exist", "gpustate apply", (3, "8 well, 1 failed")),
+        "which does not exist", "gpustate apply", (3, "8 well, the node failed (libraries)")),
 }  # fmt: skip
 
 

@@ -103,13 +103,15 @@ def test_gpus_that_no_program_can_use_are_no_good_node(
     assert (other["what"], other["level"]) == (what, "failed")
     assert words in str(other["evidence"])
     health._page([{"name": "n1", **found}])
-    assert capsys.readouterr().out.startswith("n1  3 well, 1 failed\n")
+    assert capsys.readouterr().out.startswith(f"n1  3 well, the node failed ({what})\n")
     assert look(NVML, SWITCH, "manager=1")["others"] == []
 
 
-def test_an_xid_of_a_gpu_that_is_gone_counts() -> None:
+def test_an_xid_of_a_gpu_that_is_gone_counts(capsys: pytest.CaptureFixture[str]) -> None:
     found = look(replace(NVML, gpus=GPUS[:2]), f"xid={XID.format(79)}")
     assert [one["what"] for one in _list(found["others"])] == ["xid", "missing"]
+    health._page([{"name": "n1", **found}])
+    assert capsys.readouterr().out.startswith("n1  2 well, 1 failed\n")
     assert {one["pci"] for one in _list(found["others"])} == {"0000:02:00.0"}
 
 
