@@ -609,6 +609,7 @@ class DriverInstalled(DriverParameters):
             if not self.locked:
                 yield from refusals.flavour(observed, wanted.packages)
             yield from self._pinned_away(observed, wanted)
+            yield from refusals.admitting_pins(observed, wanted)
             yield from refusals.overridden_pins(observed)
             full = self.packages == "full"
             yield from refusals.overridden(observed, wanted.packages, hold=self.hold, full=full)

@@ -380,6 +380,8 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
         repository: max(fitting, key=version_key)
         for repository, versions in observed.elsewhere.items()
         if (fitting := [one for one in versions if wanted.admits(one)])
+        # The last driver of a branch that the archive has ended is only taken by its version.
+        and (successor is None or wanted.exact or not repositories.is_archive(repository))
     }
     other = f"another {'version' if wanted.exact else 'branch'}"
     if excluded:

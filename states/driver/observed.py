@@ -70,6 +70,9 @@ class Observed:
     operator: bool  # the GPU Operator's driver container runs here
     pinned_away: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     # version and module type of the driver that a foreign pin forbids: file of that
+    admitting_pins: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )  # foreign file whose pins let several repositories have the driver: these
     kernel_pins: Mapping[str, str] = field(default_factory=dict[str, str])
     # package of a kernel that a foreign pin forbids: file of that
     elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])

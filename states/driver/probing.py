@@ -77,6 +77,7 @@ def observe(node: Node, query: Query[Apt], parameters: tuple[str, ...]) -> Obser
         installer=live.installer,
         operator=live.operator,
         pinned_away=offers.pinned_away,
+        admitting_pins=offers.admitting_pins,
         kernel_pins=offers.kernel_pins,
         elsewhere=offers.elsewhere,
         repository=offers.in_use,

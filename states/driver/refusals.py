@@ -151,6 +151,16 @@ def unsolvable(observed: Observed, version: str) -> str:
     return f"{observed.manager} cannot install driver {version}: {line}" + (move and f"; {move}")
 
 
+def admitting_pins(observed: Observed, wanted: Observed) -> Iterator[str]:
+    """Somebody's pins that let the driver come from another repository than the policy's."""
+    changes = observed.packages != wanted.packages
+    for path, repositories in observed.admitting_pins.items() if changes else ():
+        yield (
+            f"pins in {path} come before those of driver-repository, and let the driver come from any of "
+            f"{', '.join(repositories)}"
+        )
+
+
 def overridden_pins(observed: Observed) -> Iterator[str]:
     """Somebody's pins against packages of the set, in files that apt reads after gpustate's."""
     for path in () if observed.unsolvable else dict.fromkeys(observed.pins.values()):

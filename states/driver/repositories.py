@@ -30,6 +30,8 @@ class Offers:
         pinned_away: driver versions and module types that a foreign pin forbids, each with the file of that.
         elsewhere: driver versions of repositories that are not in use, by repository.
         in_use: the repository that most of the allowed ones are from.
+        admitting_pins: foreign files whose pins come before those that choose one repository, each with the repositories
+            that the allowed ones are from, of which there are several.
         kernel_pins: packages of kernels that a foreign pin forbids, each with the file of that.
     """
 
@@ -37,6 +39,7 @@ class Offers:
     pinned_away: dict[tuple[str, str], str]
     elsewhere: dict[str, tuple[str, ...]]
     in_use: str
+    admitting_pins: dict[str, tuple[str, ...]]
     kernel_pins: dict[str, str]
 
 
@@ -45,6 +48,7 @@ def sort(os_id: str, apt: Apt) -> Offers:
     allowed: dict[str, tuple[str, ...]] = {}
     pinned, paths = dict[str, tuple[str, ...]](), dict[str, str]()
     kernel_pins: dict[str, str] = {}
+    admitting: set[str] = set()
     others: dict[str, dict[str, tuple[str, ...]]] = {}
     used = Counter[str]()
     for name, offers in apt.offers.items():
@@ -58,7 +62,13 @@ def sort(os_id: str, apt: Apt) -> Offers:
                 continue
             if not aptsources.is_forbidden(offer, offers, own):
                 allowed[name] += (version,)
-                used.update(origins[:1] if driverset.is_member(name, version) else ())
+                if driverset.is_member(name, version):
+                    used.update(origins[:1])
+                    admitting |= {
+                        path
+                        for path, rows in apt.pins.items()
+                        if rows.get((name, version)) == offer.priority > own
+                    }
                 continue
             path = aptsources.forbidding_file(name, version, offers, apt.pins)
             if of_kernel:
@@ -71,6 +81,7 @@ def sort(os_id: str, apt: Apt) -> Offers:
                     rows = others.setdefault(_repository(os_id, origin), {})
                     rows[name] = (*rows.get(name, ()), version)
     in_use = _repository(os_id, used.most_common(1)[0][0]) if used else ""
+    several = tuple(sorted({_repository(os_id, origin) for origin in used}))
     # What the repository in use has is excluded by no pin of gpustate's own, though by no file alone.
     for name, versions in others.pop(in_use, {}).items():
         pinned[name] = (*pinned.get(name, ()), *versions)
@@ -87,6 +98,7 @@ def sort(os_id: str, apt: Apt) -> Offers:
             if (found := _sets(os_id, rows))
         },
         in_use,
+        dict.fromkeys(sorted(admitting), several) if len(several) > 1 else {},
         kernel_pins,
     )
 

@@ -539,6 +539,33 @@ def test_the_kernel_that_boots_next_must_have_headers() -> None:
     assert DriverInstalled().refuse(DriverInstalled().probe(node)) is None
 
 
+@pytest.mark.parametrize("priority", [500, 1001])
+@pytest.mark.parametrize("others", ["http://y  Packages", "http://x  Packages"])
+def test_pins_that_let_another_repository_have_the_driver_are_named(
+    priority: int, others: str
+) -> None:
+    node = World(gpu())
+    whole = node.apt()
+    offers = {
+        name: tuple(
+            replace(offer, priority=priority, origins=(others if n else "http://x  Packages",))
+            for n, offer in enumerate(rows)
+        )
+        for name, rows in whole.offers.items()
+    }
+    pins = {
+        SITE: {(name, row.version): 1001 for name, rows in whole.offers.items() for row in rows}
+    }
+    node.answers["AptQuery"] = lambda _: replace(whole, offers=offers, pins=pins)
+    state = DriverInstalled()
+    notes = state.plan(state.probe(node)).notes
+    # With 500 a file that apt reads before overrides these pins.
+    assert (
+        f"pins in {SITE} come before those of driver-repository, and let the driver come from any of http://x, http://y"
+        in notes
+    ) == (priority > 700 and others == "http://y  Packages")
+
+
 def test_a_pin_that_forbids_kernel_headers_is_named_with_its_file() -> None:
     node = World(gpu())
     names = {kernel: f"linux-headers-{kernel}" for kernel in (OLD, NEW)}
@@ -1088,6 +1115,15 @@ def test_an_ended_branch_of_the_archive_is_none_of_a_repository_that_has_it() ->
 
     # The archive has ended another branch, which this repository never had.
     node.relations = driverset.parse_relations(f"nvidia-utils-550|{ENDED}||nvidia-utils-570\n")
+    whole, last = node.apt(), "550.163.01-0ubuntu0.24.04.1"
+    ended = {
+        name.replace("570", "550"): (Offer(last, -1, (ARCHIVE,)),)
+        for name in whole.offers
+        if "570" in name
+    }
+    node.answers["AptQuery"] = lambda _: replace(whole, offers=whole.offers | ended)
+    by_version = refusal(DriverInstalled(version="550.163.01"), node)
+    assert "Ubuntu's archive has 550.163.01: choose it with --set driver-repository" in by_version
     assert refusal(DriverInstalled(branch=550), node) == (
         "http://x has no branch 550; it has branch 570; choose another branch, or a repository that has it in "
         "driver-repository"
