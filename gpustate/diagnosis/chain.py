@@ -437,7 +437,10 @@ def serving(observed: ChainObservation, wanted: Wanted) -> str:
             "containerd" in observed.registered or _containerd_handler(observed, wanted)
         )
         return "containerd" if handler or not others or endpoint else others[0]
-    if found is not None and (endpoint or "containerd" in observed.registered):
+    # A disabled one is left alone beside another runtime; docker is none beside a configured containerd.
+    beside = {"crio", "k3s"}.intersection(others).difference(observed.down)
+    configured = "containerd" in observed.registered
+    if found is not None and (endpoint or (configured and (found.enabled or not beside))):
         return "containerd"
     if others:
         return others[0]

@@ -86,7 +86,6 @@ class RuntimeState(State[R], Generic[R]):
         process: how they call the process that serves pods, where that is not the runtime itself.
         evidence: where what it makes of its files can be read.
         file_format: what these are written in.
-        beneath: services that the runtime itself runs on.
         matrix_fact: the fact of the compatibility matrix that is its version.
 
     Args:
@@ -110,7 +109,6 @@ class RuntimeState(State[R], Generic[R]):
     process: ClassVar[str] = ""
     evidence: ClassVar[str] = ""
     file_format: ClassVar[str] = "TOML"
-    beneath: ClassVar[tuple[str, ...]] = ()
     matrix_fact: ClassVar[str] = "containerd"
 
     handler: HandlerName = "nvidia"
@@ -227,6 +225,10 @@ class RuntimeState(State[R], Generic[R]):
             return True
         return not found.owed and self.is_loaded(observed)
 
+    def irrelevant(self, observed: R) -> tuple[str, ...]:
+        """MAY: services of other runtimes beside which a disabled one is to run all the same."""
+        return ()
+
     def is_needed(self, observed: R, units: Mapping[str, Unit]) -> bool:
         """Whether the service is to run even if it is disabled.
 
@@ -234,7 +236,7 @@ class RuntimeState(State[R], Generic[R]):
             observed: the runtime.
             units: the services of the node's runtimes.
         """
-        own = (self.service(observed), *self.beneath)
+        own = (self.service(observed), *self.irrelevant(observed))
         return is_needed(units, own, configured=observed.found.served)
 
     def is_loaded(self, observed: R) -> bool:
@@ -364,11 +366,12 @@ class RuntimeState(State[R], Generic[R]):
             changes.append(Change("read", False, True, cost, self.explain_unread(observed)))
         service = self.service(observed)
         if not observed.running:
-            why = (
-                "is disabled, and no other runtime is enabled"
-                if disabled(found)
-                else "should be running"
-            )
+            why = "should be running"
+            if disabled(found):
+                reason = (
+                    "gpustate has configured it" if found.served else "no other runtime is enabled"
+                )
+                why = f"is disabled, and {reason}"
             changes.append(Change("running", False, True, why=f"{service} {why}"))
         notes = [*edit.notes, *([observed.dead] if observed.dead else [])]
         notes += self.notes(observed, edit)

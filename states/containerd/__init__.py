@@ -183,6 +183,10 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         # Docker's own default: docker starts it.
         return not disabled_by(observed.found.dump) and super().is_needed(observed, units)
 
+    def irrelevant(self, observed: Observed) -> tuple[str, ...]:
+        # Docker runs on containerd, and serves no pods in its place.
+        return ("docker.service", "docker.socket") if observed.found.served else ()
+
     def lists_handler(self, observed: Observed) -> bool:
         return self.handler in list_runtimes(observed.found.dump)
 

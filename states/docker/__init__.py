@@ -86,7 +86,6 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
     label: ClassVar[str] = "docker"
     matrix_fact: ClassVar[str] = "docker"
     file_format: ClassVar[str] = "JSON"
-    beneath: ClassVar[tuple[str, ...]] = ("containerd.service",)
 
     enable_cdi: bool | None = None
     unit: ServiceName = "docker.service"
@@ -96,6 +95,10 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
 
     def to_handler(self) -> Handler:
         return Handler(self.handler, self.binary, self.default, self.enable_cdi)
+
+    def irrelevant(self, observed: Observed) -> tuple[str, ...]:
+        # Docker itself runs on it, so it is another runtime only by its handler.
+        return () if observed.found.containerd else ("containerd.service",)
 
     # --- judging what was observed ---------------------------------------------------------
 

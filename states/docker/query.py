@@ -42,6 +42,7 @@ class Found(RuntimeFacts):
         cdi: it injects CDI devices; ``None`` when it does not say.
         mute: it runs, and gave its client no answer in 10 s.
         snap: there is a snap of docker.
+        containerd: gpustate has configured containerd, so it is more than what docker runs on.
     """
 
     arguments: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class Found(RuntimeFacts):
     cdi: bool | None = None
     mute: bool = False
     snap: bool = False
+    containerd: bool = False
 
     @property
     def text(self) -> str | None:
@@ -93,6 +95,7 @@ class DockerQuery(Query[Found]):
             CONFIG=CONFIG_PATH,
             OWED=owed("docker"),
             SERVED=served("docker"),
+            CONTAINERD=served("containerd"),
             OURS=OURS,
         )
         return unit_command(self.unit) + BLOBS + script
@@ -114,6 +117,7 @@ class DockerQuery(Query[Found]):
             cdi=None if not cdi else cdi not in ("null", "[]"),
             mute="mute" in rows.keys,
             snap="snap" in rows.keys,
+            containerd="containerd" in rows.keys,
         )
 
     def placeholder(self) -> Found:

@@ -1,7 +1,8 @@
 # shellcheck shell=sh
 # Prints whether docker is a snap, and how docker is started, its file and what it runs with, as
 # rows. Reads SNAP, SNAP_PROGRAM, CONFIG (the file that it reads untold), OWED, SERVED and OURS
-# (notes about it). It comes after unit_command and the functions blob, known, print_blobs and odd.
+# (notes about it), and CONTAINERD (that containerd is configured). It comes after unit_command and
+# the functions blob, known, print_blobs and odd.
 # shellcheck disable=SC2154 # exec_start and its like come from unit_command
 if [ -d "$SNAP" ] || [ -e "$SNAP_PROGRAM" ]; then echo snap=1; fi
 set -f
@@ -35,6 +36,7 @@ case $program in */dockerd) ;; *) program=$(command -v dockerd) ;; esac
 echo "config=$config"
 [ -e "$OWED" ] && echo owed=1
 [ -e "$G/$SERVED" ] && echo served=1
+[ -e "$G/$CONTAINERD" ] && echo containerd=1
 if [ -f "$config" ]; then blob file "$config" "$config"; fi
 known "$config"
 print_blobs

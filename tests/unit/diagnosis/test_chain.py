@@ -447,6 +447,7 @@ NO_TOOLKIT: dict[str, object] = {
     "containerd": None,
     "cdi": (),
 }
+STOPPED = replace(CONTAINERD, active=False)
 PLAIN = chain_data.Containerd("/usr/bin/containerd", True, 0, "", ())
 
 
@@ -919,6 +920,10 @@ def test_a_containerd_without_a_handler_is_judged_by_its_cdi(
         ({"containerd": replace(CONTAINERD, active=False, enabled=True)}, "containerd"),
         ({"containerd": replace(CONTAINERD, active=False), "registered": ("containerd",)}, "containerd"),
         ({"containerd": replace(PLAIN, disabled="cri"), "endpoint": "/run/cri-dockerd.sock", "kubelet": True}, "docker"),
+        ({"containerd": STOPPED, "registered": ("containerd",), "other_runtimes": ("dockerd",)}, "containerd"),
+        ({"containerd": STOPPED, "registered": ("containerd",), "other_runtimes": ("crio",)}, "crio"),
+        ({"containerd": STOPPED, "registered": ("containerd",), "other_runtimes": ("crio",), "down": ("crio",)}, "containerd"),
+        ({"containerd": replace(STOPPED, enabled=True), "registered": ("containerd",), "other_runtimes": ("crio",)}, "containerd"),
         ({"containerd": PLAIN, "endpoint": "/var/run/crio/crio.sock"}, "crio"),
         ({"containerd": PLAIN, "bundled": CriStatus("/run/k3s/containerd/containerd.sock", "ok")}, "bundled"),
         ({"other_runtimes": ("dockerd",), "kubelet": True}, "containerd"),

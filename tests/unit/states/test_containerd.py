@@ -241,7 +241,8 @@ def stopped_node(files: Mapping[str, str], units: Mapping[str, str], **facts: An
         ({}, (), False, True),
         ({"crio.service": "active"}, (), True, False),
         ({"k3s.service": "inactive"}, ("k3s.service",), True, False),
-        ({"docker.socket": "active", "docker.service": "inactive"}, (), True, False),
+        ({"docker.socket": "active", "docker.service": "inactive"}, (), False, False),
+        ({"docker.socket": "active", "docker.service": "active"}, (), True, True),
         ({"docker.socket": "inactive"}, (), False, True),
         ({"crio.service": "inactive"}, (), False, False),
         ({"crio.service": "inactive"}, (), True, True),
@@ -260,7 +261,8 @@ def test_a_disabled_service_is_enabled_and_started_unless_another_runtime_works(
     assert plan.fields == ({"running"} if missed else set())
     if missed:
         assert plan.disruption is Disruption.NONE
-        assert "is disabled, and no other runtime is enabled" in plan.changes[0].why
+        reason = "gpustate has configured it" if served else "no other runtime is enabled"
+        assert f"is disabled, and {reason}" in plan.changes[0].why
         steps = [step.label for step in state.apply(observed, plan)]
         assert steps == ["enable containerd.service", "start containerd.service"]
     for left in (

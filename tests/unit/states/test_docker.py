@@ -167,17 +167,19 @@ def test_dockers_snap_is_known_by_its_folder_or_its_program(
 
 
 @pytest.mark.parametrize(
-    ("units", "missed"),
+    ("units", "containerd", "missed"),
     [
-        ({"containerd.service": "active", "docker.socket": "inactive"}, True),
-        ({"docker.socket": "active"}, False),
-        ({"crio.service": "active"}, False),
+        ({"containerd.service": "active", "docker.socket": "inactive"}, False, True),
+        ({"containerd.service": "active", "docker.socket": "inactive"}, True, False),
+        ({"docker.socket": "active"}, False, False),
+        ({"crio.service": "active"}, False, False),
     ],
 )
 def test_a_disabled_daemon_is_started_unless_its_socket_or_another_runtime_works(
-    units: dict[str, str], missed: bool
+    units: dict[str, str], containerd: bool, missed: bool
 ) -> None:
-    node = Node({PATH: NVIDIA % BINARY}, active="inactive", enabled="disabled", runtimes={})
+    facts = {"active": "inactive", "enabled": "disabled", "containerd": containerd}
+    node = Node({PATH: NVIDIA % BINARY}, runtimes={}, **facts)
     node.unit_states = {"docker.service": "inactive", **units}
     state = DockerRuntimeRegistered()
     observed = state.probe(node)
