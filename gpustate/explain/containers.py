@@ -20,6 +20,7 @@ from gpustate.errors import ProbeError
 from gpustate.explain import damaged, gpus, services
 from gpustate.explain.causes import Cause, View, evidence_with, runtime_down, some
 from gpustate.formats import cdi
+from gpustate.formats.containerd import marks
 from gpustate.formats.numbers import whole
 from gpustate.probes import file_owners
 
@@ -77,6 +78,14 @@ def _imports(view: View) -> str:
     if not files or imported:
         return ""
     return f"{view.broken}; {files[0]} defines it, but /etc/containerd/config.toml no longer imports that folder"
+
+
+def _unclosed(view: View) -> str:
+    """No apply edits a file in which nobody knows where gpustate's lines end."""
+    place = view.clues.one("unclosed")
+    if not place or "no runtime handler" not in view.broken:
+        return ""
+    return f"{view.broken}; {place}: {marks.UNCLOSED}"
 
 
 def _handler(view: View) -> str:
@@ -211,6 +220,7 @@ CAUSES = (
     Cause("cgroup-drivers-disagree", "runtime", evidence_with("cgroup drivers disagree"), ""),
     Cause("crio-configuration-unread", "runtime", evidence_with("running CRI-O has no runtime handler"),
           remedies.NO_CRIO_HANDLER, state="crio"),
+    Cause("containerd-block-unclosed", "runtime", _unclosed, remedies.by_apply(f"{marks.CLOSE}; then apply", "containerd")),
     Cause("containerd-imports-lost", "runtime", _imports,
           remedies.by_apply("import it", "containerd"),
           ("NVIDIA/gpu-operator#992", "NVIDIA/nvidia-container-toolkit#982"), "containerd"),

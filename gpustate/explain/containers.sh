@@ -6,6 +6,12 @@ grep -D skip -Hs -E '^[[:space:]]*imports[[:space:]]*=' /etc/containerd/config.t
 grep -D skip -ls 'nvidia-container-runtime' /etc/containerd/config.toml \
   /etc/containerd/conf.d/*.toml /etc/crio/crio.conf.d/* /etc/docker/daemon.json |
   sed 's/^/handler_file=/'
+for f in /etc/containerd/config.toml /etc/containerd/conf.d/*.toml; do
+  [ ! -f "$f" ] || awk -v file="$f" '
+    /^# BEGIN gpustate/ { begin = NR }
+    /^# END gpustate/ { begin = 0 }
+    END { if (begin) print "unclosed=" file ":" begin }' "$f"
+done
 [ -r "$G/docker.ours" ] && sed 's/^/docker_ours=/' "$G/docker.ours"
 f=/etc/docker/daemon.json
 # docker before 23 cannot be asked.

@@ -16,6 +16,7 @@ from nodetrees import ADDRESSES, KERNEL, LIBRARIES, UUIDS, V, World
 
 from gpustate.diagnosis import chain, container_checks
 from gpustate.formats import quarantine
+from gpustate.formats.containerd import marks
 from gpustate.formats.nvml_report import MigDevice, NvmlFacts
 
 Change = Callable[[World], object]
@@ -700,6 +701,9 @@ CONTAINERS = (
     Scenario("containerd-imports-lost", (3,), both(lambda w: setattr(w, "handler", False), file(DROP_IN, DROP_IN_TEXT),
              file(CONFIG, "version = 3\n")), ("no longer imports that folder",),
              both(file(DROP_IN, DROP_IN_TEXT), file(CONFIG, 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'))),
+    Scenario("containerd-block-unclosed", (3,), both(lambda w: setattr(w, "handler", False), file(CONFIG, f"version = 3\n{marks.BEGIN}\n")),
+             ("config.toml:2: gpustate's block begins here", "'# END gpustate' is missing"),
+             file(CONFIG, f"version = 3\n{marks.BEGIN}\n{marks.END}\n")),
     Scenario("containerd-handler-missing", (3,), lambda w: setattr(w, "handler", False), ("no runtime handler for GPUs",),
              docker(RUNS, only=True)),
     Scenario("containerd-cri-disabled", (), programs(containerd="disabled_plugins = ['cri']\n"),

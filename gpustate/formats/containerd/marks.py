@@ -27,6 +27,8 @@ MARK = "# gpustate"
 KEPT = "# gpustate keeps: "
 BEGIN = "# BEGIN gpustate: NVIDIA runtime handler. Edits between BEGIN and END are lost."
 END = "# END gpustate"
+UNCLOSED = f"gpustate's block begins here and its line {END!r} is missing"
+CLOSE = "add that line after the tables of the handler"
 NEW_FILE = "# gpustate made this file: there was none."
 DROP_IN = "# This file is gpustate's, edits are lost. It goes away with the NVIDIA runtime handler."
 
@@ -199,9 +201,9 @@ def _blocks(found: Scan, text: str, path: str) -> list[_Cut]:
             begin = None
     if begin is not None:
         raise ProbeError(
-            f"gpustate's block begins here and its line {END!r} is missing",
+            UNCLOSED,
             place=f"{path}:{text.count(chr(10), 0, begin.start) + 1}",
-            fix="add that line after the tables of the handler",
+            fix=CLOSE,
         )
     return blocks
 
