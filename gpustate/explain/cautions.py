@@ -125,7 +125,7 @@ def _incomplete(view: View) -> Iterator[str]:
     except ProbeError:
         return
     lacking = cdi.lacking_files(spec, view.clues.all("there"))
-    if lacking and spec.generated:
+    if lacking and spec.generated and cdi.lists_library(spec):
         yield f"{cdi.SPEC_PATH} lacks {some(lacking)}, so no container gets it; {remedies.CDI_STALE.replace('FILE', cdi.SPEC_PATH)}"
 
 

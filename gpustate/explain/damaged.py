@@ -5,7 +5,7 @@ new one. If gpustate has ever written the file, the node keeps its original cont
 where.
 
 Surprising: runtimes skip a CDI specification that they cannot read, or of which one entry is not valid, without a
-message. That does no harm while another one names the same devices, so it is a warning then and no cause.
+message. One that was cut may be valid, and lack the edits that all its devices need. That does no harm while another one names the same devices, so it is a warning then and no cause.
 
 Sources:
     cncf-tags/container-device-interface, SPEC.md: kind, devices; NVIDIA/nvidia-container-toolkit, internal/config.
@@ -71,16 +71,26 @@ def cdi_texts(view: View) -> dict[str, str]:
 
 
 def broken_specifications(view: View) -> dict[str, str]:
-    """CDI specifications that runtimes ignore as a whole: path to error."""
+    """CDI specifications that runtimes ignore as a whole, or that are cut: path to error."""
     found: dict[str, str] = {}
+    used: dict[str, cdi.Spec] = {}
     for path, text in cdi_texts(view).items():
         try:
-            refused = cdi.parse(text, place=path).refused
+            spec = cdi.parse(text, place=path)
         except ProbeError as error:
             found[path] = error.message
             continue
-        if refused:
-            found[path] = f"container runtimes ignore {path}: {refused[0]}"
+        if spec.refused:
+            found[path] = f"container runtimes ignore {path}: {spec.refused[0]}"
+        elif spec.kind == cdi.KIND and spec.devices:
+            used[path] = spec
+    every = any(cdi.ALL in spec.devices for spec in used.values())
+    for path, spec in used.items():
+        lacking = [] if every else ["device all"]
+        if spec.generated and not cdi.lists_library(spec):
+            lacking.append("driver library")
+        if lacking:
+            found[path] = f"{path} is incomplete: no {', no '.join(lacking)}"
     return found
 
 

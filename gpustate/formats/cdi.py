@@ -26,6 +26,8 @@ from gpustate.formats import cdi_rules, yaml_events
 from gpustate.formats.words import listed
 
 KIND = "nvidia.com/gpu"
+#: The device by which a container gets every GPU.
+ALL = "all"
 #: The specification that gpustate manages.
 SPEC_PATH = "/var/run/cdi/nvidia.yaml"
 
@@ -133,10 +135,15 @@ def lacking_files(spec: Spec, there: Iterable[str]) -> list[str]:
     return [path for path in there if path.rpartition("/")[2] not in named]
 
 
+def lists_library(spec: Spec) -> bool:
+    """Whether containers get a library of the driver from it."""
+    return any(_LIBRARY.search(path) for path in spec.host_paths)
+
+
 def expected_names(world: World) -> frozenset[str]:
     """Names of whole GPUs in a specification of this node."""
     indices = {str(index) for index in range(len(world.gpus))}
-    return frozenset({"all"} | indices | {gpu.uuid for gpu in world.gpus if gpu.uuid})
+    return frozenset({ALL} | indices | {gpu.uuid for gpu in world.gpus if gpu.uuid})
 
 
 def driver_version(text: str | None) -> str:
@@ -163,7 +170,7 @@ def _judge_libraries(spec: Spec, world: World) -> Iterator[str]:
     }
     for version in sorted(versions - {world.driver_version}):
         yield f"it lists files of driver {version}, but {world.driver_version} is loaded"
-    if not any(_LIBRARY.search(path) for path in spec.host_paths):
+    if not lists_library(spec):
         yield "it lists no driver library"
     lacking = lacking_files(spec, world.there)
     if lacking:
@@ -186,6 +193,8 @@ def _judge_nodes(spec: Spec, world: World) -> Iterator[str]:
 
 
 def _judge_devices(spec: Spec, world: World) -> Iterator[str]:
+    if spec.devices and ALL not in spec.devices:
+        yield "it has no device all"
     minors = {int(m[1]) for node in spec.nodes if (m := _GPU_NODE.match(node.path))}
     there = {gpu.minor for gpu in world.gpus}
     for minor in sorted(minors - there):

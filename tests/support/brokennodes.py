@@ -560,7 +560,7 @@ def numbered(minor: int) -> Change:
     """A specification that gives device numbers."""
     spec = (
         "---\ncdiVersion: 0.5.0\ndevices:\n- containerEdits:\n    deviceNodes:\n    - path: @DEV@\n      type: c\n"
-        f'      major: 195\n      minor: {minor}\n  name: "0"\n- name: "1"\n{_EDITS}kind: nvidia.com/gpu\n'
+        f'      major: 195\n      minor: {minor}\n  name: "0"\n- name: "1"\n{_EDITS}- name: all\n{_EDITS}kind: nvidia.com/gpu\n'
     )
     return both(
         lambda w: w.cdi.clear(), lambda w: w.specs.__setitem__("var/run/cdi/nvidia.yaml", spec)
@@ -576,6 +576,12 @@ WHOLE = (
 PATHLESS = f"{WHOLE}containerEdits:\n  deviceNodes:\n  - {{major: 195, minor: 255}}\n"
 
 
+#: A generated one with both GPUs, up to its device ``all``.
+CUT = WHOLE[: WHOLE.index('- name: "1"')] + (
+    '- name: "1"\n  containerEdits:\n    hooks:\n    - hookName: createContainer\n      path: @TREE@/usr/bin/nvidia-cdi-hook\n'
+)
+
+
 SOCKET = f"{WHOLE}containerEdits:\n  mounts:\n  - hostPath: /run/nvidia-persistenced/socket\n    containerPath: /run/nvidia-persistenced/socket\n"
 
 
@@ -583,11 +589,12 @@ def names(
     path: str, package: str = "", place: str = "var/run/cdi/nvidia.yaml", note: str = ""
 ) -> Change:
     """A specification names what does not exist, and a package brings it."""
-    text = f"{note}{WHOLE}containerEdits:\n  hooks:\n  - hookName: createContainer\n    path: /usr/bin/nvidia-cdi-hook\n  mounts:\n  - hostPath: {path}\n    containerPath: /x\n"
+    text = f"{note}{WHOLE}containerEdits:\n  hooks:\n  - hookName: createContainer\n    path: /usr/bin/nvidia-cdi-hook\n  mounts:\n  - hostPath: {path}\n    containerPath: /x\n  - hostPath: @TREE@/opt/lib/libcuda.so.{V}\n    containerPath: /y\n"
     there = "usr/bin/nvidia-cdi-hook"
     return both(
         specification(text.replace("/usr/bin/nvidia-cdi-hook", f"@TREE@/{there}"), place),
         file(there),
+        file(f"opt/lib/libcuda.so.{V}", "x"),
         lambda w: w.owners.update({path: package} if package else {}),
     )
 
@@ -1073,7 +1080,12 @@ VARIANTS = (
              programs(containerd=OTHER_HANDLER)),
     Scenario("cdi-broken", (), specification(PATHLESS),
              ("container runtimes ignore /var/run/cdi/nvidia.yaml: a device node has no path",)),
-    # Cut in the middle, it is YAML and lacks the last devices.
+    # Cut in the middle, it is YAML and lacks the common edits, or the last devices.
+    Scenario("cdi-broken", (), both(specification(CUT), file("usr/bin/nvidia-cdi-hook")),
+             ("/var/run/cdi/nvidia.yaml is incomplete: no device all, no driver library",),
+             both(specification(f"# Anna\n{CUT}- name: all\n{_EDITS}"), file("usr/bin/nvidia-cdi-hook"))),
+    Scenario("cdi-broken", (), both(specification(f"{CUT}- name: all\n{_EDITS}"), file("usr/bin/nvidia-cdi-hook")),
+             ("/var/run/cdi/nvidia.yaml is incomplete: no driver library",)),
     Scenario("cdi-broken", (), specification(WHOLE[: WHOLE.index('"1"')]), ("container runtimes ignore /var/run/cdi/nvidia.yaml: ",)),
 )  # fmt: skip
 

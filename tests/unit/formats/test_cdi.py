@@ -92,6 +92,7 @@ def test_a_specification_of_this_very_node_is_fresh() -> None:
 @pytest.mark.parametrize(
     ("of", "against", "said"),
     [
+        (text().replace("name: all", "name: most"), world(), "it has no device all"),
         (text(version="570.1.2"), world(), "files of driver 570.1.2, but 580.65.06 is loaded"),
         (
             text(),

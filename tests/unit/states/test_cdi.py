@@ -34,9 +34,11 @@ PROC_VERSION = (
 
 
 def spec(version: str = VERSION, name: str = "0", hook: str = "/usr/bin/nvidia-cdi-hook") -> str:
+    edits = "  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia0\n"
+    every = f"- name: all\n{edits}" if name == "0" else ""
     return (
         "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"
-        f'devices:\n- name: "{name}"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia0\n'
+        f'devices:\n- name: "{name}"\n{edits}{every}'
         f"containerEdits:\n  hooks:\n  - hookName: createContainer\n    path: {hook}\n"
         f"  mounts:\n  - hostPath: /usr/lib/libcuda.so.{version}\n    containerPath: /x\n"
     )
@@ -389,6 +391,7 @@ class Pair(Node):
         common = {"mounts": [{"hostPath": library, "containerPath": library}]}
         self.files.pop(SPEC_PATH, None)
         if devices:
+            devices.append({**devices[0], "name": "all"})
             spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
             self.files[SPEC_PATH] = json.dumps({**spec, "containerEdits": common})
 
