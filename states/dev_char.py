@@ -49,8 +49,7 @@ class Observed:
     """The links, the rule, and who would suffer.
 
     Args:
-        links: device nodes that have their link, as ``195:0 /dev/nvidia0``.
-        nodes: all device nodes, likewise.
+        missing: device nodes without their link, as ``195:0 /dev/nvidia0``.
         rule_text: our udev rule.
         rule_elsewhere: the same foreign rule; empty where there is none.
         exposed: containers that lose their GPUs at a daemon-reload.
@@ -58,8 +57,7 @@ class Observed:
         image: a root to be baked: only the next boot counts.
     """
 
-    links: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     rule_text: str | None = None
     rule_elsewhere: str = ""
     exposed: tuple[str, ...] = ()
@@ -79,7 +77,7 @@ class DevCharLinksPresent(State[Observed]):
 
     name: ClassVar[str] = "dev-char"
     labels: ClassVar[Mapping[str, str]] = {
-        "links": "links in /dev/char",
+        "missing": "devices without a link in /dev/char",
     }
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver")
     after: ClassVar[tuple[str, ...]] = ("persistenced",)
@@ -88,7 +86,7 @@ class DevCharLinksPresent(State[Observed]):
     # MIG devices bring device nodes of their own.
     known_after: ClassVar[tuple[str, ...]] = ("driver", "mig")
     worst: ClassVar[Disruption] = Disruption.NONE
-    stable: ClassVar[tuple[str, ...] | None] = ("links", "nodes", "rule_text", "rule_elsewhere")
+    stable: ClassVar[tuple[str, ...] | None] = ("missing", "rule_text", "rule_elsewhere")
 
     links: Literal["auto", "always"] = "auto"
 
@@ -105,17 +103,17 @@ class DevCharLinksPresent(State[Observed]):
             number: posixpath.normpath(posixpath.join("/dev/char", target))
             for number, target in rows.pairs("link").items()
         }
-        nodes: dict[str, bool] = {}
+        missing: list[str] = []
         for row in rows.keys.get("node", ()):
             if len(row.split()) != 3:
                 continue
             path, major, minor = row.split()
             number = f"{hexadecimal(major)}:{hexadecimal(minor)}"
-            nodes[f"{number} {path}"] = links.get(number) == path and facts.systemd
+            if links.get(number) != path:
+                missing.append(f"{number} {path}")
         found = [path for path, text in zip(_ELSEWHERE, theirs, strict=True) if _is_rule(text)]
         return Observed(
-            links=tuple(sorted(node for node, linked in nodes.items() if linked)),
-            nodes=tuple(sorted(nodes)) if facts.systemd else (),
+            missing=tuple(sorted(missing)) if facts.systemd else (),
             rule_text=rule,
             rule_elsewhere=found[0] if found else "",
             exposed=rows.keys.get("exposed", ()),
@@ -132,9 +130,7 @@ class DevCharLinksPresent(State[Observed]):
         good = _is_rule(observed.rule_text) or (
             observed.rule_elsewhere and observed.rule_text is None
         )
-        return replace(
-            observed, links=observed.nodes, rule_text=observed.rule_text if good else RULE_TEXT
-        )
+        return replace(observed, missing=(), rule_text=observed.rule_text if good else RULE_TEXT)
 
     def plan(self, observed: Observed) -> Plan:
         notes: list[str] = []
@@ -154,7 +150,7 @@ class DevCharLinksPresent(State[Observed]):
             why={}
             if self.absent
             else {
-                "links": "runc omits devices without a link",
+                "missing": "runc omits devices without a link",
                 "rule_text": "creates the links whenever the module is loaded",
             },
             paths={"rule_text": RULE_PATH},
@@ -168,7 +164,7 @@ class DevCharLinksPresent(State[Observed]):
                 yield ops.RestoreOriginal(RULE_PATH, own=True)
             else:
                 yield ops.PutText(RULE_PATH, text, mode=0o644)
-        if "links" in plan.fields:
+        if "missing" in plan.fields:
             yield ops.Run(
                 _LINK, "create the links to NVIDIA's devices in /dev/char", 60, running=True
             )

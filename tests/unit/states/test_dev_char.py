@@ -31,10 +31,9 @@ def node_with(said: str, files: dict[str, str] | None = None) -> FakeNode:
 def test_links_and_rule_come_and_the_rule_goes() -> None:
     node = node_with(NODES + "link=195:0 /dev/nvidia0\nlink=195:255 /dev/nvidia1\n")
     first, last = converge(DevCharLinksPresent(), node)
-    assert first.fields == {"links", "rule_text"}
-    links = next(change for change in first.changes if change.field == "links")
-    assert links.before == ["195:0 /dev/nvidia0"]
-    assert links.after == [*links.before, "195:255 /dev/nvidiactl", "511:0 /dev/nvidia-uvm"]
+    assert first.fields == {"missing", "rule_text"}
+    missing = next(change for change in first.changes if change.field == "missing")
+    assert missing.before == ["195:255 /dev/nvidiactl", "511:0 /dev/nvidia-uvm"]
     assert not last
     assert node.files == {RULE_PATH: RULE_TEXT}
     _, rest = converge(DevCharLinksPresent(ensure="absent"), node)
