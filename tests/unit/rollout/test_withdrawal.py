@@ -16,6 +16,7 @@ from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.errors import LockHeld
 from gpustate.rollout.maintenance import WITHDRAWS
 from gpustate.rollout.withdrawal import Withdrawal
+from gpustate.schedulers import lease as lease_module
 from gpustate.schedulers.base import NotDrainedError, Why
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate.schedulers.kubernetes.members import HOLD
@@ -124,7 +125,11 @@ def test_nothing_is_written_without_such_pods(bench: Bench) -> None:
     assert not bench.cluster.all("leases")
 
 
-def test_nothing_is_written_while_another_run_has_the_lease(bench: Bench) -> None:
+def test_nothing_is_written_while_another_run_has_the_lease(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "RENEW_S", 0.5)
+    monkeypatch.setattr(lease_module, "_POLL_S", 0.1)
     kept = bench.withdrawal("n1", "n2")
     with kept.held("20261130-1", bench.said.append, lambda: False, writes=True):
         with connected(bench.kubeconfig) as api:
