@@ -51,7 +51,7 @@ from gpustate.rollout.options import SCHEDULERS, Schedulers
 from gpustate.rollout.running import running_at
 from gpustate.rollout.status import Status
 from gpustate.rollout.withdrawal import Withdrawal
-from gpustate.schedulers.base import Say, silent
+from gpustate.schedulers.base import Say, never, silent
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate.schedulers.kubernetes.members import read_hold
 
@@ -332,9 +332,7 @@ class Clusters:
                 changes = self._as_saved(objects, kubeconfig, plan(objects, staged(target)))
                 if any(change.action is Action.REFUSED for change in changes):
                     return
-                for change in for_new_pods(changes):
-                    objects.apply(change.item, force=self.force)
-                    self._staged[objects.server, key(change.item)] = change
+                self._write_early(objects, for_new_pods(changes))
 
     def label(self, node: NodeResult) -> None:
         """Write the labels of a Node that is held, by which components run there: it is waited for what these offer.
@@ -347,10 +345,14 @@ class Clusters:
         with opened(kubeconfig) as objects, suppress(ClusterError, RefusedError):
             target, listed = self._target(objects, kubeconfig, [node])
             changes = plan(objects, replace(target, objects_stay=True), listed)
-            for change in self._as_saved(objects, kubeconfig, changes):
-                if change.action in PENDING:
-                    objects.apply(change.item, force=self.force)
-                    self._staged[objects.server, key(change.item)] = change
+            changes = self._as_saved(objects, kubeconfig, changes)
+            self._write_early(objects, (one for one in changes if one.action in PENDING))
+
+    def _write_early(self, objects: Objects, changes: Iterable[Change]) -> None:
+        """Apply changes in a node's turn, which :meth:`apply` then counts as its own."""
+        for change in changes:
+            objects.apply(change.item, force=self.force)
+            self._staged[objects.server, key(change.item)] = change
 
     def _withdraw(self, objects: Objects, kubeconfig: Kubeconfig, node: NodeResult) -> None:
         """Take the labels from a Node that is held, by which DaemonSets offer its GPUs."""
@@ -387,7 +389,7 @@ class Clusters:
     def apply(
         self,
         nodes: Sequence[NodeResult],
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], bool] = never,
         pods_on: frozenset[str] = frozenset(),
         run: str = "",
     ) -> list[dict[str, Any]]:
@@ -476,7 +478,7 @@ class Clusters:
         return replace(change, action=before.action, differences=before.differences)
 
     def report(
-        self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
+        self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = never
     ) -> list[dict[str, Any]]:
         """Write only what a run says about the GPUs of Nodes, after one that was stopped."""
         found: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpustate import clock, compat, policies, registry
 from gpustate.api import saved
 from gpustate.api.results import ApplyResult, DriftResult, PlanResult
-from gpustate.api.rolling import add_rollout, apply_result, common_fields, never, roll_out
+from gpustate.api.rolling import add_rollout, apply_result, common_fields, roll_out
 from gpustate.api.sources import load_policy, lock_file, nodes_of
 from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory
@@ -29,6 +29,7 @@ from gpustate.rollout.by_label import ByLabel, by_label, of_every_label
 from gpustate.rollout.options import SCHEDULERS, Schedulers
 from gpustate.rollout.staying import StayingObjects
 from gpustate.rollout.strategy import STRATEGY, Strategy
+from gpustate.schedulers.base import never
 
 if TYPE_CHECKING:
     from gpustate.api.rollbacks import RollbackPlan

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpustate import clock, compat, registry
 from gpustate.api import saved
 from gpustate.api.results import ApplyResult, PlanResult
-from gpustate.api.rolling import add_rollout, apply_result, common_fields, never, roll_out
+from gpustate.api.rolling import add_rollout, apply_result, common_fields, roll_out
 from gpustate.api.sources import nodes_of
 from gpustate.core.drain import DrainPolicy, drain_policy
 from gpustate.core.encode import plain_fingerprint
@@ -28,6 +28,7 @@ from gpustate.plan.make import Observations
 from gpustate.rollout.options import SCHEDULERS, Schedulers
 from gpustate.rollout.staying import StayingObjects
 from gpustate.rollout.strategy import STRATEGY, Strategy
+from gpustate.schedulers.base import never
 
 if TYPE_CHECKING:
     from gpustate.api.sources import InventorySource

@@ -246,11 +246,6 @@ def gpu_failures(node: Node, age_s: float) -> str:
     return "; ".join(found) if nvml.gpus else ""
 
 
-def never() -> bool:
-    """Nothing stops the run."""
-    return False
-
-
 def common_fields(result: fleet.FleetResult, notes: tuple[str, ...]) -> dict[str, Any]:
     """Fields of every result."""
     return {

@@ -39,6 +39,7 @@ from gpustate.schedulers.base import (
     Stop,
     Why,
     Workload,
+    never,
 )
 from gpustate.schedulers.mig_state import CONFIG, is_ours
 
@@ -336,9 +337,7 @@ class ScheduledMaintenance:
         withdrawn = self._withdraws and self._access(subject.node, KUBERNETES) is not None
         return (KUBERNETES,) if withdrawn else ()
 
-    def end(
-        self, subject: Subject, failed: str, say: Say, stop: Stop = lambda: False
-    ) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, say: Say, stop: Stop = never) -> tuple[str, ...]:
         """Release it, or leave it held with the reason."""
         paused = self._resume_after_mig(subject)
         if failed:

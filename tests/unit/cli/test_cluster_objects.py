@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from apigate import Gate
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from commandline import Cli
 from stubcluster import TOKEN, Answer, Request, StubCluster
 
@@ -389,6 +389,19 @@ def test_a_plan_of_objects_and_drains_lists_nodes_once(
         gate.close()
 
 
+def removal(cluster: StubCluster, tmp_path: Path) -> Result:
+    """``remove`` of a policy with its objects in this cluster."""
+    gate = Gate(cluster.answer)
+    gate.open()
+    words = ["cp.yaml", "-i", "n1,", "--cluster-objects", "--yes"]
+    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
+    try:
+        done = CliRunner().invoke(cli, ["remove", *words])
+    finally:
+        gate.close()
+    return done
+
+
 def test_a_removal_from_the_cluster_of_other_nodes_changes_nothing(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,14 +426,7 @@ def test_a_removal_from_the_cluster_of_other_nodes_changes_nothing(
             methods.append(request.method)
             return super().answer(request)
 
-    gate = Gate(Recorded().answer)
-    gate.open()
-    words = ["cp.yaml", "-i", "n1,", "--cluster-objects", "--yes"]
-    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
-    try:
-        done = CliRunner().invoke(cli, ["remove", *words])
-    finally:
-        gate.close()
+    done = removal(Recorded(), tmp_path)
     assert done.exit_code == 5
     assert "no Node of the cluster is n1, where a kubelet runs" in done.stdout
     assert set(methods) == {"GET"}
@@ -441,14 +447,7 @@ def test_a_removal_that_another_run_locks_out_writes_nothing(
             writes.extend([request.path] if request.writes else [])
             return cluster.answer(request)
 
-    gate = Gate(Recorded().answer)
-    gate.open()
-    words = ["cp.yaml", "-i", "n1,", "--cluster-objects", "--yes"]
-    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
-    try:
-        done = CliRunner().invoke(cli, ["remove", *words])
-    finally:
-        gate.close()
+    done = removal(Recorded(), tmp_path)
     assert done.exit_code == 8
     assert "the objects stay: no node of the cluster succeeded" in done.stdout
     assert writes == []
