@@ -21,6 +21,7 @@ from gpustate.plan.context import retry, shown, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
     QUIET,
+    WAITING,
     at_worst,
     change_line,
     closing,
@@ -30,6 +31,7 @@ from gpustate.plan.overview import (
     remainder,
     state_words,
     summary,
+    waiting,
 )
 
 #: Characters with a meaning anywhere, at the start of a line, or before a word (``:name:``, ``http://``).
@@ -158,9 +160,12 @@ def group_lines(one: Group, *, diff: bool) -> list[str]:
     if words := remainder(node):
         lines += ["", f"{text(words[0].upper() + words[1:])}."]
     body: list[str] = []
+    undecided = waiting(node["states"])
     for state in node["states"]:
-        if state["outcome"] not in QUIET:
+        if state["outcome"] not in QUIET and state["state"] not in undecided:
             body += _state(state, diff=diff)
+    if undecided:
+        body.append(f"- {', '.join(f'**{text(name)}**' for name in undecided)} {text(WAITING)}")
     body += [] if one.pending else [f"- {text(note)}" for note in node.get("notes", [])]
     if one.disturbed:
         rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,10 @@ from gpustate.plan.ranges import fold, natural
 
 #: Longest value of a change on one line.
 WIDE = 72
-#: Changed keys of a mapping, and items of a list, on one line.
-_KEYS, _ITEMS = 4, 6
+#: Keys of a mapping that change alike, groups of them, and items of a list, on one line.
+_KEYS, _GROUPS, _ITEMS = 8, 4, 6
+#: A digest of a file that a state ships, which tells a person only whether it differs.
+_DIGEST = re.compile(r"[0-9a-f]{16,64}")
 LEVELS = ("reboot", "reset", "drain", "restart", "reload", "none")
 #: Outcomes of states that are not shown unless all are.
 QUIET = ("unchanged", "not applicable")
@@ -40,6 +43,8 @@ _NODES, _WORKLOADS = 8, 6
 #: Notes for a node on which some states are refused or failed, and for one that is refused with all its changes.
 _PROCEEDS = "an apply runs the states that do not depend on it; with --all-or-nothing it does not change the node"
 _STAYS = "no state of the node is applied"
+#: What becomes of states that only wait for others.
+WAITING = "decided once the states that they depend on are applied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +150,7 @@ def change_line(change: Mapping[str, Any]) -> str:
         told, text = apart(before) if isinstance(before, str) else ("", None)
         return f"{name}: {told}" if told and text == after else f"{name}: content"
     if isinstance(before, dict) and isinstance(after, dict):
-        changed, gone = _keys(before, after)
-        parts = [f"{key}: {short(before.get(key))} -> {short(after[key])}" for key in changed]
-        leaving: dict[str, list[str]] = {}
-        for key in gone:
-            leaving.setdefault(short(before[key]), []).append(key)
-        lost = [f"{', '.join(keys)}: {value} -> none" for value, keys in leaving.items()]
-        return f"{name}: {'; '.join(filter(None, (listed(parts, _KEYS, '; '), *lost)))}"
+        return f"{name}: {_mapping(before, after)}"
     if isinstance(before, list) and isinstance(after, list):
         lost = [short(item) for item in before if item not in after]
         new = [short(item) for item in after if item not in before]
@@ -160,7 +159,34 @@ def change_line(change: Mapping[str, Any]) -> str:
         return f"{name}: {' '.join(parts) or 'order'}"
     if after is True and not before and "label" in change:
         return str(name)
+    if _DIGEST.fullmatch(str(after or before)):
+        return f"{name}: {'new' if not before else 'other content' if after else 'removed'}"
     return f"{name}: {short(before)} -> {short(after)}"
+
+
+def _mapping(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """The changes of a mapping: keys whose values change alike are listed together."""
+    changed, gone = _keys(before, after)
+    coming = [
+        f"{listed(keys, _KEYS)}: {transition}"
+        for transition, keys in _alike(before, after, changed).items()
+    ]
+    leaving = [
+        f"{', '.join(keys)}: {transition}"
+        for transition, keys in _alike(before, after, gone).items()
+    ]
+    return "; ".join(filter(None, (listed(coming, _GROUPS, "; "), *leaving)))
+
+
+def _alike(
+    before: Mapping[str, Any], after: Mapping[str, Any], keys: Sequence[str]
+) -> dict[str, list[str]]:
+    """Keys of a mapping by what becomes of their values, as ``none -> 580.95.05``."""
+    transitions: dict[str, list[str]] = {}
+    for key in keys:
+        transition = f"{short(before.get(key))} -> {short(after.get(key))}"
+        transitions.setdefault(transition, []).append(key)
+    return transitions
 
 
 def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -195,7 +221,8 @@ def is_shortened(change: Mapping[str, Any]) -> bool:
     """Whether :func:`change_line` leaves keys or items out."""
     before, after = change["before"], change["after"]
     if isinstance(before, dict) and isinstance(after, dict):
-        return len(_keys(before, after)[0]) > _KEYS + 1
+        groups = _alike(before, after, _keys(before, after)[0]).values()
+        return len(groups) > _GROUPS + 1 or any(len(keys) > _KEYS + 1 for keys in groups)
     if isinstance(before, list) and isinstance(after, list):
         return sum(item not in before for item in after) > _ITEMS + 1
     return False
@@ -240,6 +267,18 @@ def state_words(state: Mapping[str, Any]) -> tuple[str, str]:
         )
         cost = f"<={cost.removeprefix('<=')}"
     return "" if cost == "none" else cost, words
+
+
+def waiting(states: Sequence[Mapping[str, Any]]) -> list[str]:
+    """States of which a plan says only that they wait for others, at no cost; fewer than two are none."""
+    names = [
+        str(state["state"])
+        for state in states
+        if state["outcome"] == "known after"
+        and state.get("worst", "none") == "none"
+        and not any(state.get(key) for key in ("changes", "notes", "condition", "versions"))
+    ]
+    return names if len(names) > 1 else []
 
 
 def _and(names: Sequence[str]) -> str:
@@ -373,12 +412,11 @@ def closing(view: Overview) -> list[tuple[str, str]]:
             failed = "is rolled back and returned to service"
             failed += ", with the other nodes of its wave" if rollout else ""
         stay = "; objects of the cluster stay" if clusters else ""
-        text = "package versions, as long as a repository has them, module parameters, files, services and the MIG layout"
+        text = (
+            "packages that a repository still has, module parameters, files, services, MIG layout"
+        )
         rows += [
             ("failure", f"a node whose change fails {failed}"),
-            (
-                "way back",
-                f"{command} (RUN as the run prints it; --dry-run shows what it costs; restores {text}{stay})",
-            ),
+            ("way back", f"{command}; restores {text}{stay}"),
         ]
     return rows

@@ -16,6 +16,7 @@ from gpustate.plan.context import retry, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
     QUIET,
+    WAITING,
     at_worst,
     change_line,
     closing,
@@ -27,6 +28,7 @@ from gpustate.plan.overview import (
     state_words,
     summary,
     undone,
+    waiting,
 )
 from gpustate.plan.ranges import fold
 
@@ -85,7 +87,10 @@ def _on_one_line(text: str) -> str:
 def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whole: bool) -> None:
     width = max((len(str(state["state"])) for state in states), default=0)
     not_run: dict[str, list[str]] = {}
+    undecided = [] if whole else waiting(states)
     for state in states:
+        if state["state"] in undecided:
+            continue
         outcome = str(state["outcome"])
         sign, style = _SIGNS.get(outcome, ("?", ""))
         quiet = outcome in QUIET
@@ -125,6 +130,9 @@ def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whol
         for title in ("command", "inspect"):
             if state.get(title):
                 page.add("         ", (f"{title + ':':<9}{state[title]}", ""))
+    if undecided:
+        page.add("  ", _SIGNS["known after"], " ", (", ".join(undecided), "bold"))
+        page.add("         ", (WAITING, "dim"))
     for text, names in not_run.items():
         name = ", ".join(names)
         pad = " " * (width - len(name) + 9 if len(names) == 1 else 0)

@@ -100,7 +100,7 @@ def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_p
           in use    3 pods of a; 1 deleted for good
             gpu2      a/train-0 (is evicted), a/train-1 (is waited for, 60 s at most), a/x (is deleted for good)
         failure   a node whose change fails stays out of service; a failed package step is undone, other changes only with --rollback-on-failure
-        way back  gpustate rollback RUN -i hosts (RUN as the run prints it; --dry-run shows what it costs; restores package versions, as long as a repository has them, module parameters, files, services and the MIG layout)
+        way back  gpustate rollback RUN -i hosts; restores packages that a repository still has, module parameters, files, services, MIG layout
 
         Changes:
         gpu1  at worst: reboot (after a drain), on a condition
@@ -303,12 +303,12 @@ def test_pods_that_may_leave_twice_are_noted(
         (Change("n", ["a", "b"], ["b", "a"]), "n: order"),
         (Change("n", {"a": 1, "b": 2}, {"a": 1, "b": 3}), "n: b: 2 -> 3"),
         (
-            Change("n", {}, dict.fromkeys("abcdef", 1)),
-            "n: a: none -> 1; b: none -> 1; c: none -> 1; d: none -> 1 and 2 more",
+            Change("n", {}, dict.fromkeys("abcdefghij", 1)),
+            "n: a, b, c, d, e, f, g, h and 2 more: none -> 1",
         ),
         (
-            Change("n", {}, dict.fromkeys("abcde", 1)),
-            "n: a: none -> 1; b: none -> 1; c: none -> 1; d: none -> 1; e: none -> 1",
+            Change("n", {}, {"a": 1, "b": 2, "c": 1, "d": 3, "e": 4, "f": 5, "g": 6}),
+            "n: a, c: none -> 1; b: none -> 2; d: none -> 3; e: none -> 4 and 2 more",
         ),
         (
             Change("n", {**dict.fromkeys("abcdefg", "1"), "h": "2"}, {}),
@@ -316,6 +316,9 @@ def test_pods_that_may_leave_twice_are_noted(
         ),
         (Change("n", [], list("abcdefg")), "n: + a, b, c, d, e, f, g"),
         (Change("n", list("abcdefghi"), []), "n: - a, b, c, d, e, f, g, h, i"),
+        (Change("n", None, "0123456789abcdef"), "n: new"),
+        (Change("n", "abcdef0123456789", "0123456789abcdef"), "n: other content"),
+        (Change("n", "0123456789abcdef", None), "n: removed"),
         (Change("n", "x" * 100, "y"), f"n: {'x' * 69}... -> y"),
         (Change("n", "a\nb\n", "c"), "n: 2 lines -> c"),
         (Change("text", None, "a\nb\n", path="/etc/x"), "/etc/x: new file, 2 lines"),
@@ -365,7 +368,7 @@ def test_a_diff_shows_the_lines_of_files_and_no_secret() -> None:
 
 
 def test_a_page_of_refused_nodes_says_how_to_see_whole_lists() -> None:
-    change = Change("n", {}, dict.fromkeys("abcdef", 1))
+    change = Change("n", {}, dict.fromkeys("abcdefghij", 1))
     refused = StateResult("s", Outcome.REFUSED, Plan((change,)), reason="masked")
     row = NodeResult("gpu1", NodeStatus.REFUSED, "s: masked", [refused])
     line = "lists     those with 'and N more' are whole with --diff\n"
@@ -375,7 +378,7 @@ def test_a_page_of_refused_nodes_says_how_to_see_whole_lists() -> None:
 
 def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
     before = {f"p{n}": "1" for n in range(3)} | {"q": "1", "s": "1"}
-    after = {f"p{n}": "2" for n in range(2)} | {"q": "1"} | {f"r{n}": "3" for n in range(4)}
+    after = {f"p{n}": "2" for n in range(2)} | {"q": "1"} | {f"r{n}": "3" for n in range(10)}
     packages = Change("packages", before, after)
     held = Change("held", ["a", "b"], [f"h{n}" for n in range(8)])
     short = Change("few", {"a": "1"}, {"a": "2"})
@@ -383,7 +386,7 @@ def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
     assert page(row) == golden("""
         gpu1
           ~ s
-                 packages: p0: 1 -> 2; p1: 1 -> 2; r0: none -> 3; r1: none -> 3 and 2 more; p2, s: 1 -> none
+                 packages: p0, p1: 1 -> 2; r0, r1, r2, r3, r4, r5, r6, r7 and 2 more: none -> 3; p2, s: 1 -> none
                  held: + h0, h1, h2, h3, h4, h5 and 2 more - a, b
                  few: a: 1 -> 2
         lists     those with 'and N more' are whole with --diff
@@ -391,7 +394,7 @@ def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
     assert page(row, diff=True) == golden("""
         gpu1
           ~ s
-                 packages: p0: 1 -> 2; p1: 1 -> 2; r0: none -> 3; r1: none -> 3 and 2 more; p2, s: 1 -> none
+                 packages: p0, p1: 1 -> 2; r0, r1, r2, r3, r4, r5, r6, r7 and 2 more: none -> 3; p2, s: 1 -> none
                  ~ p0: 1 -> 2
                  ~ p1: 1 -> 2
                  - p2: 1
@@ -399,6 +402,12 @@ def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
                  + r1: 3
                  + r2: 3
                  + r3: 3
+                 + r4: 3
+                 + r5: 3
+                 + r6: 3
+                 + r7: 3
+                 + r8: 3
+                 + r9: 3
                  - s: 1
                  held: + h0, h1, h2, h3, h4, h5 and 2 more - a, b
                  + h0
@@ -413,6 +422,22 @@ def test_a_long_list_is_counted_and_a_diff_shows_all_of_it() -> None:
                  - b
                  few: a: 1 -> 2
     """)
+
+
+def test_states_that_only_wait_are_one_line() -> None:
+    states = [
+        pending("driver", CONF),
+        *(
+            StateResult(name, Outcome.KNOWN_AFTER, known_after=(after,), worst=Disruption.NONE)
+            for name, after in (("cdi", "driver"), ("validator", "cdi"))
+        ),
+    ]
+    lines = page(NodeResult("gpu1", states=states)).splitlines()
+    at = lines.index("  ? cdi, validator")
+    assert lines[at + 1].strip() == "decided once the states that they depend on are applied"
+    assert "  ? validator" not in "".join(lines)
+    whole = page(NodeResult("gpu1", states=states), whole=True)
+    assert "decided after cdi is applied" in whole, "--all shows each"
 
 
 def test_notes_of_states_and_of_the_policy_are_told() -> None:
