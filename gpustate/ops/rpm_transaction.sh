@@ -1,9 +1,10 @@
 # shellcheck shell=sh
 # Prints what dnf or zypper has against installing WANT and removing GO, as its solver says it;
 # nothing if it has nothing, or cannot be asked. Rows of =installs are dependencies that it would
-# install, of =size what it says of their sizes, of =room the free KiB for files and for downloads.
-# Nothing is installed. Expects T of the preview; RELEASED are words whose locks do not
-# count, BUNDLE is a folder of a node that sees a bundle only.
+# install, dnf's with their repositories, of =size what it says of their sizes, of =room the free
+# KiB for files and for downloads; =offers are all versions of what zypper would install, with their
+# repositories. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do
+# not count, BUNDLE is a folder of a node that sees a bundle only.
 # shellcheck disable=SC2034 # rpm_open reads them
 # shellcheck disable=SC2154 # pm: the preview sets it
 [ ! -d "$BUNDLE" ] || exit 0
@@ -28,7 +29,7 @@ if grep -qE "$problem|^No provider of " "$T/solved"; then
   tail -c 4000 "$T/solved"
 elif [ "$PM" = dnf ]; then
   awk '/^[^ ]/ { on = /^Installing dependencies:/ }
-    on && NF > 4 { print "=installs", $1 ($2 ~ /^i[356]86$/ ? "." $2 : ""), $3 }' "$T/solved"
+    on && NF > 4 { print "=installs", $1 ($2 ~ /^i[356]86$/ ? "." $2 : ""), $3, $4 }' "$T/solved"
   grep -E '^(Total (download )?size|Installed size:|After this operation)' "$T/solved" |
     sed 's/^/=size /'
 else
@@ -36,7 +37,12 @@ else
     sed -n '/<to-install>/,/<\/to-install>/{
       s/.* name="\([^"]*\)".* edition="\([^"]*\)".*/=installs \1 \2/p
     }
-    s/^<install-summary/=size &/p'
+    s/^<install-summary/=size &/p' >"$T/rows"
+  cat "$T/rows"
+  # shellcheck disable=SC2046 # names
+  set -- $(sed -n 's/^=installs \([^ ]*\).*/\1/p' "$T/rows")
+  echo '=offers'
+  [ $# = 0 ] || $ZYPPER -x -n --no-refresh search -s -t package --match-exact "$@" 2>/dev/null
 fi
 for d in /var/cache/zypp /var/cache/libdnf5 /var/cache/dnf; do [ ! -d "$d" ] || break; done
 df -k --output=avail,target /usr "$d" 2>/dev/null | sed '1d;s/^/=room /'

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import FOREIGN_PINS
-from gpustate.formats import aptsources, package_errors
+from gpustate.formats import aptsources, dpkg, package_errors, rpm
 from gpustate.ops.package_steps import apt_words, word
 from gpustate.ops.rpmpackages import RPM_PACKAGES
 from gpustate.ops.upload import RPM_REPOS
@@ -34,8 +34,8 @@ _MIB = {"": 1 / 2**20, "K": 1 / 2**10, "M": 1, "G": 2**10, "T": 2**20}
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
-    """What the solver has against a transaction, in its own words; packages that it installs, name to version; and foreign pins.
+class TransactionQuery(Query[tuple[str, dict[str, dpkg.Candidate], dict[str, str]]]):
+    """What the solver has against a transaction, in its own words; packages that it installs, by name; and foreign pins.
 
     The pins are those of what it cannot install, or against what it installs since gpustate's pins override
     them: name, and version if it is a certain one, to the file. All are empty where the solver has nothing, or cannot be asked.
@@ -77,11 +77,24 @@ class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
             + shell.load("rpm_transaction", _HERE)
         )
 
-    def parse(self, answer: Answer) -> tuple[str, dict[str, str], dict[str, str]]:
+    def parse(self, answer: Answer) -> tuple[str, dict[str, dpkg.Candidate], dict[str, str]]:
         problem, rows, pins = _parts(answer)
-        installs = dict(r.split()[1:3] for r in rows if r.startswith("installs "))
+        offers = "".join(row for row in rows if row.startswith("offers\n"))
+        origins = {
+            (name, candidate.version): candidate.origin
+            for found in (dpkg.parse_madison(offers), rpm.parse_search(offers))
+            for name, candidates in found.items()
+            for candidate in reversed(candidates)
+        }
+        installs: dict[str, dpkg.Candidate] = {}
+        for row in rows:
+            if row.startswith("installs "):
+                name, version, *origin = row.split()[1:]
+                source = "".join(origin) or origins.get((name, version), "")
+                installs[name] = dpkg.Candidate(version, source)
         problem = package_errors.without_progress(problem).strip()
-        wanted = {*(_UNMET.findall(problem) if problem else installs.items())}
+        named = ((name, candidate.version) for name, candidate in installs.items())
+        wanted = {*(_UNMET.findall(problem) if problem else named)}
         forbidden = {
             f"{name} {version}" if (name, version) in wanted else name: path
             for (name, version), path in aptsources.forbidden(pins).items()
@@ -89,7 +102,7 @@ class TransactionQuery(Query[tuple[str, dict[str, str], dict[str, str]]]):
         }
         return problem, installs, forbidden
 
-    def placeholder(self) -> tuple[str, dict[str, str], dict[str, str]]:
+    def placeholder(self) -> tuple[str, dict[str, dpkg.Candidate], dict[str, str]]:
         return "", {}, {}
 
 

@@ -81,36 +81,44 @@ def signed_only(observed: Observed) -> bool:
     return any(map(files.is_signed, names)) and not any(n.startswith("nvidia-dkms-") for n in names)
 
 
-def origins(apt: Apt, packages: Mapping[str, str], installs: Mapping[str, str]) -> str:
-    """Each package with its version, which ``installs`` has where it is empty, and its repository."""
-    words: list[str] = []
-    for name, wanted in packages.items():
-        version = wanted or installs.get(name, "")
-        source = _source(apt, name, version)
-        words.append(" ".join(filter(None, (name, version, source and f"from {source}"))))
-    return ", ".join(words)
-
-
-def _source(apt: Apt, name: str, version: str) -> str:
+def _source(apt: Apt, name: str, version: str, installs: Mapping[str, dpkg.Candidate]) -> str:
     offers = (offer for offer in apt.offers.get(name, ()) if offer.version == version)
-    return dpkg.repository(next((origin for offer in offers for origin in offer.origins), ""))
+    origin = next((origin for offer in offers for origin in offer.origins), "")
+    return dpkg.repository(origin or (installs[name].origin if name in installs else ""))
 
 
 def origin(
-    apt: Apt, observed: Observed, packages: Mapping[str, str], installs: Mapping[str, str]
+    apt: Apt,
+    observed: Observed,
+    packages: Mapping[str, str],
+    installs: Mapping[str, dpkg.Candidate],
 ) -> str:
     """Which repositories ``packages`` that change are from, of several the smaller ones with names; and others of ``installs``."""
-    names, dependencies = dict[str, list[str]](), dict[str, list[str]]()
-    for name, version in {**installs, **packages}.items():
+    names: dict[str, list[str]] = {}
+    for name, version in packages.items():
         if observed.packages.get(name) != version:
-            names.setdefault(_source(apt, name, version), []).append(name)
+            names.setdefault(_source(apt, name, version, installs), []).append(name)
     names.pop("", None)
     main = max(names, key=lambda origin: len(names[origin]), default="")
     others = (f"{', '.join(names[one])} from {one}" for one in names if one != main)
-    for name in sorted(installs.keys() - packages.keys()):
-        dependencies.setdefault(installs[name], []).append(name)
-    brought = (f"with {', '.join(some)} {v}" for v, some in dependencies.items())
-    return "; ".join((f"from {main}", *others, *brought)) if main else ""
+    dependencies = {n: one.version for n, one in installs.items() if n not in packages}
+    brought = origins(apt, dependencies, installs)
+    rows = (f"from {main}", *others, brought and f"with {brought}")
+    return "; ".join(filter(None, rows)) if main else ""
+
+
+def origins(apt: Apt, packages: Mapping[str, str], installs: Mapping[str, dpkg.Candidate]) -> str:
+    """Each package with its version, which ``installs`` has where it is empty, by repository."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for name, wanted in sorted(packages.items()):
+        version = wanted or (installs[name].version if name in installs else "")
+        source = _source(apt, name, version, installs)
+        rows.setdefault(source, {}).setdefault(version, []).append(name)
+    words = (
+        (", ".join(f"{', '.join(some)} {v}".rstrip() for v, some in versions.items()), source)
+        for source, versions in rows.items()
+    )
+    return "; ".join(" from ".join(filter(None, row)) for row in words)
 
 
 def stream(observed: Observed, target: driverset.Target) -> str | None:

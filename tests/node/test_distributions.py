@@ -101,7 +101,10 @@ def test_readmes_policy_with_every_branch_of_every_distribution(
         versions = [*packages["after"].values(), version]
         assert all(re.match(rf"(\d+:)?{re.escape(driver)}[-_]", v) for v in versions), versions
         assert all(changes["container-toolkit", "versions"]["after"].values())
-        rows = re.findall(r"; with ([^ ,;]+(?:, [^ ,;]+)*) ([^ ,;]+)", packages["why"])
+        dependencies = packages["why"].partition("; with ")[2].split("; ")
+        assert all(" from " in row for row in filter(None, dependencies)), packages
+        texts = "; ".join(row.partition(" from ")[0] for row in dependencies)
+        rows = re.findall(r"([^ ,;]+(?:, [^ ,;]+)*) ([^ ,;]+)", texts)
         brought = [n for names, v in rows if driver in v for n in names.split(", ")]
         return {*packages["after"], manager, *brought}
 

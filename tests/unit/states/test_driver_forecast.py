@@ -15,6 +15,7 @@ from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
 from gpustate.formats import driverset, rpm
 from gpustate.formats.aptsources import Offer
+from gpustate.formats.dpkg import Candidate
 from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
 from gpustate.probes import repository_preview
 from gpustate.probes.repository_preview import Previewed, RepositoryQuery, leave_out, unread
@@ -174,20 +175,35 @@ TRANSACTIONS = {
     "apt": (
         "Inst libcuda1 (580.178.04-1 NVIDIA:CUDA [amd64])\n"
         "Inst libnvidia-ml1 [570.1-1] (580.178.04-1 NVIDIA:CUDA [amd64]) []\nInst dkms (3.0-1 Debian:12 [all])\n",
-        {"libcuda1": "580.178.04-1", "libnvidia-ml1": "580.178.04-1", "dkms": "3.0-1"},
+        {
+            "libcuda1": Candidate("580.178.04-1", "http://nvidia.example/cuda  Packages"),
+            "libnvidia-ml1": Candidate("580.178.04-1", ""),
+            "dkms": Candidate("3.0-1", "http://deb.example/debian bookworm/contrib amd64 Packages"),
+        },
     ),
     "dnf": (
         "Installing:\n nvidia-driver-cuda  x86_64  3:580.178.04-1.el9  cuda  1 k\nInstalling dependencies:\n"
         " nvidia-kmod-common  noarch  3:580.178.04-1.el9  cuda  1 k\n libnvidia-ml  i686  3:580.178.04-1.el9  cuda  1 k\n"
         "\nTransaction Summary\nInstall  3 Packages\n",
-        {"nvidia-kmod-common": "3:580.178.04-1.el9", "libnvidia-ml.i686": "3:580.178.04-1.el9"},
+        {
+            name: Candidate("3:580.178.04-1.el9", "cuda")
+            for name in ("nvidia-kmod-common", "libnvidia-ml.i686")
+        },
     ),
     "zypper": (
         "<to-install>\n<solvable type='package' name='nvidia-common-G06' edition='580.178.04-1' arch='x86_64'/>\n"
-        "</to-install>\n<to-remove>\n<solvable type='package' name='libcuda1' edition='580.178.04-1'/>\n</to-remove>\n",
-        {"nvidia-common-G06": "580.178.04-1"},
+        "</to-install>\n<to-remove>\n<solvable type='package' name='libcuda1' edition='580.178.04-1'/>\n</to-remove>\n"
+        "<search-result><solvable-list>\n<solvable status='not-installed' name='nvidia-common-G06' kind='package' "
+        "edition='580.178.04-1' arch='x86_64' repository='cuda'/>\n</solvable-list></search-result>\n",
+        {"nvidia-common-G06": Candidate("580.178.04-1", "cuda")},
     ),
 }
+MADISON = """\
+  libcuda1 | 580.178.04-1 | http://nvidia.example/cuda  Packages
+  libcuda1 | 580.178.04-1 | http://later.example/cuda  Packages
+      dkms | 3.0-2 | http://deb.example/debian trixie/contrib amd64 Packages
+      dkms | 3.0-1 | http://deb.example/debian bookworm/contrib amd64 Packages
+"""
 
 
 @pytest.mark.parametrize("manager", list(TRANSACTIONS))
@@ -200,6 +216,8 @@ def test_what_a_transaction_installs_is_read_from_its_simulation(
     program = "apt-get" if manager == "apt" else manager
     (tmp_path / program).write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
     (tmp_path / program).chmod(0o755)
+    (tmp_path / "apt-cache").write_text(f"#!/bin/sh\ncat <<E\n{MADISON}E\n")
+    (tmp_path / "apt-cache").chmod(0o755)
     query = TransactionQuery(manager, (("nvidia-driver-cuda", "580.178.04-1"),), ())
     script = query.script().replace(rpm.FAMILY, f"pm={manager}\n")
     done = subprocess.run(
@@ -273,10 +291,17 @@ def test_origins_of_packages_are_summed_up() -> None:
     other = "nvidia-modprobe from https://deb.debian.org/debian bookworm/contrib"
     assert text == f"from {nvidia}; {other}"
     asked = {name: "1" for name in rows if name != "libcuda1"}
-    text = building.origin(
-        Apt({}, offers), observed, asked, {"libcuda1": "1", "libnvidia-ml1": "1"}
+    brought = {
+        "libcuda1": Candidate("1", ""),
+        "dkms": Candidate("3", "https://deb.debian.org/debian bookworm/contrib amd64 Packages"),
+        "dctrl-tools": Candidate("3", "https://deb.debian.org/debian bookworm/main amd64 Packages"),
+        "libnvidia-ml1": Candidate("1", ""),
+    }
+    text = building.origin(Apt({}, offers), observed, asked, brought)
+    assert text == (
+        f"from {nvidia}; {other}; with dctrl-tools 3 from https://deb.debian.org/debian bookworm/main; "
+        f"dkms 3 from https://deb.debian.org/debian bookworm/contrib; libcuda1 1 from {nvidia}"
     )
-    assert text == f"from {nvidia}; {other}; with libcuda1 1"
     offers = {"libcuda1": (Offer("1", 500, ("NVIDIA packages (gpustate-driver-repository)",)),)}
     suse = replace(observed, manager="zypper")
     text = building.origin(Apt({}, offers), suse, target.packages, {})
@@ -284,10 +309,11 @@ def test_origins_of_packages_are_summed_up() -> None:
     same = replace(observed, packages=dict(target.packages))
     assert building.origin(Apt({}, offers), same, target.packages, {}) == "", "nothing changes"
     headers = {"libcuda1": "", "linux-headers-x": ""}
-    text = building.origins(Apt({}, offers), headers, {"libcuda1": "1", "linux-headers-x": "6.8-1"})
+    brought = {"libcuda1": Candidate("1", ""), "linux-headers-x": Candidate("6.8-1", "")}
+    text = building.origins(Apt({}, offers), headers, brought)
     assert (
         text
-        == "libcuda1 1 from NVIDIA packages (gpustate-driver-repository), linux-headers-x 6.8-1"
+        == "libcuda1 1 from NVIDIA packages (gpustate-driver-repository); linux-headers-x 6.8-1"
     )
 
 
