@@ -278,12 +278,16 @@ class DriverServiceState(ServiceState[D], Generic[D]):
         }
 
     def fitting(self, observed: D) -> tuple[str, str] | None:
-        """The package that has the driver's version: the installed one, else an offered one."""
-        packages = (
-            fabric.fitting(self.stem, observed.driver, rows, observed.driver_packages)
-            for rows in (tuple(observed.installed.items()), observed.offered)
-        )
-        return next(filter(None, packages), None)
+        """The package that has the driver's version: the installed one, else an offered one.
+
+        None of another origin takes the place of one that a foreign pin forbids.
+        """
+        driver, packages = observed.driver, observed.driver_packages
+        installed = fabric.fitting(self.stem, driver, observed.installed.items(), packages)
+        pinned = [(name, version) for name, version in map(str.split, observed.forbidden)]
+        rows = (*observed.offered, *pinned)
+        best = installed or fabric.fitting(self.stem, driver, rows, packages)
+        return best if installed or best not in pinned else None
 
     def forbidden(self, observed: D) -> dict[str, str]:
         """Packages of the driver's version that foreign pins forbid: the file of these."""

@@ -163,7 +163,7 @@ class FabricManagerRunning(FabricServiceState[Observed]):
 
     def unavailable(self, observed: Observed) -> str | None:
         lacking, package = super().unavailable(observed), super().fitting(observed)
-        if not lacking or package is None or self.forbidden(observed):
+        if not lacking or package is None:
             return lacking
         name, version = package
         return (

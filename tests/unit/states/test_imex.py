@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,6 +127,24 @@ def test_a_drop_in_that_runs_nothing_is_named_where_the_service_is_to_run(manage
     one.files[path] = "[Service]\nExecStart=\nExecStart=/bin/false\n"
     refused = state.refuse(state.probe(one)) or ""
     assert (f"{path} sets the command of {UNIT} to /bin/false" in refused) == (managed_by == "host")
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_ubuntus_build_does_not_replace_one_that_a_pin_forbids(installed: bool) -> None:
+    path = "/etc/apt/preferences.d/20-imex"
+    state = ImexRunning(nodes=NODES)
+    observed = replace(
+        state.probe(rack()),
+        offered=(("nvidia-imex-580", "580.65.06-0ubuntu0.24.04.1"),),
+        forbidden={f"nvidia-imex {v}-1": path for v in ("595.91.07", "580.65.06")},
+    )
+    if installed:
+        observed = replace(observed, package="nvidia-imex", version="580.65.06-1")
+    refusal = state.plan(observed).refusal or ""
+    named = f"apart from what pins in {path} forbid (nvidia-imex 580.65.06-1); remove these pins"
+    assert (named in refusal) is not installed
+    alone = replace(observed, forbidden={})
+    assert state.plan(alone).refusal is None, "where nothing else is offered"
 
 
 def test_another_list_costs_a_drain_and_the_same_list_with_comments_nothing() -> None:
