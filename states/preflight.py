@@ -398,7 +398,12 @@ class PreflightPassed(State[Observed]):
             yield f"{observed.lock_holder} holds the package lock; installing waits up to 300 s for it"
 
     def _notes(self, observed: Observed) -> Iterator[str]:
-        if observed.unmet and not observed.unsettled:
+        if observed.unsettled:
+            yield (
+                "everything else waits until they are configured, and is not changed if they cannot be: "
+                "dpkg --configure -a on the node shows why"
+            )
+        elif observed.unmet:
             yield f"left to the state that installs it: {', '.join(observed.unmet[:3])}"
         if _NO_ROOM not in observed.apt_error:
             yield from self._room(observed)

@@ -24,6 +24,8 @@ WIDE = 72
 _KEYS, _GROUPS, _ITEMS = 8, 4, 6
 #: A digest of a file that a state ships, which tells a person only whether it differs.
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
+#: Characters of a line of a file that comes or leaves.
+_LINE = 240
 LEVELS = ("reboot", "reset", "drain", "restart", "reload", "none")
 #: Outcomes of states that are not shown unless all are.
 QUIET = ("unchanged", "not applicable")
@@ -197,7 +199,10 @@ def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[str
 
 
 def diff_lines(change: Mapping[str, Any]) -> list[str]:
-    """The change of a file as a unified diff; empty for other values than texts of several lines."""
+    """The change of a file as a unified diff; empty for other values than texts of several lines.
+
+    Long lines of a file that comes or leaves as a whole are cut: pins name a thousand packages.
+    """
     import difflib
 
     path = str(change.get("path", change["field"]))
@@ -206,15 +211,14 @@ def diff_lines(change: Mapping[str, Any]) -> list[str]:
         return []
     if "\n" not in (before or "") + (after or ""):
         return []
-    return list(
-        difflib.unified_diff(
-            (before or "").splitlines(),
-            (after or "").splitlines(),
-            path if before is not None else "/dev/null",
-            path if after is not None else "/dev/null",
-            lineterm="",
-        )
+    lines = difflib.unified_diff(
+        (before or "").splitlines(),
+        (after or "").splitlines(),
+        path if before is not None else "/dev/null",
+        path if after is not None else "/dev/null",
+        lineterm="",
     )
+    return list(lines) if None not in (before, after) else [cut(line, _LINE) for line in lines]
 
 
 def is_shortened(change: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import RESTARTED, NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.inventory import select
 from gpustate.plan import document, html, markdown, markdown_result, render
-from gpustate.plan.overview import closing, overview
+from gpustate.plan.overview import closing, diff_lines, overview
 from gpustate.reporting import runs
 
 
@@ -331,6 +331,19 @@ def test_a_change_is_one_short_line(change: Change, line: str) -> None:
     told = page(NodeResult("gpu1", states=[pending("s", change)])).splitlines()
     assert told[2].strip() == line
     assert len(told) == 3 + ("more" in line)
+
+
+def test_pins_of_a_thousand_packages_do_not_bury_a_plan() -> None:
+    names = "Package: " + " ".join(f"libnvidia-{n}:any" for n in range(1000))
+    change = {
+        "field": "pin_text",
+        "path": "/etc/pins",
+        "before": None,
+        "after": f"{names}\nPin: x\n",
+    }
+    assert max(map(len, diff_lines(change))) == 240
+    changed = {**change, "before": f"{names} more\nPin: x\n"}
+    assert f"+{names}" in diff_lines(changed), "what differs may be at the end"
 
 
 def test_a_diff_shows_the_lines_of_files_and_no_secret() -> None:

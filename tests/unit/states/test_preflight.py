@@ -239,11 +239,14 @@ def test_packages_left_half_way_are_configured_and_torn_ones_put_back() -> None:
     assert plan.disruption.word == "restart"
     (change,) = (change for change in plan.changes if change.field == "unsettled")
     assert change.why == "half-installed and half-configured by an interrupted installation"
+    assert [note for note in plan.notes if "waits until" in note and "--configure -a" in note]
     (step,) = state.apply(observed, plan)
     assert isinstance(step, ops.Run)
     assert "dpkg --configure -a" in step.text
     assert "TORN=kmod\n" in step.text
-    assert not state.plan(state.desired(observed))
+    settled = state.plan(state.desired(observed))
+    assert not settled
+    assert not [note for note in settled.notes if "waits until" in note]
 
 
 def test_packages_of_nvidia_are_left_to_the_states_that_own_them() -> None:
