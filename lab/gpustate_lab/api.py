@@ -88,7 +88,11 @@ def find(name: str) -> Lab:
     file = paths.state_dir() / check_name(name) / "lab.json"
     if not file.exists():
         message, suggestion = describe_absent(name)
-        raise LabError(message, fix=suggestion or f"create it: gpustate lab up {name}")
+        others = any(paths.state_dir().glob("*/lab.json"))
+        create = (
+            f"{'choose one of them with --name, or ' * others}create it: gpustate lab up {name}"
+        )
+        raise LabError(message, fix=suggestion or create)
     return load(file)
 
 

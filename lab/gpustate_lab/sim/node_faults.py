@@ -28,6 +28,8 @@ from gpustate_lab.sim.native import run
 
 LIBRARY_MISMATCH = "library-mismatch"
 CONTAINERD = "containerd"
+NOUVEAU = "nouveau"
+_NOUVEAU_FILE = "*/kernel/drivers/gpu/drm/nouveau/nouveau.ko"
 #: Not searched by ldconfig, so that repaired links stay repaired.
 COPIES = "usr/lib/gpustate-lab/other-version"
 DROP_IN = "etc/systemd/system/containerd.service.d/gpustate-lab-fault.conf"
@@ -57,12 +59,21 @@ def switch(root: Path, fault: str, on: bool, packages: Path) -> bool:
         Whether the node needs ``systemctl daemon-reload``.
 
     Raises:
-        LabError: no driver is installed, there is no other version of it, or the tree cannot be
-            written.
+        LabError: no driver is installed, there is no other version of it, no kernel has nouveau, or the tree
+            cannot be written.
     """
     try:
         if fault == LIBRARY_MISMATCH:
             _break_libraries(root, packages) if on else _repair_libraries(root)
+        elif (
+            on
+            and fault.startswith(NOUVEAU)
+            and not any((root / "usr/lib/modules").glob(_NOUVEAU_FILE))
+        ):
+            raise LabError(
+                f"{fault}: no kernel of the node has nouveau.ko, which Ubuntu has in linux-modules-extra",
+                fix="install it on the node (apt-get install linux-modules-extra-$(uname -r)), or use an image of Debian",
+            )
         elif fault == CONTAINERD:
             return _break_containerd(root) if on else _repair_containerd(root)
     except OSError as error:

@@ -94,7 +94,8 @@ def test_the_text_says_that_gpus_are_simulated(labs: Path) -> None:
 def test_a_lab_that_is_not_there_names_those_that_are(labs: Path) -> None:
     record(labs, "demo")
     with pytest.raises(
-        LabError, match=r"lab 'x' does not exist \(labs: demo\); create it: gpustate lab up x$"
+        LabError,
+        match=r"lab 'x' does not exist \(labs: demo\); choose one of them with --name, or create it: gpustate lab up x$",
     ):
         api.find("x")
     with pytest.raises(LabError, match=r"lab demo has no node 'gpu7'; choose one of gpu1"):

@@ -124,3 +124,16 @@ def test_a_fault_of_the_simulator_is_no_file_of_the_node(root: Path) -> None:
     before = tree(root)
     assert not node_faults.switch(root, "cuda-802", True, root)
     assert tree(root) == before
+
+
+def test_nouveau_needs_a_kernel_that_has_it(tmp_path: Path) -> None:
+    """Ubuntu has it in linux-modules-extra, which cloud images and the lab's do not have."""
+    folder = tmp_path / "usr/lib/modules/6.8.0-106-generic/kernel/drivers/gpu/drm/nouveau"
+    with pytest.raises(
+        LabError, match=r"no kernel of the node has nouveau\.ko.*linux-modules-extra"
+    ):
+        node_faults.switch(tmp_path, "nouveau-stuck", True, tmp_path)
+    assert not node_faults.switch(tmp_path, "nouveau-stuck", False, tmp_path)
+    folder.mkdir(parents=True)
+    (folder / "nouveau.ko").touch()
+    assert not node_faults.switch(tmp_path, "nouveau-stuck", True, tmp_path)
