@@ -59,7 +59,7 @@ _LISTS = "/var/lib/apt/lists"
 #: sh: what apt, dnf or zypper has read of bundles: names of apt's lists, hashes of the others' repodata.
 _READ = (
     f'cd {_LISTS} && for f in *gpustate-bundle*; do [ ! -e "$f" ] || echo "$f"; done\n'
-    "for f in /var/cache/dnf/gpustate-*/repodata/repomd.xml /var/cache/libdnf5/gpustate-*/repodata/repomd.xml "
+    "for f in /var/cache/dnf/gpustate-*/repodata/repomd.xml "
     '/var/cache/zypp/raw/gpustate-*/repodata/repomd.xml; do [ ! -s "$f" ] || sha256sum <"$f" | cut -c 1-64; done'
 )
 

@@ -55,7 +55,6 @@ _APART = {
     "/var/tmp": 300,
     "/var/cache/apt": 100,
     "/var/cache/dnf": 100,
-    "/var/cache/libdnf5": 100,
     "/var/cache/zypp": 100,
     "/var/lib/gpustate": 20,
 }
@@ -252,6 +251,8 @@ class PreflightPassed(State[Observed]):
                 f"{f'unsupported distribution {name}' if name else 'unknown operating system'}: use one of "
                 f"{support.summary(Kind.DISTRIBUTION)}; or name it in other_systems to try it"
             )
+        elif observed.package_manager == "dnf5":
+            yield "its dnf is dnf 5, which is unsupported: use a distribution with dnf 4"
         elif observed.package_manager not in rpm.MANAGERS:
             needed = (
                 "apt-get"

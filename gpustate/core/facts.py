@@ -33,7 +33,7 @@ class NodeFacts:
     container: bool = False  # the node is a container: no kernel of its own
     python3: str = ""  # path of the interpreter
     runtimes: tuple[str, ...] = ()  # of formats.node_programs: those installed
-    package_manager: str = ""  # apt, dnf, zypper
+    package_manager: str = ""  # apt, dnf, zypper; dnf5, which is unsupported
     #: NVIDIA functions on PCI; in an image those it is said to be for, with addresses of their own.
     pci: tuple[PciGpu, ...] = field(default_factory=tuple[PciGpu, ...])
     image: bool = False  # a root that is baked: no kernel runs, no systemd, no GPU is there

@@ -56,7 +56,7 @@ _APT_FILES = (
 )
 _RPM_FILES = (
     "/etc/dnf/dnf.conf /etc/dnf/vars/* /etc/dnf/modules.d/*.module /etc/yum.repos.d/*.repo "
-    "/var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
+    "/var/cache/dnf/*/repodata/repomd.xml "
     "/etc/zypp/zypp.conf /etc/zypp/repos.d/*.repo /var/cache/zypp/raw/*/repodata/repomd.xml "
     "/var/lib/gpustate-bundle/repos.d/*.repo"
 )

@@ -111,13 +111,13 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "if this is expected, run apt-get update --allow-releaseinfo-change on the node, then apply again",
     ),
     (
-        r"Hash Sum mismatch|unexpected size|Mirror sync in progress",
+        r"Hash Sum mismatch|unexpected size|Mirror sync in progress|checksum doesn't match|Parsing unsuccessful",
         "the repository is being updated or is corrupt, or a proxy serves stale files: fix that or wait, then apply again",
     ),
     (
         r"NO_PUBKEY|BADSIG|Missing key|is not signed|no longer signed|invalid signature|[Vv]erification failed|Bad signature|"
         r"Public key .*is not installed|not correct for this package|signed with an unknown key|is unsigned|"
-        r"PGP check .* failed|GPG signature verification error|EXPKEYSIG|signatures were invalid|not considered secure",
+        r"PGP check .* failed|GPG signature (verification error|is not available)|EXPKEYSIG|signatures were invalid|not considered secure",
         _KEY,
     ),
     (r"GPG check FAILED", _KEY),

@@ -30,7 +30,7 @@ if grep -qE "$problem|^No provider of " "$T/solved"; then
 elif [ "$PM" = dnf ]; then
   awk '/^[^ ]/ { on = /^Installing dependencies:/ }
     on && NF > 4 { print "=installs", $1 ($2 ~ /^i[356]86$/ ? "." $2 : ""), $3, $4 }' "$T/solved"
-  grep -E '^(Total (download )?size|Installed size:|After this operation)' "$T/solved" |
+  grep -E '^(Total (download )?size|Installed size:)' "$T/solved" |
     sed 's/^/=size /'
 else
   XML=-x rpm_go --dry-run 2>/dev/null </dev/null |
@@ -44,6 +44,6 @@ else
   echo '=offers'
   [ $# = 0 ] || $ZYPPER -x -n --no-refresh search -s -t package --match-exact "$@" 2>/dev/null
 fi
-for d in /var/cache/zypp /var/cache/libdnf5 /var/cache/dnf; do [ ! -d "$d" ] || break; done
+for d in /var/cache/zypp /var/cache/dnf; do [ ! -d "$d" ] || break; done
 df -k --output=avail,target /usr "$d" 2>/dev/null | sed '1d;s/^/=room /'
 :

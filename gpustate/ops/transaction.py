@@ -21,12 +21,10 @@ from gpustate.probes import repository_preview
 PIN_PATH = "/etc/apt/preferences.d/gpustate-driver"
 _HERE = "gpustate.ops"
 _SIZE = r'"?([\d.,]+) ?([kKMGT]?)'
-_DOWNLOAD = re.compile(
-    rf"(?:Need to get|Need to download|Total download size:|download-size=) ?{_SIZE}"
-)
+_DOWNLOAD = re.compile(rf"(?:Need to get|Total download size:|download-size=) ?{_SIZE}")
 #: What comes beside what leaves; dnf 4 says it where nothing leaves.
 _FILES = re.compile(
-    rf"After this operation, {_SIZE}i?B (?:of additional|extra)|(?:Installed size: |space-usage-diff=){_SIZE}"
+    rf"After this operation, {_SIZE}B of additional|(?:Installed size: |space-usage-diff=){_SIZE}"
 )
 #: A package that another one depends on, and its version.
 _UNMET = re.compile(r"Depends:? (\S+)(?: \(= ([^)]+)\))?")

@@ -31,7 +31,7 @@ ONLY_BUNDLE = (
 #: What apt, dnf and zypper keep of a bundle's own repositories.
 BUNDLE_CACHES = (
     "/var/lib/apt/lists/*gpustate-bundle* /var/cache/dnf/gpustate-bundle-* /var/lib/dnf/repos/gpustate-bundle-* "
-    "/var/cache/libdnf5/gpustate-bundle-* /var/cache/zypp/*/gpustate-bundle-*"
+    "/var/cache/zypp/*/gpustate-bundle-*"
 )
 #: sh: the bundle goes when no repository of ours is in it any more.
 LEAVE_BUNDLE = (

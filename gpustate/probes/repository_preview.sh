@@ -16,9 +16,8 @@ mkdir "$T/new" "$T/cache" "$T/repos"
 case $pm in
   dnf)
     cp /etc/yum.repos.d/*.repo "$T/repos/" 2>/dev/null
-    for f in /var/cache/dnf/* /var/cache/libdnf5/*; do [ ! -e "$f" ] || ln -s "$f" "$T/cache/"; done
+    for f in /var/cache/dnf/*; do [ ! -e "$f" ] || ln -s "$f" "$T/cache/"; done
     DNF="${DNF:-dnf} --setopt=reposdir=$T/repos --setopt=cachedir=$T/cache --setopt=logdir=$T"
-    [ ! -d /var/cache/libdnf5 ] || DNF="$DNF --setopt=system_cachedir=$T/cache"
     ;;
   zypper)
     cp /etc/zypp/repos.d/*.repo "$T/repos/" 2>/dev/null

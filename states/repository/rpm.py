@@ -37,7 +37,7 @@ _WRITTEN = "# Written by gpustate; changes are overwritten.\n"
 SOURCE_PATTERN = "/etc/yum.repos.d/*.repo /etc/zypp/repos.d/*.repo"
 #: Which repodata is there.
 LISTS = (
-    "for f in /var/cache/dnf/*/repodata/repomd.xml /var/cache/libdnf5/*/repodata/repomd.xml "
+    "for f in /var/cache/dnf/*/repodata/repomd.xml "
     '/var/cache/zypp/raw/*/repodata/repomd.xml; do [ -s "$f" ] && printf \'%s\\n\' "$f"; done; :'
 )
 #: NVIDIA's graphics repositories for SUSE: the driver, at other versions than the CUDA repository has.
@@ -183,12 +183,8 @@ def _login_rows(name: str) -> dict[str, str]:
 
 def is_read(manager: str, repository: str, lists: list[str]) -> bool:
     """The repodata of a repository, by id, is among those found."""
-    starts = (
-        (f"/var/cache/dnf/{repository}-", f"/var/cache/libdnf5/{repository}-")
-        if manager == "dnf"
-        else (f"/var/cache/zypp/raw/{repository}/",)
-    )
-    return any(one.startswith(starts) for one in lists)
+    start = f"dnf/{repository}-" if manager == "dnf" else f"zypp/raw/{repository}/"
+    return any(one.startswith(f"/var/cache/{start}") for one in lists)
 
 
 def others(manager: str, name: str, texts: dict[str, str]) -> tuple[RpmSource, ...]:

@@ -206,3 +206,22 @@ def test_editions_of_one_product_are_one_distribution() -> None:
     for edition in (b"sles_sap", b"sle_hpc"):
         text = RECORDED.replace(b"os_id=ubuntu", b"os_id=" + edition)
         assert parse(text.replace(b"24.04", b"15.7")).distribution == "sles15"
+
+
+@pytest.mark.parametrize("version", ["dnf-3", "dnf5"])
+def test_dnf_5_is_told_from_dnf_4(tmp_path: Path, version: str) -> None:
+    """Fedora's dnf is a link to either; both may be there."""
+    for name in ("dnf-3", "dnf5"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "dnf").symlink_to(version)
+    (tmp_path / "os-release").write_text("ID=fedora\nVERSION_ID=44\n")
+    script = FactsQuery().script().replace("/etc/os-release", f"{tmp_path}/os-release")
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "G": str(tmp_path), "SYS": str(tmp_path)},
+        capture_output=True,
+        check=False,
+    )
+    expected = version if version == "dnf5" else "dnf"
+    assert parse(done.stdout).package_manager == expected

@@ -237,10 +237,6 @@ SUMMARIES = {
         "=size After this operation, 1,024 MB of additional disk space will be used.\n"
     ),
     "dnf": "=size Total download size: 371 M\n=size Installed size: 1.0 G\n",
-    "dnf5": (
-        "=size Total size of inbound packages is 400 MiB. Need to download 371 MiB.\n"
-        "=size After this operation, 1 GiB extra will be used (install 1 GiB, remove 0 B).\n"
-    ),
     "zypper": '=size <install-summary download-size="389021696" space-usage-diff="1073741824" packages-to-change="9">\n',
 }
 

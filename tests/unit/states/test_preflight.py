@@ -90,6 +90,7 @@ def test_a_good_node_is_neither_refused_nor_changed() -> None:
         (GOOD, facts(machine="riscv64"), "no driver for riscv64"),
         (GOOD, facts(systemd=False), "systemd is not running"),
         (GOOD, facts(package_manager=""), "apt-get is not installed"),
+        (GOOD, facts(package_manager="dnf5"), "its dnf is dnf 5, which is unsupported"),
         (GOOD + "readonly=/usr\n", None, "/usr cannot be written"),
         (GOOD.replace(str(NOW_S), "1000"), None, "the clock shows 1970-01-01"),
         (GOOD.replace(f"written={NOW_S - 90}", f"written={NOW_S + 999_999}"), None, "set the time"),
