@@ -127,6 +127,8 @@ def choose(
             others = "" if nvidia or not is_rpm(observed.manager) else _DISTRIBUTORS
             by = ", pinned by a lock file or a rollback," if wanted.locked else ""
             move = "offer them again" if wanted.locked else "set precompiled: false"
+            if observed.signed_pins:
+                move = f"remove the pins in {observed.signed_pins} that forbid them, {move}"
             return None, (
                 f"{wanted.text}{by} is not available with prebuilt modules for every bootable kernel "
                 f"(missing for {kernels}); {others}{move}, or remove the kernels that are not needed"

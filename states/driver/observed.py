@@ -112,6 +112,12 @@ class Observed:
     ] = ()  # units that a removal stopped; " (not enabled)" after one that stays so
 
     @property
+    def signed_pins(self) -> str:
+        """The foreign files of pins that forbid signed modules."""
+        pins = self.kernel_pins.items()
+        return ", ".join(dict.fromkeys(path for n, path in pins if driverset.is_of_kernel(n)))
+
+    @property
     def whole(self) -> tuple[driverset.Scheme, str, str] | None:
         """Scheme, version and module type of the completely installed set."""
         return driverset.complete_set(self.os_id, self.relations.living(self.packages))

@@ -113,10 +113,13 @@ def unsigned(observed: Observed, wanted: Observed) -> str | None:
         if boot.key
         else "dkms generate_mok, then mokutil --import /var/lib/dkms/mok.pub"
     )
+    others = _SIGNED.get(observed.os_id, "")
+    if observed.signed_pins:
+        others = f", or remove the pins in {observed.signed_pins} that forbid signed modules"
     return (
         "Secure Boot is on, and the key that DKMS signs modules with is not enrolled; run "
         f"{enrol} and confirm at the console at the next boot, add the state secure-boot (key: own), "
-        "which does that, or turn Secure Boot off" + _SIGNED.get(observed.os_id, "")
+        f"which does that, or turn Secure Boot off{others}"
     )
 
 

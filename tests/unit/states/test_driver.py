@@ -1655,6 +1655,23 @@ def test_a_refusal_names_the_kernels_that_prebuilt_modules_are_missing_for() -> 
     )
 
 
+def test_pins_that_forbid_signed_modules_are_named_with_their_file() -> None:
+    build = "580.173.02-0ubuntu0.24.04.1"
+    node = ubuntu(build, branch=580)
+    whole = node.apt()
+    modules = [name for name in whole.offers if name.startswith("linux-modules-nvidia-")]
+    pinned = {name: (replace(whole.offers[name][0], priority=-1),) for name in modules}
+    pins = {SITE: {(name, one.version): -1 for name, (one,) in pinned.items()}}
+    node.answers["AptQuery"] = replace(whole, offers=whole.offers | pinned, pins=pins)
+    assert refusal(DriverInstalled(branch=580, precompiled=True), node).endswith(
+        f"; remove the pins in {SITE} that forbid them, set precompiled: false, or remove the kernels that are not needed"
+    )
+    node.more = Live(secure_boot=SecureBoot(True, "/var/lib/dkms/mok.pub"))
+    assert refusal(DriverInstalled(branch=580), node).endswith(
+        f", or turn Secure Boot off, or remove the pins in {SITE} that forbid signed modules"
+    )
+
+
 def test_a_pinned_set_is_taken_under_its_own_names_where_another_flavour_has_that_version_too() -> (
     None
 ):
