@@ -39,7 +39,7 @@ EXIT_INTERRUPTED = 130
 
 #: Every exit code and its meaning, in the order in which one outranks another.
 EXIT_CODES: Mapping[int, str] = {
-    EXIT_INTERRUPTED: "interrupted; safe to run again, `gpustate resume` continues",
+    EXIT_INTERRUPTED: "interrupted; safe to run again, `gpustate rollout resume` continues",
     EXIT_ERROR: "an error in the tool or its use, or a state failed",
     EXIT_ROLLED_BACK: "a change was rolled back",
     EXIT_VALIDATION: "validation failed",

@@ -1,6 +1,6 @@
 """A node takes packages from a bundle that was brought to it, and asks no other repository.
 
-For air-gapped nodes. ``gpustate bundle`` makes the bundle where there is one; this state brings
+For air-gapped nodes. ``gpustate image bundle`` makes the bundle where there is one; this state brings
 the part of it that a node needs over the connection that is there, and gives apt a configuration, and dnf
 and zypper a folder of repositories, in which that is all there is. Everything gpustate does with packages
 on such a node uses it: no other repository is asked, not even tried. The user's own apt, dnf or zypper is
@@ -188,7 +188,7 @@ class BundleInPlace(State[Observed]):
         if target.repositories and target.rpm != is_rpm(observed.manager):
             return (
                 f"the bundle {self.file} has no packages of {target.name} for {observed.manager}; "
-                "rebuild the bundle for this node: gpustate bundle"
+                "rebuild the bundle for this node: gpustate image bundle"
             )
         return None
 

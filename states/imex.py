@@ -73,7 +73,7 @@ class ImexRunning(FabricServiceState[Observed]):
     Args:
         nodes: addresses of all nodes of the domain, this one among them; the same list, in the same
             order, for every node of the rack. One domain: give it to a group of the inventory.
-        domains: the same for several domains: ``CLUSTER-UUID.CLIQUE``, as ``gpustate fabric`` and the
+        domains: the same for several domains: ``CLUSTER-UUID.CLIQUE``, as ``gpustate node fabric`` and the
             label ``nvidia.com/gpu.clique`` have it, to the addresses of its nodes.
         managed_by: ``host``: the service runs. ``compute-domains``: NVIDIA's DRA driver runs daemons of
             its own, so that the package is there, and the service is off and masked.
@@ -195,14 +195,14 @@ class ImexRunning(FabricServiceState[Observed]):
         if not self.nodes and not self.domains:
             return (
                 f"which nodes are in NVLink domain {observed.domain or '(unknown)'}? Give the state imex "
-                "their addresses: nodes, or domains (gpustate fabric -i INVENTORY -o domains writes them)"
+                "their addresses: nodes, or domains (gpustate node fabric -i INVENTORY -o domains writes them)"
             )
         nodes = self._nodes(observed)
         if not nodes:
             there = ", ".join(sorted(self.domains)[:4])
             return (
                 f"the node is in NVLink domain {observed.domain or '(not reported by NVML)'}, and domains names only "
-                f"{there}; add it (gpustate fabric -i INVENTORY -o domains writes it)"
+                f"{there}; add it (gpustate node fabric -i INVENTORY -o domains writes it)"
             )
         if observed.addresses and not imex.has_own(nodes, observed.addresses):
             own = ", ".join(observed.addresses[:4])

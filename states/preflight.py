@@ -265,7 +265,7 @@ class PreflightPassed(State[Observed]):
         if not observed.systemd and not observed.image:
             yield (
                 "systemd is not running; boot with systemd as init, or bake the root as an image "
-                "(gpustate bake)"
+                "(gpustate image bake)"
             )
         if observed.read_only:
             root = "" if observed.image else "become root there (-b), or "

@@ -2,7 +2,7 @@
 
 One GPU of eight that has to be replaced is no reason to stop the other seven. While it is in quarantine,
 ``validate`` and ``explain`` do not fail for it and run nothing on it, labels and Slurm's lines do not
-count it, the CDI specification does not have it, and every plan names it. The command ``gpustate quarantine`` writes into the same file; what it
+count it, the CDI specification does not have it, and every plan names it. The command ``gpustate node quarantine`` writes into the same file; what it
 wrote stays until its end, whatever the inventory says.
 
 Surprising: nothing here stops a program from using the GPU. NVIDIA's device plugin knows no such list, so on

@@ -366,7 +366,7 @@ class SlurmGresConfigured(State[Observed]):
             return ""
         return (
             f"slurmd gets its files from slurmctld, whose gres.conf does not have this node's GPUs, and reads no {self.gres_path}: "
-            "add the lines that gpustate labels -o slurm prints to gres.conf on its host, then: scontrol reconfigure"
+            "add the lines that gpustate node labels -o slurm prints to gres.conf on its host, then: scontrol reconfigure"
         )
 
     def desired(self, observed: Observed) -> Observed:

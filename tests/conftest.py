@@ -20,7 +20,7 @@ from gpustate.formats import masking
 
 pytest_plugins = ["labnodes", "shares", "quick", "cycles", "shortpaths", "stublibraries"]
 
-# Runs of the tests are no runs of the person whose machine this is: ``gpustate resume`` must not find them.
+# Runs of the tests are no runs of the person whose machine this is: ``gpustate rollout resume`` must not find them.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gpustate-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 NAME = "demo"
-#: Keep the runs of the demo out of the list of `gpustate resume`.
+#: Keep the runs of the demo out of the list of `gpustate rollout resume`.
 ENVIRONMENT = {**os.environ, "XDG_STATE_HOME": tempfile.mkdtemp(prefix="gpustate-demo-")}
 GPUSTATE = str(Path(sys.executable).with_name("gpustate"))
 

@@ -159,7 +159,7 @@ def states_index() -> str:
     lines = [
         "# States",
         "",
-        "A state is one condition that holds on a node. `gpustate graph --all` shows their order.",
+        "A state is one condition that holds on a node. `gpustate policy graph --all` shows their order.",
         "",
         "| state | what holds |",
         "| --- | --- |",

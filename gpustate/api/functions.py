@@ -63,7 +63,7 @@ def plan(
         policy: the policy to plan.
         nodes: the inventory.
         limit, exclude: select nodes by Ansible's host patterns.
-        lock: the lock file of ``gpustate solve``: ``True`` uses ``gpustate.lock`` beside the policy's
+        lock: the lock file of ``gpustate driver solve``: ``True`` uses ``gpustate.lock`` beside the policy's
             file if it exists, ``False`` none, a path that file.
         remove: plan the removal of what the policy installed.
         forks: nodes processed in parallel.

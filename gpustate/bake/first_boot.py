@@ -36,7 +36,7 @@ from gpustate.plan.make import applicable, must_hold_first
 UNIT = "gpustate-firstboot.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 UNIT_LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
-_RAN = "# Written by gpustate bake; changes are undone by the next bake.\n"
+_RAN = "# Written by gpustate image bake; changes are undone by the next bake.\n"
 
 _UNIT = (
     _RAN

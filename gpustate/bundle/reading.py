@@ -14,7 +14,7 @@ from gpustate.bundle import manifest as manifests
 from gpustate.bundle.manifest import NAME, File, Manifest, Target
 from gpustate.errors import RefusedError, UsageError
 
-_FIX = "pass the folder or tar file that `gpustate bundle` wrote"
+_FIX = "pass the folder or tar file that `gpustate image bundle` wrote"
 _CHUNK = 1 << 18
 _LIMIT = 256 << 20
 
@@ -61,7 +61,7 @@ class Bundle:
             there = ", ".join(one.name for one in self.manifest.targets) or "nothing"
             raise RefusedError(
                 f"the bundle {self.path} has no packages for {distribution}-{machine} (available: {there})",
-                fix="build one: gpustate bundle POLICY -i INVENTORY --out FILE",
+                fix="build one: gpustate image bundle POLICY -i INVENTORY --out FILE",
             )
         return found
 

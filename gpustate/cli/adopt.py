@@ -1,4 +1,4 @@
-"""``gpustate adopt`` and ``gpustate release``: take a cluster over from the GPU Operator, and release it."""
+"""``gpustate cluster adopt`` and ``gpustate cluster release``: take a cluster over from the GPU Operator, and release it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def adopt(policy: str, **options: Any) -> None:
     """Take all objects of an installed GPU Operator over, one by one, without restarting a pod.
 
     -i and -l only find the clusters: each cluster of a selected node is taken over entirely. The Operator is scaled to 0, its objects become gpustate's as they stand, also those that POLICY does not have, and its ClusterPolicy is deleted. How they differ from POLICY is shown; the next `gpustate apply --cluster-objects` changes and deletes what differs. An
-    interrupted run is continued by the next one; `gpustate release --start-operator` returns everything to the Operator.
+    interrupted run is continued by the next one; `gpustate cluster release --start-operator` returns everything to the Operator.
     """
     from gpustate.api.cluster_settings import object_settings
     from gpustate.manifests.build import build
@@ -108,7 +108,7 @@ def release(**options: Any) -> None:
     """Release a cluster's objects to the GPU Operator.
 
     -i and -l only find the clusters: in each cluster of a selected node, all objects are released. They lose
-    gpustate's labels and field manager and stay as they are; the ClusterPolicy that `gpustate adopt` has deleted is created again. Without --start-operator the
+    gpustate's labels and field manager and stay as they are; the ClusterPolicy that `gpustate cluster adopt` has deleted is created again. Without --start-operator the
     Operator stays scaled to 0.
     """
     namespace = options["namespace"]

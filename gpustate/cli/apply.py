@@ -395,7 +395,7 @@ def carry_out(
             )
             watchers.begin()
 
-        quiet, resume = options["output"] == "json", f"gpustate resume {about.run}"
+        quiet, resume = options["output"] == "json", f"gpustate rollout resume {about.run}"
         with common.watched(inventory, quiet=quiet, resume=resume) as (listen, stop):
             result = run(
                 forks=options["forks"],
@@ -461,11 +461,13 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
     if result.skipped:
         click.echo(f"Not started: {render.names_line(result.skipped)}")
         if not result.interrupted:
-            click.echo(f"Continue with these and the failed nodes: gpustate resume {result.run}")
+            click.echo(
+                f"Continue with these and the failed nodes: gpustate rollout resume {result.run}"
+            )
     if result.interrupted:
         held = [node.name for node in result.nodes if out_of_service(node)]
         out = f"; out of service: {render.names_line(held)}" if held else ""
-        click.echo(f"Interrupted{out}. Resume it with: gpustate resume {result.run}")
+        click.echo(f"Interrupted{out}. Resume it with: gpustate rollout resume {result.run}")
     elif any(node.changed for node in result.nodes) and (back := way_back(document, result.run)):
         stay = " (objects of the cluster stay)" if document.get("clusters") else ""
         click.echo(f"Way back: {back}{stay}")

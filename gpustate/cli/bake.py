@@ -1,4 +1,4 @@
-"""``gpustate bake``: apply a policy to the mounted root of an image."""
+"""``gpustate image bake``: apply a policy to the mounted root of an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpustate bundle``: build offline bundles for air-gapped nodes."""
+"""``gpustate image bundle``: build offline bundles for air-gapped nodes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common
+from gpustate.cli.verbs import Verbs
 from gpustate.errors import EXIT_VALIDATION, UsageError
 from gpustate.formats.words import quote
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 _ARCHIVES = frozenset({".zip", ".tgz", ".gz", ".xz", ".zst", ".bz2", ".7z", ".deb", ".rpm", ".iso"})
 
 
-class _Bundle(common.Verbs):
+class _Bundle(Verbs):
     """``bundle POLICY`` builds a bundle; ``bundle check FILE`` verifies one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args:
             raise UsageError(
                 "bundle: no policy",
-                fix="build a bundle: gpustate bundle POLICY --out FILE.tar; or verify one: gpustate bundle check FILE",
+                fix="build a bundle: gpustate image bundle POLICY --out FILE.tar; or verify one: gpustate image bundle check FILE",
             )
         if args[0] not in (*self.commands, "--help", "-h"):
             near = difflib.get_close_matches(args[0], self.commands, 1)
@@ -159,7 +160,7 @@ def check(file: str, output: str) -> None:
         for line in wrong:
             click.echo(printable(line))
         click.echo(
-            f"{file}: {len(wrong)} errors; build it again: gpustate bundle POLICY --out {file}"
+            f"{file}: {len(wrong)} errors; build it again: gpustate image bundle POLICY --out {file}"
         )
     else:
         _print_result(file, bundle.id, bundle.manifest, to_text(bundle.manifest), "text")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import signal
 import sys
@@ -26,37 +25,6 @@ if TYPE_CHECKING:
     from gpustate.engine.events import Listener
     from gpustate.inventory.vault import Vault
     from gpustate.policies import Changes
-
-
-def unknown_verb(name: str, known: Sequence[str], path: str) -> UsageError:
-    """Return the error for a verb that does not exist: the nearest one, or all of them, and where the help is.
-
-    Args:
-        name: as given.
-        known: verbs that exist.
-        path: the command that has them, ``gpustate`` or ``gpustate mig``.
-    """
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}" if near else f"verbs: {', '.join(known)}"
-    place = path.removeprefix("gpustate").strip() or None
-    return UsageError(f"no verb {name!r}", place=place, fix=f"{hint}; see: {path} --help")
-
-
-class Verbs(click.Group):
-    """A verb that has verbs of its own; click would cut their help to what fits in one line."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
-            raise unknown_verb(name, self.list_commands(ctx), ctx.command_path)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
-        with formatter.section("Verbs"):
-            formatter.write_dl(rows)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -240,7 +208,7 @@ lock_options = options(
         "--lock",
         metavar="FILE",
         type=click.Path(dir_okay=False),
-        help="Lock file of `gpustate solve` [default: gpustate.lock beside POLICY, if it exists].",
+        help="Lock file of `gpustate driver solve` [default: gpustate.lock beside POLICY, if it exists].",
     ),
     click.option("--no-lock", is_flag=True, help="Ignore gpustate.lock beside POLICY."),
     heading="Policy",
@@ -421,7 +389,7 @@ policy_options = options(
     click.option(
         "--bundle",
         metavar="FILE",
-        help="Install all packages from this bundle alone, a file or folder made by `gpustate bundle`.",
+        help="Install all packages from this bundle alone, a file or folder made by `gpustate image bundle`.",
     ),
     heading="Policy",
 )

@@ -1,4 +1,4 @@
-"""``gpustate completion``: shell completion."""
+"""``gpustate help completion``: shell completion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print completion for SHELL; for bash: eval "$(gpustate completion bash)"."""
+    """Print completion for SHELL; for bash: eval "$(gpustate help completion bash)"."""
     from click.shell_completion import get_completion_class
 
     from gpustate.cli.main import cli

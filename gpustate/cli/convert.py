@@ -1,4 +1,4 @@
-"""``gpustate convert``: convert a policy to another format."""
+"""``gpustate policy convert`` and ``gpustate policy schema``: other formats of a policy, and the schema of its YAML."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ FORMAT = "gpustate.converted/1"
     type=click.Path(dir_okay=False),
     help="Write to a file, atomically.",
 )
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of policies in YAML instead.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def convert(
     policy: str | None,
     to: str | None,
     out: str | None,
-    schema: bool,
     output: str,
     **options: Any,
 ) -> None:
@@ -41,15 +39,10 @@ def convert(
     With --strict, nothing is written if POLICY has a key without effect (exit code 1), or if something would be
     lost (exit code 5). With -o json, the text and what is lost are one document.
     """
-    if schema:
-        from gpustate.policies.schemas import schema as made
-
-        common.write_out(common.as_json(made()), out)
-        return
     if policy is None or to is None:
         raise UsageError(
             "no policy" if policy is None else "no output format",
-            fix=f"run, for example: gpustate convert {policy or 'policy.py'} --to yaml",
+            fix=f"run, for example: gpustate policy convert {policy or 'policy.py'} --to yaml",
         )
     from gpustate.formats.words import printable
     from gpustate.policies.converting import convert as converted
@@ -73,3 +66,11 @@ def convert(
         common.write_out(common.as_json(document), out)
     else:
         common.write_out(done.text, out)
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of policies in YAML, with all installed states, for an editor's completion."""
+    from gpustate.policies.schemas import schema as policy_schema
+
+    common.write_out(common.as_json(policy_schema()))

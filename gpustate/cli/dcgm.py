@@ -1,4 +1,4 @@
-"""``gpustate dcgm``: alert rules, a dashboard and a counters file; what GPUs and an exporter make of one."""
+"""``gpustate node dcgm``: alert rules, a dashboard and a counters file; what GPUs and an exporter make of one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from gpustate.cli import common
+from gpustate.cli.verbs import Verbs
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, GpustateError, UsageError
 from gpustate.formats.words import printable, quote
 
@@ -24,7 +25,7 @@ _YAML = re.compile(r"^[A-Za-z][\w-]*:(\s|$)", re.MULTILINE)
 _OUT = click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")
 
 
-@click.group(cls=common.Verbs)
+@click.group(cls=Verbs)
 def group() -> None:
     """GPU metrics with dcgm-exporter: alert rules, a dashboard, the counters file they need."""
 
@@ -32,7 +33,7 @@ def group() -> None:
 @group.command()
 @_OUT
 def rules(out: str | None) -> None:
-    """Print alert rules for Prometheus; they need the counters of "gpustate dcgm counters"."""
+    """Print alert rules for Prometheus; they need the counters of "gpustate node dcgm counters"."""
     from gpustate.formats.dcgm import shipped
 
     common.write_out(shipped.rules(), out)

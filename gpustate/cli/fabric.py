@@ -1,4 +1,4 @@
-"""``gpustate fabric``: show NVLink/NVSwitch topology, the services it needs, and NVLink domains."""
+"""``gpustate node fabric``: show NVLink/NVSwitch topology, the services it needs, and NVLink domains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpustate graph``: show the dependency graph of states and the reason for each edge."""
+"""``gpustate policy graph``: show the dependency graph of states and the reason for each edge."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def graph(policy: str | None, whole: bool, node: str | None, output: str, **opti
 
     if (policy is None) == (not whole):
         raise UsageError(
-            "no policy", fix="name one, or show every registered state: gpustate graph --all"
+            "no policy", fix="name one, or show every registered state: gpustate policy graph --all"
         )
     if whole and node is not None:
         raise UsageError("--all and --node contradict each other", fix="give a policy with --node")

@@ -1,4 +1,4 @@
-"""``gpustate health`` and ``gpustate quarantine``: how well GPUs are, and which are out of use."""
+"""``gpustate health`` and ``gpustate node quarantine``: how well GPUs are, and which are out of use."""
 
 from __future__ import annotations
 
@@ -408,7 +408,7 @@ def _new_entries(
         if len(rest) == len(kept):
             raise UsageError(
                 f"GPU {gpu} is not in quarantine",
-                fix="list quarantined GPUs: gpustate quarantine -l NODE",
+                fix="list quarantined GPUs: gpustate node quarantine -l NODE",
             )
         return rest
     return (*rest, Entry(uuid, pci, reason, clock + length_s, clock, by))

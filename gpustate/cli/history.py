@@ -1,4 +1,4 @@
-"""``gpustate history``: runs of this controller's audit log."""
+"""``gpustate rollout history``: runs of this controller's audit log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def history(last: int, wanted: str | None, output: str) -> None:
         raise UsageError(
             f"no run {wanted!r} in the audit log",
             place=str(audit.path()),
-            fix="list runs: gpustate history",
+            fix="list runs: gpustate rollout history",
         )
     rows = [_row(one) for one in entries]
     if output == "json":
@@ -102,7 +102,7 @@ def _run(page: Page, row: Mapping[str, Any], *, whole: bool, resumable: bool) ->
     if about.get("reason"):
         page.add(f"    reason: {about['reason']}")
     if outcome is None:
-        resume = f"; continue it with: gpustate resume {row['run']}" if resumable else ""
+        resume = f"; continue it with: gpustate rollout resume {row['run']}" if resumable else ""
         page.add("    ", (f"{row['state']}{resume}", "yellow"))
         return
     good = outcome.get("exit_code") == 0

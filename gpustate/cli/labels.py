@@ -1,4 +1,4 @@
-"""``gpustate labels``: show the labels of GPU feature discovery, or Slurm's lines."""
+"""``gpustate node labels``: show the labels of GPU feature discovery, or Slurm's lines."""
 
 from __future__ import annotations
 

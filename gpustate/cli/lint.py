@@ -78,5 +78,5 @@ def _own(file: str) -> PolicyError:
     return PolicyError(
         "is a gpustate policy; lint checks files of the GPU Operator",
         place=file,
-        fix=f"check it with: gpustate resolve {file}",
+        fix=f"check it with: gpustate policy resolve {file}",
     )

@@ -1,4 +1,4 @@
-"""``gpustate lock`` and ``gpustate unlock``: lock nodes against changes by gpustate."""
+"""``gpustate node lock`` and ``gpustate node unlock``: lock nodes against changes by gpustate."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
     help="Also release locks that another person or a run holds; first make sure that no run is in progress there.",
 )
 def unlock(force: bool, **options: Any) -> None:
-    """Release your locks that `gpustate lock` set."""
+    """Release your locks that `gpustate node lock` set."""
     from gpustate.engine.fleet import controller
     from gpustate.engine.ledger import unlock_script
 

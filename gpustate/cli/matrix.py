@@ -1,4 +1,4 @@
-"""``gpustate matrix``: the compatibility data on its own, without any node."""
+"""``gpustate policy matrix``: the compatibility data on its own, without any node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpustate.cli import common
+from gpustate.cli.verbs import Verbs
 from gpustate.errors import EXIT_REFUSED, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ _facts = common.options(
 )
 
 
-@click.group(cls=common.Verbs)
+@click.group(cls=Verbs)
 def group() -> None:
     """Query the compatibility matrix: versions, GPUs, kernels and settings, with the source of each rule.
 

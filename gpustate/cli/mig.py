@@ -1,4 +1,4 @@
-"""``gpustate mig``: MIG profiles, layouts, and the smallest change between layouts."""
+"""``gpustate node mig``: MIG profiles, layouts, and the smallest change between layouts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpustate.cli import common
+from gpustate.cli.verbs import Verbs
 from gpustate.errors import EXIT_PENDING, GpustateError, PolicyError, UsageError
 
 if TYPE_CHECKING:
@@ -21,14 +22,14 @@ BUILTIN = "builtin"
 _CURRENT = click.option(
     "--current",
     metavar="FILE",
-    help="Layout of a node, saved with `gpustate mig show -i INVENTORY -l NODE -o json`.",
+    help="Layout of a node, saved with `gpustate node mig show -i INVENTORY -l NODE -o json`.",
 )
 _COUNTED = re.compile(
     r"(?P<before>\d{1,2})\s*[xX]\s*(?P<after>.+)|(?P<name>.+?)\s*[xX]\s*(?P<count>\d{1,2})"
 )
 
 
-@click.group(cls=common.Verbs)
+@click.group(cls=Verbs)
 def group() -> None:
     """MIG: show profiles and layouts, plan layout changes.
 

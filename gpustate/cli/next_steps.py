@@ -136,7 +136,7 @@ def command_of(run: str) -> str:
     except UsageError:
         return ""
     if not record.get("ended"):
-        return f"gpustate resume {run}"
+        return f"gpustate rollout resume {run}"
     options = record["options"]
     limit = ["-l", str(options["limit"])] if options.get("limit") else []
     source = filter(None, (record["source"],))
@@ -178,4 +178,6 @@ def interrupted(record: Mapping[str, Any], node: str) -> str:
     if controller_runs(int(record.get("pid") or 0), str(record.get("born", ""))):
         return ""
     run = record["run"]
-    return f"run {run} ({record['verb']}) was interrupted; continue it: gpustate resume {run}"
+    return (
+        f"run {run} ({record['verb']}) was interrupted; continue it: gpustate rollout resume {run}"
+    )

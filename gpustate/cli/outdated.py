@@ -1,4 +1,4 @@
-"""``gpustate outdated``: show driver versions newer than the locked ones, and what blocks them."""
+"""``gpustate driver outdated``: show driver versions newer than the locked ones, and what blocks them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def outdated(
     """Show versions in the nodes' repositories that are newer than the lock file's, and what blocks them.
 
     A version excluded by the policy, unsupported by the GPUs, or blocked by the matrix is listed with
-    the rule. Lock allowed ones with `gpustate solve --update`, then apply POLICY.
+    the rule. Lock allowed ones with `gpustate driver solve --update`, then apply POLICY.
     """
     import os
 
@@ -43,7 +43,7 @@ def outdated(
         raise UsageError(
             "the lock file does not exist",
             place=path,
-            fix=f"create it: gpustate solve {policy} -i INVENTORY",
+            fix=f"create it: gpustate driver solve {policy} -i INVENTORY",
         )
     old = lock_layers.load(path)
     request = Request(made, inventory, known=common.known_states(), forks=options["forks"])

@@ -1,4 +1,4 @@
-"""``gpustate pause`` and ``gpustate abort``: hold a running rollout, or end it."""
+"""``gpustate rollout pause`` and ``gpustate rollout abort``: hold a running rollout, or end it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _options = common.options(
 @click.command()
 @_options
 def pause(run: str | None, inventory: str | None, kubeconfig: str | None) -> None:
-    """Pause RUN: no further node is started, those in progress finish. Lift the pause with gpustate resume.
+    """Pause RUN: no further node is started, those in progress finish. Lift the pause with gpustate rollout resume.
 
     RUN is found on this machine, or by the Lease of its cluster from any machine. Without RUN, the one that is running.
     """
@@ -105,7 +105,7 @@ def not_running(verb: str, run: str | None, inventory: str | None, search: Searc
         what += f", and {inventory} names no scheduler"
         fix = f"name its cluster with --kubeconfig FILE, or {verb} it on its own machine"
     else:
-        fix = f"if it runs on another machine, name its cluster: gpustate {verb} -i INVENTORY, or --kubeconfig FILE"
+        fix = f"if it runs on another machine, name its cluster: gpustate rollout {verb} -i INVENTORY, or --kubeconfig FILE"
     return UsageError(f"{what}{others}", fix=fix)
 
 

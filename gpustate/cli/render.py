@@ -1,4 +1,4 @@
-"""``gpustate render``: print the objects of a policy's cluster as YAML."""
+"""``gpustate cluster render``: print the objects of a policy's cluster as YAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gpustate resolve``: a node's effective policy and where each value is set."""
+"""``gpustate policy resolve``: a node's effective policy and where each value is set."""
 
 from __future__ import annotations
 

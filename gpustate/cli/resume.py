@@ -1,4 +1,4 @@
-"""``gpustate resume``: resume an interrupted run."""
+"""``gpustate rollout resume``: resume an interrupted run."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _lift(found: Running) -> None:
     if before is not None and before.action == ABORT:
         raise RefusedError(
             f"run {found.run} of {found.person} was {before}: it ends after the nodes in progress",
-            fix=f"then run on its machine: gpustate resume {found.run}",
+            fix=f"then run on its machine: gpustate rollout resume {found.run}",
         )
     what = f"continues; it was {before}"
     if not found.ask(""):
@@ -169,7 +169,7 @@ def _choose(
             raise UsageError("there is no run to resume")
         raise UsageError(
             f"there is no run{what} to resume, but {len(waiting)} of other users or inventories",
-            fix="list them: gpustate resume --list; then name one: gpustate resume RUN",
+            fix="list them: gpustate rollout resume --list; then name one: gpustate rollout resume RUN",
         )
     if len(mine) == 1 and yes:
         return mine[0]
@@ -177,7 +177,7 @@ def _choose(
     names = [str(record["run"]) for record in mine]
     if yes or not sys.stdin.isatty():
         why = "there are several runs to resume" if len(mine) > 1 else "stdin is not a terminal"
-        raise UsageError(why, fix=f"name one: gpustate resume {names[-1]}")
+        raise UsageError(why, fix=f"name one: gpustate rollout resume {names[-1]}")
     if len(mine) == 1:
         common.confirm(f"Resume {names[0]}?", _DECLINED)
         return mine[0]
@@ -190,7 +190,8 @@ def _confirm(question: str, run: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            question.partition(". ")[0], fix=f"take it over with: gpustate resume {run} --yes"
+            question.partition(". ")[0],
+            fix=f"take it over with: gpustate rollout resume {run} --yes",
         )
     common.confirm(question, _DECLINED)
 
@@ -207,7 +208,7 @@ def _check_inventory(record: dict[str, Any], inventory: str | None) -> None:
     if inventory and given and not _is_of(record, inventory):
         raise UsageError(
             f"run {record['run']} uses the inventory {record['options'].get('inventory')}, not {inventory}",
-            fix=f"omit -i: gpustate resume {record['run']}",
+            fix=f"omit -i: gpustate rollout resume {record['run']}",
         )
 
 

@@ -1,4 +1,4 @@
-"""``gpustate solve``: resolve a driver package set for each node and write the lock file."""
+"""``gpustate driver solve``: resolve a driver package set for each node and write the lock file."""
 
 from __future__ import annotations
 

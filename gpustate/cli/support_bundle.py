@@ -1,4 +1,4 @@
-"""``gpustate support-bundle``: collect what a bug report needs."""
+"""``gpustate node support-bundle``: collect what a bug report needs."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def validate(
     origin = context("validate", policy, {**options, **own})
     last_change = next_steps.last_change(options)
     about = run_of(request.run, "validate", policy, origin, nodes=len(inventory.nodes))
-    resume = f"gpustate resume {request.run}"
+    resume = f"gpustate rollout resume {request.run}"
     with watching.watching(about, options, inventory, output=output) as watchers:
         watchers.begin()
         ends: list[str] = []

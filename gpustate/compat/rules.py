@@ -133,6 +133,6 @@ class RuleSet:
         """
         found = self.rules.get(name)
         if found is None:
-            hint = suggest(name, self.rules, "run gpustate matrix list", 2, 0.5)
+            hint = suggest(name, self.rules, "run gpustate policy matrix list", 2, 0.5)
             raise UsageError(f"unknown rule {quote(name)}", fix=hint)
         return found

@@ -31,7 +31,7 @@ WARNING = "warning"
 RESET = xids.ACTIONS["RESET_GPU"][1]
 REPLACE = (
     "run NVIDIA's field diagnostic and replace the GPU; until then exclude it: "
-    "gpustate quarantine -l NODE --gpu INDEX --for 7d --reason WHY"
+    "gpustate node quarantine -l NODE --gpu INDEX --for 7d --reason WHY"
 )
 #: What NVML says of a GPU without an NVLink fabric.
 NO_FABRIC = ("", "not supported", "n/a")
@@ -156,7 +156,7 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
 def _mode(gpu: Gpu) -> Iterator[Finding]:
     if gpu.compute_mode == "Prohibited":
         evidence = "compute mode Prohibited: no program may use it"
-        remedy = "if that is not intended: nvidia-smi -i INDEX -c DEFAULT; otherwise exclude the GPU: gpustate quarantine -l NODE --gpu INDEX --for 7d --reason WHY"
+        remedy = "if that is not intended: nvidia-smi -i INDEX -c DEFAULT; otherwise exclude the GPU: gpustate node quarantine -l NODE --gpu INDEX --for 7d --reason WHY"
         yield _finding(gpu, "compute-mode", FAILED, evidence, remedy, "nvml.h")
 
 

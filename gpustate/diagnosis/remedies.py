@@ -160,12 +160,12 @@ CDI_BROKEN = (
 )
 CDI_NO_FILE = by_apply("move it away, then generate the specification", "cdi")
 ALL_HELD = (
-    "fix a GPU and end its quarantine: gpustate quarantine -l NODE --gpu GPU --end; then apply "
+    "fix a GPU and end its quarantine: gpustate node quarantine -l NODE --gpu GPU --end; then apply "
     f"(state cdi): {APPLY}"
 )
 QUARANTINE_FILE = (
-    "rewrite it: gpustate quarantine -l NODE --gpu GPU --for 1d --reason WHY; or end every quarantine: "
-    "gpustate quarantine -l NODE --end"
+    "rewrite it: gpustate node quarantine -l NODE --gpu GPU --for 1d --reason WHY; or end every quarantine: "
+    "gpustate node quarantine -l NODE --end"
 )
 EARLIER = f"fix an earlier check that failed, if there is one; then: {VALIDATE}"
 NO_DEVICE = (

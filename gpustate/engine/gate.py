@@ -111,7 +111,7 @@ def dead(ledger: Ledger, holder: Controller) -> bool:
 
 
 _PLAN = "make a new plan: gpustate plan POLICY --out FILE"
-_UNLOCK = "wait until it is released, or release it: gpustate unlock -l NODE --force"
+_UNLOCK = "wait until it is released, or release it: gpustate node unlock -l NODE --force"
 _CHECKING = threading.Lock()
 
 

@@ -29,7 +29,7 @@ class Lock:
 
     run: str
     holder: str  # user@host of the controller
-    reason: str  # ``apply``, or the reason given to ``gpustate lock``
+    reason: str  # ``apply``, or the reason given to ``gpustate node lock``
     since: int  # seconds since the epoch, by the clock of the node or of the controller
     expires: int
     pid: int = 0  # of the controller, on its own host

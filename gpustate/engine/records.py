@@ -178,7 +178,7 @@ def load(run: str) -> dict[str, Any]:
         known = ", ".join(names[-5:]) or "none"
         raise UsageError(
             f"no run {run!r} on this machine (unfinished: {known})",
-            fix="list all runs: gpustate history; unfinished ones: gpustate resume --list",
+            fix="list all runs: gpustate rollout history; unfinished ones: gpustate rollout resume --list",
         )
     return found[run]
 

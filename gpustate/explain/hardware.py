@@ -351,7 +351,7 @@ CAUSES = (
     *(Cause(name, link, _logged(*words), fix, threads, state)
       for link in (_DRIVER, "libraries") for name, words, fix, threads, state in _REASONS),
     Cause("gpu-not-supported-by-branch", _DRIVER, _unsupported,
-          "install a branch that supports this GPU; check one: gpustate matrix check --set driver=580 gpu=MODEL"),
+          "install a branch that supports this GPU; check one: gpustate policy matrix check --set driver=580 gpu=MODEL"),
     Cause("library-of-no-package-in-the-way", _DRIVER, lambda v: "" if _upgraded(v) else _beside(v), shadowing_libraries.REMEDY),
     Cause("module-file-of-another-version", _DRIVER, _module_file,
           remedies.ONE_MODULE, state="driver"),

@@ -434,7 +434,7 @@ def _resource(
         remedy = f"gpustate health -i INVENTORY -l {name}; the device plugin offers a GPU again only after a restart of its pod"
         yield Cause("gpu-unhealthy", (name,), evidence, remedy)
     if free + len(quarantine) >= count > free:
-        remedy = f"wait for its end, or end it: gpustate quarantine -i INVENTORY -l {name} --gpu GPU --end"
+        remedy = f"wait for its end, or end it: gpustate node quarantine -i INVENTORY -l {name} --gpu GPU --end"
         evidence = f"{'; '.join(quarantine)}; {max(free, 0)} {resource} free"
         yield Cause("gpu-in-quarantine", (name,), evidence, remedy)
     if count > offered + len(quarantine):
@@ -466,7 +466,7 @@ def _not_offered(found: Snapshot, node: Json, resource: str) -> Cause:
     ]
     if others:
         evidence = f"requests {resource}, the Node offers {', '.join(others)}"
-        remedy = "request what the Node offers, or change its MIG layout or sharing: gpustate labels -i INVENTORY"
+        remedy = "request what the Node offers, or change its MIG layout or sharing: gpustate node labels -i INVENTORY"
         return Cause("other-resource", (name,), evidence, remedy)
     mine = [
         one

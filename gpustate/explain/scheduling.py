@@ -498,7 +498,7 @@ CAUSES = (
     _own("device-plugin-lacks-gpus", _PLUGIN, _too_few, "restart the plugin's pod, which detects GPUs only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#82"),
     _own("mig-manager-stuck", _SCHEDULER, _mig_manager,
-         "set the paused labels to true and nvidia.com/mig.config again: kubectl label node NODE --overwrite LABEL=true; show the difference: gpustate mig plan CONFIG NAME -l NODE",
+         "set the paused labels to true and nvidia.com/mig.config again: kubectl label node NODE --overwrite LABEL=true; show the difference: gpustate node mig plan CONFIG NAME -l NODE",
          "NVIDIA/mig-parted#485", "NVIDIA/gpu-operator#2833"),
     _own("operator-upgrade-stuck", _SCHEDULER, _upgrade,
          "fix failed checks before this one and retry the Operator's upgrade: kubectl label node NODE --overwrite nvidia.com/gpu-driver-upgrade-state=upgrade-required",
@@ -542,7 +542,7 @@ CAUSES = (
            f"stop that program and restart the exporter: systemctl restart {unit}; or set another port with listen of the state dcgm-exporter")
       for unit, _, _ in services.EXPORTERS),
     *(_own("exporter-failed", "metrics", partial(_exporter, unit=unit),
-           f"fix what the message names and restart the exporter: systemctl restart {unit}; list what the GPUs can report: gpustate dcgm check -i INVENTORY",
+           f"fix what the message names and restart the exporter: systemctl restart {unit}; list what the GPUs can report: gpustate node dcgm check -i INVENTORY",
            "NVIDIA/dcgm-exporter#126")
       for unit, _, _ in services.EXPORTERS),
 )  # fmt: skip

@@ -250,6 +250,6 @@ CAUSES = (
       for unit, cause, state in _ANSWER),
     *(Cause("exporter-empty", "metrics", partial(_empty, unit=unit),
             f"restart engine and exporter: systemctl restart nvidia-dcgm {unit}; list the missing fields: "
-            "gpustate dcgm check -i INVENTORY --scrape URL", explains=False)
+            "gpustate node dcgm check -i INVENTORY --scrape URL", explains=False)
       for unit, _, _ in _ANSWER),
 )  # fmt: skip

@@ -53,7 +53,7 @@ ACTIONS = {
     ),
     "CHECK_MECHANICALS": (LOOK, "check the power cables and the seating of the GPU"),
     "CHECK_UVM": (LOOK, "check dmesg for nvidia-uvm errors"),
-    "UPDATE_SWFW": (LOOK, "use another driver; see gpustate outdated"),
+    "UPDATE_SWFW": (LOOK, "use another driver; see gpustate driver outdated"),
     "CONTACT_SUPPORT": (LOOK, "collect nvidia-bug-report.sh and contact NVIDIA support"),
     "RESET_FABRIC": (
         RESET,

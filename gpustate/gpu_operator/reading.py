@@ -233,7 +233,7 @@ class _Reader:
                 "contains no policy, only objects that a policy refers to",
                 place=self.file,
                 fix=f"move it to the folder {self.store.folder.name} of the policy's file; gpustate lint "
-                "and gpustate mig plan accept it without a policy",
+                "and gpustate node mig plan accept it without a policy",
             )
         kinds = sorted({item.text("kind") for items in self.by_kind.values() for item in items})
         listed = ", ".join(map(quote_name, kinds[:5])) + (", ..." if len(kinds) > 5 else "")

@@ -78,7 +78,7 @@ def counters_file(text: str, file: str) -> PolicyError | None:
     return PolicyError(
         "is a counters file of dcgm-exporter, not a policy",
         place=file,
-        fix=f"check it: gpustate dcgm check {shlex.quote(file)}",
+        fix=f"check it: gpustate node dcgm check {shlex.quote(file)}",
     )
 
 
@@ -91,7 +91,7 @@ def _part_of_config_map(item: Item, place: str) -> PolicyError | None:
             f"give it beside the Operator's: --values {file}",
         )
     elif "mig-configs" in item.value:
-        what, fix = "a mig-parted file", f"plan a layout of it: gpustate mig plan {file} NAME"
+        what, fix = "a mig-parted file", f"plan a layout of it: gpustate node mig plan {file} NAME"
     elif item.text("version") == "v1" and _OF_PLUGIN & set(item.value):
         what = "a configuration of the device plugin"
         fix = "put it into the ConfigMap named by devicePlugin.config.name, where lint checks it"

@@ -20,7 +20,7 @@ from gpustate.mig.geometry import ComputeProfile, Geometry, Media, Profile, Span
 from gpustate.mig.names import NVIDIA, device_name, parse_device_name
 
 FORMAT = "gpustate.mig-layout/1"
-#: Layouts of nodes, as ``gpustate mig show -o json`` prints them.
+#: Layouts of nodes, as ``gpustate node mig show -o json`` prints them.
 FORMAT_OF_NODES = "gpustate.mig-nodes/1"
 Users = tuple[str, ...] | None
 
@@ -204,7 +204,7 @@ def as_data(layout: Layout) -> dict[str, Any]:
 
 
 def read(text: str, path: str) -> Layout:
-    """Read a saved layout, or what ``gpustate mig show -o json`` printed of one node.
+    """Read a saved layout, or what ``gpustate node mig show -o json`` printed of one node.
 
     Raises:
         UsageError: it is not a layout, or is impossible; with the place in the file.
@@ -240,7 +240,7 @@ def _of_one_node(nodes: object, path: str) -> object:
         raise UsageError(
             "is not the layout of one node",
             place=path,
-            fix="save it with: gpustate mig show -i INVENTORY -l NODE -o json",
+            fix="save it with: gpustate node mig show -i INVENTORY -l NODE -o json",
         )
     node: dict[str, Any] = nodes[0]
     if "error" in node:

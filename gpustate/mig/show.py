@@ -1,4 +1,4 @@
-"""Output of ``gpustate mig show``: supported GPUs, and profiles of one with their placements."""
+"""Output of ``gpustate node mig show``: supported GPUs, and profiles of one with their placements."""
 
 from __future__ import annotations
 

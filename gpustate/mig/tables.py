@@ -358,7 +358,7 @@ def find(text: str) -> Model:
     near = difflib.get_close_matches(wanted, names, 1, 0.6)
     raise UsageError(
         f"{text!r} is not a supported MIG-capable GPU",
-        fix=f"did you mean {names[near[0]]!r}" if near else "list them with gpustate mig show",
+        fix=f"did you mean {names[near[0]]!r}" if near else "list them with gpustate node mig show",
     )
 
 

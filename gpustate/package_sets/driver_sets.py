@@ -168,7 +168,7 @@ def outdated_all(found: Survey, old: Lock, month: str) -> tuple[list[Outdated], 
     for node, case in found.cases.items():
         locked = before.get(node)
         if locked is None:
-            troubles[node] = "not in the lock file; add it with: gpustate solve"
+            troubles[node] = "not in the lock file; add it with: gpustate driver solve"
         else:
             result = keeping.outdated(locked, case, month)
             sets.setdefault((locked, result.newer, result.notes), result)

@@ -1,7 +1,7 @@
 """Apply a lock file to a policy: it overrides all driver settings except those of the command line.
 
 A lock is valid only for the policy it was solved for. If the policy's request has changed, or a node is not in the
-lock, nothing is done until ``gpustate solve`` runs again.
+lock, nothing is done until ``gpustate driver solve`` runs again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpustate.solve.lock import Lock, LockedSet
 from gpustate.solve.request import SolvedState
 
 _FILES = TextFiles("lock file", PolicyError, 64)
-_SOLVE = "update the lock file: gpustate solve"
+_SOLVE = "update the lock file: gpustate driver solve"
 #: Parameters by state.
 _Parameters = dict[str, dict[str, object]]
 

@@ -64,7 +64,7 @@ def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
 def resumption(document: Mapping[str, Any]) -> str:
     """The command that continues an interrupted run; empty if it was not interrupted."""
     interrupted = document.get("exit_code") == EXIT_INTERRUPTED
-    return f"gpustate resume {document['run']}" if interrupted else ""
+    return f"gpustate rollout resume {document['run']}" if interrupted else ""
 
 
 def troubled(one: Group) -> bool:

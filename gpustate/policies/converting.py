@@ -76,7 +76,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         for path in hidden
     )
     lost = [*left_out, *map(mask, lost)]
-    comments = [f"Written by gpustate convert{f' from {source}' if source else ''}."]
+    comments = [f"Written by gpustate policy convert{f' from {source}' if source else ''}."]
     notes = tuple(map(mask, policy.notes))
     for title, lines in (("Not expressed here:", lost), ("Notes on the policy:", notes)):
         if lines:

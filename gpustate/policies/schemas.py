@@ -1,7 +1,7 @@
 """The JSON Schema of gpustate's own policies, generated from the parameters of the states.
 
-``python -m gpustate.policies.schemas`` writes the published schema of the bundled states. ``gpustate convert
---schema`` prints that of all installed states, for an editor's completion.
+``python -m gpustate.policies.schemas`` writes the published schema of the bundled states. ``gpustate policy schema`` prints
+that of all installed states, for an editor's completion.
 """
 
 from __future__ import annotations

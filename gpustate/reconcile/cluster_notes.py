@@ -45,7 +45,7 @@ def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
     found = operator.describe() if operator is not None else "a GPU Operator"
     return [
         f"{found} manages {count} of these objects; take them over with "
-        "gpustate adopt POLICY -i INVENTORY, or plan without --cluster-objects"
+        "gpustate cluster adopt POLICY -i INVENTORY, or plan without --cluster-objects"
     ]
 
 

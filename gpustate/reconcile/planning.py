@@ -541,7 +541,7 @@ def _foreign(objects: Objects, target: Target, live: Json, item: Json) -> Change
     by = f" (managed by {managers})" if managers else ""
     reason = f"it exists, is not gpustate's{by}, and differs; take it over with --force-conflicts"
     if manager := gitops(live):
-        reason = f"{manager} applies it, and would change it back: commit the output of gpustate render there"
+        reason = f"{manager} applies it, and would change it back: commit the output of gpustate cluster render there"
     return Change(item, Action.REFUSED, found, reason)
 
 

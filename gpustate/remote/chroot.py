@@ -1,4 +1,4 @@
-"""Sessions in the root of an image, for ``gpustate bake`` and ``@chroot`` inventories.
+"""Sessions in the root of an image, for ``gpustate image bake`` and ``@chroot`` inventories.
 
 Probes and node programs are those of a machine; each command runs in its own namespaces (see
 :mod:`gpustate.remote.chroot_enter`). pyinfra's ``@chroot`` is not used: it copies files through the

@@ -59,7 +59,7 @@ def send(session: Session, step: Upload, say: Callable[[str], None] = lambda _: 
                 left -= len(data[:left])
             if left:
                 raise StepFailed(
-                    f"{name} is shorter than the bundle's manifest says; verify it: gpustate bundle check {step.source}"
+                    f"{name} is shorter than the bundle's manifest says; verify it: gpustate image bundle check {step.source}"
                 )
             sent += size - start
             words = replies.next()
@@ -129,7 +129,7 @@ def _failure(words: list[str], step: Upload) -> StepFailed | ConnectionFailed:
     if words[:1] == ["bad"]:
         number = whole(words[1]) or 0
         return StepFailed(
-            f"{step.files[number][0]} does not match its hash in the bundle; verify it: gpustate bundle check {step.source}"
+            f"{step.files[number][0]} does not match its hash in the bundle; verify it: gpustate image bundle check {step.source}"
         )
     if words[:1] == ["full"]:
         return StepFailed(f"cannot write to {step.folder} (read-only or full disk?)")

@@ -27,7 +27,7 @@ NEXT = {
     "drained": "its states change",
     "changing": "is probed again and validated",
     "validating": "returns to service",
-    "skipped": "once the cause is gone: gpustate resume RUN",
+    "skipped": "once the cause is gone: gpustate rollout resume RUN",
 }
 #: How long a run of this machine has to take up a request; it looks every two seconds.
 ANSWER_S = 10.0

@@ -69,7 +69,7 @@ def after_failure(run: str, command: str, why: str) -> str:
 def after_death(run: str, command: str) -> str:
     """The next step for a run whose controller died."""
     elsewhere = "" if command else " on its machine, or its command again here"
-    return f"gpustate resume {run}{elsewhere}"
+    return f"gpustate rollout resume {run}{elsewhere}"
 
 
 def statuses(nodes: Sequence[InventoryNode], access: Accesses) -> list[Status]:

@@ -1,4 +1,4 @@
-"""Output of ``gpustate solve`` and ``gpustate outdated``, as JSON documents and as text. Pure.
+"""Output of ``gpustate driver solve`` and ``gpustate driver outdated``, as JSON documents and as text. Pure.
 
 Formats: ``gpustate.solve/2`` and ``gpustate.outdated/2``; ``schema/`` describes them. For the lock file see
 :mod:`gpustate.solve.lock`.
@@ -182,7 +182,7 @@ def outdated_text(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> str:
 def _newer(newer: OfferedDriver) -> Iterator[str]:
     name = f"{newer.version} {newer.module_type}"
     if not newer.obstacles:
-        yield f"  {name}  allowed: gpustate solve --update"
+        yield f"  {name}  allowed: gpustate driver solve --update"
         return
     yield f"  {name}  not allowed:"
     for obstacle in newer.obstacles:

@@ -1,4 +1,4 @@
-"""What ``gpustate solve`` needs from states: the request for a driver, and the set chosen for a node. Pure.
+"""What ``gpustate driver solve`` needs from states: the request for a driver, and the set chosen for a node. Pure.
 
 Nothing here knows a state by name. The state whose packages are locked is a subclass of :class:`SolvedState`.
 """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpustate.cli import common
+from gpustate.cli.verbs import Verbs
 from gpustate.errors import UsageError
 from gpustate_lab.requirements import PROGRAMS
 from gpustate_lab.spec import (
@@ -44,7 +45,7 @@ def _or_default(name: str | None) -> str:
 
 
 @click.group(
-    cls=common.Verbs,
+    cls=Verbs,
     help=f"""Manage disposable test nodes with simulated GPUs.
 
     Real: systemd, sshd, apt, dpkg, containerd. Simulated: GPUs, kernel modules, NVML, CUDA,

@@ -299,7 +299,7 @@ def _as_locked(
         return None, (
             f"{rows} {verb} pinned by a lock file or a rollback, and "
             f"{observed.manager} does not offer {them}; offer {them} again, or update the lock file: "
-            "gpustate solve --update"
+            "gpustate driver solve --update"
         )
     # A component with the branch in its name in one repository, and without in the other, is there once.
     components = set(map(driverset.component, locked))

@@ -161,14 +161,14 @@ class Trial:
         if not self.dnf:  # as on every node that somebody has installed from it
             self.said("zypper -n --gpg-auto-import-keys refresh base")
         before, lock = self.files(), self.folder / "gpustate.lock"
-        gpustate("solve", self.policy, *self.target, "--lock", lock, code=0, timeout=300)
+        gpustate("driver", "solve", self.policy, *self.target, "--lock", lock, code=0, timeout=300)
         (locked,) = json.loads(lock.read_text())["sets"]
         assert locked["driver"] == DRIVER
-        words = ("bundle", self.policy, *self.target, "--lock", lock, "--out", self.bundle)
+        words = ("image", "bundle", self.policy, *self.target, "--lock", lock, "--out", self.bundle)
         words = (*words, "-o", "json")
         self.refuse_foreign_signature(*words)
         found: dict[str, Any] = json.loads(gpustate(*words, code=0, timeout=500).out)
-        gpustate("bundle", "check", self.bundle, code=0)
+        gpustate("image", "bundle", "check", self.bundle, code=0)
         rows = next(iter(found["targets"]))["repositories"]
         bundled = {row["name"]: row["version"] for one in rows for row in one["packages"]}
         assert locked["packages"].items() <= bundled.items()

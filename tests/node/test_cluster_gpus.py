@@ -182,7 +182,7 @@ def test_a_gpu_that_fails_is_withdrawn_and_comes_back_with_the_plugin(cluster: L
 
 
 def test_labels_of_gfd_by_nfd_equal_ours(cluster: Lab) -> None:
-    ran = gpustate("labels", "-i", cluster.inventory, "-o", "json", code=0)
+    ran = gpustate("node", "labels", "-i", cluster.inventory, "-o", "json", code=0)
     for node in cluster.nodes:
         want = ran.node(node.name)["labels"]
 

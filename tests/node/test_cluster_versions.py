@@ -278,7 +278,7 @@ def test_objects_of_a_policy_are_accepted_and_equal_when_read_again(
 def test_another_manager_applies_the_same_objects_without_a_conflict(
     server: apiserver.ApiServer, objects: Objects, name: str
 ) -> None:
-    """As Argo CD and Flux do with what ``gpustate render`` prints."""
+    """As Argo CD and Flux do with what ``gpustate cluster render`` prints."""
     for one in DEFINITIONS:
         objects.apply(one)
     namespace = f"shared-{name or 'every'}"

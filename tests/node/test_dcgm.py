@@ -198,7 +198,7 @@ def test_an_unwell_gpu_fails_validation_and_in_quarantine_the_others_go_on(
     told = site.run("health", "-o", "json", code=3).document["nodes"][0]["gpus"]
     assert [gpu["state"] for gpu in told] == ["well", "warning", "well", "failed", *["well"] * 4]
 
-    site.run("quarantine", "--gpu", "3", "--for", "1d", "-m", "RMA 4711")
+    site.run("node", "quarantine", "--gpu", "3", "--for", "1d", "-m", "RMA 4711")
     features = (
         "grep -h nvidia.com/gpu.count /etc/kubernetes/node-feature-discovery/features.d/gpustate"
     )

@@ -220,12 +220,12 @@ def test_a_jump_host_is_gone_through_with_its_host_key_checked(light: Light) -> 
 
 def test_a_lock_is_taken_shown_refused_and_broken(light: Light) -> None:
     some = ("-i", light.inventory, "-l", "n12")
-    gpustate("lock", *some, "--reason", "burn-in test", "--for", "1h", code=0)
+    gpustate("node", "lock", *some, "--reason", "burn-in test", "--for", "1h", code=0)
     refused = gpustate("apply", light.policy, *some, "--yes", "-o", "json", code=8)
     assert "burn-in test" in refused.node("n12")["reason"]
     assert gpustate("plan", light.policy, *some).code == 0
-    gpustate("lock", *some, "--reason", "again", code=8)
-    gpustate("unlock", *some, code=0)
+    gpustate("node", "lock", *some, "--reason", "again", code=8)
+    gpustate("node", "unlock", *some, code=0)
     gpustate("apply", light.policy, *some, "--yes", code=0)
 
 

@@ -98,7 +98,9 @@ def test_a_lost_gpu_in_quarantine_leaves_the_others_their_containers(
     node13.fault("gpu-off-bus:2", on=True)
     node13.run("rm -f /var/run/cdi/nvidia.yaml")
     assert "GPU 2 (0000:52:00.0) does not respond" in gpustate("plan", policy, *on_node).out
-    gpustate("quarantine", *on_node, "--gpu", "0000:52:00.0", "--for", "1d", "-m", "lost", code=0)
+    gpustate(
+        "node", "quarantine", *on_node, "--gpu", "0000:52:00.0", "--for", "1d", "-m", "lost", code=0
+    )
     divided = ("--set", "mig.config=all-3g.40gb")
     assert "does not respond" not in gpustate("plan", policy, *on_node, *divided, code=0).out
     gpustate("apply", policy, *on_node, "--yes", code=0)

@@ -85,11 +85,11 @@ def test_labels_sharing_and_mps_are_set_up_kept_mended_and_taken_away(
         "nvidia.com/cuda.driver-version.full=580.65.06",
     ):
         assert f"{line}\n" in labels
-    shown = gpustate("labels", *inventory, "-o", "json", code=0).document["nodes"][0]
+    shown = gpustate("node", "labels", *inventory, "-o", "json", code=0).document["nodes"][0]
     assert "".join(f"{key}={value}\n" for key, value in sorted(shown["labels"].items())) == labels
     theirs = realgfd.labels(node, f"--config-file={CONFIG}")
     assert theirs == dict(line.split("=", 1) for line in labels.splitlines())
-    slurm = gpustate("labels", *inventory, "-o", "slurm", code=0).out
+    slurm = gpustate("node", "labels", *inventory, "-o", "slurm", code=0).out
     assert "NodeName=gpu1 Name=gpu Type=l40s File=/dev/nvidia0" in slurm
 
     query = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control"

@@ -213,9 +213,14 @@ def test_a_node_without_files_of_its_own_is_judged_by_those_of_slurmctld(cluster
     configless(cluster)
     cluster.until(lambda: node.run(f"cat {sent}/slurm.conf", check=False).returncode == 0)
     (refused,) = notes(cluster, "plan", cluster.policy, code=5)
-    assert "add the lines that gpustate labels -o slurm prints to gres.conf on its host" in refused
+    assert (
+        "add the lines that gpustate node labels -o slurm prints to gres.conf on its host"
+        in refused
+    )
     lines = re.findall(
-        "^NodeName=.* Name=gpu .*", gpustate("labels", *words, "-o", "slurm").out, re.MULTILINE
+        "^NodeName=.* Name=gpu .*",
+        gpustate("node", "labels", *words, "-o", "slurm").out,
+        re.MULTILINE,
     )
     assert len(lines) == 16
     text = "\n".join(lines)

@@ -59,12 +59,12 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
         "policy = Policy(DriverRepository())\n"
     )
     # No node has the repository yet.
-    solved = gpustate("solve", wanted("version='580.65.06'"), *rest, "-o", "json", code=0)
+    solved = gpustate("driver", "solve", wanted("version='580.65.06'"), *rest, "-o", "json", code=0)
     assert {row["set"]["driver"] for row in solved.document["sets"]} == {"580.65.06"}
     text = lock.read_text()
     names = {name for one in json.loads(text)["sets"] for name in one["packages"]}
     assert {"nvidia-driver-cuda", "nvidia-kernel-open-dkms"} <= names
-    gpustate("solve", str(path), *rest, "--check", code=0)
+    gpustate("driver", "solve", str(path), *rest, "--check", code=0)
     assert lock.read_text() == text
 
     # Somebody wants another branch: nothing is planned until it is solved again.
@@ -89,30 +89,36 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
 
     with image_of(fresh_lab.nodes[0], tmp_path) as root:
         mine = (*rest, "--as", fresh_lab.nodes[0].name, "--root", str(root), "--gpu", "8xH100")
-        gpustate("bake", str(repositories), *mine, "--no-lock", "--yes", code=0)
-        baked = json.dumps(gpustate("bake", str(path), *mine, "--dry-run", "-o", "json").document)
-        newest = gpustate("bake", str(path), *mine, "--dry-run", "--no-lock", "-o", "json").document
+        gpustate("image", "bake", str(repositories), *mine, "--no-lock", "--yes", code=0)
+        baked = json.dumps(
+            gpustate("image", "bake", str(path), *mine, "--dry-run", "-o", "json").document
+        )
+        newest = gpustate(
+            "image", "bake", str(path), *mine, "--dry-run", "--no-lock", "-o", "json"
+        ).document
     assert ("580.65.06-1" in baked, "580.178.04-1" in baked) == (True, False)
     assert "580.178.04-1" in json.dumps(newest)
 
-    newer = gpustate("outdated", str(path), *rest, "--detailed-exitcode", "-o", "json", code=2)
+    newer = gpustate(
+        "driver", "outdated", str(path), *rest, "--detailed-exitcode", "-o", "json", code=2
+    )
     for row in newer.document["sets"]:
         assert row["update"] == "580.178.04"
         told = {one["version"]: one["because"] for one in row["newer"]}
         assert told["595.91.07"][0] == "the policy requests branch 580"
     limit = ["-l", fresh_lab.nodes[0].name]
-    gpustate("solve", str(path), *rest, *limit, "--prune", "--check", code=0)
+    gpustate("driver", "solve", str(path), *rest, *limit, "--prune", "--check", code=0)
     data = json.loads(lock.read_text())
     data["sets"][0]["nodes"].append("gone1")
     lock.write_text(json.dumps(data))
-    stays = gpustate("solve", str(path), *rest, code=0)
+    stays = gpustate("driver", "solve", str(path), *rest, code=0)
     assert "still locked; remove them with --prune: gone1" in stays.out
     assert "gone1" in lock.read_text()
-    gpustate("solve", str(path), *rest, *limit, "--prune", code=0)
+    gpustate("driver", "solve", str(path), *rest, *limit, "--prune", code=0)
     assert [name for name in ("gone1", "580.178.04") if name in lock.read_text()] == []
     assert {*lock_of(lock)} == {node.name for node in fresh_lab.nodes}
-    gpustate("solve", str(path), *rest, "--update", code=0)
+    gpustate("driver", "solve", str(path), *rest, "--update", code=0)
     assert "580.65.06" not in lock.read_text()
 
-    refused = gpustate("solve", wanted("branch=565"), *rest, "-o", "json", code=5)
+    refused = gpustate("driver", "solve", wanted("branch=565"), *rest, "-o", "json", code=5)
     assert " has no branch 565; it has branches " in refused.document["refused"]["gpu1"]

@@ -153,19 +153,19 @@ def test_a_node_with_dnf_is_solved_locked_and_stays(inside: Inside, tmp_path: Pa
         assert b"Traceback" not in done.stderr
         return done.returncode, (done.stdout + done.stderr).decode()
 
-    code, told = gpustate("solve")
+    code, told = gpustate("driver", "solve")
     assert code == 0, told
     (one,) = json.loads(lock.read_text())["sets"]
     assert (one["driver"], one["module_type"], one["nodes"]) == ("580.105.08", "open", ["rocky1"])
     assert one["for"]["distribution"] == "rocky9"
     assert {"nvidia-driver-cuda", "kmod-nvidia-open-dkms"} <= one["packages"].keys()
     assert {*one["packages"].values()} == {"3:580.105.08-1.el9"}
-    assert gpustate("solve", "--check")[0] == 0
-    assert gpustate("solve", "--update", "--check")[0] == 0
-    _, told = gpustate("outdated")
+    assert gpustate("driver", "solve", "--check")[0] == 0
+    assert gpustate("driver", "solve", "--update", "--check")[0] == 0
+    _, told = gpustate("driver", "outdated")
     assert "595.58.03 open  not allowed:" in told
     assert "the policy requests branch 580" in told
     before = lock.read_text()
-    code, told = gpustate("solve", wanted="branch=570")
+    code, told = gpustate("driver", "solve", wanted="branch=570")
     assert (code, " has no branch 570; it has branch" in told) == (5, True), told
     assert lock.read_text() == before

@@ -34,7 +34,7 @@ def test_a_bundle_of_real_nodes_is_whole_and_has_no_planted_secret(
     assert planted.run(PLANT).returncode == 0
     before = planted.run("find /etc /var/lib/gpustate -newer /etc/docker/daemon.json | sort").stdout
     file = tmp_path / "bundle.tar.gz"
-    gpustate("support-bundle", file, "-i", fresh_lab.inventory, code=0)
+    gpustate("node", "support-bundle", file, "-i", fresh_lab.inventory, code=0)
     with tarfile.open(file) as tar:
         texts = {one.name: tar.extractfile(one).read().decode() for one in tar}  # type: ignore[union-attr]
     files = {name.removeprefix("gpustate-support/"): text for name, text in texts.items()}

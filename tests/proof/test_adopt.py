@@ -193,7 +193,7 @@ def test_a_cluster_is_adopted_and_released_and_no_pod_restarts(bed: Bed) -> None
     assert len(pods) >= 10
     assert len(of_operator(before)) >= 30
 
-    planned = bed.run("adopt", "--dry-run")
+    planned = bed.run("cluster", "adopt", "--dry-run")
     assert versions(bed.everything()) == versions(before)
     version = bed.operator.release.name
     assert f"GPU Operator {version} (namespace gpu-operator, Helm release" in planned.out
@@ -201,20 +201,20 @@ def test_a_cluster_is_adopted_and_released_and_no_pod_restarts(bed: Bed) -> None
     assert "~ daemonset/nvidia-operator-validator  adopt; not in the policy" in planned.out
     assert "- clusterpolicy/gpu-cluster-policy  delete" in planned.out
 
-    done = bed.run("adopt", "--yes")
+    done = bed.run("cluster", "adopt", "--yes")
     assert f"objects adopted, {len(pods)} pods run as before" in done.out
     assert_adopted(bed, before, pods)
 
     again = versions(bed.everything())
-    assert "nothing to adopt" in bed.run("adopt", "--yes").out
+    assert "nothing to adopt" in bed.run("cluster", "adopt", "--yes").out
     assert versions(bed.everything()) == again
 
-    back = bed.run("release", "--yes", "--start-operator")
+    back = bed.run("cluster", "release", "--yes", "--start-operator")
     assert "deployment/gpu-operator started" in back.out
     assert_released(bed, before, pods)
     assert bed.policies()[0]["spec"] == spec
     assert "0 objects" not in back.out
-    bed.run("adopt", "--yes")
+    bed.run("cluster", "adopt", "--yes")
     assert_adopted(bed, {k: v for k, v in bed.everything().items() if RECORD not in k}, pods)
 
 
@@ -298,8 +298,10 @@ def test_adopt_and_release_continue_when_killed_after_any_write(bed: Bed, object
 def test_after_adoption_apply_replaces_what_differs_and_deletes_the_rest(
     bed: Bed, objects: Objects
 ) -> None:
-    bed.run("adopt", "--yes")
-    rendered = json.loads(gpustate("render", bed.file, "-o", "json", code=0).out)["items"]
+    bed.run("cluster", "adopt", "--yes")
+    rendered = json.loads(gpustate("cluster", "render", bed.file, "-o", "json", code=0).out)[
+        "items"
+    ]
     target = Target(rendered, NAMESPACE)
     changes = plan(objects, target)
     assert [one.reason for one in changes if one.action is Action.REFUSED] == []
@@ -326,12 +328,12 @@ def check(document: Json) -> Json:
 
 def test_restart_applies_the_policy_at_once_and_deletes_nothing(bed: Bed) -> None:
     before, pods = bed.everything(), bed.pods()
-    planned = check(bed.run("adopt", "--dry-run", "-o", "json").document)
+    planned = check(bed.run("cluster", "adopt", "--dry-run", "-o", "json").document)
     restarts = {one["object"] for one in planned["objects"] if one.get("restarts_pods")}
     assert "daemonset/nvidia-device-plugin-daemonset" in restarts
     assert versions(bed.everything()) == versions(before)
 
-    done = check(bed.run("adopt", "--yes", "--restart", "-o", "json").document)
+    done = check(bed.run("cluster", "adopt", "--yes", "--restart", "-o", "json").document)
     assert done["failures"] == []
     assert set(done["adopted"]) == {one["object"] for one in planned["objects"]}
     assert done["pods"] == len(pods)
@@ -342,14 +344,16 @@ def test_restart_applies_the_policy_at_once_and_deletes_nothing(bed: Bed) -> Non
         stays = f"daemonset/{name.rpartition('-')[0]}" not in restarts
         assert (uid in after) is stays, name
 
-    released = check(bed.run("release", "--yes", "-o", "json").document)
+    released = check(bed.run("cluster", "release", "--yes", "-o", "json").document)
     assert released["started"] is False
     assert set(done["adopted"]) <= set(released["released"])
 
 
 def test_plan_names_the_operator_and_refuses_its_objects(bed: Bed, objects: Objects) -> None:
     before = versions(bed.everything())
-    rendered = json.loads(gpustate("render", bed.file, "-o", "json", code=0).out)["items"]
+    rendered = json.loads(gpustate("cluster", "render", bed.file, "-o", "json", code=0).out)[
+        "items"
+    ]
     changes = plan(objects, Target(rendered, NAMESPACE, force=True))
     refused = [one for one in changes if one.action is Action.REFUSED]
     assert {one.reason for one in refused} == {
@@ -357,7 +361,7 @@ def test_plan_names_the_operator_and_refuses_its_objects(bed: Bed, objects: Obje
     }
     (note,) = operator_notes(objects, changes)
     assert bed.operator.release.name in note
-    assert "gpustate adopt" in note
+    assert "gpustate cluster adopt" in note
     assert versions(bed.everything()) == before
 
 
@@ -370,7 +374,7 @@ def test_a_driver_in_containers_is_not_adopted(bed: Bed) -> None:
         "driver pods", lambda: client.get(driver)["status"]["desiredNumberScheduled"] == 2
     )
     before = versions(bed.everything())
-    done = bed.run("adopt", "--yes", code=5)
+    done = bed.run("cluster", "adopt", "--yes", code=5)
     assert "runs the driver as a container on 2 nodes" in done.out
     assert "drained" in done.out
     assert versions(bed.everything()) == before
@@ -381,6 +385,6 @@ def test_an_operator_that_argo_cd_would_start_again_is_not_adopted(bed: Bed) -> 
     tracked = {"argocd.argoproj.io/tracking-id": "gpus:apps/Deployment:gpu-operator/gpu-operator"}
     patch = {"metadata": {"annotations": tracked}}
     client.request("PATCH", DEPLOYMENT, patch, "merge-patch+json")
-    done = bed.run("adopt", "--dry-run", code=5)
+    done = bed.run("cluster", "adopt", "--dry-run", code=5)
     assert "Argo CD application gpus would start it again; suspend that first" in done.out
-    bed.run("adopt", "--dry-run", "--force-conflicts")
+    bed.run("cluster", "adopt", "--dry-run", "--force-conflicts")

@@ -106,7 +106,7 @@ class Root:
     @property
     def words(self) -> tuple[object, ...]:
         inventory = ("-i", self.lab.inventory, "--as", self.node.name)
-        return ("bake", self.policy, "--root", self.path, *inventory)
+        return ("image", "bake", self.policy, "--root", self.path, *inventory)
 
     def bake(self, *words: object, code: int = 0) -> dict[str, Any]:
         return gpustate(*self.words, "--yes", "-o", "json", *words, code=code).document
@@ -359,7 +359,7 @@ def test_what_cannot_be_baked_is_said_in_one_line(
         (empty, "/dev is missing; this is not the root of an image"),
         (linked, "/dev is not a directory"),
     ):
-        ran = gpustate("bake", "nouveau", "--root", folder, "--yes", code=1)
+        ran = gpustate("image", "bake", "nouveau", "--root", folder, "--yes", code=1)
         assert words in ran.err
         assert len(ran.err.strip().splitlines()) == 1
 
@@ -385,7 +385,7 @@ def test_two_bakes_of_one_root_do_not_meet(make_root: Callable[[str], Root]) -> 
     )
     assert first.stderr is not None
     first.stderr.readline()
-    second = gpustate("bake", root.policy, "--root", root.path, "--dry-run", code=8)
+    second = gpustate("image", "bake", root.policy, "--root", root.path, "--dry-run", code=8)
     assert "another bake is running" in second.err
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=60)

@@ -192,7 +192,7 @@ def test_a_quarantined_gpu_is_offered_to_no_pod(cluster: Lab) -> None:
     node = cluster.node("gpu1")
     held, interpreter = uuids(node)[3], import_image(node)
     words = ("--gpu", "3", "--for", "1h", "-m", "RMA 4711", "-l", "gpu1")
-    done = run(cluster, "quarantine", *words)
+    done = run(cluster, "node", "quarantine", *words)
     assert "the device plugin was restarted; the Node offers nvidia.com/gpu: 7" in done.out
     assert get(cluster, "node", "gpu1")["status"]["capacity"][GPU] == "7"
     create(cluster, gpu_pod("seven", node, interpreter, {GPU: 7}))
@@ -211,7 +211,7 @@ def test_a_quarantined_gpu_is_offered_to_no_pod(cluster: Lab) -> None:
     assert held in found["gpu-in-quarantine"]["evidence"]
     delete(cluster, "eight")
 
-    done = run(cluster, "quarantine", "--gpu", "3", "--end", "-l", "gpu1")
+    done = run(cluster, "node", "quarantine", "--gpu", "3", "--end", "-l", "gpu1")
     assert "the Node offers nvidia.com/gpu: 8" in done.out
     # A validation's image has the same content, and is removed by its digest.
     import_image(node)

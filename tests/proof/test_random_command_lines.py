@@ -51,7 +51,7 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("facts", "-i", "hosts"),
     ("facts", "-i", "hosts", "-o", "json"),
     ("explain", "all", "-i", "hosts"),
-    ("graph", "policy.yaml"),
+    ("policy", "graph", "policy.yaml"),
     ("plan", "hosts", "-i", "hosts"),
     ("plan", "policy.yaml", "-i", "."),
 )

@@ -235,9 +235,9 @@ def test_waves_stop_at_the_threshold_resume_and_leave_only_the_failed_held(
     numbers = {number for number in bad if bed.machines[number].name in failed}
     repair(bed, numbers, scenario.hangs)
     bed.cluster.history.clear()
-    resumed = forkserver.start(["resume", first["run"], "--yes"], str(SUPPORT / "hurry.py")).wait(
-        scenario.bound_s
-    )
+    resumed = forkserver.start(
+        ["rollout", "resume", first["run"], "--yes"], str(SUPPORT / "hurry.py")
+    ).wait(scenario.bound_s)
     hangs.close()
     second = json.loads(resumed.stdout)
     left = {bed.machines[number].name for number in bad - numbers}

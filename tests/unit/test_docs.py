@@ -24,6 +24,7 @@ from gpustate import errors, inventory, ops, policies, registry, shell, testing
 from gpustate.bases.kernel_module import KernelModuleState
 from gpustate.bases.service import DriverServiceState, ServiceState
 from gpustate.cli.main import cli
+from gpustate.cli.verbs import GROUPS, VERBS
 from gpustate.core import packages, queries, shared_probes, state
 from gpustate.core.change import Plan
 from gpustate.core.facts import NodeFacts
@@ -103,6 +104,56 @@ def test_commands_in_the_pages_have_verbs_and_options_that_exist(page: Path) -> 
                 assert word.split("=")[0] in known | {"--help"}, f"{page.name}: {words}: {word}"
 
 
+#: Texts that may name commands.
+TEXTS = [
+    path
+    for folder in (
+        "gpustate",
+        "states",
+        "lab",
+        "docs",
+        "inventories",
+        "vagrant",
+        "bench",
+        "README.md",
+    )
+    for path in sorted([*(TOP / folder).rglob("*"), TOP / folder])
+    if path.suffix in (".py", ".md", ".yaml", ".yml", ".json", ".sh", ".html", ".toml")
+]
+#: Verbs of all groups.
+BELOW = {verb for verbs in GROUPS.values() for verb in verbs}
+
+
+def unknown_commands(text: str) -> Iterator[str]:
+    """Commands in a text that the command line does not have; prose about gpustate is none."""
+    for mark, top, verb in re.findall(
+        r"(`?)\bgpustate +([a-z][a-z-]+)\b(?: +([a-z][a-z-]+)\b(?![:/.=]))?", text
+    ):
+        if top in GROUPS and mark and verb:
+            known = verb in GROUPS[top]
+        else:
+            known = top in VERBS or top in ("help", "lab") or not (mark or top in BELOW)
+        if not known:
+            yield f"gpustate {top} {verb}".strip()
+
+
+def test_commands_in_texts_exist() -> None:
+    titles = re.compile(r"Origin: gpustate bundle|Label: gpustate bundle|title=\"gpustate bundle\"")
+    unknown = {
+        path.name: [*unknown_commands(titles.sub("", path.read_text("utf-8")))] for path in TEXTS
+    }
+    assert {name: commands for name, commands in unknown.items() if commands} == {}
+
+
+def test_a_command_that_does_not_exist_is_seen() -> None:
+    text = "run gpustate solve; `gpustate node lock`, `gpustate node wait`: gpustate quarantine -l n; gpustate itself"
+    assert list(unknown_commands(text)) == [
+        "gpustate solve",
+        "gpustate node wait",
+        "gpustate quarantine",
+    ]
+
+
 def table(page: str, head: str) -> list[list[str]]:
     """Rows of the table whose head has this text in its first cell."""
     lines = (TOP / page).read_text("utf-8").splitlines()
@@ -119,9 +170,11 @@ def table(page: str, head: str) -> list[list[str]]:
 def test_the_table_of_verbs_names_every_verb_and_no_other() -> None:
     told: set[str] = set()
     for row in table("docs/use.md", "verb"):
-        told.update(match.split()[0] for match in re.findall(r"`([^`]+)`", row[0]))
-    assert told | {"completion"} == set(cli.list_commands(click.Context(cli)))
-    assert "gpustate completion bash" in (TOP / "docs/use.md").read_text("utf-8")
+        for words in (match.split() for match in re.findall(r"`([^`]+)`", row[0])):
+            told.add(" ".join(words[:2] if words[0] in GROUPS else words[:1]))
+    below = {f"{group} {verb}" for group, verbs in GROUPS.items() for verb in verbs}
+    assert told == {*cli.list_commands(click.Context(cli)), *below} - GROUPS.keys()
+    assert "gpustate help completion bash" in (TOP / "docs/use.md").read_text("utf-8")
 
 
 def test_the_table_of_exit_codes_names_every_code() -> None:
@@ -271,7 +324,7 @@ SOURCES = sorted(
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_policy_loads_and_has_an_order(path: Path) -> None:
-    done = gpustate("graph", str(path), folder=TOP)
+    done = gpustate("policy", "graph", str(path), folder=TOP)
     assert (done.returncode, done.stderr) == (0, "")
     assert "validator" in done.stdout
 
@@ -290,7 +343,7 @@ def test_examples_were_found_at_all() -> None:
 
 def test_states_of_ones_own_are_found_beside_their_policies(tmp_path: Path) -> None:
     folder = TOP / "docs/examples/own-states"
-    done = gpustate("graph", "policies/cluster.py", folder=folder)
+    done = gpustate("policy", "graph", "policies/cluster.py", folder=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert "acme-memlock" in done.stdout
 
@@ -329,7 +382,7 @@ def test_the_tests_of_the_page_pass(own_repository: Path) -> None:
 
 
 def test_the_state_of_the_page_is_found_and_its_commands_work(own_repository: Path) -> None:
-    done = gpustate("graph", "policy.py", folder=own_repository)
+    done = gpustate("policy", "graph", "policy.py", folder=own_repository)
     assert (done.returncode, done.stderr) == (0, "")
     assert " 1. acme-memlock" in done.stdout
     assert "Every user of a group may lock any amount of memory." in done.stdout

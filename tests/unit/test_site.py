@@ -106,7 +106,7 @@ def test_every_verb_has_a_page_with_its_options(pages: dict[str, str]) -> None:
     for option in (one for one in plan.params if isinstance(one, click.Option)):
         assert option.opts[-1] in pages["reference/verbs/plan.md"]
     assert "| `-h, --help` |" in pages["reference/verbs/plan.md"]
-    assert "## mig plan\n" in pages["reference/verbs/mig.md"]
+    assert "## node lock\n" in pages["reference/verbs/node.md"]
 
 
 def test_every_name_of_the_api_is_on_its_page(pages: dict[str, str]) -> None:

@@ -81,7 +81,7 @@ def test_it_is_put_into_the_image_once() -> None:
     observed = state.probe(node)
     for step in state.apply(observed, state.plan(observed)):
         node.carry_out(step)
-    assert node.files[UNIT_PATH].startswith("# Written by gpustate bake")
+    assert node.files[UNIT_PATH].startswith("# Written by gpustate image bake")
     node.files |= dict.fromkeys(links, "")
     again = state.probe(node)
     assert again.work == ("acme-service: start acme.service", "acme-service: load acme")

@@ -78,7 +78,7 @@ def states(policy: Policy) -> dict[str, dict[str, Any]]:
 
 
 def images(gpustate: Cli, *words: str) -> set[str]:
-    done = gpustate("render", *words)
+    done = gpustate("cluster", "render", *words)
     assert done.status == 0, done
     objects = [one for one in yaml.safe_load_all(done.out) if one["kind"] == "DaemonSet"]
     pods = [one["spec"]["template"]["spec"] for one in objects]
@@ -135,6 +135,7 @@ def test_options_alone_change_the_chart_s_defaults(gpustate: Cli, source: str) -
     plugin = f"{DEFAULTS['devicePlugin.repository']}/{DEFAULTS['devicePlugin.image']}:{DEFAULTS['devicePlugin.version']}"
     assert plugin in images(gpustate, *named, *words)
     done = gpustate(
+        "policy",
         "resolve",
         "n1",
         *named,
@@ -156,12 +157,12 @@ def test_the_chart_s_defaults_are_those_of_the_release(gpustate: Cli) -> None:
 
 
 def test_an_empty_pipe_is_that_of_a_command_that_failed(gpustate: Cli) -> None:
-    done = gpustate("render", "-")
+    done = gpustate("cluster", "render", "-")
     assert (done.status, done.err) == (1, "gpustate: -: is empty, wanted a policy\n")
 
 
 def test_no_policy_and_no_change_is_an_error(gpustate: Cli) -> None:
-    assert "Missing argument 'POLICY'" in gpustate("render").err
+    assert "Missing argument 'POLICY'" in gpustate("cluster", "render").err
 
 
 @pytest.mark.parametrize("source", OPERATOR_FILES)
@@ -355,7 +356,7 @@ def test_a_change_that_no_object_of_a_file_takes_is_refused_as_by_the_first() ->
 
 def test_a_patch_appends_to_a_list_of_the_chart_s_defaults(gpustate: Cli) -> None:
     patch = '[{"op":"add","path":"/daemonsets/tolerations/-","value":{"key":"site","operator":"Exists"}}]'
-    done = gpustate("render", "values.yaml", "-p", patch)
+    done = gpustate("cluster", "render", "values.yaml", "-p", patch)
     plugin = next(one for one in yaml.safe_load_all(done.out) if one["kind"] == "DaemonSet")
     keys = [one["key"] for one in plugin["spec"]["template"]["spec"]["tolerations"]]
     assert "nvidia.com/gpu" in keys
@@ -477,7 +478,7 @@ def test_the_only_key_of_the_counters_is_read_whatever_its_name(
         (text,) = states(policy)["dcgm-exporter"]["contents"].values()
         assert "DCGM_FI_DEV_GPU_UTIL" in text
     else:
-        done = gpustate("render", "cp.yaml", "--set", change)
+        done = gpustate("cluster", "render", "cp.yaml", "--set", change)
         maps = [one for one in yaml.safe_load_all(done.out) if one["kind"] == "ConfigMap"]
         assert any("dcgm-metrics.csv" in one["data"] for one in maps)
     with pytest.raises(PolicyError, match="has no key dcgm-metrics"):
@@ -526,8 +527,11 @@ def test_settings_of_pods_are_named_where_the_exporter_is_a_service_of_the_nodes
     gpustate: Cli,
 ) -> None:
     Path("v.yaml").write_text("dcgmExporter: {enabled: true, serviceMonitor: {interval: 15s}}\n")
-    assert "as pods with --set dcgmExporter.enabled=null" in gpustate("render", "v.yaml").err
-    done = gpustate("render", "v.yaml", "--set", "dcgmExporter.enabled=null")
+    assert (
+        "as pods with --set dcgmExporter.enabled=null"
+        in gpustate("cluster", "render", "v.yaml").err
+    )
+    done = gpustate("cluster", "render", "v.yaml", "--set", "dcgmExporter.enabled=null")
     assert "as pods" not in done.err
     assert "kind: ServiceMonitor" in done.out
 

@@ -108,8 +108,16 @@ ON = ("-i", "gpu1,")
 CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plaan",), "no verb 'plaan'; did you mean 'plan'; see: gpustate --help", ()),
     (("zzz",), "no verb 'zzz'; verbs: plan, apply", ("; see: gpustate --help",)),
-    (("mig", "shwo"), "mig: no verb 'shwo'; did you mean 'show'; see: gpustate mig --help", ()),
-    (("matrix", "zzz"), "matrix: no verb 'zzz'; verbs: ", ("; see: gpustate matrix --help",)),
+    (
+        ("node", "mig", "shwo"),
+        "node mig: no verb 'shwo'; did you mean 'show'; see: gpustate node mig --help",
+        (),
+    ),
+    (
+        ("policy", "matrix", "zzz"),
+        "policy matrix: no verb 'zzz'; verbs: ",
+        ("; see: gpustate policy matrix --help",),
+    ),
     (("plan",), "plan: Missing argument 'POLICY'; see: gpustate plan --help", ()),
     (("--nope",), "No such option", ("--nope", "see: gpustate --help")),
     (("plan", "good.py", "--nope"), "plan: No such option", ("gpustate plan --help",)),
@@ -128,7 +136,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "twice.py", *ON), "twice.py:3: state 'acme-file' is defined twice; keep one", ()),
     (("plan", "only.py", *ON), "only.py:3: condition 'group(x)': 'x' is not a value", ()),
     (("plan", "cycle.py", *ON), "dependency cycle: acme-egg", ("remove one",)),
-    (("graph", "cycle.py"), "dependency cycle: acme-egg", ("acme-hen needs acme-egg",)),
+    (("policy", "graph", "cycle.py"), "dependency cycle: acme-egg", ("acme-hen needs acme-egg",)),
     (("plan", "lost.py", *ON), "state 'acme-lost': needs 'nouveu'", ("did you mean 'nouveau'",)),
     (
         ("plan", "key.yaml", *ON, "--strict"),
@@ -241,18 +249,44 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "damaged.json", *ON), "damaged.json: cannot be read as a plan", ("make a new plan",)),
     (("validate", "good.py", *ON), "good.py has no validator; add the state validator", ()),
     (("explain", "gpu2", *ON), "'gpu2' is neither a node nor a group", ()),
-    (("lock", *ON), "lock: Missing option '--reason'", ()),
-    (("lock", *ON, "-m", "x", "--for", "3y"), "--for: invalid duration '3y'; write 30m", ()),
-    (("resume",), "there is no run to resume", ()),
+    (("node", "lock", *ON), "node lock: Missing option '--reason'", ()),
+    (
+        ("node", "lock", *ON, "-m", "x", "--for", "3y"),
+        "--for: invalid duration '3y'; write 30m",
+        (),
+    ),
+    (
+        (
+            "rollout",
+            "resume",
+        ),
+        "there is no run to resume",
+        (),
+    ),
     (
         ("apply", "good.py", *ON, "--yes", "--ignore-scheduler", "--no-drain-force"),
         "--drain-force has no effect with --ignore-scheduler",
         ("leave out one of them",),
     ),
-    (("support-bundle", *ON, "x.zip"), "x.zip: not the name of a .tar.gz file", ("x.tar.gz",)),
-    (("resume", "x"), "no run 'x' on this machine", ("gpustate resume --list",)),
-    (("graph",), "no policy; name one", ()),
-    (("completion", "ksh"), "completion: Invalid value for", ("'bash', 'zsh', 'fish'",)),
+    (
+        ("node", "support-bundle", *ON, "x.zip"),
+        "x.zip: not the name of a .tar.gz file",
+        ("x.tar.gz",),
+    ),
+    (("rollout", "resume", "x"), "no run 'x' on this machine", ("gpustate rollout resume --list",)),
+    (
+        (
+            "policy",
+            "graph",
+        ),
+        "no policy; name one",
+        (),
+    ),
+    (
+        ("help", "completion", "ksh"),
+        "help completion: Invalid value for",
+        ("'bash', 'zsh', 'fish'",),
+    ),
 ]
 
 

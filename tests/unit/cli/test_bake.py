@@ -1,4 +1,4 @@
-"""What ``gpustate bake`` refuses before it looks at any root."""
+"""What ``gpustate image bake`` refuses before it looks at any root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpustate.errors import UsageError
 
 def said(*words: str) -> str:
     with pytest.raises(UsageError) as caught:
-        cli.main(["bake", *words], standalone_mode=False)
+        cli.main(["image", "bake", *words], standalone_mode=False)
     return str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""``gpustate bundle``: one line for whatever is wrong with its words."""
+"""``gpustate image bundle``: one line for whatever is wrong with its words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commandline import Cli
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "bundle: no policy; build a bundle: gpustate bundle POLICY --out FILE.tar"),
+        ((), "bundle: no policy; build a bundle: gpustate image bundle POLICY --out FILE.tar"),
         (("chek", "x.tar"), "bundle: 'chek' is neither a file nor a verb; did you mean 'check'"),
         (
             ("driver", "--out", "x.zip"),
@@ -24,7 +24,7 @@ from commandline import Cli
 def test_a_mistake_is_one_line_with_the_next_move(
     gpustate: Cli, project: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = gpustate("bundle", *words)
+    done = gpustate("image", "bundle", *words)
     assert done.status == 1
     assert said in done.err
     assert done.err.count("\n") == 1

@@ -476,7 +476,7 @@ def test_a_removal_that_is_killed_while_objects_go_can_be_resumed(
     try:
         kubeconfig = str(gate.kubeconfig(tmp_path, TOKEN))
         CliRunner().invoke(cli, ["remove", *words, "--kubeconfig", kubeconfig])
-        listed = CliRunner().invoke(cli, ["resume", "--list"]).stdout
+        listed = CliRunner().invoke(cli, ["rollout", "resume", "--list"]).stdout
     finally:
         gate.close()
     assert steps == ["nodes", "objects"]
@@ -508,11 +508,13 @@ def test_an_apply_that_is_interrupted_while_objects_are_waited_for_can_be_resume
     try:
         words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
         done = CliRunner().invoke(cli, ["apply", *words])
-        listed = CliRunner().invoke(cli, ["resume", "--list"]).stdout
+        listed = CliRunner().invoke(cli, ["rollout", "resume", "--list"]).stdout
     finally:
         gate.close()
     assert done.exit_code == EXIT_INTERRUPTED
-    assert "Interrupted; out of service: n1. Resume it with: gpustate resume r" in done.stdout
+    assert (
+        "Interrupted; out of service: n1. Resume it with: gpustate rollout resume r" in done.stdout
+    )
     assert f"apply {project}/cp.yaml" in listed
 
 
@@ -545,7 +547,7 @@ def test_drift_names_nodes_that_a_run_holds_and_counts_those_of_dead_runs(
         assert f"{held}run r9, which is in progress, returns it to service" in row["notes"]
         assert "unready" not in row
     else:
-        dead = "if run r9 is dead: gpustate resume r9 on its machine, or its command again here"
+        dead = "if run r9 is dead: gpustate rollout resume r9 on its machine, or its command again here"
         assert row["unready"] == [f"{held}{dead}"]
     assert ("Nodes are held out of service, as listed above" in text) is not live
 

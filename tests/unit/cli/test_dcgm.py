@@ -1,4 +1,4 @@
-"""``gpustate dcgm``: the files it gives out, what nodes make of a counters file, one line for whatever is wrong."""
+"""``gpustate node dcgm``: the files it gives out, what nodes make of a counters file, one line for whatever is wrong."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def exporter() -> Iterator[str]:
 
 
 def test_what_is_given_out_is_whole(gpustate: Cli, project: Path) -> None:
-    assert yaml.safe_load(gpustate("dcgm", "rules").out)["groups"]
-    assert json.loads(gpustate("dcgm", "dashboard").out)["uid"] == "gpustate-dcgm"
-    done = gpustate("dcgm", "counters", "--out", "own.csv")
+    assert yaml.safe_load(gpustate("node", "dcgm", "rules").out)["groups"]
+    assert json.loads(gpustate("node", "dcgm", "dashboard").out)["uid"] == "gpustate-dcgm"
+    done = gpustate("node", "dcgm", "counters", "--out", "own.csv")
     assert (done.status, done.out) == (0, "")
-    done = gpustate("dcgm", "check", "own.csv")
+    done = gpustate("node", "dcgm", "check", "own.csv")
     assert (done.status, done.out) == (0, "own.csv: 26 fields, no errors\n")
     assert (project / "own.csv").read_text("utf-8") == shipped.counters_file()
 
@@ -89,7 +89,7 @@ def test_a_bad_counters_file_is_one_line(
     gpustate: Cli, project: Path, content: bytes, said: str
 ) -> None:
     (project / "bad.csv").write_bytes(content)
-    done = gpustate("dcgm", "check", "bad.csv")
+    done = gpustate("node", "dcgm", "check", "bad.csv")
     assert done.status == 1
     assert said in done.err
     assert done.err.count("\n") == 1
@@ -97,7 +97,7 @@ def test_a_bad_counters_file_is_one_line(
 
 
 def test_an_exporter_is_asked_only_on_nodes(gpustate: Cli) -> None:
-    done = gpustate("dcgm", "check", "--scrape", URL)
+    done = gpustate("node", "dcgm", "check", "--scrape", URL)
     assert done.status == 1
     assert "name an inventory with -i" in done.err
 
@@ -129,12 +129,12 @@ def test_every_bad_line_of_a_counters_file_is_told(gpustate: Cli, project: Path)
         "DCGM_FI_DEV_GPU_TMP, gauge, x\nDCGM_FI_DEV_GPU_TEMP, gauge\n"
         "DCGM_FI_DEV_GPU_TEMP, gauge, a\nDCGM_FI_DEV_GPU_TEMP, gauge, b\n"
     )
-    done = gpustate("dcgm", "check", "bad.csv")
+    done = gpustate("node", "dcgm", "check", "bad.csv")
     assert done.status == 1
     assert [line.split(" ")[1] for line in done.err.splitlines()] == [
         *("bad.csv:1:", "bad.csv:2:", "bad.csv:4:"),
     ]
-    done = gpustate("dcgm", "check", "bad.csv", "-o", "json")
+    done = gpustate("node", "dcgm", "check", "bad.csv", "-o", "json")
     assert (done.status, done.err) == (1, "")
     data = json.loads(done.out)
     assert [one["place"] for one in data["wrong"]] == ["bad.csv:1", "bad.csv:2"]
@@ -145,7 +145,7 @@ def test_every_bad_line_of_a_counters_file_is_told(gpustate: Cli, project: Path)
     "url", ["ftp://x; rm -rf /", "localhost:9400", "http://", "http://[/m", ""]
 )
 def test_what_no_exporter_is_asked_by_is_refused(gpustate: Cli, url: str) -> None:
-    done = gpustate("dcgm", "check", "-i", "a,b", "--scrape", url)
+    done = gpustate("node", "dcgm", "check", "-i", "a,b", "--scrape", url)
     assert done.status == 1
     assert "is not the URL of an exporter" in done.err
     assert done.err.count("\n") == 1
@@ -174,7 +174,7 @@ def test_a_node_that_cannot_be_asked_ends_in_an_error(gpustate: Cli, project: Pa
         "all: {hosts: {here: {ansible_connection: local, gpustate_state_folder: "
         f"{project}/state}}}}}}\n"
     )
-    done = gpustate("dcgm", "check", "-i", "hosts.yml", "-o", "json")
+    done = gpustate("node", "dcgm", "check", "-i", "hosts.yml", "-o", "json")
     data = json.loads(done.out)
     assert data["format"] == "gpustate.dcgm-check/1"
     assert [node["name"] for node in data["nodes"]] == ["here"]
@@ -194,10 +194,10 @@ def test_a_counters_file_in_a_config_map_is_checked_with_its_lines(
     gpustate: Cli, project: Path
 ) -> None:
     (project / "map.yaml").write_text(MAP % ("dcgm-metrics.csv", "DCGM_FI_DEV_GPU_TEMP, gauge, x"))
-    done = gpustate("dcgm", "check", "map.yaml")
+    done = gpustate("node", "dcgm", "check", "map.yaml")
     assert (done.status, done.out, done.err) == (0, "map.yaml: 1 fields, no errors\n", "")
     (project / "map.yaml").write_text(MAP % ("dcgm-metrics.csv", "DCGM_FI_DEV_GPU_TMP, gauge, x"))
-    done = gpustate("dcgm", "check", "map.yaml")
+    done = gpustate("node", "dcgm", "check", "map.yaml")
     assert done.status == 1
     assert "map.yaml:7: DCGM_FI_DEV_GPU_TMP is not a" in done.err
 
@@ -214,7 +214,7 @@ def test_yaml_in_place_of_a_counters_file_is_one_line(
     gpustate: Cli, project: Path, text: str, said: str
 ) -> None:
     (project / "map.yaml").write_text(text)
-    done = gpustate("dcgm", "check", "map.yaml")
+    done = gpustate("node", "dcgm", "check", "map.yaml")
     assert done.status == 1
     assert said in done.err
     assert done.err.count("\n") == 1
@@ -226,4 +226,4 @@ def test_lint_names_the_verb_for_a_counters_file(gpustate: Cli, project: Path) -
         done = gpustate("lint", "my.csv")
         assert done.status == 1
         assert "is a counters file of dcgm-exporter, not a policy" in done.err
-        assert "gpustate dcgm check my.csv" in done.err
+        assert "gpustate node dcgm check my.csv" in done.err

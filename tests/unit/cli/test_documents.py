@@ -53,11 +53,11 @@ def test_every_schema_is_one(path: str) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMAS[path])
 
 
-@pytest.mark.parametrize("verb", ["facts", "health", "labels", "fabric"])
+@pytest.mark.parametrize("verb", ["facts", "health", "node labels", "node fabric"])
 def test_documents_of_nodes_match_their_schemas(gpustate: Cli, site: Path, verb: str) -> None:
-    done = gpustate(verb, "-i", "inventory.yml", "-o", "json")
+    done = gpustate(*verb.split(), "-i", "inventory.yml", "-o", "json")
     data = json.loads(done.out)
-    assert data["format"] == f"gpustate.{verb}/1"
+    assert data["format"] == f"gpustate.{verb.split()[-1]}/1"
     assert {row["name"] for row in data["nodes"]} == {"here", "away"}
     check(data)
 
@@ -69,10 +69,14 @@ def test_a_diagnosis_matches_its_schema(gpustate: Cli, site: Path) -> None:
 
 
 def test_graphs_and_converted_policies_match_their_schemas(gpustate: Cli, site: Path) -> None:
-    check(json.loads(gpustate("graph", "policy.yaml", "-o", "json").out))
-    check(json.loads(gpustate("graph", "--all", "-o", "json").out))
+    check(json.loads(gpustate("policy", "graph", "policy.yaml", "-o", "json").out))
+    check(json.loads(gpustate("policy", "graph", "--all", "-o", "json").out))
     for shape in ("yaml", "python"):
-        check(json.loads(gpustate("convert", "policy.yaml", "--to", shape, "-o", "json").out))
+        check(
+            json.loads(
+                gpustate("policy", "convert", "policy.yaml", "--to", shape, "-o", "json").out
+            )
+        )
 
 
 def test_a_node_with_gpus_matches_the_schemas() -> None:

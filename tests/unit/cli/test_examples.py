@@ -13,6 +13,7 @@ import pytest
 from commandline import Cli
 
 from gpustate import inventory, policies
+from gpustate.cli.verbs import GROUPS
 from gpustate.errors import EXIT_ERROR
 from gpustate.mig import layout, tables
 
@@ -34,7 +35,7 @@ POLICIES = sorted(
 WITHOUT_INVENTORY = ("lint", "matrix", "mig", "dcgm", "convert")
 NEVER = ("resolve", "graph")
 #: Not run: they go with files that the page builds on the way.
-ELSEWHERE = ("gpustate matrix list --theme mine",)
+ELSEWHERE = ("gpustate policy matrix list --theme mine",)
 
 _MIG = "version: v1\nmig-configs:\n  {}:\n    - devices: all\n      mig-enabled: true\n      mig-devices: {{1g.18gb: 7}}\n"
 FILES = {
@@ -48,11 +49,17 @@ FILES = {
 }
 
 
+def _verb(command: str) -> str:
+    """The verb of a command line, without its group."""
+    words = command.split()
+    return words[2] if words[1] in GROUPS else words[1]
+
+
 def commands(page: Path) -> Iterator[str]:
     """Commands of a page that need no node, without the page's comments."""
     for line in re.findall(r"^ {4}\$? ?(gpustate .*)$", page.read_text("utf-8"), re.M):
         command = re.split(r"\s#|;", line)[0].strip()
-        verb = command.split()[1]
+        verb = _verb(command)
         without = verb in WITHOUT_INVENTORY and " -i " not in f"{command} "
         if (verb in NEVER or without) and command not in ELSEWHERE:
             yield command
@@ -83,7 +90,7 @@ def test_a_command_of_the_pages_works(gpustate: Cli, folder: Path, command: str)
 
 
 def test_commands_were_found_at_all() -> None:
-    verbs = {command.split()[1] for command in COMMANDS}
+    verbs = {_verb(command) for command in COMMANDS}
     assert verbs == {*WITHOUT_INVENTORY, *NEVER}
     assert len(COMMANDS) >= 20
 
@@ -97,7 +104,7 @@ def test_every_parameter_of_an_example_inventory_exists(path: Path, gpustate: Cl
             if key in seen:
                 continue
             seen.add(key)
-            done = gpustate("resolve", node.name, state, "-i", str(path))
+            done = gpustate("policy", "resolve", node.name, state, "-i", str(path))
             assert (done.status, done.err) == (0, "")
             for name in parameters:
                 assert f"{state}.{name} " in done.out
@@ -114,6 +121,6 @@ def test_example_inventories_set_parameters_at_all() -> None:
 
 @pytest.mark.parametrize("path", POLICIES, ids=lambda path: str(path.relative_to(TOP)))
 def test_every_example_policy_is_resolved_for_a_node(path: Path, gpustate: Cli) -> None:
-    done = gpustate("resolve", "gpu1", str(path), "-i", "gpu1,")
+    done = gpustate("policy", "resolve", "gpu1", str(path), "-i", "gpu1,")
     assert done.status == 0, done.err
     assert policies.load(str(path)).states

@@ -1,4 +1,4 @@
-"""``gpustate fabric``, with nodes in memory."""
+"""``gpustate node fabric``, with nodes in memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 
         monkeypatch.setattr(fleet, "question", question)
         monkeypatch.setattr(common, "load_inventory", lambda _: SimpleNamespace(nodes=rows))
-        return CliRunner().invoke(cli, ["fabric", "-i", "x", *words])
+        return CliRunner().invoke(cli, ["node", "fabric", "-i", "x", *words])
 
     return go
 

@@ -1,4 +1,4 @@
-"""``gpustate health`` and ``gpustate quarantine``: what they show, what they write, one line for whatever is wrong."""
+"""``gpustate health`` and ``gpustate node quarantine``: what they show, what they write, one line for whatever is wrong."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_lost_gpu_is_named_by_its_place() -> None:
     ],
 )
 def test_what_makes_no_sense_is_one_line(gpustate: Cli, words: tuple[str, ...], said: str) -> None:
-    done = gpustate("quarantine", "-i", "a,b", *words)
+    done = gpustate("node", "quarantine", "-i", "a,b", *words)
     assert done.status == 1
     assert said in done.err
     assert done.err.count("\n") == 1

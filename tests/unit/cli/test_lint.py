@@ -106,5 +106,5 @@ def test_a_policy_of_gpustate_s_own_is_sent_to_resolve(
     assert (done.status, done.out) == (1, "")
     assert done.err == (
         f"gpustate: {name}: is a gpustate policy; lint checks files of the GPU Operator; "
-        f"check it with: gpustate resolve {name}\n"
+        f"check it with: gpustate policy resolve {name}\n"
     )

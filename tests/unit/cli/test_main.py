@@ -13,8 +13,9 @@ import click
 import pytest
 from commandline import Cli
 
-from gpustate.cli.main import VERBS, cli
+from gpustate.cli.main import cli
 from gpustate.cli.show import show
+from gpustate.cli.verbs import GROUPS, VERBS
 from gpustate.plan.render import Page
 
 HEAVY = ("gevent", "jinja2", "paramiko", "pydantic", "pyinfra", "pynvml", "rich", "tomlkit", "yaml")
@@ -43,7 +44,7 @@ def imported(*words: str) -> set[str]:
         ("plan", "--help"),
         ("apply", "--help"),
         ("lab", "--help"),
-        ("completion", "bash"),
+        ("help", "completion", "bash"),
         ("nonsense",),
     ],
 )
@@ -85,14 +86,45 @@ def test_every_verb_is_there_with_a_line_of_help(gpustate: Cli) -> None:
         assert name in done.out
         assert line.endswith(".")
         assert line.split()[0] in done.out
+    assert " help " not in done.out.partition("Topics:")[0]
+    assert len(cli.list_commands(click.Context(cli))) <= 20
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_has_help_of_its_own(verb: str, gpustate: Cli) -> None:
+PATHS = [*VERBS, "help", *(f"{group} {verb}" for group, verbs in GROUPS.items() for verb in verbs)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_verb_has_help_of_its_own(path: str, gpustate: Cli) -> None:
     for option in ("--help", "-h"):
-        done = gpustate(verb, option)
+        done = gpustate(*path.split(), option)
         assert (done.status, done.err) == (0, "")
-        assert done.out.startswith(f"Usage: gpustate {verb}")
+        assert done.out.startswith(f"Usage: gpustate {path}")
+
+
+def test_the_lines_of_verbs_in_groups_are_shown_below_their_group(gpustate: Cli) -> None:
+    for group, verbs in GROUPS.items():
+        text = " ".join(gpustate(group, "--help").out.split())
+        for name, line in verbs.items():
+            assert f" {name} {line}".replace("dcgm-exporter", "dcgm- exporter") in text.replace(
+                "dcgm-exporter", "dcgm- exporter"
+            )
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("solve",), "gpustate driver solve"),
+        (("node", "apply"), "gpustate apply"),
+        (("rollout", "lock"), "gpustate node lock"),
+        (("help", "plan"), "gpustate plan"),
+    ],
+)
+def test_a_verb_that_is_elsewhere_is_named(
+    words: tuple[str, ...], command: str, gpustate: Cli
+) -> None:
+    done = gpustate(*words)
+    assert (done.status, done.out) == (1, "")
+    assert done.err.endswith(f"no verb {words[-1]!r}; it is: {command}\n")
 
 
 def test_the_table_of_verbs_and_the_commands_agree() -> None:
@@ -123,14 +155,14 @@ def test_the_version_is_the_package_s(gpustate: Cli) -> None:
     [("bash", "complete -o nosort"), ("zsh", "#compdef gpustate"), ("fish", "complete --no-files")],
 )
 def test_completion_is_printed_for_a_shell(shell: str, mark: str, gpustate: Cli) -> None:
-    done = gpustate("completion", shell)
+    done = gpustate("help", "completion", shell)
     assert (done.status, done.err) == (0, "")
     assert mark in done.out
     assert "_GPUSTATE_COMPLETE" in done.out
 
 
 def test_completion_of_bash_is_bash(gpustate: Cli) -> None:
-    script = gpustate("completion", "bash").out
+    script = gpustate("help", "completion", "bash").out
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
@@ -141,8 +173,8 @@ def test_verbs_are_completed() -> None:
         env={
             "PATH": "/usr/bin:/bin",
             "_GPUSTATE_COMPLETE": "bash_complete",
-            "COMP_WORDS": "gpustate un",
-            "COMP_CWORD": "1",
+            "COMP_WORDS": "gpustate node un",
+            "COMP_CWORD": "2",
         },
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""``gpustate matrix``: what it says of facts, how it ends, and one line for whatever is wrong."""
+"""``gpustate policy matrix``: what it says of facts, how it ends, and one line for whatever is wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ BAD = ("driver=580.65.06", "gpu=8xB300", "kernel=6.8")
 
 
 def test_facts_that_fit_end_well(gpustate: Cli) -> None:
-    done = gpustate("matrix", "check", "--set", "driver=580.65.06", "gpu=B200", "kernel=6.8")
+    done = gpustate(
+        "policy", "matrix", "check", "--set", "driver=580.65.06", "gpu=B200", "kernel=6.8"
+    )
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("no rule blocks these facts\n")
     assert "\n\ncannot tell: " in done.out
@@ -24,7 +26,7 @@ def test_facts_that_fit_end_well(gpustate: Cli) -> None:
 
 
 def test_a_block_ends_with_5_and_says_why_what_to_do_and_who_says_so(gpustate: Cli) -> None:
-    done = gpustate("matrix", "check", "--set", *BAD)
+    done = gpustate("policy", "matrix", "check", "--set", *BAD)
     assert (done.status, done.err) == (5, "")
     assert done.out.startswith(
         "block: driver-first-b300\n  B300 and GB300 are known to drivers from 580.82.07 on.\n"
@@ -46,23 +48,25 @@ def test_eight_gpus_that_may_be_cards_are_a_note(
     facts: tuple[str, ...], module: str, gpustate: Cli
 ) -> None:
     gpu = facts[0]
-    text = gpustate("matrix", "check", "--set", *facts).out
-    data = json.loads(gpustate("matrix", "check", "-o", "json", "--set", *facts).out)
+    text = gpustate("policy", "matrix", "check", "--set", *facts).out
+    data = json.loads(gpustate("policy", "matrix", "check", "-o", "json", "--set", *facts).out)
     assert (f"set {gpu}-{module}, for cards {gpu}-PCIe" in text) == bool(module)
     assert (f"set {gpu}-{module}," in data.get("note", "")) == bool(module)
     jsonschema.validate(data, json.loads(SCHEMA.read_text("utf-8")))
     for name in (f"{gpu}-{module}", f"{gpu}-PCIe") if module else ():
-        assert "may be PCIe cards" not in gpustate("matrix", "check", "--set", name).out
+        assert "may be PCIe cards" not in gpustate("policy", "matrix", "check", "--set", name).out
 
 
 def test_a_warning_blocks_when_that_is_asked_for(gpustate: Cli) -> None:
     facts = ("driver=570.211.01", "gpu=H100")
-    assert gpustate("matrix", "check", "--set", *facts).status == 0
-    assert gpustate("matrix", "check", "--strict", "--set", *facts).status == 5
+    assert gpustate("policy", "matrix", "check", "--set", *facts).status == 0
+    assert gpustate("policy", "matrix", "check", "--strict", "--set", *facts).status == 5
 
 
 def test_a_rule_is_overridden_with_a_reason_that_stays(gpustate: Cli) -> None:
-    done = gpustate("matrix", "check", "--allow", "driver-first-b300=a lab", "--set", *BAD)
+    done = gpustate(
+        "policy", "matrix", "check", "--allow", "driver-first-b300=a lab", "--set", *BAD
+    )
     assert done.status == 0
     assert "allowed: driver-first-b300" in done.out
     assert "allowed because: a lab" in done.out
@@ -70,7 +74,7 @@ def test_a_rule_is_overridden_with_a_reason_that_stays(gpustate: Cli) -> None:
 
 
 def test_a_report_as_json_fits_its_schema(gpustate: Cli) -> None:
-    done = gpustate("matrix", "check", "-o", "json", "--set", *BAD)
+    done = gpustate("policy", "matrix", "check", "-o", "json", "--set", *BAD)
     assert done.status == 5
     data = json.loads(done.out)
     schema = json.loads(SCHEMA.read_text("utf-8"))
@@ -89,21 +93,28 @@ def test_a_report_as_json_fits_its_schema(gpustate: Cli) -> None:
 
 
 def test_all_rules_are_listed(gpustate: Cli) -> None:
-    data = json.loads(gpustate("matrix", "list", "-o", "json").out)
+    data = json.loads(gpustate("policy", "matrix", "list", "-o", "json").out)
     assert len(data["rules"]) == len(compat.load()) >= 200
     assert {"id", "when", "verdict", "because", "fix", "source", "tests"} <= set(data["rules"][0])
-    one = gpustate("matrix", "list", "--theme", "secure-boot")
+    one = gpustate("policy", "matrix", "list", "--theme", "secure-boot")
     assert "secure-boot-signer" in one.out
     assert "driver-first-b300" not in one.out
-    stale = json.loads(gpustate("matrix", "list", "--stale", "0", "-o", "json").out)["rules"]
+    stale = json.loads(gpustate("policy", "matrix", "list", "--stale", "0", "-o", "json").out)[
+        "rules"
+    ]
     assert "proprietary-modules-gh200" in [rule["id"] for rule in stale], "read in August 2026"
     assert (
-        json.loads(gpustate("matrix", "list", "--stale", "9999", "-o", "json").out)["rules"] == []
+        json.loads(gpustate("policy", "matrix", "list", "--stale", "9999", "-o", "json").out)[
+            "rules"
+        ]
+        == []
     )
 
 
 def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> None:
-    done = gpustate("matrix", "why", "driver-first-b300", "--set", "driver=580", "gpu=B300")
+    done = gpustate(
+        "policy", "matrix", "why", "driver-first-b300", "--set", "driver=580", "gpu=B300"
+    )
     assert (done.status, done.err) == (0, "")
     for line in (
         "    driver: {range: <580.82.07}",
@@ -112,7 +123,7 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
         "    driver: 580.*",
     ):
         assert line in done.out.splitlines()
-    data = json.loads(gpustate("matrix", "why", "driver-first-b300", "-o", "json").out)
+    data = json.loads(gpustate("policy", "matrix", "why", "driver-first-b300", "-o", "json").out)
     assert data["rule"]["when"]["driver"] == {"range": "<580.82.07"}
 
 
@@ -133,7 +144,7 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
     ],
 )
 def test_whatever_is_wrong_is_one_line(gpustate: Cli, words: tuple[str, ...], said: str) -> None:
-    done = gpustate("matrix", *words)
+    done = gpustate("policy", "matrix", *words)
     assert done.status == 1
     assert done.out == ""
     assert said in done.err
@@ -148,10 +159,10 @@ USES_THE_MATRIX = (
     ("remove", "p.yaml", "-i", "127.0.0.1,", "-y"),
     ("drift", "p.yaml", "-i", "127.0.0.1,"),
     ("validate", "validator", "-i", "127.0.0.1,"),
-    ("bake", "p.yaml", "--root", "image", "--dry-run"),
-    ("solve", "p.yaml", "-i", "127.0.0.1,"),
-    ("outdated", "p.yaml", "-i", "127.0.0.1,"),
-    ("matrix", "list"),
+    ("image", "bake", "p.yaml", "--root", "image", "--dry-run"),
+    ("driver", "solve", "p.yaml", "-i", "127.0.0.1,"),
+    ("driver", "outdated", "p.yaml", "-i", "127.0.0.1,"),
+    ("policy", "matrix", "list"),
 )
 
 
@@ -175,14 +186,14 @@ def test_a_verb_that_does_not_use_the_matrix_goes_on_with_rules_that_cannot_be_r
 ) -> None:
     (project / "p.yaml").write_text("format: gpustate.policy/1\nstates:\n  driver:\n")
     for words in (
-        ("convert", "p.yaml", "--to", "python"),
-        ("resolve", "n1", "p.yaml", "-i", "n1,"),
+        ("policy", "convert", "p.yaml", "--to", "python"),
+        ("policy", "resolve", "n1", "p.yaml", "-i", "n1,"),
     ):
         assert gpustate(*words, GPUSTATE_COMPAT="nosuchdir").status == 0, words
 
 
 def test_a_malformed_pin_is_called_one(gpustate: Cli) -> None:
-    done = gpustate("matrix", "list", "--rules", "rules#sha256=0000")
+    done = gpustate("policy", "matrix", "list", "--rules", "rules#sha256=0000")
     assert done.status == 1
     assert "'rules#sha256=0000' is a malformed pin; write DIR#sha256=SUM" in done.err
 
@@ -190,8 +201,8 @@ def test_a_malformed_pin_is_called_one(gpustate: Cli) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("convert", "p.yaml", "--to", "python"),
-        ("resolve", "n1", "p.yaml", "-i", "n1,"),
+        ("policy", "convert", "p.yaml", "--to", "python"),
+        ("policy", "resolve", "n1", "p.yaml", "-i", "n1,"),
         ("plan", "p.yaml", "-i", "127.0.0.1,"),
     ],
 )
@@ -217,7 +228,7 @@ def test_an_exception_in_the_inventory_is_held_against_the_rules_too(
         "all:\n  hosts:\n    n1:\n      ansible_host: 127.0.0.1\n"
         "      gpustate:\n        allow:\n          driver-first-b30: x\n"
     )
-    for words in (("resolve", "n1"), ("plan",)):
+    for words in (("policy", "resolve", "n1"), ("plan",)):
         done = gpustate(*words, "p.yaml", "-i", "h.yml")
         assert done.status == 1
         assert "h.yml:7: allow: unknown rule 'driver-first-b30'" in done.err, done
@@ -249,22 +260,22 @@ def test_an_exception_in_the_inventory_is_held_against_the_rules_too(
 def test_a_rule_that_would_block_by_one_fact_more_is_named_with_it(
     gpustate: Cli, given: tuple[str, ...], line: str, fact: str, value: str
 ) -> None:
-    done = gpustate("matrix", "check", "--set", *given)
+    done = gpustate("policy", "matrix", "check", "--set", *given)
     assert done.status == 0, "what cannot be told blocks nothing"
     assert line in done.out.splitlines()
     rule = line.rpartition(" ")[2]
-    data = json.loads(gpustate("matrix", "check", "--set", *given, "-o", "json").out)
+    data = json.loads(gpustate("policy", "matrix", "check", "--set", *given, "-o", "json").out)
     jsonschema.validate(data, json.loads(SCHEMA.read_text()))
     found = next(one for one in data["results"] if one["rule"] == rule)
     assert found["would_block_if"] == {"fact": fact, "value": value}
-    told = gpustate("matrix", "check", "--set", *given, f"{fact}={value}")
+    told = gpustate("policy", "matrix", "check", "--set", *given, f"{fact}={value}")
     assert told.status == 5, "it is so with that value"
     assert f"block: {rule}" in told.out
 
 
 def test_a_rule_about_nothing_that_was_given_is_not_named(gpustate: Cli) -> None:
-    done = gpustate("matrix", "check", "--set", "cuda=13.0", "driver=570.86.15")
+    done = gpustate("policy", "matrix", "check", "--set", "cuda=13.0", "driver=570.86.15")
     assert "dra-gates-dynamicmig-mpssupport" not in done.out
     assert "would block depending on more of driver: dra-gates-dns-names-driver" in (
-        gpustate("matrix", "check", "--set", "compute_domains=yes", "driver=570").out
+        gpustate("policy", "matrix", "check", "--set", "compute_domains=yes", "driver=570").out
     )

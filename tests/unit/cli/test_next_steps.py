@@ -61,9 +61,9 @@ def test_a_state_that_the_policy_lacks_is_a_line_to_add(
 
 def test_commands_name_the_node_and_its_inventory() -> None:
     target = next_steps.Target("my nodes.yml", "site.yml", ["cdi"])
-    fix = "apply (state cdi): gpustate apply POLICY -l NODE; or: gpustate quarantine -l NODE --end"
+    fix = "apply (state cdi): gpustate apply POLICY -l NODE; or: gpustate node quarantine -l NODE --end"
     assert target.complete(fix, "gpu7") == (
-        f"apply (state cdi): gpustate apply site.yml {ON}; or: gpustate quarantine {ON} --end"
+        f"apply (state cdi): gpustate apply site.yml {ON}; or: gpustate node quarantine {ON} --end"
     )
 
 
@@ -104,10 +104,10 @@ def test_an_interrupted_run_is_resumed_on_the_nodes_it_did_not_finish(site: Path
     run("1-a", ended=False, nodes={"gpu1": "ok", "gpu2": "interrupted"})
     record = next_steps.last_change({"inventory": str(site / "hosts")})
     assert next_steps.interrupted(record, "gpu1") == ""
-    assert "continue it: gpustate resume 1-a" in next_steps.interrupted(record, "gpu2")
+    assert "continue it: gpustate rollout resume 1-a" in next_steps.interrupted(record, "gpu2")
     assert next_steps.interrupted(record, "gpu3") == ""
     step = next_steps.continuation(next_steps.interrupted(record, "gpu2"))
-    assert step == "continue it: gpustate resume 1-a"
+    assert step == "continue it: gpustate rollout resume 1-a"
     target = next_steps.of_record(record, {"inventory": "hosts"})
     assert (target.policy, target.states) == ("policy.yaml", ["nouveau"])
     run("2-b", ended=True, nodes={"gpu2": "ok"})
@@ -142,7 +142,7 @@ def test_of_several_nodes_only_what_failed_is_shown(
 def test_a_run_that_was_killed_is_resumed_and_one_at_work_is_not(site: Path) -> None:
     run("1-a", ended=False, nodes={})
     record = next_steps.last_change({"inventory": "hosts"})
-    assert "gpustate resume 1-a" in next_steps.interrupted(record, "gpu1")
+    assert "gpustate rollout resume 1-a" in next_steps.interrupted(record, "gpu1")
     from gpustate.engine import fleet
 
     alive = {**record, "pid": os.getppid(), "born": fleet.born(os.getppid())}
@@ -196,6 +196,6 @@ def test_a_node_that_a_run_holds_has_the_next_step_of_status(
 
 def test_a_node_whose_wait_was_stopped_is_continued() -> None:
     stopped = Hold("r9", "p", "interrupted while its pods were restarted", "validating", "10:00")
-    step = "gpustate resume r9 on its machine, or its command again here"
+    step = "gpustate rollout resume r9 on its machine, or its command again here"
     assert next_steps.held(stopped) == f"continue run r9: {step}"
     assert next_steps.held(replace(stopped, text="t")) == f"if run r9 is dead: {step}"

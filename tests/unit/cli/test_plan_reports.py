@@ -105,7 +105,7 @@ def test_a_damaged_plan_is_one_line(gpustate: Cli, saved: Path) -> None:
 
 def test_a_graph_says_which_line_asked_for_a_state(gpustate: Cli, project: Path) -> None:
     (project / "site.py").write_text(POLICY)
-    done = gpustate("graph", "site.py")
+    done = gpustate("policy", "graph", "site.py")
     assert done.status == 0
     assert "set at site.py:7\n" in done.out
     assert "set at site.py:8; only where group('gpu')\n" in done.out
@@ -116,17 +116,17 @@ def test_a_graph_of_a_node_tells_what_is_not_for_it(gpustate: Cli, project: Path
     (project / "hosts").write_text("[gpu]\ng1\n[cpu]\nc1\n")
     told = {}
     for node in ("g1", "c1"):
-        done = gpustate("graph", "site.py", "--node", node, "-i", "hosts", "-o", "json")
+        done = gpustate("policy", "graph", "site.py", "--node", node, "-i", "hosts", "-o", "json")
         states = {row["state"]: row for row in json.loads(done.out)["states"]}
         told[node] = states["nouveau"].get("left_out")
     assert told == {"g1": None, "c1": "only where group('gpu')"}
-    lost = gpustate("graph", "site.py", "--node", "x1", "-i", "hosts")
+    lost = gpustate("policy", "graph", "site.py", "--node", "x1", "-i", "hosts")
     assert (lost.status, lost.out) == (1, "")
     assert (
         lost.err
         == "gpustate: no node 'x1' in the inventory; list its nodes: gpustate facts -i hosts\n"
     )
-    both = gpustate("graph", "--all", "--node", "g1", "-i", "hosts")
+    both = gpustate("policy", "graph", "--all", "--node", "g1", "-i", "hosts")
     assert "contradict each other" in both.err
 
 
@@ -136,14 +136,14 @@ def test_a_graph_notes_nodes_that_the_inventory_does_not_have(gpustate: Cli, pro
     )
     (project / "hosts").write_text("[gpu]\ng1\n")
     for more in ((), ("--node", "g1")):
-        done = gpustate("graph", "site.yaml", "-i", "hosts", *more)
+        done = gpustate("policy", "graph", "site.yaml", "-i", "hosts", *more)
         assert done.status == 0
         assert "site.yaml:4: nodes: the inventory has no node 'g9'" in done.err
 
 
 @pytest.mark.parametrize(("output", "begins"), [("dot", "digraph"), ("mermaid", "flowchart")])
 def test_a_graph_is_drawn(gpustate: Cli, output: str, begins: str) -> None:
-    done = gpustate("graph", "--all", "-o", output)
+    done = gpustate("policy", "graph", "--all", "-o", output)
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith(begins)
 
@@ -155,7 +155,7 @@ def test_states_of_an_operator_file_have_the_line_that_asks_for_them(
         "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: cluster-policy}\n"
         'spec:\n  driver:\n    version: "580.95.05"\n'
     )
-    done = gpustate("graph", "cp.yaml")
+    done = gpustate("policy", "graph", "cp.yaml")
     assert done.status == 0, done
     assert done.out.count("set at cp.yaml:6\n") == 1
     assert "set by cp.yaml\n" in done.out, "what follows from the file as a whole"

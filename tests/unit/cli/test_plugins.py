@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpustate.cli.main import VERBS, cli
+from gpustate.cli.main import cli
+from gpustate.cli.verbs import VERBS
 from gpustate.errors import UsageError
 
 MODULE = """
@@ -49,7 +50,7 @@ def test_a_verb_of_a_package_works_like_one_of_gpustates_own(site: Path) -> None
     done = CliRunner().invoke(cli, ["drill", "start", "fire"])
     assert (done.exit_code, done.output) == (0, "started fire\n")
     output = CliRunner().invoke(cli, ["--help"]).output
-    section = output.partition("Verbs of installed packages:")[2]
+    section = output.partition("Installed packages:")[2]
     assert "drill" in section
     assert "Run drills on a fleet." in section
 

@@ -1,4 +1,4 @@
-"""``gpustate release`` asks the namespace of the installed Operator."""
+"""``gpustate cluster release`` asks the namespace of the installed Operator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_namespace_is_the_operators(
         cluster_objects, "opened", lambda _: nullcontext(SimpleNamespace(server="s"))
     )
     monkeypatch.setattr(adopt, "plan_release", plan_release)
-    done = gpustate("release", "--kubeconfig", "k", "--dry-run", *words)
+    done = gpustate("cluster", "release", "--kubeconfig", "k", "--dry-run", *words)
     assert (done.status, done.err) == (1, f"gpustate: asked {namespace}\n")
 
 
@@ -43,10 +43,10 @@ def test_adopt_names_settings_that_are_not_used(
         cluster_objects, "opened", lambda _: nullcontext(SimpleNamespace(server="s"))
     )
     monkeypatch.setattr(adopt, "plan_adoption", lambda *_, **__: None)
-    done = gpustate("adopt", "p.yaml", "--kubeconfig", "k", "--dry-run")
+    done = gpustate("cluster", "adopt", "p.yaml", "--kubeconfig", "k", "--dry-run")
     assert "as pods with --set dcgmExporter.enabled=null" in done.err, done
 
 
 def test_an_empty_namespace_is_an_error(gpustate: Cli) -> None:
-    done = gpustate("release", "--kubeconfig", "k", "--dry-run", "--namespace", "")
+    done = gpustate("cluster", "release", "--kubeconfig", "k", "--dry-run", "--namespace", "")
     assert "--namespace is empty; give it a value, or omit it" in done.err

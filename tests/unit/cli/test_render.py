@@ -1,4 +1,4 @@
-"""``gpustate render``: the objects of a policy as text."""
+"""``gpustate cluster render``: the objects of a policy as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def files(project: Path) -> None:
 
 
 def test_it_prints_the_same_bytes_every_time(gpustate: Cli) -> None:
-    first, second = gpustate("render", "cp.yaml"), gpustate("render", "cp.yaml")
+    first, second = (
+        gpustate("cluster", "render", "cp.yaml"),
+        gpustate("cluster", "render", "cp.yaml"),
+    )
     assert first.status == 0, first
     assert first.out == second.out
     kinds = [one["kind"] for one in yaml.safe_load_all(first.out)]
@@ -36,24 +39,27 @@ def test_it_prints_the_same_bytes_every_time(gpustate: Cli) -> None:
 
 
 def test_json_is_one_list_of_the_same_objects(gpustate: Cli) -> None:
-    text, document = gpustate("render", "cp.yaml"), gpustate("render", "cp.yaml", "-o", "json")
+    text, document = (
+        gpustate("cluster", "render", "cp.yaml"),
+        gpustate("cluster", "render", "cp.yaml", "-o", "json"),
+    )
     assert json.loads(document.out)["items"] == list(yaml.safe_load_all(text.out))
 
 
 def test_node_feature_discovery_is_there_when_asked_for(gpustate: Cli) -> None:
-    done = gpustate("render", "cp.yaml", "--install-nfd")
+    done = gpustate("cluster", "render", "cp.yaml", "--install-nfd")
     found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.out)}
     name = "gpu-operator-node-feature-discovery-master"
     assert ("Deployment", name) in found
     # As in the Operator's chart; otherwise no label of NVIDIA's is published.
     config = yaml.safe_load(found["ConfigMap", f"{name}-conf"]["data"]["nfd-master.conf"])
     assert config == {"extraLabelNs": ["nvidia.com"]}
-    assert "node-feature-discovery" not in gpustate("render", "cp.yaml").out
+    assert "node-feature-discovery" not in gpustate("cluster", "render", "cp.yaml").out
 
 
 def test_options_change_release_namespace_and_values(gpustate: Cli, project: Path) -> None:
     done = gpustate(
-        *("render", "cp.yaml", "--release", "v25.3.0", "--namespace", "gpus"),
+        *("cluster", "render", "cp.yaml", "--release", "v25.3.0", "--namespace", "gpus"),
         *("--set", "psa.enabled=true", "--out", "objects.yaml"),
     )
     assert done.status == 0, done
@@ -66,7 +72,7 @@ def test_options_change_release_namespace_and_values(gpustate: Cli, project: Pat
 
 
 def test_a_policy_in_python_has_objects_too(gpustate: Cli) -> None:
-    done = gpustate("render", "own.py", "--release", "v24.9.0")
+    done = gpustate("cluster", "render", "own.py", "--release", "v24.9.0")
     assert done.status == 0, done
     found = {one["metadata"]["name"]: one for one in yaml.safe_load_all(done.out)}
     plugin = found["nvidia-device-plugin-daemonset"]["spec"]["template"]["spec"]
@@ -76,14 +82,17 @@ def test_a_policy_in_python_has_objects_too(gpustate: Cli) -> None:
 
 
 def test_a_policy_without_objects_is_one_clear_error(gpustate: Cli) -> None:
-    done = gpustate("render", "none.yaml")
+    done = gpustate("cluster", "render", "none.yaml")
     assert done.status == 1
     assert done.err.startswith("gpustate: none.yaml: the policy has no objects of a cluster; add")
 
 
 def test_a_key_without_effect_is_a_warning_beside_the_output(gpustate: Cli, project: Path) -> None:
     (project / "typo.yaml").write_text(POLICY.replace("{}", "{devicePlugn: {enabled: false}}"))
-    done, right = gpustate("render", "typo.yaml"), gpustate("render", "cp.yaml")
+    done, right = (
+        gpustate("cluster", "render", "typo.yaml"),
+        gpustate("cluster", "render", "cp.yaml"),
+    )
     assert done.status == 0, done
     assert "typo.yaml:4: warning: " in done.err
     assert "devicePlugn" in done.err

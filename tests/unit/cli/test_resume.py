@@ -1,4 +1,4 @@
-"""``gpustate resume`` goes on with one's own run, and only after saying which."""
+"""``gpustate rollout resume`` goes on with one's own run, and only after saying which."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(*words: str, answer: str | None = None, terminal: bool = False) -> Resul
         patch.setattr(resume.sys, "stdin", resume.sys.stdin)
         if terminal:
             patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
-        return runner.invoke(cli, ["resume", *words], input=answer)
+        return runner.invoke(cli, ["rollout", "resume", *words], input=answer)
 
 
 def refusal(result: Result) -> str:
@@ -65,7 +65,7 @@ def test_the_run_of_somebody_else_is_never_taken_by_itself() -> None:
     begun("20260101-000000-aaaaaa", "bob")
     said = refusal(run("--yes"))
     assert said.startswith("there is no run of alice to resume, but 1 of other")
-    assert "gpustate resume --list" in said
+    assert "gpustate rollout resume --list" in said
     listed = run("--list").output
     assert "20260101-000000-aaaaaa  bob  apply nouveau  -i " in listed
     # By its name it is, once somebody has said so.

@@ -64,14 +64,14 @@ def test_drains_of_apply_replace_the_plan_s_refusal_to_drain(gpustate: Cli) -> N
 
 def test_a_lock_of_a_run_is_not_released_by_the_way(gpustate: Cli, project: Path) -> None:
     nodes = ("-i", "hosts.yml", "-l", "n1")
-    assert gpustate("lock", *nodes, "--reason", "burn-in").status == 0
+    assert gpustate("node", "lock", *nodes, "--reason", "burn-in").status == 0
     info = project / "n1/lock/info"
     as_locked = info.read_text()
     info.write_text(as_locked.replace('"locked: burn-in"', '"apply"'))
-    refused = gpustate("unlock", *nodes)
+    refused = gpustate("node", "unlock", *nodes)
     assert (refused.status, "(apply)" in refused.out) == (8, True), refused
     info.write_text(as_locked)
-    assert "unlocked" in gpustate("unlock", *nodes).out
-    assert gpustate("lock", *nodes, "--reason", "burn-in").status == 0
+    assert "unlocked" in gpustate("node", "unlock", *nodes).out
+    assert gpustate("node", "lock", *nodes, "--reason", "burn-in").status == 0
     info.write_text(as_locked.replace('"locked: burn-in"', '"apply"'))
-    assert "unlocked" in gpustate("unlock", *nodes, "--force").out
+    assert "unlocked" in gpustate("node", "unlock", *nodes, "--force").out

@@ -67,7 +67,7 @@ def test_a_plan_has_no_secret_in_any_form_and_its_files_are_their_owner_s(
 
 def test_resolve_shows_where_a_secret_comes_from_and_not_what_it_is(place: Path) -> None:
     for words in ((), ("--all",), ("-o", "json"), ("--why", "driver-repository.password")):
-        result = run("resolve", "gpu1", "policy.yml", *words)
+        result = run("policy", "resolve", "gpu1", "policy.yml", *words)
         assert result.exit_code == 0, result.exception
         check(result.output)
         assert '"(secret)"' in result.output
@@ -93,12 +93,12 @@ def test_messages_and_a_policy_in_another_shape_have_none(place: Path) -> None:
     (place / "bad.yml").write_text(
         f"format: gpustate.policy/1\nstates:\n  driver:\n    version: https://ops:{URL_PASSWORD}@mirror.example/x\n"
     )
-    for words in (("plan", "bad.yml"), ("resolve", "gpu1", "bad.yml")):
+    for words in (("plan", "bad.yml"), ("policy", "resolve", "gpu1", "bad.yml")):
         result = run(*words)
         assert result.exception is not None
         check(result.output, masking.mask(str(result.exception)))
     for shape in ("yaml", "python"):
-        result = CliRunner().invoke(cli, ["convert", "policy.yml", "--to", shape])
+        result = CliRunner().invoke(cli, ["policy", "convert", "policy.yml", "--to", shape])
         check(result.output)
         assert "driver-repository.password: secrets are not written" in result.output
         assert masking.MASK not in result.output
@@ -107,7 +107,9 @@ def test_messages_and_a_policy_in_another_shape_have_none(place: Path) -> None:
 @pytest.mark.parametrize("shape", ["yaml", "python"])
 def test_a_converted_policy_leaves_a_secret_out_and_can_be_applied(place: Path, shape: str) -> None:
     out = {"yaml": "out.yml", "python": "out.py"}[shape]
-    result = CliRunner().invoke(cli, ["convert", "policy.yml", "--to", shape, "--out", out])
+    result = CliRunner().invoke(
+        cli, ["policy", "convert", "policy.yml", "--to", shape, "--out", out]
+    )
     assert result.exit_code == 0, result.output
     assert masking.MASK not in (place / out).read_text()
     check((place / out).read_text(), result.output)
@@ -118,15 +120,16 @@ def test_a_converted_policy_leaves_a_secret_out_and_can_be_applied(place: Path, 
 def test_the_mask_of_a_secret_is_not_a_value(place: Path) -> None:
     policy = (place / "policy.yml").read_text()
     (place / "masked.yml").write_text(f"{policy}    username: ops\n    password: (secret)\n")
-    result = run("resolve", "gpu1", "masked.yml")
+    result = run("policy", "resolve", "gpu1", "masked.yml")
     assert "masked.yml:8: " in str(result.exception)
     assert "driver-repository: password: contains (secret)" in str(result.exception)
     hosts = (place / "hosts.yml").read_text().replace("{{ my_vaulted }}", "(secret)")
     (place / "hosts.yml").write_text(hosts)
-    result = run("resolve", "gpu1", "policy.yml")
+    result = run("policy", "resolve", "gpu1", "policy.yml")
     assert "driver-repository: password: contains (secret)" in str(result.exception)
     assert "hosts.yml:1" in str(result.exception)
     result = CliRunner().invoke(
-        cli, ["resolve", "gpu1", "policy.yml", "--set", "driver-repository.password=(secret)"]
+        cli,
+        ["policy", "resolve", "gpu1", "policy.yml", "--set", "driver-repository.password=(secret)"],
     )
     assert "contains (secret)" in str(result.exception)

@@ -162,7 +162,7 @@ def test_only_those_out_of_service_are_listed_with_the_next_step(inventory: Path
     text = run("-i", inventory)
     assert "b  changing  Kubernetes at test" in text
     assert "since 2026-11-24T10:00:00Z by ann@ops1, run r1: CHG-7" in text
-    assert "next: if run r1 is dead: gpustate resume r1" in text
+    assert "next: if run r1 is dead: gpustate rollout resume r1" in text
     assert "    cordoned by bob since 09:00\n    next: gpustate leaves it alone" in text
     assert "until it is returned to service: uncordon c\n" in text
     assert "not ready\n    down*: slurmd has not registered since" in text
@@ -215,12 +215,12 @@ def test_the_next_step_is_the_command_of_the_run_as_far_as_it_is_known(
     }
     record = records.begin("r1", "upgrade", "p.yaml", options, person="ann", born="", created="")
     text = run("-i", inventory)
-    assert text.count("next: fix the node, then run: gpustate resume r1; the node is") == 2
+    assert text.count("next: fix the node, then run: gpustate rollout resume r1; the node is") == 2
     stopped = "driver: the run was interrupted before its steps were finished"
     interrupted = replace(failed, hold=replace(HELD, phase="failed", text=stopped))
     monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: (interrupted,))
     text = run("-i", inventory)
-    assert "    next: continue run r1: gpustate resume r1\n" in text
+    assert "    next: continue run r1: gpustate rollout resume r1\n" in text
     assert text.count("next: fix the node") == 1, "gpu3 of the rollout, which failed"
     monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: (failed,))
     records.end(record, interrupted=False)
@@ -229,7 +229,7 @@ def test_the_next_step_is_the_command_of_the_run_as_far_as_it_is_known(
     assert text.count(f"next: fix the node, then run: {command}; the node is released when") == 2
     CLUSTERS.clear()
     monkeypatch.setattr(FakeScheduler, "members", lambda self, *, fresh=False: MEMBERS)
-    assert "if run r1 is dead: gpustate resume r1\n" in run("-i", inventory)
+    assert "if run r1 is dead: gpustate rollout resume r1\n" in run("-i", inventory)
 
 
 def test_a_node_is_shown_in_the_phase_of_its_hold_where_the_run_has_published_an_older_one(
@@ -282,7 +282,7 @@ def test_an_inventory_without_a_scheduler_shows_the_locks_of_its_nodes(tmp_path:
     free = invoke("status")
     assert free.exit_code == 0
     assert free.stdout == "no run is in progress on this machine\nnodes=2 locked=0 unreachable=0\n"
-    assert invoke("lock", "-l", "gpu2", "--reason", "CHG-9").exit_code == 0
+    assert invoke("node", "lock", "-l", "gpu2", "--reason", "CHG-9").exit_code == 0
     locked = invoke("status")
     assert re.search(
         r"^gpu2  held by \S+ \(locked: CHG-9\) since .*\nnodes=2 locked=1 ", locked.stdout, re.M
@@ -336,24 +336,30 @@ def test_a_run_whose_controller_is_dead_is_named(
     assert rollout["state"] == ("silent" if silent else "running")
     words = f"its controller has not renewed the Lease since {renewed}"
     assert (words in str(rollout.get("why"))) is silent
-    assert (words in verb("pause", "-i", inventory)) is silent
+    assert (words in verb("rollout", "pause", "-i", inventory)) is silent
 
 
 def test_a_run_is_paused_resumed_and_aborted_from_another_machine(inventory: Path) -> None:
     cluster = FakeCluster()
     CLUSTERS.append(cluster)
-    assert "run r1 of ann@ops1: no further node is started" in verb("pause", "-i", inventory)
+    assert "run r1 of ann@ops1: no further node is started" in verb(
+        "rollout", "pause", "-i", inventory
+    )
     control = read_control(cluster.lease.control, "r1")
     assert control is not None
     assert control.person == fleet.controller().name
     assert f"paused by {control.person} since" in run("-i", inventory)
     earlier = replace(control, person="bob@ops2", since="2026-11-24T09:00:00Z")
     cluster.lease = replace(cluster.lease, control=earlier.text())
-    assert "it was paused by bob@ops2 since 2026-11-24T09" in verb("pause", "-i", inventory)
+    assert "it was paused by bob@ops2 since 2026-11-24T09" in verb(
+        "rollout", "pause", "-i", inventory
+    )
     assert cluster.lease.control == earlier.text(), "it counts from the first time"
-    assert "run r1 of ann@ops1 continues; it was paused by" in verb("resume", "r1", "-i", inventory)
+    assert "run r1 of ann@ops1 continues; it was paused by" in verb(
+        "rollout", "resume", "r1", "-i", inventory
+    )
     assert cluster.lease.control == ""
-    assert "it ends after the nodes in progress" in verb("abort", "r1", "-i", inventory)
+    assert "it ends after the nodes in progress" in verb("rollout", "abort", "r1", "-i", inventory)
     assert read_control(cluster.lease.control, "r1") is not None
 
 
@@ -407,9 +413,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_without_a_scheduler_is_found_by_its_record(inventory: Path, quick: None) -> None:
     with Rollout(inventory=str(inventory)) as rollout:
-        assert "run r1 of ann: no further node is started\n" in verb("pause")
+        assert "run r1 of ann: no further node is started\n" in verb("rollout", "pause")
         rollout.paused(True)
-        again = verb("pause")
+        again = verb("rollout", "pause")
         assert "no further node is started; it was paused by" in again
         (row,) = json.loads(run("-i", inventory, "-o", "json"))["rollouts"]
         assert (row["where"], row["state"], row["why"][:9]) == (
@@ -417,7 +423,7 @@ def test_a_run_without_a_scheduler_is_found_by_its_record(inventory: Path, quick
             "paused",
             "paused by",
         )
-        assert "continues; it was paused by" in verb("resume")
+        assert "continues; it was paused by" in verb("rollout", "resume")
         rollout.paused(False)
 
 
@@ -438,32 +444,41 @@ def test_a_pause_is_the_same_on_every_machine(inventory: Path, tmp_path: Path, q
         return CliRunner().invoke(cli, [*map(str, words), "-i", str(inventory)], env=there)
 
     with Rollout(cluster) as rollout:
-        verb("pause")
+        verb("rollout", "pause")
         assert read_control(cluster.lease.control, "r1") is not None
         shown = elsewhere("status").output
         assert "run r1  paused" in shown
         assert "paused by" in shown
-        assert "it was paused by" in elsewhere("pause").output
-        assert "continues; it was paused by" in elsewhere("resume").output
+        assert "it was paused by" in elsewhere("rollout", "pause").output
+        assert "continues; it was paused by" in elsewhere("rollout", "resume").output
         rollout.paused(False)
         assert RecordBoard("r1").control() == ""
-        assert "r1 of ann@ops1 is in progress, and not paused" in str(elsewhere("resume").exception)
-        assert "no further node is started" in elsewhere("pause").output
+        assert "r1 of ann@ops1 is in progress, and not paused" in str(
+            elsewhere("rollout", "resume").exception
+        )
+        assert "no further node is started" in elsewhere("rollout", "pause").output
         rollout.paused(True)
-        assert "continues; it was paused by" in verb("resume")
+        assert "continues; it was paused by" in verb("rollout", "resume")
         assert cluster.lease.control == ""
         rollout.paused(False)
-        for words in (("resume",), ("resume", "r1"), ("resume", "r1", "-i", str(inventory))):
+        for words in (
+            (
+                "rollout",
+                "resume",
+            ),
+            ("rollout", "resume", "r1"),
+            ("rollout", "resume", "r1", "-i", str(inventory)),
+        ):
             done = CliRunner().invoke(cli, list(words))
             assert done.exit_code == 1
             assert "is in progress, and not paused" in str(done.exception)
-        assert "it ends after the nodes in progress" in elsewhere("abort").output
+        assert "it ends after the nodes in progress" in elsewhere("rollout", "abort").output
         until = time.monotonic() + 5
         while "abort" not in (RecordBoard("r1").control() or ""):
             assert time.monotonic() < until
             time.sleep(0.01)
-        assert "was aborted by" in verb("pause")
-        done = elsewhere("resume", "r1")
+        assert "was aborted by" in verb("rollout", "pause")
+        done = elsewhere("rollout", "resume", "r1")
         assert (done.exit_code, "was aborted by" in str(done.exception)) == (1, True)
         assert rollout.waves.signals.aborted
 
@@ -473,8 +488,8 @@ def test_a_run_that_takes_up_no_request_is_named(
 ) -> None:
     monkeypatch.setattr(running, "ANSWER_S", 0.0)
     begin("r5", os.getppid())
-    assert "run r5 of ann: it has not taken up the request within 0 s" in verb("pause")
-    assert "was paused by" in verb("resume")
+    assert "run r5 of ann: it has not taken up the request within 0 s" in verb("rollout", "pause")
+    assert "was paused by" in verb("rollout", "resume")
 
 
 def test_a_run_that_an_abort_ends_at_once_is_not_waited_for(inventory: Path, quick: None) -> None:
@@ -483,14 +498,14 @@ def test_a_run_that_an_abort_ends_at_once_is_not_waited_for(inventory: Path, qui
         while not RecordBoard("r1").progress():
             assert time.monotonic() < until
         rollout.waves.ended(NodeResult("gpu1"))
-        assert "it ends after the nodes in progress\n" in verb("abort")
+        assert "it ends after the nodes in progress\n" in verb("rollout", "abort")
 
 
 def test_a_paused_run_of_a_cluster_comes_before_an_interrupted_one(inventory: Path) -> None:
     begin("r9", 2**22 + 1)
     CLUSTERS.append(FakeCluster())
-    verb("pause", "-i", inventory)
-    assert "run r1 of ann@ops1 continues" in verb("resume", "-i", inventory)
+    verb("rollout", "pause", "-i", inventory)
+    assert "run r1 of ann@ops1 continues" in verb("rollout", "resume", "-i", inventory)
 
 
 def test_a_paused_run_whose_process_on_this_machine_is_dead_is_resumed(
@@ -504,11 +519,11 @@ def test_a_paused_run_whose_process_on_this_machine_is_dead_is_resumed(
     again: list[str] = []
     monkeypatch.setattr(apply, "apply_policy", lambda source, *_, **__: again.append(source))
     monkeypatch.setattr(fleet, "person", lambda: "ann")
-    verb("pause", "-i", inventory)
-    unasked = CliRunner().invoke(cli, ["resume", "-i", str(inventory)])
-    assert "stdin is not a terminal; name one: gpustate resume r1" in str(unasked.exception)
+    verb("rollout", "pause", "-i", inventory)
+    unasked = CliRunner().invoke(cli, ["rollout", "resume", "-i", str(inventory)])
+    assert "stdin is not a terminal; name one: gpustate rollout resume r1" in str(unasked.exception)
     assert (bool(cluster.lease.control), again) == (True, [])
-    said = verb("resume", "-i", inventory, "--yes")
+    said = verb("rollout", "resume", "-i", inventory, "--yes")
     assert "was paused by" in said
     assert "its process is dead" in said
     assert "continues" not in said
@@ -519,23 +534,26 @@ def test_resuming_a_silent_run_of_another_machine_names_the_command(inventory: P
     cluster = FakeCluster()
     cluster.lease = replace(cluster.lease, renewed="2026-01-01T00:00:00.000000Z")
     CLUSTERS.append(cluster)
-    verb("pause", "-i", inventory)
-    said = verb("resume", "-i", inventory)
-    assert "if it is dead: gpustate resume r1 on its machine, or its command again here" in said
+    verb("rollout", "pause", "-i", inventory)
+    said = verb("rollout", "resume", "-i", inventory)
+    assert (
+        "if it is dead: gpustate rollout resume r1 on its machine, or its command again here"
+        in said
+    )
     assert "continues" not in said
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("pause",), "no run is in progress on this machine; if it runs on another machine, name its cluster: gpustate pause -i INVENTORY"),
-        (("abort", "r9"), "run r9 is not in progress on this machine; if it runs on another machine"),
-        (("pause", "-i", "hosts.yml"), "nor does one hold the Lease of Kubernetes at test; until a run has cordoned a node, and without"),
-        (("abort", "r9", "--kubeconfig", "k"), "nor does it hold the Lease of Kubernetes at test"),
-        (("resume", "-i", "hosts.yml"), "no run is in progress on this machine, nor does one hold the Lease"),
-        (("resume", "r8", "-i", "hosts.yml"), "run r8 is not in progress on this machine, nor does it hold the Lease"),
-        (("pause", "-i", "plain.yml"), "and plain.yml names no scheduler; name its cluster with --kubeconfig FILE"),
-        (("pause", "-i", "nowhere.yml"), "nowhere.yml"),
+        (("rollout", "pause",), "no run is in progress on this machine; if it runs on another machine, name its cluster: gpustate rollout pause -i INVENTORY"),
+        (("rollout", "abort", "r9"), "run r9 is not in progress on this machine; if it runs on another machine"),
+        (("rollout", "pause", "-i", "hosts.yml"), "nor does one hold the Lease of Kubernetes at test; until a run has cordoned a node, and without"),
+        (("rollout", "abort", "r9", "--kubeconfig", "k"), "nor does it hold the Lease of Kubernetes at test"),
+        (("rollout", "resume", "-i", "hosts.yml"), "no run is in progress on this machine, nor does one hold the Lease"),
+        (("rollout", "resume", "r8", "-i", "hosts.yml"), "run r8 is not in progress on this machine, nor does it hold the Lease"),
+        (("rollout", "pause", "-i", "plain.yml"), "and plain.yml names no scheduler; name its cluster with --kubeconfig FILE"),
+        (("rollout", "pause", "-i", "nowhere.yml"), "nowhere.yml"),
     ],
 )  # fmt: skip
 def test_where_nothing_runs_the_message_says_where_was_looked(
@@ -556,7 +574,7 @@ def test_where_nothing_runs_the_message_says_where_was_looked(
 
 def test_another_run_that_holds_the_lease_is_named(inventory: Path) -> None:
     CLUSTERS.append(FakeCluster())
-    done = CliRunner().invoke(cli, ["pause", "r8", "-i", str(inventory)])
+    done = CliRunner().invoke(cli, ["rollout", "pause", "r8", "-i", str(inventory)])
     assert "in progress: r1 of ann@ops1" in str(done.exception)
 
 
@@ -565,10 +583,10 @@ def test_the_run_is_named_where_several_are_running(
 ) -> None:
     begin("r5", os.getppid())
     begin("r6", os.getppid())
-    done = CliRunner().invoke(cli, ["pause"])
+    done = CliRunner().invoke(cli, ["rollout", "pause"])
     assert "several runs are running" in str(done.exception)
     monkeypatch.setattr(running, "ANSWER_S", 0.0)
-    assert "run r6" in verb("pause", "r6")
+    assert "run r6" in verb("rollout", "pause", "r6")
     assert RecordBoard("r5").control() == ""
 
 

@@ -1,4 +1,4 @@
-"""``gpustate support-bundle`` has what a bug report needs, and no secret."""
+"""``gpustate node support-bundle`` has what a bug report needs, and no secret."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def contents(path: Path) -> dict[str, str]:
 
 def test_a_bundle_has_the_run_and_every_node_and_no_secret(gpustate: Cli, site: Path) -> None:
     gpustate("apply", "policy.py", "-i", "hosts.yml", "--yes")
-    done = gpustate("support-bundle", "-i", "hosts.yml", "--add", "extra.log", "b.tar.gz")
+    done = gpustate("node", "support-bundle", "-i", "hosts.yml", "--add", "extra.log", "b.tar.gz")
     assert done.status == 4, done.err
     assert (site / "b.tar.gz").stat().st_mode & 0o777 == 0o600
     files = contents(site / "b.tar.gz")
@@ -109,18 +109,18 @@ def test_a_bundle_has_the_run_and_every_node_and_no_secret(gpustate: Cli, site: 
 def test_the_newest_run_of_the_nodes_is_taken(gpustate: Cli, site: Path) -> None:
     gpustate("apply", "policy.py", "-i", "hosts.yml", "--yes", "-l", "gpu1")
     gpustate("apply", "policy.py", "-i", "hosts.yml", "--yes", "-l", "away")
-    gpustate("support-bundle", "-i", "hosts.yml", "-l", "gpu1", "b.tar.gz")
+    gpustate("node", "support-bundle", "-i", "hosts.yml", "-l", "gpu1", "b.tar.gz")
     record = json.loads(contents(site / "b.tar.gz")["run/record.json"])
     assert record["options"]["limit"] == "gpu1"
 
 
 def test_without_a_run_the_rest_is_collected(gpustate: Cli, site: Path) -> None:
-    done = gpustate("support-bundle", "-i", "hosts.yml", "-l", "gpu1", "b.tar.gz")
+    done = gpustate("node", "support-bundle", "-i", "hosts.yml", "-l", "gpu1", "b.tar.gz")
     assert done.status == 0, done.err
     assert "missing: run: no run of these nodes is recorded on this machine" in done.err
-    done = gpustate("support-bundle", "-i", "hosts.yml", "--run", "nobody", "b.tar.gz")
+    done = gpustate("node", "support-bundle", "-i", "hosts.yml", "--run", "nobody", "b.tar.gz")
     assert (done.status, "no run 'nobody'" in done.err) == (1, True)
-    done = gpustate("support-bundle", "-i", "hosts.yml", "no/b.tar.gz")
+    done = gpustate("node", "support-bundle", "-i", "hosts.yml", "no/b.tar.gz")
     assert (done.status, "is not a directory" in done.err) == (1, True)
 
 
@@ -130,9 +130,11 @@ def test_a_rollback_has_no_policy_and_its_run_is_not_taken_for_one(
     gpustate("apply", "policy.py", "-i", "hosts.yml", "-l", "gpu1", "--yes")
     done = gpustate("rollback", "-i", "hosts.yml", "-l", "gpu1", "--yes")
     assert done.status == 0, done
-    assert "  rollback -i hosts.yml -l gpu1" in gpustate("history").out
-    run = json.loads(gpustate("history", "-o", "json").out)["runs"][-1]["run"]
-    done = gpustate("support-bundle", "-i", "hosts.yml", "-l", "gpu1", "--run", run, "b.tar.gz")
+    assert "  rollback -i hosts.yml -l gpu1" in gpustate("rollout", "history").out
+    run = json.loads(gpustate("rollout", "history", "-o", "json").out)["runs"][-1]["run"]
+    done = gpustate(
+        "node", "support-bundle", "-i", "hosts.yml", "-l", "gpu1", "--run", run, "b.tar.gz"
+    )
     assert "missing: policy.json: a rollback has no policy of its own" in done.err
 
 
@@ -145,8 +147,8 @@ def test_a_killed_run_of_other_nodes_is_not_taken(
     about = {"person": "ann", "born": "", "created": ""}
     killed = records.begin("29990101-000000-aaaaaa", "apply", "p", {}, nodes=["away"], **about)
     assert killed is not None
-    gpustate("support-bundle", "-i", "hosts.yml", "-l", "gpu1", "b.tar.gz")
+    gpustate("node", "support-bundle", "-i", "hosts.yml", "-l", "gpu1", "b.tar.gz")
     record = json.loads(contents(site / "b.tar.gz")["run/record.json"])
     assert record["options"]["limit"] == "gpu1"
-    gpustate("support-bundle", "-i", "hosts.yml", "-l", "away", "b.tar.gz")
+    gpustate("node", "support-bundle", "-i", "hosts.yml", "-l", "away", "b.tar.gz")
     assert json.loads(contents(site / "b.tar.gz")["run/record.json"])["run"] == killed.stem

@@ -156,13 +156,13 @@ def test_a_failure_is_told_to_all_and_shows_no_secret(
     assert (failed["node"], failed["status"]) == ("gpu2", "failed")
     assert failed["reason"]
     assert receiver.bodies[0]["outcome"]["exit_code"] == 1
-    history = gpustate("history")
+    history = gpustate("rollout", "history")
     assert "exit 1" in history.out
-    shown = json.loads(gpustate("history", "-o", "json").out)
+    shown = json.loads(gpustate("rollout", "history", "-o", "json").out)
     check(shown)
     assert shown["runs"][0]["outcome"]["failed"] == [failed]
-    assert "gpu2: failed" in gpustate("history", "--run", shown["runs"][0]["run"]).out
-    refused(gpustate("history", "--run", "nobody"), "no run 'nobody' in the audit log")
+    assert "gpu2: failed" in gpustate("rollout", "history", "--run", shown["runs"][0]["run"]).out
+    refused(gpustate("rollout", "history", "--run", "nobody"), "no run 'nobody' in the audit log")
     written = [(site / file) for file in (*files, "events.jsonl")]
     log = home / ".local/state/gpustate/audit.jsonl"
     texts = [path.read_text() for path in (*written, log)]
@@ -198,7 +198,7 @@ def test_only_runs_that_may_change_nodes_are_posted_and_audited(
     for name, verb in (("p", "plan"), ("d", "drift")):
         assert events((site / name).read_text())[0]["about"]["verb"] == verb
     assert not receiver.bodies
-    assert "no run in" in gpustate("history").out
+    assert "no run in" in gpustate("rollout", "history").out
     url = f"http://127.0.0.1:{receiver.server_address[1]}/{TOKEN}"
     gpustate("drift", "policy.py", "-i", "good.yml", "--webhook", url)
     assert receiver.bodies[0]["about"]["verb"] == "drift"
@@ -234,14 +234,16 @@ def test_a_killed_run_is_shown_as_such_and_can_be_resumed(
     run = json.loads(first)["run"]
     record = home / f".local/state/gpustate/runs/{run}.json"
     record.write_text(record.read_text().replace('"ended": true', '"ended": false'))
-    shown = gpustate("history").out
+    shown = gpustate("rollout", "history").out
     assert "reason: CHG-8" in shown
-    assert f"killed; continue it with: gpustate resume {run}" in shown
-    done = gpustate("resume", "--yes", "--events", "events")
+    assert f"killed; continue it with: gpustate rollout resume {run}" in shown
+    done = gpustate("rollout", "resume", "--yes", "--events", "events")
     assert done.status == 0, done.err
     assert events((site / "events").read_text())[-1]["outcome"]["exit_code"] == 0
-    assert "continue it" not in gpustate("history").out
-    assert [one["state"] for one in json.loads(gpustate("history", "-o", "json").out)["runs"]] == [
+    assert "continue it" not in gpustate("rollout", "history").out
+    assert [
+        one["state"] for one in json.loads(gpustate("rollout", "history", "-o", "json").out)["runs"]
+    ] == [
         "killed",
         "ended",
     ]

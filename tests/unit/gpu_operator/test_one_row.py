@@ -107,7 +107,7 @@ def test_a_row_is_enough_for_the_object(added: None, file: str) -> None:
 
 
 def test_resolve_shows_it(added: None, file: str) -> None:
-    done = CliRunner().invoke(cli, ["resolve", file])
+    done = CliRunner().invoke(cli, ["policy", "resolve", file])
     assert done.exit_code == 0, done.output
     assert "dnsPolicy" in done.output
     assert 'cluster.cdi_hook  "/opt/hook"' in done.output

@@ -197,7 +197,7 @@ def test_resolve_notes_that_no_driver_is_for_a_node(tmp_path: Path) -> None:
         file.write_text(text)
         hosts = tmp_path / "hosts.yml"
         hosts.write_text(f"all: {{hosts: {{gpu1: {{gpustate_labels: {labels}}}}}}}\n")
-        done = CliRunner().invoke(cli, ["resolve", "gpu1", str(file), "-i", str(hosts)])
+        done = CliRunner().invoke(cli, ["policy", "resolve", "gpu1", str(file), "-i", str(hosts)])
         assert done.exit_code == 0, done.exception
         return done.output
 

@@ -1,4 +1,4 @@
-"""The documents of several nodes that ``gpustate mig`` prints, against their published schemas."""
+"""The documents of several nodes that ``gpustate node mig`` prints, against their published schemas."""
 
 from __future__ import annotations
 

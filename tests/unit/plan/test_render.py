@@ -543,5 +543,5 @@ def test_an_interrupted_run_has_one_next_command_and_shows_no_change_as_done() -
     outcome = runs.Outcome(130, "", [node], interrupted=True)
     report = {"about": {"verb": "apply"}, "outcome": outcome.data()}
     for page_ in (html.report(made, report), markdown_result.report(made, report)):
-        assert page_.count("gpustate resume r") == 1
+        assert page_.count("gpustate rollout resume r") == 1
         assert "Retry" not in page_

@@ -91,7 +91,7 @@ def test_python_is_written_as_a_person_would() -> None:
         "cp.yaml",
     )
     assert done.text == (
-        "# Written by gpustate convert from cp.yaml.\n"
+        "# Written by gpustate policy convert from cp.yaml.\n"
         "from gpustate import Policy, where\n"
         "from gpustate.states.containerd import ContainerdHandlerRegistered\n"
         "from gpustate.states.nouveau import NouveauBlacklisted\n\n"

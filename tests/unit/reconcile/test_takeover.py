@@ -1,4 +1,4 @@
-"""The documents of ``gpustate adopt`` and ``gpustate release``, and their text."""
+"""The documents of ``gpustate cluster adopt`` and ``gpustate cluster release``, and their text."""
 
 from __future__ import annotations
 

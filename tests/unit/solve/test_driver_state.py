@@ -69,7 +69,7 @@ def test_a_locked_build_that_is_gone_is_refused_with_the_next_move() -> None:
     why = locked().refuse(observed(libcuda1=("580.178.04-2",)))
     assert why == (
         "libcuda1 580.178.04-1 is pinned by a lock file or a rollback, and apt does not offer it; "
-        "offer it again, or update the lock file: gpustate solve --update"
+        "offer it again, or update the lock file: gpustate driver solve --update"
     )
     offered = dict.fromkeys(LOCKED, ("580.178.04-2",))
     assert all(

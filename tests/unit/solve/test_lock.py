@@ -270,7 +270,7 @@ def test_a_lock_for_a_channel_replaces_it() -> None:
     ],
 )
 def test_a_lock_for_something_else_is_refused(state: DriverInstalled, node: str, said: str) -> None:
-    with pytest.raises(PolicyError, match="update the lock file: gpustate solve") as error:
+    with pytest.raises(PolicyError, match="update the lock file: gpustate driver solve") as error:
         locked_driver(Policy(state), InventoryNode(node), a_lock())
     assert said in str(error.value)
 

@@ -239,7 +239,7 @@ def test_a_slurmd_without_files_of_its_own_is_not_given_any() -> None:
     ):
         fake.files[f"{sent}/gres.conf"] = text
         reason = str(state.refuse(state.probe(fake)))
-        assert "add the lines that gpustate labels -o slurm prints" in reason
+        assert "add the lines that gpustate node labels -o slurm prints" in reason
     for text in ("NodeName=n[1-2] Name=gpu Type=a100 File=/dev/nvidia[0-1]\n", "AutoDetect=nvml\n"):
         fake.files[f"{sent}/gres.conf"] = text
         assert state.refuse(state.probe(fake)) is None

@@ -56,7 +56,7 @@ def test_a_command_has_the_folder_and_the_environment_of_its_caller(
         "import os, pathlib\npathlib.Path('seen').write_text(os.environ['MARK'])\n"
         "from gpustate import Policy\npolicy = Policy()\n"
     )
-    server.run(["graph", "policy.py"], 60)
+    server.run(["policy", "graph", "policy.py"], 60)
     assert (tmp_path / "seen").read_text() == "of-the-caller"
 
 
@@ -70,7 +70,7 @@ def test_what_one_command_changes_is_not_seen_by_the_next(
         "gpustate.changed = True\npolicy = gpustate.Policy()\n"
     )
     for _ in range(2):
-        server.run(["graph", str(policy)], 60)
+        server.run(["policy", "graph", str(policy)], 60)
         assert (tmp_path / "seen").read_text() == "False"
 
 
@@ -83,7 +83,7 @@ def test_a_command_that_does_not_end_is_killed(
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
     )
     with pytest.raises(subprocess.TimeoutExpired):
-        server.run(["graph", str(policy)], 5)
+        server.run(["policy", "graph", str(policy)], 5)
     # On a busy machine it may have been killed before it came so far.
     pid = (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else "none"
     deadline = time.monotonic() + 30
@@ -101,8 +101,8 @@ def test_a_command_for_another_interpreter_is_a_process_of_its_own(
         "from gpustate import Policy\npolicy = Policy()\n"
     )
     monkeypatch.setenv("PYTHONUTF8", "0")
-    server.run(["graph", str(policy)], 60)
+    server.run(["policy", "graph", str(policy)], 60)
     assert (tmp_path / "seen").read_text() == "0"
     monkeypatch.setenv("PYTHONUTF8", "1")
-    server.run(["graph", str(policy)], 60)
+    server.run(["policy", "graph", str(policy)], 60)
     assert (tmp_path / "seen").read_text() == "1"
