@@ -20,7 +20,7 @@ from gpustate.gpu_operator.keys import Field, Fields
 from gpustate.gpu_operator.nearest import Suggestion
 
 #: Common misspellings, read as the correct key.
-_MEANT = {"driver.upgradePolicy.gpuPodDeletion": "driver.upgradePolicy.podDeletion"}
+_MISNAMED = {"driver.upgradePolicy.gpuPodDeletion": "driver.upgradePolicy.podDeletion"}
 #: A file with more unknown keys is not one of the Operator's.
 _MOST_MEANT = 200
 _ARTICLES = {
@@ -70,7 +70,7 @@ class Problem:
         item: the value.
         message: observed and expected value.
         fix: the next step.
-        meant: for unknown keys, the key that was probably meant.
+        suggestion: for unknown keys, the key that was probably meant.
     """
 
     rule: str
@@ -78,7 +78,7 @@ class Problem:
     item: Item
     message: str
     fix: str | None = None
-    meant: Suggestion | None = None
+    suggestion: Suggestion | None = None
 
     def error(self, file: str) -> PolicyError:
         """The problem as an error with its place."""
@@ -121,29 +121,33 @@ class Checker:
         Raises:
             PolicyError: an unknown key or a value of the wrong type, with file and line.
         """
-        found: list[Setting] = []
-        for one in self.walk(spec):
-            if isinstance(one, Setting):
-                found.append(one)
-            elif one.rule == "misnamed":
-                self.notes.append(f"{self.file}:{one.item.line}: {one.message}")
-            elif one.rule == "rendered":
-                self.notes.append(f"{self.file}:{one.item.line}: warning: {one.message}; {one.fix}")
-            elif one.rule in ("unknown", "newer") and not self.strict(one.item.line):
-                fix = f"; {one.fix}" if one.fix else ""
+        settings: list[Setting] = []
+        for entry in self.walk(spec):
+            if isinstance(entry, Setting):
+                settings.append(entry)
+            elif entry.rule == "misnamed":
+                self.notes.append(f"{self.file}:{entry.item.line}: {entry.message}")
+            elif entry.rule == "rendered":
                 self.notes.append(
-                    f"{self.file}:{one.item.line}: warning: {one.message}{fix}; it is ignored"
+                    f"{self.file}:{entry.item.line}: warning: {entry.message}; {entry.fix}"
+                )
+            elif entry.rule in ("unknown", "newer") and not self.strict(entry.item.line):
+                fix = f"; {entry.fix}" if entry.fix else ""
+                self.notes.append(
+                    f"{self.file}:{entry.item.line}: warning: {entry.message}{fix}; it is ignored"
                 )
             else:
-                raise one.error(self.file)
-        return tuple(found)
+                raise entry.error(self.file)
+        return tuple(settings)
 
-    def known(self, spec: Item) -> Item:
+    def as_of_release(self, spec: Item) -> Item:
         """The document as its release sees it: as the chart renders it, without keys of later releases."""
         spec = self.as_rendered(spec)
         if not self.release or self.release == history.newest():
             return spec
-        newer = {id(one.item) for one in self.walk(spec) if getattr(one, "rule", "") == "newer"}
+        newer = {
+            id(entry.item) for entry in self.walk(spec) if getattr(entry, "rule", "") == "newer"
+        }
         return _without(spec, newer) if newer else spec
 
     def as_rendered(self, spec: Item) -> Item:
@@ -162,22 +166,26 @@ class Checker:
             return
         for key, child in item.value.items():
             below = f"{path}.{key}" if path else key
-            known = branch.children.get(key)
-            if known is None:
-                meant = _MEANT.get(below) if self.kind == "clusterpolicy" else None
-                if meant is None:
+            schema = branch.children.get(key)
+            if schema is None:
+                real_path = _MISNAMED.get(below) if self.kind == "clusterpolicy" else None
+                if real_path is None:
                     yield self._unknown(below, child, branch)
                     continue
                 yield Problem(
-                    "misnamed", below, child, f"{below} is read as {meant}", meant=Suggestion(meant)
+                    "misnamed",
+                    below,
+                    child,
+                    f"{below} is read as {real_path}",
+                    suggestion=Suggestion(real_path),
                 )
-                known, below = branch.children[meant.rpartition(".")[2]], meant
-            if isinstance(known, Field):
-                yield from self._field(child, known, below)
-            elif known.listed:
-                yield from self._list(child, known, below)
+                schema, below = branch.children[real_path.rpartition(".")[2]], real_path
+            if isinstance(schema, Field):
+                yield from self._field(child, schema, below)
+            elif schema.listed:
+                yield from self._list(child, schema, below)
             else:
-                yield from self._mapping(child, known, below)
+                yield from self._mapping(child, schema, below)
 
     def _list(self, item: Item, branch: Branch, path: str) -> Iterator[Setting | Problem]:
         if item.value is None:
@@ -211,8 +219,8 @@ class Checker:
         elif wrong is not None:
             yield wrong
         elif not chosen:
-            wanted = " or ".join(map(repr, spec.choices))
-            yield Problem("value", path, item, f"{path} is {quote(item.value)}, wanted {wanted}")
+            choices = " or ".join(map(repr, spec.choices))
+            yield Problem("value", path, item, f"{path} is {quote(item.value)}, wanted {choices}")
         elif self._newer(path):
             yield Problem(
                 "newer",
@@ -235,7 +243,7 @@ class Checker:
     def _unknown(self, path: str, item: Item, branch: Branch) -> Problem:
         self.unknown.append(path)
         few = len(self.unknown) <= _MOST_MEANT
-        meant = nearest.suggest(path, item, self.fields, self.kind) if few else None
+        suggestion = nearest.suggest(path, item, self.fields, self.kind) if few else None
         listed = nearest.listed(path.rpartition(".")[2], branch.children, sort=few)
         return Problem(
             "unknown",
@@ -243,8 +251,8 @@ class Checker:
             item,
             f"unknown key {quote(path)}, which the "
             f"{'chart' if self.kind == 'helm' else 'API server'} would silently drop",
-            meant.hint if meant is not None else f"supported keys: {listed}",
-            meant,
+            suggestion.hint if suggestion is not None else f"supported keys: {listed}",
+            suggestion,
         )
 
 
@@ -260,17 +268,17 @@ def rendered(item: Item, branch: Branch) -> Item:
     """Values as the chart's template renders them; the same item where nothing changes."""
     if not isinstance(item.value, dict):
         return item
-    made: dict[str, Item] = {}
+    children: dict[str, Item] = {}
     for key, child in item.value.items():
-        known = branch.children.get(key)
-        if isinstance(known, Field):
-            made[key] = _parsed_again(child, known)
-        elif isinstance(known, Branch) and not known.listed:
-            made[key] = rendered(child, known)
+        schema = branch.children.get(key)
+        if isinstance(schema, Field):
+            children[key] = _parsed_again(child, schema)
+        elif isinstance(schema, Branch) and not schema.listed:
+            children[key] = rendered(child, schema)
         else:
-            made[key] = child
-    same = all(made[key] is child for key, child in item.value.items())
-    return item if same else Item(made, item.line)
+            children[key] = child
+    same = all(children[key] is child for key, child in item.value.items())
+    return item if same else Item(children, item.line)
 
 
 def _parsed_again(item: Item, spec: Field) -> Item:
@@ -278,13 +286,13 @@ def _parsed_again(item: Item, spec: Field) -> Item:
     value = item.value
     if not spec.parsed_again or not isinstance(value, str):
         return item
-    bare = value.strip()
-    if not bare and (spec.type != "string" or (spec.choices and value not in spec.choices)):
+    stripped = value.strip()
+    if not stripped and (spec.type != "string" or (spec.choices and value not in spec.choices)):
         return Item(None, item.line)
-    if spec.type == "boolean" and bare in _BOOLEANS:
-        return Item(_BOOLEANS[bare], item.line)
-    if spec.type == "integer" and _INTEGER.fullmatch(bare):
-        return Item(int(bare), item.line)
+    if spec.type == "boolean" and stripped in _BOOLEANS:
+        return Item(_BOOLEANS[stripped], item.line)
+    if spec.type == "integer" and _INTEGER.fullmatch(stripped):
+        return Item(int(stripped), item.line)
     return item
 
 
@@ -292,8 +300,8 @@ def _rendered(path: str, item: Item, parsed: Item) -> Problem:
     if parsed.value is None:
         message, fix = "which the chart renders as null: the default applies", "remove the key"
     else:
-        shows = str(parsed.value).lower()
-        message, fix = f"which the chart renders as {shows}", f"write {shows}, without quotes"
+        text = str(parsed.value).lower()
+        message, fix = f"which the chart renders as {text}", f"write {text}, without quotes"
     return Problem(
         "rendered", path, item, f"{path} is the string {quote(item.value)}, {message}", fix
     )
@@ -302,35 +310,35 @@ def _rendered(path: str, item: Item, parsed: Item) -> Problem:
 def _without(item: Item, left_out: set[int]) -> Item:
     """A copy of a document without some of its values."""
     if isinstance(item.value, dict):
-        kept = {
+        children = {
             key: _without(child, left_out)
             for key, child in item.value.items()
             if id(child) not in left_out
         }
-        return Item(kept, item.line)
+        return Item(children, item.line)
     if isinstance(item.value, list):
         return Item([_without(child, left_out) for child in item.value], item.line)
     return item
 
 
-def _misfit(item: Item, wanted: str, path: str) -> Problem | None:
+def _misfit(item: Item, type_: str, path: str) -> Problem | None:
     """The problem with a value; ``None`` if it is valid."""
     value = item.value
-    outer, _, rest = wanted.partition("[")
+    outer, _, parameter = type_.partition("[")
     if outer in ("list", "map"):
         kind = list if outer == "list" else dict
         if not isinstance(value, kind):
             return _wrong_type(path, item, "a list" if outer == "list" else "a mapping")
         children: list[tuple[str, Item]] = (
-            [(f"an element of {path}", one) for one in value]
+            [(f"an element of {path}", element) for element in value]
             if isinstance(value, list)
-            else [(f"{path}.{key}", one) for key, one in value.items()]
+            else [(f"{path}.{key}", element) for key, element in value.items()]
         )
-        inner = rest.removesuffix("]")
-        found = (_misfit(child, inner, place) for place, child in children)
-        wrong = next((one for one in found if one is not None), None)
+        inner = parameter.removesuffix("]")
+        problems = (_misfit(child, inner, place) for place, child in children)
+        wrong = next((problem for problem in problems if problem is not None), None)
         return None if wrong is None else replace(wrong, path=path)
-    if wanted == "any":
+    if type_ == "any":
         return None
     number = isinstance(value, int) and not isinstance(value, bool)
     fits = {
@@ -341,29 +349,29 @@ def _misfit(item: Item, wanted: str, path: str) -> Problem | None:
         "quoted": number or isinstance(value, str),
         "quantity": is_quantity(value) and not isinstance(value, float),
     }
-    if fits[wanted]:
+    if fits[type_]:
         return None
-    return _wrong_type(path, item, _ARTICLES.get(wanted, f"a {wanted}").replace("quoted", "string"))
+    return _wrong_type(path, item, _ARTICLES.get(type_, f"a {type_}").replace("quoted", "string"))
 
 
-def _wrong_type(path: str, item: Item, wanted: str) -> Problem:
+def _wrong_type(path: str, item: Item, expected: str) -> Problem:
     fix = None
-    numbers = bool | int | float if "string" in wanted else float
-    if ("string" in wanted or "quantity" in wanted) and isinstance(item.value, numbers):
+    numbers = bool | int | float if "string" in expected else float
+    if ("string" in expected or "quantity" in expected) and isinstance(item.value, numbers):
         fix = "put it in quotes"
-    elif wanted == "a boolean" and isinstance(item.value, str):
+    elif expected == "a boolean" and isinstance(item.value, str):
         fix = "write true or false, without quotes"
-    seen = kind_of(item.value)
+    actual = kind_of(item.value)
     if not isinstance(item.value, dict | list) and item.value is not None:
-        seen = f"{seen} ({quote(item.value)})"
-    return Problem("type", path, item, f"{path} is {seen}, wanted {wanted}", fix)
+        actual = f"{actual} ({quote(item.value)})"
+    return Problem("type", path, item, f"{path} is {actual}, wanted {expected}", fix)
 
 
 @cache
 def tree(fields: tuple[tuple[str, Field], ...]) -> Branch:
     """The table as a tree."""
     root = Branch()
-    for path, one in fields:
+    for path, spec in fields:
         *above, last = path.split(".")
         branch = root
         for name in above:
@@ -372,5 +380,5 @@ def tree(fields: tuple[tuple[str, Field], ...]) -> Branch:
             if not isinstance(below, Branch):
                 raise TypeError(f"{path}: a value cannot have keys below it")
             branch = below
-        branch.children[last] = one
+        branch.children[last] = spec
     return root

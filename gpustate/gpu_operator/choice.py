@@ -68,10 +68,10 @@ def read(file: str, item: Item) -> Choice:
                 fix="wanted containers or systems",
             )
     listed = item.get("containers")
-    found = frozenset(_names(file, listed)) if listed is not None else frozenset[str]()
+    names = frozenset(_names(file, listed)) if listed is not None else frozenset[str]()
     systems = item.get("systems")
     return Choice(
-        found,
+        names,
         tuple(_systems(file, systems)) if systems is not None else (),
         f"{file}:{(listed or item).line}",
     )
@@ -96,7 +96,7 @@ def check(choice: Choice, kind: str) -> None:
     if kind == "gpucluster":
         return  # its driver needs neither toolkit nor validator
     for name, needed in NEEDS.items():
-        missing = [one for one in needed if one not in choice.containers]
+        missing = [name_needed for name_needed in needed if name_needed not in choice.containers]
         if name in choice.containers and missing:
             raise PolicyError(
                 f"{name} as containers needs {' and '.join(missing)} as containers too",
@@ -108,30 +108,30 @@ def check(choice: Choice, kind: str) -> None:
 def _names(file: str, listed: Item) -> list[str]:
     if listed.value == ALL:
         return [*NEEDS]
-    found = [str(one.value) for one in _list(file, "containers", listed)]
-    for name, one in zip(found, listed.value, strict=True):
+    names = [str(element.value) for element in _list(file, "containers", listed)]
+    for name, element in zip(names, listed.value, strict=True):
         if name not in NEEDS:
             raise PolicyError(
                 f"containers has {quote(name)}",
-                place=f"{file}:{one.line}",
+                place=f"{file}:{element.line}",
                 fix=f"wanted {', '.join(NEEDS)}, or {ALL} alone",
             )
-    return found
+    return names
 
 
 def _systems(file: str, listed: Item) -> list[System]:
-    found: list[System] = []
-    for one in _list(file, "systems", listed):
-        match = _SYSTEM.fullmatch(str(one.value))
+    systems: list[System] = []
+    for element in _list(file, "systems", listed):
+        match = _SYSTEM.fullmatch(str(element.value))
         if match is None:
             raise PolicyError(
-                f"systems has {quote(one.value)}",
-                place=f"{file}:{one.line}",
+                f"systems has {quote(element.value)}",
+                place=f"{file}:{element.line}",
                 fix="wanted ID and VERSION_ID of /etc/os-release, such as ubuntu22.04; with precompiled drivers "
                 "ubuntu22.04/KERNEL",
             )
-        found.append(System(match["name"], match["version"], match["kernel"] or ""))
-    return found
+        systems.append(System(match["name"], match["version"], match["kernel"] or ""))
+    return systems
 
 
 def _list(file: str, key: str, listed: Item) -> list[Item]:

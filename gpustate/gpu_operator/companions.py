@@ -59,7 +59,7 @@ _OF_DRIVER = (
 )
 _OF_EXPORTER = (Reference("dcgmExporter.config.name", CONFIG_MAP, "counters"),)
 _OF_POLICY = (
-    *(Reference(f"driver.{one.path}", one.kind, one.holds) for one in _OF_DRIVER),
+    *(Reference(f"driver.{row.path}", row.kind, row.holds) for row in _OF_DRIVER),
     Reference("driver.repoConfig.configMapName", CONFIG_MAP, "repositories"),
     Reference("driver.licensingConfig.configMapName", CONFIG_MAP, "license"),
     Reference("driver.virtualTopology.config", CONFIG_MAP, "topology"),
@@ -142,8 +142,8 @@ class CompanionStore:
     @property
     def nodes(self) -> tuple[tuple[str, Item], ...]:
         """Every Node of the file and of the folder, with its file."""
-        there = [(file, item) for file, item in self._objects() if item.text("kind") == "Node"]
-        return (*((self.file, item) for item in self.own_nodes), *there)
+        nodes = [(file, item) for file, item in self._objects() if item.text("kind") == "Node"]
+        return (*((self.file, item) for item in self.own_nodes), *nodes)
 
     def choice(self) -> Choice:
         """Which components run as containers, by the file in the folder.
@@ -154,10 +154,10 @@ class CompanionStore:
         path = self.folder / choice.FILE
         if not path.is_file():
             return Choice()
-        found = documents.read(_FILES.text(str(path)), str(path))
-        if len(found) != 1:
+        items = documents.read(_FILES.text(str(path)), str(path))
+        if len(items) != 1:
             raise PolicyError("is not one mapping", place=str(path))
-        return choice.read(str(path), found[0])
+        return choice.read(str(path), items[0])
 
     def objects_of(self, kind: str) -> tuple[tuple[str, Item], ...]:
         """Every object of a kind in the folder, with its file."""
@@ -175,10 +175,10 @@ class CompanionStore:
         """
         self.used.add((kind, name))
         self.elsewhere.clear()
-        here = ((self.file, item) for item in self.objects)
-        own = self._named((*here, *self._objects()), kind, name, namespace)
-        found = next(own, None) or self._of_files(kind, name)
-        return found or self._beside(kind, name, namespace)
+        file_objects = ((self.file, item) for item in self.objects)
+        matches = self._named((*file_objects, *self._objects()), kind, name, namespace)
+        companion = next(matches, None) or self._of_files(kind, name)
+        return companion or self._beside(kind, name, namespace)
 
     def _named(
         self, objects: Iterable[tuple[str, Item]], kind: str, name: str, namespace: str
@@ -196,29 +196,29 @@ class CompanionStore:
         Raises:
             PolicyError: several files have one, with different contents.
         """
-        found: list[Companion] = []
+        matches: list[Companion] = []
         for path in self._neighbours():
             try:
                 items = documents.read(_FILES.text(str(path)), str(path))
             except PolicyError:
                 continue  # not an Operator file
-            found += self._named(((str(path), item) for item in items), kind, name, namespace)
-            found += self._generated(path, items, kind, name)
-        texts = [{key: entry.text for key, entry in one.entries.items()} for one in found]
+            matches += self._named(((str(path), item) for item in items), kind, name, namespace)
+            matches += self._generated(path, items, kind, name)
+        texts = [{key: entry.text for key, entry in match.entries.items()} for match in matches]
         if any(text != texts[0] for text in texts[1:]):
             raise PolicyError(
-                f"several files have the {kind} {quote(name)}: {', '.join(one.place for one in found)}",
+                f"several files have the {kind} {quote(name)}: {', '.join(match.place for match in matches)}",
                 place=self.file,
                 fix=f"copy one to the folder {self.folder.name}",
             )
-        return found[0] if found else None
+        return matches[0] if matches else None
 
     def _neighbours(self) -> list[Path]:
         folder = Path(self.file).parent
         if not self.file or not folder.is_dir() or folder.name == "fd":
             return []
-        wanted = (*_SUFFIXES, *KUSTOMIZATIONS)
-        files = (path for path in folder.iterdir() if path.name.endswith(wanted) and path.is_file())
+        names = (*_SUFFIXES, *KUSTOMIZATIONS)
+        files = (path for path in folder.iterdir() if path.name.endswith(names) and path.is_file())
         return sorted(path for path in files if path.name != Path(self.file).name)[
             :_MOST_NEIGHBOURS
         ]
@@ -229,16 +229,18 @@ class CompanionStore:
         """The object that a kustomization generates from files."""
         for item in items if path.name in KUSTOMIZATIONS else ():
             generators = item.get(_GENERATORS.get(kind, ""))
-            for one in generators.value if generators is not None else ():
-                files = one.get("files") if one.text("name") == name else None
+            for generator in generators.value if generators is not None else ():
+                files = generator.get("files") if generator.text("name") == name else None
                 entries: dict[str, Entry] = {}
                 for file in files.value if files is not None else ():
                     key, _, source = str(file.value).rpartition("=")
-                    there = path.parent / source
-                    if there.is_file():
-                        entries[key or there.name] = Entry(_FILES.text(str(there)), str(there), 1)
+                    source_path = path.parent / source
+                    if source_path.is_file():
+                        entries[key or source_path.name] = Entry(
+                            _FILES.text(str(source_path)), str(source_path), 1
+                        )
                 if entries:
-                    yield Companion(kind, name, f"{path}:{one.line}", entries)
+                    yield Companion(kind, name, f"{path}:{generator.line}", entries)
 
     def require(self, kind: str, name: Item, path: str) -> Companion:
         """Return the object of a key that requires it.
@@ -246,15 +248,15 @@ class CompanionStore:
         Raises:
             PolicyError: it is missing.
         """
-        found = self.find(kind, name.value)
-        if found is not None:
-            return found
-        there = ", ".join(
+        companion = self.find(kind, name.value)
+        if companion is not None:
+            return companion
+        names = ", ".join(
             sorted(i.text("metadata", "name") for i in self.objects if i.text("kind") == kind)
         )
         raise PolicyError(
             f"{path} names the {kind} {quote(name.value)}, which is not in this file"
-            + (f" (it has {there})" if there else ""),
+            + (f" (it has {names})" if names else ""),
             place=f"{self.file}:{name.line}",
             fix=f"add it after a line '---', to a file beside this one, or to the folder {self.folder.name}",
         )
@@ -265,8 +267,8 @@ class CompanionStore:
             self._folder = []
             for path in self._listed(self.folder):
                 if path.suffix in _SUFFIXES and path.is_file() and path.name != choice.FILE:
-                    found = documents.read(_FILES.text(str(path)), str(path))
-                    self._folder.extend((str(path), item) for item in found)
+                    items = documents.read(_FILES.text(str(path)), str(path))
+                    self._folder.extend((str(path), item) for item in items)
         return self._folder
 
     def _of_files(self, kind: str, name: str) -> Companion | None:
@@ -284,12 +286,12 @@ class CompanionStore:
         if not folder.is_dir():
             return []
         try:
-            found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+            paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         except OSError as error:
             raise PolicyError(f"cannot be read: {error.strerror}", place=str(folder)) from error
-        if len(found) > _MOST_FILES:
+        if len(paths) > _MOST_FILES:
             raise PolicyError(f"contains more than {_MOST_FILES} files", place=str(folder))
-        return found
+        return paths
 
 
 def mig_text(text: str, file: str) -> str:
@@ -312,36 +314,36 @@ def counters_text(text: str, file: str) -> str:
 
 
 def _embedded(
-    text: str, file: str, what: str, usual: str, belongs: Callable[[str, str], bool]
+    text: str, file: str, noun: str, usual: str, belongs: Callable[[str, str], bool]
 ) -> str:
-    found: list[Entry] = []
-    others: list[Item] = []
+    entries: list[Entry] = []
+    other_objects: list[Item] = []
     for item in documents.read(text, file):
         data = item.get("data") if item.text("kind") == CONFIG_MAP else None
-        given = data.value if data is not None and isinstance(data.value, dict) else {}
-        mine = [
+        data_items = data.value if data is not None and isinstance(data.value, dict) else {}
+        texts = [
             value
-            for key, value in given.items()
+            for key, value in data_items.items()
             if isinstance(value.value, str) and belongs(key, value.value)
         ]
-        found.extend(entry_of(value, file) for value in mine)
-        if not mine and item.text("kind") and item.text("apiVersion"):
-            others.append(item)
-    if len(found) > 1:
+        entries.extend(entry_of(value, file) for value in texts)
+        if not texts and item.text("kind") and item.text("apiVersion"):
+            other_objects.append(item)
+    if len(entries) > 1:
         raise PolicyError(
-            f"contains several {what}s",
-            place=found[1].place(0),
+            f"contains several {noun}s",
+            place=entries[1].place(0),
             fix="pass a file with one of them",
         )
-    if others and not found:
-        first = others[0]
+    if other_objects and not entries:
+        first = other_objects[0]
         name = first.text("metadata", "name")
         raise PolicyError(
-            f"the {quote_name(first.text('kind'))} {quote(name)} contains no {what}",
+            f"the {quote_name(first.text('kind'))} {quote(name)} contains no {noun}",
             place=f"{file}:{first.line}",
-            fix=f"wanted a {what}, or a ConfigMap with one, usually at the key {usual}",
+            fix=f"wanted a {noun}, or a ConfigMap with one, usually at the key {usual}",
         )
-    return pad(found[0]) if found else ""
+    return pad(entries[0]) if entries else ""
 
 
 def pad(entry: Entry) -> str:
@@ -370,9 +372,9 @@ def object_name(value: object, kind: str) -> str:
 
 def inline_of(values: Item, reference: Reference, name: str, file: str) -> Companion | None:
     """The ConfigMap that the chart creates from the values, if any."""
-    section, _, rest = reference.path.partition(".")
+    section, _, key = reference.path.partition(".")
     create, data = values.get(section, "config", "create"), values.get(section, "config", "data")
-    if rest != "config.name" or create is None or create.value is not True or data is None:
+    if key != "config.name" or create is None or create.value is not True or data is None:
         return None
     return inline(data, name, file, key="dcgm-metrics.csv" if section == "dcgmExporter" else None)
 

@@ -37,8 +37,8 @@ def value(source: Source, path: str) -> Any:
         return plain(item)
     if source.kind != "helm" or is_null(source.spec, path):
         return None
-    given, found = history.chart_default(path, mapping=True, release=source.release)
-    return found if given else None
+    has_default, default = history.chart_default(path, mapping=True, release=source.release)
+    return default if has_default else None
 
 
 def settings(source: Source, section: str = "") -> dict[str, Any]:
@@ -51,37 +51,37 @@ def settings(source: Source, section: str = "") -> dict[str, Any]:
     paths = targets(source.kind).get(section, {})
     values = {name: value(source, path) for name, path in paths.items()}
     return {
-        name: _converted(given, fields(source.kind)[paths[name]].type)
-        for name, given in values.items()
-        if given not in (None, "", [], {})
+        name: _converted(content, fields(source.kind)[paths[name]].type)
+        for name, content in values.items()
+        if content not in (None, "", [], {})
     }
 
 
 def fields_of_objects(source: Source) -> dict[str, dict[str, Any]]:
     """Fields of objects that the table's rows set, by object and path."""
     objects = (name for name in targets(source.kind) if "/" in name)
-    return {name: given for name in objects if (given := settings(source, name))}
+    return {name: object_fields for name in objects if (object_fields := settings(source, name))}
 
 
-def _converted(given: Any, kind: str) -> Any:
+def _converted(raw: Any, kind: str) -> Any:
     """A value in the type of its field: the chart accepts numbers for texts."""
     if kind in ("string", "quoted"):
-        return str(given)
+        return str(raw)
     if kind == "list[string]":
-        return tuple(map(str, given))
-    return {key: str(one) for key, one in given.items()} if kind == "map[string]" else given
+        return tuple(map(str, raw))
+    return {key: str(element) for key, element in raw.items()} if kind == "map[string]" else raw
 
 
 def texts(source: Source, path: str) -> dict[str, str]:
     """A mapping of texts at a path."""
-    found: Mapping[str, Any] = value(source, path) or {}
-    return {key: str(one) for key, one in found.items()}
+    mapping: Mapping[str, Any] = value(source, path) or {}
+    return {key: str(text) for key, text in mapping.items()}
 
 
 def variables(source: Source, path: str) -> dict[str, str]:
     """Environment variables of a container; a release that lacks the key drops their names."""
-    given = value(source, path) or ()
-    return {str(one["name"]): str(one.get("value") or "") for one in given if "name" in one}
+    entries = value(source, path) or ()
+    return {str(var["name"]): str(var.get("value") or "") for var in entries if "name" in var}
 
 
 def component(source: Source, name: str, *, enabled: bool) -> Component:
@@ -116,29 +116,29 @@ def _image(source: Source, name: str) -> str:
     parts = {part: str(value(source, f"{prefix}{part}") or "") for part in IMAGE}
     if source.kind == "helm" and name in OF_CHART:
         parts["version"] = parts["version"] or source.release
-    given = [part for part, text in parts.items() if text]
-    if len(given) == len(IMAGE):
+    present = [part for part, text in parts.items() if text]
+    if len(present) == len(IMAGE):
         return reference(*parts.values())
-    if given in ([], ["image"]):
+    if present in ([], ["image"]):
         return parts["image"]
     section = name or "driver"
     of_chart = {"version": source.release} if section in OF_CHART else {}
     chart = history.chart_defaults(source.release)
-    whole = [
+    completed = [
         str(parts[part] or chart.get(f"{section}.{part}") or of_chart.get(part, ""))
         for part in IMAGE
     ]
     missing = [part for part in IMAGE if not parts[part]]
     place = source.place((source.spec.get(*name.split(".")) if name else None) or source.spec)
-    if source.strict or "/" in parts["image"] or not all(whole):
+    if source.strict or "/" in parts["image"] or not all(completed):
         raise PolicyError(
-            f"{name or 'the driver'} sets {' and '.join(given)} of its image, without "
+            f"{name or 'the driver'} sets {' and '.join(present)} of its image, without "
             f"{', '.join(f'{prefix}{part}' for part in missing)}",
             place=place,
             fix="set repository, image and version, or image alone as the complete reference",
         )
     source.incomplete.setdefault(name or "the NVIDIADriver", place)
-    return reference(*whole)
+    return reference(*completed)
 
 
 def reference(repository: str, image: str, version: str) -> str:

@@ -61,24 +61,24 @@ _RESERVED = "app.kubernetes.io/"
 
 
 def with_containers(
-    source: Source, made: ClusterSettings, drivers: Iterable[DriverContainer]
+    source: Source, objects: ClusterSettings, drivers: Iterable[DriverContainer]
 ) -> ClusterSettings:
     """The objects, with those of the components that run as containers.
 
     Raises:
         PolicyError: a ConfigMap that is missing, or an image that is set in part only.
     """
-    made = replace(
-        made,
+    objects = replace(
+        objects,
         drivers=tuple(drivers),
         systems=source.choice.systems,
     )
     if source.kind == "gpucluster":
-        return made
+        return objects
     machines = source.enabled("sandboxWorkloads", otherwise=False)
     toolkit = _toolkit(source)
-    made = replace(
-        made,
+    objects = replace(
+        objects,
         toolkit=toolkit,
         validator=_validator(source, machines=machines),
         mig_manager=_mig_manager(source),
@@ -87,11 +87,11 @@ def with_containers(
         vfio_manager=_host_driver(source, "vfioManager", machines=machines),
     )
     if not toolkit.enabled:
-        return made
+        return objects
     return replace(
-        made,
+        objects,
         cdi_hook=f"{toolkit.install_dir}/toolkit/nvidia-cdi-hook",
-        runtime_class="" if toolkit.nri else made.runtime_class,
+        runtime_class="" if toolkit.nri else objects.runtime_class,
     )
 
 
@@ -100,10 +100,10 @@ def with_containers(
 
 def of_policy(source: Source) -> DriverContainer:
     """The driver of a ClusterPolicy."""
-    made = _driver(source, "driver.")
+    container = _driver(source, "driver.")
     config = source.spec.get("driver", "licensingConfig", "configMapName")
     return replace(
-        made,
+        container,
         repositories=_files(source, "driver.repoConfig.configMapName"),
         license=_license(source, "driver.", config.value if config is not None else ""),
     )
@@ -115,8 +115,8 @@ def of_object(source: Source, name: str, condition: str) -> DriverContainer:
     Raises:
         PolicyError: its image is not set: it has no default of a release.
     """
-    made = _driver(source, "")
-    if not made.image:
+    container = _driver(source, "")
+    if not container.image:
         raise PolicyError(
             f"NVIDIADriver {name} does not set its image",
             place=source.place(source.spec),
@@ -124,7 +124,7 @@ def of_object(source: Source, name: str, condition: str) -> DriverContainer:
         )
     config = source.spec.get("licensingConfig", "name")
     return replace(
-        made,
+        container,
         owner=name,
         condition=condition,
         nodes=texts(source, "nodeSelector"),
@@ -141,43 +141,43 @@ def of_object(source: Source, name: str, condition: str) -> DriverContainer:
 
 def of_chart(source: Source) -> DriverContainer:
     """The driver of the NVIDIADriver that the chart creates from the values."""
-    made = of_policy(source)
+    container = of_policy(source)
     common = Pods(
         labels=_own_labels(source, "daemonsets.labels"),
         tolerations=_with_default(value(source, "daemonsets.tolerations")),
         **settings(source, "pods"),
     )
     return replace(
-        made, owner="default", pods=replace(common, update_strategy=Pods().update_strategy)
+        container, owner="default", pods=replace(common, update_strategy=Pods().update_strategy)
     )
 
 
 def _own_labels(source: Source, path: str) -> dict[str, str]:
     """Labels without those that select the pods, as the Operator reads them."""
-    found = texts(source, path)
+    labels = texts(source, path)
     return {
-        key: text for key, text in found.items() if key != "app" and not key.startswith(_RESERVED)
+        key: text for key, text in labels.items() if key != "app" and not key.startswith(_RESERVED)
     }
 
 
 def _with_default(tolerations: Any) -> tuple[Any, ...]:
     """The tolerations of an NVIDIADriver, which add to the usual one."""
     usual = Pods().tolerations
-    return (*usual, *(one for one in tolerations or () if one not in usual))
+    return (*usual, *(toleration for toleration in tolerations or () if toleration not in usual))
 
 
 def _driver(source: Source, prefix: str) -> DriverContainer:
     section = prefix.rstrip(".")
-    own = component(source, section, enabled=True)
+    driver = component(source, section, enabled=True)
     probe = {
-        name: int(found)
+        name: int(number)
         for name in _PROBE
-        if (found := value(source, f"{prefix}startupProbe.{name}"))
+        if (number := value(source, f"{prefix}startupProbe.{name}"))
     }
-    given = value(source, f"{prefix}kernelModuleType")
-    type_of_module = given or ("auto" if not source.before("v25.3.0") else "")
+    module_type = value(source, f"{prefix}kernelModuleType")
+    type_of_module = module_type or ("auto" if not source.before("v25.3.0") else "")
     return DriverContainer(
-        **_fields(own),
+        **_fields(driver),
         manager=component(source, f"{prefix}manager", enabled=True),
         module_type=str(type_of_module),
         gds=component(source, "gds", enabled=source.enabled("gds", otherwise=False)),
@@ -206,20 +206,20 @@ def _files(source: Source, path: str) -> Files | None:
     name = source.spec.get(*path.split("."))
     if name is None or not name.value:
         return None
-    found = source.config_map(name, path)
-    return Files(str(name.value), {key: entry.text for key, entry in found.entries.items()})
+    config_map = source.config_map(name, path)
+    return Files(str(name.value), {key: entry.text for key, entry in config_map.entries.items()})
 
 
-def _fields(own: Component) -> dict[str, Any]:
+def _fields(part: Component) -> dict[str, Any]:
     return {
-        "image": own.image,
-        "enabled": own.enabled,
-        "image_pull_policy": own.image_pull_policy,
-        "image_pull_secrets": own.image_pull_secrets,
-        "resources": own.resources,
-        "args": own.args,
-        "env": own.env,
-        "host_network": own.host_network,
+        "image": part.image,
+        "enabled": part.enabled,
+        "image_pull_policy": part.image_pull_policy,
+        "image_pull_secrets": part.image_pull_secrets,
+        "resources": part.resources,
+        "args": part.args,
+        "env": part.env,
+        "host_network": part.host_network,
     }
 
 
@@ -234,26 +234,26 @@ def _part(source: Source, name: str, *, otherwise: bool) -> dict[str, Any]:
 
 def _toolkit(source: Source) -> ToolkitContainer:
     fields = _part(source, "toolkit", otherwise=True)
-    own = settings(source, "toolkit")
+    toolkit = settings(source, "toolkit")
     cdi = source.enabled("cdi", otherwise=cdi_by_default(source))
-    if fields["enabled"] and own.get("nri") and not cdi:
+    if fields["enabled"] and toolkit.get("nri") and not cdi:
         item = source.spec.get("cdi", "nriPluginEnabled")
         raise PolicyError(
             "cdi.nriPluginEnabled requires cdi.enabled and toolkit.enabled, and one of them is false",
             place=source.place(item or source.spec),
         )
     env: dict[str, str] = fields["env"]
-    return ToolkitContainer(**fields, runtime=env.get("RUNTIME") or "containerd", **own)
+    return ToolkitContainer(**fields, runtime=env.get("RUNTIME") or "containerd", **toolkit)
 
 
 def _validator(source: Source, *, machines: bool) -> ValidatorContainer:
     fields = _part(source, "validator", otherwise=True)
-    given = {
+    environments = {
         name: variables(source, f"validator.{section}.env") for name, section in _CHECKS.items()
     }
-    checks = {name: env for name, env in given.items() if env}
-    own = settings(source, "validator")
-    return ValidatorContainer(**fields, checks=checks, machines=machines, **own)
+    checks = {name: env for name, env in environments.items() if env}
+    validator = settings(source, "validator")
+    return ValidatorContainer(**fields, checks=checks, machines=machines, **validator)
 
 
 def _mig_manager(source: Source) -> MigManager:
@@ -272,18 +272,18 @@ def _named_or(source: Source, path: str, key: str, default: str) -> Files:
         PolicyError: it is missing, or lacks its key.
     """
     name = source.spec.get(*path.split("."))
-    own = name is not None and bool(name.value)
-    if own and name is not None:
+    has_name = name is not None and bool(name.value)
+    if has_name and name is not None:
         if missing_reference(source, path) is None:
-            found = require_config_map(source, name, path)
-            if key not in found.entries:
-                raise missing_key_error(found, key)
-            return Files(str(name.value), {at: one.text for at, one in found.entries.items()})
+            config = require_config_map(source, name, path)
+            if key not in config.entries:
+                raise missing_key_error(config, key)
+            return Files(str(name.value), {at: file.text for at, file in config.entries.items()})
         if str(name.value) != default:
             source.store.require(CONFIG_MAP, name, path)
     text = builtin.as_yaml(builtin.config_file().configs.values())
     if default == DEFAULT_CLIENTS:
-        services = "".join(f"  - {one}.service\n" for one in _CLIENTS)
+        services = "".join(f"  - {client}.service\n" for client in _CLIENTS)
         text = f"version: v1\nsystemd-services:\n{services}"
     return Files(default, {key: text})
 
@@ -307,13 +307,13 @@ def _vgpu_devices(source: Source, *, machines: bool) -> VgpuDeviceManager:
         return VgpuDeviceManager(enabled=False)
     path = f"{name}.config.name"
     config = source.spec.get(*path.split("."))
-    own = settings(source, "vgpu_device_manager")
+    manager = settings(source, "vgpu_device_manager")
     if config is None or not config.value:
         source.notes.append(
             f"{source.place(source.spec.get(name) or source.spec)}: {path} is not set: gpustate has no table of vGPU "
             f"types; create the ConfigMap {_VGPU_TYPES} with config.yaml in the cluster"
         )
-        return VgpuDeviceManager(**fields, config=_VGPU_TYPES, **own)
-    found = source.store.find(CONFIG_MAP, str(config.value))
-    data = None if found is None else {key: one.text for key, one in found.entries.items()}
-    return VgpuDeviceManager(**fields, config=str(config.value), data=data, **own)
+        return VgpuDeviceManager(**fields, config=_VGPU_TYPES, **manager)
+    types = source.store.find(CONFIG_MAP, str(config.value))
+    data = None if types is None else {key: file.text for key, file in types.entries.items()}
+    return VgpuDeviceManager(**fields, config=str(config.value), data=data, **manager)

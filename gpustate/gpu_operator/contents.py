@@ -52,14 +52,14 @@ class Flaw:
 def check(holds: str, companion: Companion) -> Iterator[Flaw]:
     """Yield the problems of an object; ``holds`` is the kind of its data."""
     file, _, line = companion.place.rpartition(":")
-    what = f"the {companion.kind} {quote(companion.name)}"
+    title = f"the {companion.kind} {quote(companion.name)}"
     missing = _WANTED_KEY.get(holds)
     if missing is not None and missing not in companion.entries:
         yield Flaw(
             file if line.isdigit() else companion.place,
             int(line) if line.isdigit() else 1,
             "",
-            f"{what} has no key {missing}, the only one that is read"
+            f"{title} has no key {missing}, the only one that is read"
             f" (it has {', '.join(sorted(companion.entries)) or 'none'})",
             f"rename the key to {missing}",
         )
@@ -89,8 +89,8 @@ def mixed_with_mps(companion: Companion, default: str) -> str:
 
 def _plugin(key: str, entry: Entry) -> Iterator[Flaw]:
     wrong, passed = deviceplugin.faults(pad(entry), entry.file)
-    yield from (_of_error(one, key, entry) for one in wrong)
-    yield from (replace(_of_error(one, key, entry), rule="without-effect") for one in passed)
+    yield from (_of_error(error, key, entry) for error in wrong)
+    yield from (replace(_of_error(error, key, entry), rule="without-effect") for error in passed)
 
 
 def _mig(key: str, entry: Entry) -> Iterator[Flaw]:
@@ -111,8 +111,8 @@ def clients(entry: Entry) -> list[Item]:
     Raises:
         PolicyError: it is not such a list.
     """
-    found = documents.read(pad(entry), entry.file)
-    top = found[0] if found else Item({}, entry.line)
+    items = documents.read(pad(entry), entry.file)
+    top = items[0] if items else Item({}, entry.line)
     units = top.get("systemd-services")
     place = f"{entry.file}:{top.line}"
     if not isinstance(top.value, dict) or top.text("version") != "v1":
@@ -148,14 +148,14 @@ def _clients(key: str, entry: Entry) -> Iterator[Flaw]:
 
 
 def _counters(key: str, entry: Entry) -> Iterator[Flaw]:
-    yield from (_of_error(one, key, entry) for one in dcgm.check(pad(entry), entry.file).errors)
+    yield from (_of_error(error, key, entry) for error in dcgm.check(pad(entry), entry.file).errors)
 
 
 def _modules(key: str, entry: Entry) -> Iterator[Flaw]:
     if key not in MODULES:
-        wanted = f"wanted {', '.join(MODULES)}"
+        expected = f"wanted {', '.join(MODULES)}"
         yield Flaw(
-            entry.file, entry.line, key, f"the key {quote(key)} belongs to no module", wanted
+            entry.file, entry.line, key, f"the key {quote(key)} belongs to no module", expected
         )
         return
     for number, line in enumerate(entry.text.split("\n"), 1):

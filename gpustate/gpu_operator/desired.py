@@ -59,7 +59,7 @@ class ForLabels:
     """Parameters of a state on nodes with labels; ``condition`` in the syntax of :mod:`gpustate.core.where`.
 
     Args:
-        whole: parameters not listed have the state's defaults, whatever other layers set.
+        complete: parameters not listed have the state's defaults, whatever other layers set.
         title: of the object: ``NVIDIADriver gold``.
     """
 
@@ -67,7 +67,7 @@ class ForLabels:
     state: str
     parameters: Mapping[str, Any]
     place: str
-    whole: bool = True
+    complete: bool = True
     title: str = "NVIDIADriver"
 
 
@@ -135,7 +135,7 @@ class Source:
         return otherwise if item is None else bool(item.value)
 
     def note_unused(
-        self, why: str, *prefixes: str, but: tuple[str, ...] = (), warn: bool = False
+        self, why: str, *prefixes: str, exempt: tuple[str, ...] = (), warn: bool = False
     ) -> None:
         """Note settings that are not used because of ``why``; ``warn``: every verb says so."""
         honoured = [
@@ -143,7 +143,7 @@ class Source:
             for s in self.settings
             if s.field.support is Support.HONOURED
             and s.path.startswith(prefixes)
-            and s.path not in but
+            and s.path not in exempt
         ]
         unused = [s for s in honoured if s.item.value not in ("", False)]
         if unused:
@@ -192,7 +192,7 @@ SANDBOX = (
 
 #: Words of the notes about objects of the cluster.
 ONLY_WITH_OBJECTS = "only with --cluster-objects"
-_SAID = {
+_LABELS = {
     Support.DEPRECATED: "deprecated",
     Support.DEAD: "ignored by the Operator as well",
 }
@@ -211,53 +211,53 @@ def notes_on(source: Source) -> Iterator[str]:
             f"{place}: warning: only a part of the image of {', '.join(source.incomplete)} is set, which the "
             f"Operator refuses; the other parts are those of the chart of {source.release}"
         )
-    left = [
+    unused = [
         s
         for s in source.settings
         if s.field.support is not Support.HONOURED and s.path not in source.noted
     ]
     read_then = [
-        s for s in left if s.field.until and not history.before(s.field.until, source.release)
+        s for s in unused if s.field.until and not history.before(s.field.until, source.release)
     ]
-    left = [s for s in left if s not in read_then]
+    unused = [s for s in unused if s not in read_then]
     asking = [s for s in read_then if s.path not in READ_THEN and s.has_effect]
     yield from _note(source, asking, f"specific to {source.release}, not carried out")
     sandbox = source.spec.get("sandboxWorkloads", "enabled")
     if sandbox is None or not sandbox.value:
-        off = [s for s in left if s.path.partition(".")[0] in SANDBOX]
-        left = [s for s in left if s.path.partition(".")[0] not in SANDBOX]
+        off = [s for s in unused if s.path.partition(".")[0] in SANDBOX]
+        unused = [s for s in unused if s.path.partition(".")[0] not in SANDBOX]
         yield from _note(source, off, "no effect, sandboxWorkloads.enabled is not true")
-    later = [s for s in left if s.field.support is Support.LATER]
+    later = [s for s in unused if s.field.support is Support.LATER]
     asking = [s for s in later if s.has_effect and not _switched_off(source, s)]
     for reason, settings in _by_reason(asking).items():
-        what = _listed(settings, most=20)
-        yield f"{_first(source, settings)}: not carried out: {what}: {reason}"
+        listing = _listed(settings, most=20)
+        yield f"{_first(source, settings)}: not carried out: {listing}: {reason}"
     nothing = [s for s in later if s not in asking]
     yield from _note(source, nothing, "no effect at these values", most=1000)
-    for support, said in _SAID.items():
-        mine = [s for s in left if s.field.support is support]
-        for reason, settings in _by_reason(mine).items():
-            yield f"{_first(source, settings)}: {said}: {_listed(settings)}: {reason}"
+    for support, label in _LABELS.items():
+        matching = [s for s in unused if s.field.support is support]
+        for reason, settings in _by_reason(matching).items():
+            yield f"{_first(source, settings)}: {label}: {_listed(settings)}: {reason}"
     objects = [
         s
         for s in source.settings
         if (s.field.objects or s.path in source.in_objects) and s.path not in source.noted
     ]
     yield from _note(source, objects, f"carried out {ONLY_WITH_OBJECTS}")
-    for support, said in _SUMMED_UP.items():
-        yield from _note(source, [s for s in left if s.field.support is support], said)
+    for support, label in _SUMMED_UP.items():
+        yield from _note(source, [s for s in unused if s.field.support is support], label)
 
 
-def _note(source: Source, settings: list[Setting], what: str, most: int = 3) -> Iterator[str]:
+def _note(source: Source, settings: list[Setting], label: str, most: int = 3) -> Iterator[str]:
     if settings:
-        yield f"{_first(source, settings)}: {what}: {_listed(settings, most)}"
+        yield f"{_first(source, settings)}: {label}: {_listed(settings, most)}"
 
 
 def _by_reason(settings: list[Setting]) -> dict[str, list[Setting]]:
-    found: dict[str, list[Setting]] = {}
+    by_reason: dict[str, list[Setting]] = {}
     for setting in settings:
-        found.setdefault(setting.field.detail, []).append(setting)
-    return found
+        by_reason.setdefault(setting.field.detail, []).append(setting)
+    return by_reason
 
 
 def _switched_off(source: Source, setting: Setting) -> bool:
@@ -277,14 +277,14 @@ def _listed(settings: list[Setting], most: int = 3) -> str:
     for setting in settings:
         sections.setdefault(setting.path.partition(".")[0], []).append(setting)
     parts: list[str] = []
-    for section, mine in sections.items():
-        lines = sorted({s.item.line for s in mine})
-        if len(mine) > most:
-            parts.append(f"{section} ({len(mine)} keys in lines {lines[0]}-{lines[-1]})")
+    for section, members in sections.items():
+        lines = sorted({s.item.line for s in members})
+        if len(members) > most:
+            parts.append(f"{section} ({len(members)} keys in lines {lines[0]}-{lines[-1]})")
         else:
             parts.extend(
                 f"{_named(s)} (line {s.item.line})"
-                for s in mine
+                for s in members
                 if not s.path.endswith("env[].value")
             )
     return ", ".join(parts)

@@ -85,8 +85,8 @@ def without_heading(text: str) -> str:
     heading = _HEADING.match(text)
     if heading is None:
         return text
-    rest = text[heading.end() :]
-    return "#\n" + ("operator: {}\n" if rest.strip() in _NO_VALUES else rest)
+    body = text[heading.end() :]
+    return "#\n" + ("operator: {}\n" if body.strip() in _NO_VALUES else body)
 
 
 def filled_in(text: str) -> str:
@@ -96,16 +96,16 @@ def filled_in(text: str) -> str:
 
 def rendering(path: str) -> str:
     """The command that renders a template."""
-    command = next((one for ending, one in _RENDERERS if path.endswith(ending)), "")
+    command = next((renderer for ending, renderer in _RENDERERS if path.endswith(ending)), "")
     return f"render it first: {command or 'helm template gpu-operator CHART > rendered.yaml'}"
 
 
 def placeholder(value: object, path: str) -> str | None:
     """How to fill in the placeholder of another program in a value; ``None`` if it has none."""
-    found = UNFILLED.search(value) if isinstance(value, str) else None
-    if found is None:
+    match = UNFILLED.search(value) if isinstance(value, str) else None
+    if match is None:
         return None
-    return _FLUX_RENDERS if found[0][0] == "$" else rendering(path)
+    return _FLUX_RENDERS if match[0][0] == "$" else rendering(path)
 
 
 def read(text: str, path: str) -> list[Item]:
@@ -114,12 +114,12 @@ def read(text: str, path: str) -> list[Item]:
     Raises:
         PolicyError: invalid text, with its line.
     """
-    found: list[Item] = []
+    contents: list[Item] = []
     try:
         read = yaml_events.documents(without_heading(text), path, OBJECTS)
     except PolicyError as error:
         line = next(
-            (n for n, one in enumerate(text.split("\n"), 1) if "{{" in one or "{%" in one), 0
+            (n for n, row in enumerate(text.split("\n"), 1) if "{{" in row or "{%" in row), 0
         )
         if not line:
             raise
@@ -130,8 +130,8 @@ def read(text: str, path: str) -> list[Item]:
         if item.text("kind") == "List" and item.text("apiVersion") == "v1":
             items = item.get("items")
             if items is not None and isinstance(items.value, list):
-                found.extend(items.value)
+                contents.extend(items.value)
                 continue
         if item.value is not None:
-            found.append(item)
-    return found
+            contents.append(item)
+    return contents

@@ -69,7 +69,9 @@ def notes_on_own_chart(values: Mapping[str, Any], place: str) -> Iterator[str]:
     for key, section in values.items():
         below = [f"{key}.{name}" for name in section] if isinstance(section, Mapping) else []
         paths = (
-            [key] if key in _OF_CHART else [one for one in _OF_CHART if one.startswith(f"{key}.")]
+            [key]
+            if key in _OF_CHART
+            else [path for path in _OF_CHART if path.startswith(f"{key}.")]
         )
         for path in paths or below or [key]:
             instead = _OF_CHART.get(path, "")

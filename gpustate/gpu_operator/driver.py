@@ -64,10 +64,10 @@ def precompiled_advice(tag: str, prefix: str) -> str:
         tag: of the image: ``580-5.15.0-1050-generic-ubuntu22.04``.
         prefix: of the keys: ``driver.``, or empty in an NVIDIADriver.
     """
-    found = _OF_KERNEL.match(tag)
-    if found is None:
+    match = _OF_KERNEL.match(tag)
+    if match is None:
         return ""
-    return f'write {prefix}version: "{found[1]}" and {prefix}usePrecompiled: true'
+    return f'write {prefix}version: "{match[1]}" and {prefix}usePrecompiled: true'
 
 
 def desired_driver(source: Source, spec: Item, prefix: str) -> DesiredState:
@@ -115,15 +115,15 @@ def desired_driver(source: Source, spec: Item, prefix: str) -> DesiredState:
 
 def _module_type_before(source: Source, spec: Item, driver: DesiredState) -> None:
     """``useOpenKernelModules``, the setting before ``kernelModuleType``."""
-    wanted = spec.get("useOpenKernelModules")
+    use_open = spec.get("useOpenKernelModules")
     branch = int(
         str(driver.parameters.get("version") or driver.parameters.get("branch") or 0).split(".")[0]
     )
-    if wanted is not None and wanted.value:
-        driver.set("module_type", "open", source.place(wanted))
+    if use_open is not None and use_open.value:
+        driver.set("module_type", "open", source.place(use_open))
     elif 0 < branch < _AUTO_BRANCH:
         driver.set(
-            "module_type", "proprietary", source.place(wanted) if wanted is not None else None
+            "module_type", "proprietary", source.place(use_open) if use_open is not None else None
         )
 
 
@@ -146,7 +146,7 @@ def _modules_beside(source: Source, spec: Item) -> Iterator[DesiredState]:
 
 def _module_parameters(source: Source, name: Item, path: str) -> dict[str, int | str]:
     """Read the ConfigMap: a file per module, a line ``NAME=VALUE`` per parameter."""
-    found: dict[str, int | str] = {}
+    parameters: dict[str, int | str] = {}
     for key, entry in source.config_map(name, path).entries.items():
         module = MODULES.get(key)
         if module is None:
@@ -169,5 +169,5 @@ def _module_parameters(source: Source, name: Item, path: str) -> dict[str, int |
             if len(value) > 1 and value[0] == value[-1] == '"':
                 value = value[1:-1]  # the kernel strips such quotes too
             parameter = match[1] if module == "nvidia" else f"{module}.{match[1]}"
-            found[parameter] = int(value) if _INTEGER.fullmatch(value) else value
-    return found
+            parameters[parameter] = int(value) if _INTEGER.fullmatch(value) else value
+    return parameters

@@ -103,14 +103,14 @@ def counters_of(source: Source, name: Item) -> dict[str, str]:
     Raises:
         PolicyError: it is missing, or lacks the key that the Operator reads, which is asked for strictly.
     """
-    found = require_config_map(source, name, _COUNTERS)
-    data = {key: one.text for key, one in found.entries.items()}
+    config_map = require_config_map(source, name, _COUNTERS)
+    data = {key: entry.text for key, entry in config_map.entries.items()}
     if COUNTERS_KEY in data:
         return data
     if len(data) != 1 or source.strict:
-        raise missing_key_error(found, COUNTERS_KEY)
+        raise missing_key_error(config_map, COUNTERS_KEY)
     source.notes.append(
-        f"{found.place}: warning: {next(iter(data))} of the ConfigMap {quote(found.name)} is read as {COUNTERS_KEY}, "
+        f"{config_map.place}: warning: {next(iter(data))} of the ConfigMap {quote(config_map.name)} is read as {COUNTERS_KEY}, "
         "the only key that the Operator reads; rename it"
     )
     return {COUNTERS_KEY: next(iter(data.values()))}

@@ -70,9 +70,9 @@ def check_chart(source: Source) -> Item | None:
         return None
     if not source.enabled("driver", otherwise=True):
         return None
-    made = crd.get("deployDefaultCR")
-    if made is not None and not made.value:
-        return made
+    deploy_default = crd.get("deployDefaultCR")
+    if deploy_default is not None and not deploy_default.value:
+        return deploy_default
     driver_type = crd.get("driverType")
     if driver_type is not None and driver_type.value != "gpu":
         raise PolicyError(
@@ -100,11 +100,11 @@ def chart_notes(source: Source) -> Iterator[str]:
         if path in defaults and spec.get(*path.split(".")) is None and not is_null(spec, path)
     }
     versions = [text for path, text in unset.items() if path.endswith(".version")]
-    others = [text for path, text in unset.items() if not path.endswith(".version")]
-    if others:
+    settings = [text for path, text in unset.items() if not path.endswith(".version")]
+    if settings:
         yield (
             f"{source.file}: not set, so that the defaults of the chart of {source.release} apply: "
-            f"{', '.join(others)}"
+            f"{', '.join(settings)}"
         )
     if versions:
         yield (

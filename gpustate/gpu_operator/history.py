@@ -34,8 +34,8 @@ def _data() -> Mapping[str, Any]:
 
 def source() -> str:
     """The source of the data: ``NVIDIA/gpu-operator v26.7.0``."""
-    found: str = _data()["source"]
-    return found
+    name: str = _data()["source"]
+    return name
 
 
 def releases() -> tuple[str, ...]:
@@ -55,18 +55,18 @@ def chart_defaults(release: str = "") -> Mapping[str, Any]:
 
 @cache
 def _chart(release: str) -> Mapping[str, Any]:
-    found = {path: _at(past, release) for path, past in _data()["chart"].items()}
-    return {path: value[0] for path, value in found.items() if value}
+    values = {path: _at(past, release) for path, past in _data()["chart"].items()}
+    return {path: value[0] for path, value in values.items() if value}
 
 
 def _at(past: list[list[Any]], release: str) -> list[Any]:
     """The entry of a list of changes that applies to a release; empty if none does."""
-    wanted, found = number(release), list[Any]()
+    release_number, entry = number(release), list[Any]()
     for tag, *value in past:
-        if (number(tag) or ()) > (wanted or ()):
+        if (number(tag) or ()) > (release_number or ()):
             break
-        found = value
-    return found
+        entry = value
+    return entry
 
 
 def chart_default(path: str, *, mapping: bool = False, release: str = "") -> tuple[bool, Any]:
@@ -98,13 +98,13 @@ def schema(kind: str) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
 def since(kind: str, path: str) -> str:
     """The release that added a path or the first key below it; empty if none has it."""
     table: Mapping[str, str] = _data()["since"].get(kind, {})
-    bare = path.replace("[]", "")
-    below = [table[key] for key in table if key.startswith(f"{bare}.")]
-    words = bare.split(".")
+    plain_path = path.replace("[]", "")
+    below = [table[key] for key in table if key.startswith(f"{plain_path}.")]
+    words = plain_path.split(".")
     for count in range(len(words), 0, -1):
-        found = table.get(".".join(words[:count]))
-        if found is not None:
-            below.append(found)
+        added = table.get(".".join(words[:count]))
+        if added is not None:
+            below.append(added)
             break
     return min(below, key=lambda release: number(release) or (0, 0, 0), default="")
 
@@ -115,9 +115,9 @@ def number(release: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
-def before(release: str, other: str) -> bool:
+def before(release: str, later: str) -> bool:
     """Whether a release came before another one."""
-    return (number(release) or (0, 0, 0)) < (number(other) or (0, 0, 0))
+    return (number(release) or (0, 0, 0)) < (number(later) or (0, 0, 0))
 
 
 def release(name: str) -> str:
@@ -126,8 +126,8 @@ def release(name: str) -> str:
     Raises:
         UsageError: there is no such release.
     """
-    found = release_of_chart(name)
-    if not found:
+    tag = release_of_chart(name)
+    if not tag:
         later = before(newest(), name)
         near = [] if later else difflib.get_close_matches(name, releases(), 1, 0.5)
         raise UsageError(
@@ -136,7 +136,7 @@ def release(name: str) -> str:
             if near
             else f"the newest supported release is {newest()}",
         )
-    return found
+    return tag
 
 
 def release_of_chart(text: str) -> str:
@@ -145,15 +145,15 @@ def release_of_chart(text: str) -> str:
     Accepts ``24.9.0``, ``v24.9``, ``gpu-operator-v24.9.0``, and ranges that end in ``x`` or ``*``, of which the
     newest release counts.
     """
-    bare = text.strip().removeprefix("gpu-operator-").lstrip("~^=vV ").removesuffix(".tgz")
-    exact = number(bare.partition("-")[0].partition("+")[0])
+    version = text.strip().removeprefix("gpu-operator-").lstrip("~^=vV ").removesuffix(".tgz")
+    exact = number(version.partition("-")[0].partition("+")[0])
     tags = releases()
-    if exact is not None and bare.count(".") >= 2:
+    if exact is not None and version.count(".") >= 2:
         return next((tag for tag in tags if number(tag) == exact), "")
-    words = re.split(r"[.]", bare)
+    words = re.split(r"[.]", version)
     start = [int(word) for word in words if word.isdecimal()]
-    rest = words[len(start) :]
-    if not start or any(word.lower() not in ("x", "*") for word in rest):
+    wildcards = words[len(start) :]
+    if not start or any(word.lower() not in ("x", "*") for word in wildcards):
         return ""
     of_range = [tag for tag in tags if list((number(tag) or ())[: len(start)]) == start]
     return of_range[-1] if of_range else ""

@@ -110,8 +110,8 @@ def fields(kind: str) -> Fields:
     """
     if kind == "helm":
         of_policy, of_cluster = fields("clusterpolicy"), fields("gpucluster")
-        table = {_renamed(path): one for path, one in of_policy.items() if path != _NOT_IN_CHART}
-        table |= {path: one for path, one in of_cluster.items() if path.startswith("draDriver.")}
+        table = {_renamed(path): spec for path, spec in of_policy.items() if path != _NOT_IN_CHART}
+        table |= {path: spec for path, spec in of_cluster.items() if path.startswith("draDriver.")}
     else:
         table = {
             _in_policy(kind, path): Field(
@@ -126,8 +126,8 @@ def fields(kind: str) -> Fields:
         table = _in_order_of_rows(table, kind)
     if kind == "nvidiadriver":
         table = {
-            path.removeprefix(_DRIVER): replace(one, instead=one.instead.removeprefix(_DRIVER))
-            for path, one in table.items()
+            path.removeprefix(_DRIVER): replace(spec, instead=spec.instead.removeprefix(_DRIVER))
+            for path, spec in table.items()
         }
     if kind != "clusterpolicy":
         _apply(table, kind, adds=True)
@@ -137,12 +137,12 @@ def fields(kind: str) -> Fields:
 @cache
 def targets(kind: str) -> Mapping[str, Mapping[str, str]]:
     """Where values of a kind of file go as they are: by section of the settings, or object, the path of each field."""
-    found: dict[str, dict[str, str]] = {}
-    for path, one in fields(kind).items():
-        section, _, name = one.to.partition(":") if ":" in one.to else one.to.rpartition(".")
-        if one.to:
-            found.setdefault(section, {})[name] = path
-    return found
+    by_section: dict[str, dict[str, str]] = {}
+    for path, spec in fields(kind).items():
+        section, _, name = spec.to.partition(":") if ":" in spec.to else spec.to.rpartition(".")
+        if spec.to:
+            by_section.setdefault(section, {})[name] = path
+    return by_section
 
 
 def _in_order_of_rows(table: Mapping[str, Field], kind: str) -> dict[str, Field]:
@@ -172,41 +172,41 @@ def _apply(table: dict[str, Field], kind: str, *, adds: bool) -> None:
     for row in rows()[kind]:
         for key in row.keys:
             if key.startswith("*."):
-                paths = [one for one in table if f".{one}".endswith(key[1:])]
+                paths = [path for path in table if f".{path}".endswith(key[1:])]
             elif key.endswith(".*"):
-                paths = [one for one in table if one.startswith(key[:-1])]
+                paths = [path for path in table if path.startswith(key[:-1])]
             else:
                 paths = [key] if key in table or (adds and "type" in row.options) else []
             for path in paths:
                 table[path] = _changed(table.get(path, Field("any")), row)
 
 
-def _changed(one: Field, row: Row) -> Field:
+def _changed(spec: Field, row: Row) -> Field:
     options, (word, _, section) = row.options, row.support.partition(" ")
-    one = replace(one, to=options.get("to", one.to))
+    spec = replace(spec, to=options.get("to", spec.to))
     if word == "containers":
         detail = f"{row.detail}, with {section} in containers"
         return replace(
-            one,
+            spec,
             support=Support.HONOURED,
             detail=detail,
             objects=True,
             container=section,
-            off=one.off or one,
+            off=spec.off or spec,
         )
-    if "quoted" in options and one.type == "string":
-        one = replace(one, type="quoted")
-    one = replace(
-        one,
-        type=options.get("type", one.type),
-        choices=tuple(options["choices"].split(",")) if "choices" in options else one.choices,
-        default=options.get("default", one.default),
-        parsed_again=one.parsed_again or "parsed" in options,
+    if "quoted" in options and spec.type == "string":
+        spec = replace(spec, type="quoted")
+    spec = replace(
+        spec,
+        type=options.get("type", spec.type),
+        choices=tuple(options["choices"].split(",")) if "choices" in options else spec.choices,
+        default=options.get("default", spec.default),
+        parsed_again=spec.parsed_again or "parsed" in options,
     )
     if not word:
-        return one
+        return spec
     return replace(
-        one,
+        spec,
         support=Support.HONOURED if word == "objects" else Support(word),
         detail=row.detail,
         instead=options.get("instead", ""),
@@ -262,8 +262,8 @@ def _record(kind: str, path: str, field: Field, release: str) -> Record:
     filled_by = "API server" if default is not None else ""
     if kind == "helm":
         mapping = field.type.startswith(("map", "any"))
-        given, of_chart = history.chart_default(path, mapping=mapping, release=release)
-        if given:
+        has_default, of_chart = history.chart_default(path, mapping=mapping, release=release)
+        if has_default:
             default, filled_by = of_chart, "chart"
     return Record(kind, path, field, default, filled_by, history.since(kind, path))
 
@@ -277,6 +277,6 @@ def unset(kind: str, release: str, path: tuple[str, ...]) -> Any:
     types: dict[str, Any] = {"list": [], "map": {}}
     if record is not None:
         return types.get(record.field.type.partition("[")[0])
-    if any(one.startswith(f"{text}[]") for one in table):
+    if any(known_path.startswith(f"{text}[]") for known_path in table):
         return history.chart_default(text, release=release)[1] if kind == "helm" else []
-    return {} if any(one.startswith(f"{text}.") for one in table) else REMOVED
+    return {} if any(known_path.startswith(f"{text}.") for known_path in table) else REMOVED

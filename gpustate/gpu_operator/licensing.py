@@ -44,18 +44,18 @@ def desired_license(source: Source, spec: Item, prefix: str) -> Iterator[Desired
     path, kind, name = _named(source, spec, prefix)
     if name is None:
         return
-    found = source.store.find(kind, str(name.value))
-    if found is None:
+    companion = source.store.find(kind, str(name.value))
+    if companion is None:
         source.notes.append(
             f"{source.place(name)}: not carried out: {path}: the {kind} {quote(name.value)} was not found; "
             f"put {CONF} and {TOKEN} into the folder {source.store.folder.name}/{name.value}"
         )
         return
     state = DesiredState("vgpu-guest")
-    if CONF in found.entries:
-        _configuration(source, state, found.entries[CONF])
-    if TOKEN in found.entries:
-        _token(source, state, spec, prefix, found)
+    if CONF in companion.entries:
+        _configuration(source, state, companion.entries[CONF])
+    if TOKEN in companion.entries:
+        _token(source, state, spec, prefix, companion)
     if {"token_file", "server_address"} & set(state.parameters):
         yield state
     else:
@@ -67,8 +67,8 @@ def desired_license(source: Source, spec: Item, prefix: str) -> Iterator[Desired
 
 def _named(source: Source, spec: Item, prefix: str) -> tuple[str, str, Item | None]:
     """The effective key, the kind of object it names, and its value."""
-    other = "name" if source.kind == "nvidiadriver" else "configMapName"
-    for key, kind in (("secretName", SECRET), (other, CONFIG_MAP)):
+    config_map_key = "name" if source.kind == "nvidiadriver" else "configMapName"
+    for key, kind in (("secretName", SECRET), (config_map_key, CONFIG_MAP)):
         item = spec.get("licensingConfig", key)
         if item is not None and item.value:
             return f"{prefix}licensingConfig.{key}", kind, item
@@ -96,13 +96,13 @@ def _number(key: str, text: str, place: str) -> int:
     value = whole(text)
     wrong = value is None or (value not in _FEATURES if key == "FeatureType" else value > 65535)
     if value is None or wrong:
-        wanted = " or ".join(map(str, _FEATURES)) if key == "FeatureType" else "a port"
-        raise PolicyError(f"{key} of {CONF} is {quote(text)}, wanted {wanted}", place=place)
+        expected = " or ".join(map(str, _FEATURES)) if key == "FeatureType" else "a port"
+        raise PolicyError(f"{key} of {CONF} is {quote(text)}, wanted {expected}", place=place)
     return value
 
 
-def _token(source: Source, state: DesiredState, spec: Item, prefix: str, found: Companion) -> None:
-    entry = found.entries[TOKEN]
+def _token(source: Source, state: DesiredState, spec: Item, prefix: str, files: Companion) -> None:
+    entry = files.entries[TOKEN]
     if not _nls(source, spec, prefix):
         source.notes.append(
             f"{entry.place()}: not used: {TOKEN}: {prefix}licensingConfig.nlsEnabled is not true"
@@ -111,7 +111,7 @@ def _token(source: Source, state: DesiredState, spec: Item, prefix: str, found: 
     if Path(entry.file).name != TOKEN:
         source.notes.append(
             f"{entry.place()}: not carried out: {TOKEN}: a token in an object would be part of every plan; "
-            f"move it to the file {source.store.folder.name}/{found.name}/{TOKEN}"
+            f"move it to the file {source.store.folder.name}/{files.name}/{TOKEN}"
         )
         return
     state.set("token_file", os.path.abspath(entry.file), entry.place())

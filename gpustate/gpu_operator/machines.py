@@ -51,8 +51,8 @@ def with_machines(
     """
     enabled = source.spec.get("sandboxWorkloads", "enabled")
     if enabled is None or not enabled.value:
-        silent = tuple(s.path for s in source.settings if not s.has_effect)
-        source.note_unused("sandboxWorkloads.enabled is not true", *_OF_MACHINES, but=silent)
+        idle = tuple(s.path for s in source.settings if not s.has_effect)
+        source.note_unused("sandboxWorkloads.enabled is not true", *_OF_MACHINES, exempt=idle)
         _noted(source, *_OF_MACHINES)
         return tuple(containers())
     _note_other_mode(source)
@@ -66,7 +66,7 @@ def with_machines(
             fix=f"wanted {CONTAINER!r} or {PASSTHROUGH!r}, or vgpuManager in containers",
         )
     labels = tuple(_labels(source, workload))
-    if workload != CONTAINER and not any(one.value == CONTAINER for one in labels):
+    if workload != CONTAINER and not any(label.value == CONTAINER for label in labels):
         source.note_unused(f"sandboxWorkloads.defaultWorkload is {workload}", *_OF_CONTAINERS)
         machines = _machine_states(source) if workload == PASSTHROUGH else ()
         return (DesiredState("preflight"), *machines)
@@ -91,20 +91,20 @@ def _mixed(
 ) -> tuple[DesiredState, ...]:
     """Both stacks, each on its nodes."""
     machines = tuple(_machine_states(source)) if workload == PASSTHROUGH or labels else ()
-    stack = tuple(one for one in containers if one.state != "preflight")
-    free = tuple(one for one in stack if "only" not in one.parameters)
-    for one in free if workload != CONTAINER else ():
-        one.set("only", NOWHERE)
-    for one in machines if workload != PASSTHROUGH else ():
-        one.set("only", NOWHERE)
+    stack = tuple(state for state in containers if state.state != "preflight")
+    free = tuple(state for state in stack if "only" not in state.parameters)
+    for state in free if workload != CONTAINER else ():
+        state.set("only", NOWHERE)
+    for state in machines if workload != PASSTHROUGH else ():
+        state.set("only", NOWHERE)
     for label in labels:
-        here, gone = {CONTAINER: (free, machines), PASSTHROUGH: (machines, stack)}.get(
+        present, absent = {CONTAINER: (free, machines), PASSTHROUGH: (machines, stack)}.get(
             label.value, ((), (*stack, *machines))
         )
-        for one in here:
-            source.for_node(label, one.state, only=None)
-        for one in gone:
-            source.for_node(label, one.state, only=NOWHERE)
+        for state in present:
+            source.for_node(label, state.state, only=None)
+        for state in absent:
+            source.for_node(label, state.state, only=NOWHERE)
         if label.value == VGPU and not source.in_containers("vgpuManager"):
             source.notes.append(
                 f"{label.place}: not carried out: label {nodelabels.WORKLOAD} {VGPU} of Node "
@@ -116,20 +116,20 @@ def _mixed(
 def _machine_states(source: Source) -> Iterator[DesiredState]:
     of_chart = source.kind == "helm" and not is_null(source.spec, "vfioManager.enabled")
     spec, place = source.spec, source.place(source.spec.get("sandboxWorkloads") or source.spec)
-    there = False
+    passes_gpus = False
     if source.enabled("vfioManager", otherwise=of_chart):
-        there = True
-    if there and not source.in_containers("vfioManager"):
+        passes_gpus = True
+    if passes_gpus and not source.in_containers("vfioManager"):
         state = DesiredState("vfio")
         state.set("devices", ["gpus"], place)
         yield state
     mode = spec.get("sandboxWorkloads", "mode")
     if mode is not None and mode.value == "kata":
-        there = True
+        passes_gpus = True
         state = DesiredState("kata")
         state.set("runtime", _runtime(source), source.place(mode))
         yield state
-    if not there:
+    if not passes_gpus:
         source.notes.append(
             f"{place}: vfioManager.enabled is not true: GPUs are not passed to virtual machines"
         )
@@ -139,16 +139,16 @@ def _note_other_mode(source: Source) -> None:
     """Note the settings of components that run in another mode."""
     mode = source.spec.get("sandboxWorkloads", "mode")
     kata = mode is not None and mode.value == "kata"
-    silent = tuple(s.path for s in source.settings if not s.has_effect)
+    idle = tuple(s.path for s in source.settings if not s.has_effect)
     unused, word = (_KUBEVIRT, "kubevirt") if kata else (_KATA, "kata")
-    source.note_unused(f"sandboxWorkloads.mode is not {word}", *unused, but=silent)
+    source.note_unused(f"sandboxWorkloads.mode is not {word}", *unused, exempt=idle)
     _noted(source, *unused)
 
 
 def _noted(source: Source, *sections: str) -> None:
     """Settings of these sections need no further note."""
     source.noted.update(
-        one.path for one in source.settings if one.field.objects and one.path.startswith(sections)
+        s.path for s in source.settings if s.field.objects and s.path.startswith(sections)
     )
 
 

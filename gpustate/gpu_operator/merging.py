@@ -21,10 +21,10 @@ def merge(lower: Item, upper: Item) -> Item:
     """Merge values, the upper ones taking precedence; ``null`` stays, and removes the chart's default."""
     if not isinstance(lower.value, dict) or not isinstance(upper.value, dict):
         return upper
-    made: dict[str, Any] = dict(lower.value)
+    children: dict[str, Any] = dict(lower.value)
     for key, value in upper.value.items():
-        made[key] = merge(made[key], value) if key in made else value
-    return Item(made, upper.line if upper.value else lower.line)
+        children[key] = merge(children[key], value) if key in children else value
+    return Item(children, upper.line if upper.value else lower.line)
 
 
 def assign(values: Item, path: str, text: str, line: int, *, typed: bool) -> Item:
@@ -47,15 +47,15 @@ def assign(values: Item, path: str, text: str, line: int, *, typed: bool) -> Ite
 def _put(values: Item | None, steps: list[str | int], value: Item) -> Item:
     if not steps:
         return value
-    step, rest = steps[0], steps[1:]
+    step, deeper = steps[0], steps[1:]
     if isinstance(step, int):
         items = list(values.value) if values is not None and isinstance(values.value, list) else []
         items += [Item(None, value.line)] * (step + 1 - len(items))
-        items[step] = _put(items[step], rest, value)
+        items[step] = _put(items[step], deeper, value)
         return Item(items, value.line)
-    there = dict(values.value) if values is not None and isinstance(values.value, dict) else {}
-    there[step] = _put(there.get(step), rest, value)
-    return Item(there, value.line)
+    children = dict(values.value) if values is not None and isinstance(values.value, dict) else {}
+    children[step] = _put(children.get(step), deeper, value)
+    return Item(children, value.line)
 
 
 def _typed(text: str) -> Any:

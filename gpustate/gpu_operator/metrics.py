@@ -47,7 +47,7 @@ def desired_metrics(source: Source) -> Iterator[DesiredState]:
             left_out_note(source, lacking, "dcgmExporter.config.name", "dcgm-exporter")
         )
         source.note_unused(
-            "the ConfigMap was not found", "dcgmExporter.", but=("dcgmExporter.enabled",)
+            "the ConfigMap was not found", "dcgmExporter.", exempt=("dcgmExporter.enabled",)
         )
         return
     state = DesiredState("dcgm-exporter")
@@ -64,36 +64,36 @@ def desired_metrics(source: Source) -> Iterator[DesiredState]:
     jobs = spec.get("dcgmExporter", "hpcJobMapping")
     if jobs is not None and source.enabled("dcgmExporter.hpcJobMapping", otherwise=False):
         folder = jobs.get("directory")
-        given = folder.value if folder is not None and folder.value else JOBS
-        state.set("job_mapping", given, source.place(folder or jobs))
+        directory = folder.value if folder is not None and folder.value else JOBS
+        state.set("job_mapping", directory, source.place(folder or jobs))
     yield state
 
 
 def _note_unused(source: Source, name: str) -> None:
     """Note the settings of a section that are not used where it runs."""
-    of_pods = [one for one in source.settings if one.path.startswith(f"{name}.")]
+    of_pods = [setting for setting in source.settings if setting.path.startswith(f"{name}.")]
     if on_hosts(source, name):
-        unused = [one.path for one in of_pods if one.field.objects]
+        unused = [setting.path for setting in of_pods if setting.field.objects]
         why = f"{name}.enabled is true in the file, so it is a service of the nodes; as pods with --set {name}.enabled=null"
         source.note_unused(why, *unused, warn=True)
         source.noted.update(unused)
     elif source.kind == "gpucluster" or not in_pods(source, name):
         source.note_unused(f"{name}.enabled is not true", f"{name}.")
-        source.noted.update(one.path for one in of_pods if one.field.objects)
+        source.noted.update(setting.path for setting in of_pods if setting.field.objects)
     else:
-        source.in_objects.update(one.path for one in of_pods)
+        source.in_objects.update(setting.path for setting in of_pods)
 
 
-def _give_version(source: Source, state: DesiredState, section: str, which: int) -> None:
+def _give_version(source: Source, state: DesiredState, section: str, index: int) -> None:
     """Set the version from an image tag; the second part of the exporter's ``4.6.0-4.8.3``."""
     path = f"{section}.version"
     item = source.spec.get(section, "version")
     if item is None or not item.value:
         return
-    found = _NUMBER.findall(software_version(source, item, path))
-    if not found:
+    numbers = _NUMBER.findall(software_version(source, item, path))
+    if not numbers:
         raise PolicyError(
             f"{path} is {quote(item.value)}, wanted a version such as 4.6.0",
             place=source.place(item),
         )
-    state.set("version", found[min(which, len(found) - 1)], source.place(item))
+    state.set("version", numbers[min(index, len(numbers) - 1)], source.place(item))

@@ -42,25 +42,25 @@ class Suggestion:
 
 def suggest(path: str, item: Item, fields: Fields, kind: str) -> Suggestion | None:
     """Return the suggestion for an unknown ``path`` of a file with these fields."""
-    known = _paths(tuple(fields))
+    paths = _paths(tuple(fields))
     suggestion = _from_tables(path, item, kind)
     if suggestion is not None:
         return suggestion
     candidates = (
         spelled_otherwise(path, fields),
-        _similar(path, known, 0.9),
-        _level_too_many(path, item, known),
-        _level_too_few(path, item, known),
-        _reference(path, known),
-        _similar(path, known, 0.7),
-        _elsewhere(path, item, known),
+        _similar(path, paths, 0.9),
+        _level_too_many(path, item, paths),
+        _level_too_few(path, item, paths),
+        _reference(path, paths),
+        _similar(path, paths, 0.7),
+        _elsewhere(path, item, paths),
     )
-    found = next((one for one in candidates if one), None)
-    if found == path:
+    path_meant = next((candidate for candidate in candidates if candidate), None)
+    if path_meant == path:
         words = path.split(".")
         nested = ": {".join(words) + ": ..." + "}" * (len(words) - 1)
         return Suggestion(path, f"a dot is part of the key's name; write {nested}")
-    return Suggestion(found) if found else None
+    return Suggestion(path_meant) if path_meant else None
 
 
 @cache
@@ -97,17 +97,17 @@ def _from_tables(path: str, item: Item, kind: str) -> Suggestion | None:
 @cache
 def _paths(fields: tuple[str, ...]) -> dict[str, frozenset[str]]:
     """Every path of the tree with the keys below it; none for a field."""
-    found: dict[str, set[str]] = {}
+    children: dict[str, set[str]] = {}
     for path in fields:
         words = path.split(".")
         for count in range(1, len(words) + 1):
             at = ".".join(words[:count]).removesuffix("[]")
             above = ".".join(words[: count - 1])
-            found.setdefault(at, set())
-            found.setdefault(above.removesuffix("[]"), set()).add(
+            children.setdefault(at, set())
+            children.setdefault(above.removesuffix("[]"), set()).add(
                 words[count - 1].removesuffix("[]")
             )
-    return {path: frozenset(keys) for path, keys in found.items() if path}
+    return {path: frozenset(keys) for path, keys in children.items() if path}
 
 
 @cache
@@ -119,76 +119,78 @@ def _folded(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
-def _level_too_many(path: str, item: Item, known: dict[str, frozenset[str]]) -> str | None:
+def _level_too_many(path: str, item: Item, paths: dict[str, frozenset[str]]) -> str | None:
     """``dcgmExporter.metrics.serviceMonitor``: the keys below belong one level up."""
     keys = _keys(item)
     above = path.rpartition(".")[0]
-    if above and keys - _SWITCHES and keys <= known.get(above, frozenset()):
+    if above and keys - _SWITCHES and keys <= paths.get(above, frozenset()):
         return f"{above}.{sorted(keys)[0]}" if len(keys) == 1 else above
     return None
 
 
-def _level_too_few(path: str, item: Item, known: dict[str, frozenset[str]]) -> str | None:
+def _level_too_few(path: str, item: Item, paths: dict[str, frozenset[str]]) -> str | None:
     """``driver.secretName``: the key exists one level down, in one place only."""
     above, _, key = path.rpartition(".")
     prefix = f"{above}." if above else ""
     depth = prefix.count(".") + 1
     below = [
-        one
-        for one in known
-        if one.startswith(prefix) and one.count(".") == depth and one.endswith(f".{key}")
+        field
+        for field in paths
+        if field.startswith(prefix) and field.count(".") == depth and field.endswith(f".{key}")
     ]
     return below[0] if above and len(below) == 1 else None
 
 
-def _reference(path: str, known: dict[str, frozenset[str]]) -> str | None:
+def _reference(path: str, paths: dict[str, frozenset[str]]) -> str | None:
     """``kernelModuleConfig.configMapName``: the section has another key for the object's name."""
     above, _, key = path.rpartition(".")
-    names = [one for one in known.get(above, ()) if one.lower().endswith("name")]
+    names = [sibling for sibling in paths.get(above, ()) if sibling.lower().endswith("name")]
     return f"{above}.{names[0]}" if len(names) == 1 and key.lower().endswith("name") else None
 
 
-def _similar(path: str, known: Iterable[str], least: float) -> str | None:
+def _similar(path: str, paths: Iterable[str], least: float) -> str | None:
     """A sibling with a similar name."""
     above, _, key = path.rpartition(".")
     siblings = {
-        one.rpartition(".")[2].lower(): one for one in known if one.rpartition(".")[0] == above
+        field.rpartition(".")[2].lower(): field
+        for field in paths
+        if field.rpartition(".")[0] == above
     }
-    found = difflib.get_close_matches(key.lower(), siblings, 1, least)
-    return siblings[found[0]] if found else None
+    matches = difflib.get_close_matches(key.lower(), siblings, 1, least)
+    return siblings[matches[0]] if matches else None
 
 
-def _elsewhere(path: str, item: Item, known: dict[str, frozenset[str]]) -> str | None:
+def _elsewhere(path: str, item: Item, paths: dict[str, frozenset[str]]) -> str | None:
     """The same key below another parent, the one with the most similar path or content."""
     above, _, key = path.lower().rpartition(".")
     if key in _SWITCHES:
         return None  # the switch of another component would be misleading
-    same = [one for one in known if one.rpartition(".")[2].lower() == key]
-    if not same and above in {one.lower() for one in known}:
+    same = [field for field in paths if field.rpartition(".")[2].lower() == key]
+    if not same and above in {field.lower() for field in paths}:
         return None
     if not same:
         close = difflib.get_close_matches(
-            path.lower(), {one.lower(): one for one in known}, 1, 0.75
+            path.lower(), {field.lower(): field for field in paths}, 1, 0.75
         )
-        return next((one for one in known if close and one.lower() == close[0]), None)
+        return next((field for field in paths if close and field.lower() == close[0]), None)
     keys, words = _keys(item), set(_words(path))
 
-    def likeness(one: str) -> tuple[float, ...]:
-        shared = len(keys & known[one]) / len(keys) if keys else 0.0
-        mine = set(_words(one))
-        return (shared, len(words & mine) / len(words | mine), -one.count("."))
+    def likeness(field: str) -> tuple[float, ...]:
+        shared = len(keys & paths[field]) / len(keys) if keys else 0.0
+        parts = set(_words(field))
+        return (shared, len(words & parts) / len(words | parts), -field.count("."))
 
     return max(same, key=likeness)
 
 
-def listed(key: str, there: Iterable[str], *, sort: bool = True) -> str:
+def listed(key: str, keys: Iterable[str], *, sort: bool = True) -> str:
     """List the existing keys that fit in a line, those most similar to ``key`` first if not all do."""
-    names = sorted(there)
+    names = sorted(keys)
     if len(names) <= _LISTED + 1:
         return ", ".join(names)
     if sort:
         key = key.lower()
-        names.sort(key=lambda one: -difflib.SequenceMatcher(None, key, one.lower()).ratio())
+        names.sort(key=lambda name: -difflib.SequenceMatcher(None, key, name.lower()).ratio())
     return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
 
 
@@ -206,8 +208,8 @@ def _words(path: str) -> Iterator[str]:
 
 def spelled_otherwise(path: str, fields: Fields) -> str | None:
     """``toolkit-version``, ``driver.kernelmoduletype``, ``Driver``: a path with the same letters."""
-    found = _by_letters(tuple(fields)).get(_folded(path))
-    return found if found != path else None
+    spelling = _by_letters(tuple(fields)).get(_folded(path))
+    return spelling if spelling != path else None
 
 
 def top_level(word: str, sections: Iterable[str]) -> str:

@@ -49,7 +49,7 @@ def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
     Raises:
         PolicyError: a label that is not text, or a duplicate node.
     """
-    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
     for file, item in nodes:
         node = item.text("metadata", "name")
         place = f"{file}:{item.line}"
@@ -57,35 +57,35 @@ def of_nodes(nodes: tuple[tuple[str, Item], ...], name: str) -> Iterator[Label]:
             raise PolicyError("metadata.name of the Node is missing", place=place)
         if not _NAME.fullmatch(node):
             raise PolicyError(f"{quote(node)} is not the name of a Node", place=place)
-        if node in seen:
+        if node in places:
             raise PolicyError(
-                f"a second Node {quote(node)}, the first is at {seen[node]}", place=place
+                f"a second Node {quote(node)}, the first is at {places[node]}", place=place
             )
-        seen[node] = place
+        places[node] = place
         labels = item.get("metadata", "labels")
         if labels is not None and not isinstance(labels.value, dict):
             raise PolicyError(
                 f"metadata.labels of Node {quote(node)} is {kind_of(labels.value)}, wanted a mapping",
                 place=f"{file}:{labels.line}",
             )
-        found = item.get("metadata", "labels", name)
-        if found is None:
+        label = item.get("metadata", "labels", name)
+        if label is None:
             continue
-        where = f"{file}:{found.line}"
-        if not isinstance(found.value, str):
+        where = f"{file}:{label.line}"
+        if not isinstance(label.value, str):
             raise PolicyError(
-                f"label {quote_name(name)} of Node {quote(node)} is {kind_of(found.value)}, wanted text",
+                f"label {quote_name(name)} of Node {quote(node)} is {kind_of(label.value)}, wanted text",
                 place=where,
                 fix="put it in quotes",
             )
-        if found.value:
-            yield Label(node, found.value, where)
+        if label.value:
+            yield Label(node, label.value, where)
 
 
 def systems(nodes: tuple[tuple[str, Item], ...]) -> Iterator[System]:
     """The systems of Nodes with GPUs, by the labels of node feature discovery."""
-    found = (item.get("metadata", "labels") for _, item in nodes)
-    labels = (plain(one) for one in found if one is not None and isinstance(one.value, dict))
+    items = (item.get("metadata", "labels") for _, item in nodes)
+    labels = (plain(item) for item in items if item is not None and isinstance(item.value, dict))
     yield from systems_of(labels)
 
 
@@ -102,11 +102,11 @@ def notes(
     if not nodes:
         return
     file, first = nodes[0]
-    what = "a Node" if len(nodes) == 1 else f"{len(nodes)} Nodes"
+    title = "a Node" if len(nodes) == 1 else f"{len(nodes)} Nodes"
     read = f"{MIG}, {PLUGIN} and {WORKLOAD}" if workloads else f"{MIG} and {PLUGIN}"
     if systems:
         read += ", and those of node feature discovery"
-    yield f"{file}:{first.line}: only the labels {read} of {what} are read"
+    yield f"{file}:{first.line}: only the labels {read} of {title} are read"
     for file, item in nodes:
         labels = item.get("metadata", "labels")
         for name, value in (

@@ -65,13 +65,13 @@ def images(release: str = "") -> dict[str, str]:
         NVIDIA/gpu-operator, each release: deployments/gpu-operator/values.yaml.
     """
     table = history.chart_defaults(release)
-    found: dict[str, str] = {}
+    references: dict[str, str] = {}
     for name in (*(part.name for part in PARTS), *BESIDE):
         pieces = {piece: str(table.get(f"{name}.{piece}", "")) for piece in IMAGE}
         if name in OF_CHART:
             pieces["version"] = pieces["version"] or release or history.newest()
-        found[name] = reference(*pieces.values())
-    return found
+        references[name] = reference(*pieces.values())
+    return references
 
 
 def cluster_settings(
@@ -92,7 +92,7 @@ def cluster_settings(
     cdi = source.enabled("cdi", otherwise=cdi_by_default(source))
     strategy = "cdi-annotations,cdi-cri" if cdi else _strategy_without_cdi(states)
     mig, _ = mig_strategy(source)
-    made = ClusterSettings(
+    settings_of_cluster = ClusterSettings(
         device_plugin=_by_default(source, "devicePlugin"),
         feature_discovery=_by_default(source, "gfd"),
         config=_plugin_config(source),
@@ -111,13 +111,13 @@ def cluster_settings(
         object_fields=fields_of_objects(source),
         **settings(source),
     )
-    return with_containers(source, made, drivers)
+    return with_containers(source, settings_of_cluster, drivers)
 
 
 def _with_dra(source: Source) -> ClusterSettings:
     """The objects of a GPUCluster, which has no device plugin."""
     absent = Component(enabled=False)
-    own = settings(source)
+    values = settings(source)
     return ClusterSettings(
         runtime_class="",
         device_plugin=absent,
@@ -127,7 +127,7 @@ def _with_dra(source: Source) -> ClusterSettings:
         dcgm_exporter=exporters.exporter(source),
         pods=_pods(source),
         object_fields=fields_of_objects(source),
-        **{name: own[name] for name in _WITH_DRA if name in own},
+        **{name: values[name] for name in _WITH_DRA if name in values},
     )
 
 
@@ -138,30 +138,30 @@ def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
         why = "nfd.enabled is not true in the file, so node feature discovery is not installed"
         source.note_unused(why, prefix)
         return None
-    own = source.spec.get(ownership.NFD)
+    values = source.spec.get(ownership.NFD)
     shared = source.spec.get("global")
-    found = nfd.merged(nfd_values(source.release), {} if own is None else plain(own))
-    return found if shared is None else {**found, "global": plain(shared)}
+    merged = nfd.merged(nfd_values(source.release), {} if values is None else plain(values))
+    return merged if shared is None else {**merged, "global": plain(shared)}
 
 
 def nfd_values(release: str = "") -> dict[str, Any]:
     """Values of node feature discovery in the chart of a release of the Operator (default: the newest)."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for path, default in history.chart_defaults(release).items():
         if path.startswith(f"{ownership.NFD}."):
             *above, key = path.split(".")[1:]
-            section = found
+            section = values
             for name in above:
                 section = section.setdefault(name, {})
             section[key] = default
-    return found
+    return values
 
 
 def _for_machines(source: Source, name: str, mode: str) -> Component:
     """A component of Nodes for virtual machines, in one mode of ``sandboxWorkloads``."""
     enabled = source.enabled("sandboxWorkloads", otherwise=False)
-    given = str(value(source, "sandboxWorkloads.mode") or "kubevirt")
-    enabled = enabled and given == mode and bool(value(source, f"{name}.enabled"))
+    current_mode = str(value(source, "sandboxWorkloads.mode") or "kubevirt")
+    enabled = enabled and current_mode == mode and bool(value(source, f"{name}.enabled"))
     return component(source, name, enabled=enabled)
 
 
@@ -172,7 +172,7 @@ def _by_default(source: Source, name: str) -> Component:
 
 def _strategy_without_cdi(states: Iterable[DesiredState]) -> str:
     """How containers ask for GPUs, by what the container toolkit accepts of unprivileged ones."""
-    toolkit = next((one for one in states if one.state == "container-toolkit"), None)
+    toolkit = next((state for state in states if state.state == "container-toolkit"), None)
     config = toolkit.parameters.get("config", {}) if toolkit is not None else {}
     mounts = config.get(_BY_MOUNT) is True and config.get(_BY_ENVIRONMENT) is False
     return "volume-mounts" if mounts else "envvar"
@@ -186,18 +186,18 @@ def _plugin_config(source: Source) -> PluginConfig | None:
     key = str(default.value) if default is not None and default.value else ""
     if missing_reference(source, _CONFIG) is not None:
         return PluginConfig(str(name.value), key)
-    found = require_config_map(source, name, _CONFIG)
-    _check_strategy(source, found, key)
-    data = {key: entry.text for key, entry in found.entries.items()}
+    config_map = require_config_map(source, name, _CONFIG)
+    _check_strategy(source, config_map, key)
+    data = {key: entry.text for key, entry in config_map.entries.items()}
     return PluginConfig(str(name.value), key, data)
 
 
-def _check_strategy(source: Source, found: Companion, default: str) -> None:
+def _check_strategy(source: Source, config_map: Companion, default: str) -> None:
     """Refuse MPS with the MIG strategy ``mixed``, as the plugin does when it starts."""
     strategy, place = mig_strategy(source)
     if strategy != "mixed" or not _by_default(source, "devicePlugin").enabled:
         return
-    if words := mixed_with_mps(found, default):
+    if words := mixed_with_mps(config_map, default):
         raise PolicyError(words, place=place, fix=deviceplugin.INSTEAD_OF_MIXED)
 
 

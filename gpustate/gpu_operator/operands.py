@@ -91,9 +91,9 @@ def desired_operands(source: Source) -> Iterator[DesiredState]:
 
 def mig_strategy(source: Source) -> tuple[str, str | None]:
     """``mig.strategy``, which the Operator passes in the environment; the chart has a default."""
-    found = source.spec.get("mig", "strategy")
-    if found is not None:
-        return found.value, source.place(found)
+    strategy = source.spec.get("mig", "strategy")
+    if strategy is not None:
+        return strategy.value, source.place(strategy)
     if source.kind == "helm" and not is_null(source.spec, "mig.strategy"):
         return str(source.chart_default("mig.strategy") or ""), None
     return "", None
@@ -110,33 +110,33 @@ def _plugin(source: Source) -> Iterator[DesiredState]:
         for label in nodelabels.of_nodes(source.store.nodes, nodelabels.PLUGIN):
             _refuse(label, nodelabels.PLUGIN, "devicePlugin.config.name names no ConfigMap")
         return
-    found = require_config_map(source, name, "devicePlugin.config.name")
+    config = require_config_map(source, name, "devicePlugin.config.name")
     configs: dict[str, Any] = {}
-    for key, entry in found.entries.items():
+    for key, entry in config.entries.items():
         read = deviceplugin.read(pad(entry), entry.file)
         configs[key] = dict(read.data) or dict(EMPTY)
         source.notes.extend(read.warnings)
         source.notes.extend(f"{entry.place()}: {key}: {note}" for note in read.notes)
     state = DesiredState("device-plugin-config")
-    chosen, place = _default(source, default, configs, found)
+    chosen, place = _default(source, default, configs, config)
     state.set("configs", configs, source.place(name))
     state.set("default", chosen, place)
     for label in nodelabels.of_nodes(source.store.nodes, nodelabels.PLUGIN):
         if label.value not in configs:
-            _refuse(label, nodelabels.PLUGIN, f"{_named(found)} has {', '.join(sorted(configs))}")
+            _refuse(label, nodelabels.PLUGIN, f"{_named(config)} has {', '.join(sorted(configs))}")
         source.for_node(label, state.state, selected=label.value)
     yield state
 
 
 def _default(
-    source: Source, default: Item | None, configs: dict[str, Any], found: Companion
+    source: Source, default: Item | None, configs: dict[str, Any], config: Companion
 ) -> tuple[str, str | None]:
     """The name of the configuration without a label; an empty one is added if needed."""
     if default is not None and default.value:
         word = str(default.value)
         if word not in configs:
             raise PolicyError(
-                f"devicePlugin.config.default is {quote(word)}, and {_named(found)} has "
+                f"devicePlugin.config.default is {quote(word)}, and {_named(config)} has "
                 f"{', '.join(sorted(configs))}",
                 place=source.place(default),
             )
@@ -157,9 +157,9 @@ def _mig(source: Source) -> Iterator[DesiredState]:
     labels = tuple(nodelabels.of_nodes(source.store.nodes, nodelabels.MIG))
     if not source.enabled("migManager", otherwise=True):
         why = "migManager.enabled is false"
-        source.note_unused(why, "migManager.", but=("migManager.enabled",))
+        source.note_unused(why, "migManager.", exempt=("migManager.enabled",))
         source.notes.extend(
-            f"{one.place}: not used: label {nodelabels.MIG}: {why}" for one in labels
+            f"{label.place}: not used: label {nodelabels.MIG}: {why}" for label in labels
         )
         return
     _note_on_default(source, bool(labels))
@@ -168,11 +168,11 @@ def _mig(source: Source) -> Iterator[DesiredState]:
             f"no Node next to the file has the label {nodelabels.MIG}; the labels of a cluster's Nodes "
             "count where gpustate has access to it"
         )
-        source.note_unused(why, "migManager.", but=("migManager.enabled",))
+        source.note_unused(why, "migManager.", exempt=("migManager.enabled",))
         return
     state = _layout(source)
     # Any name in the file: on nodes without the label the state is absent.
-    state.parameters.update(config=min(one.value for one in labels), only=NOWHERE)
+    state.parameters.update(config=min(label.value for label in labels), only=NOWHERE)
     path = state.parameters.get("file", "")
     text = state.parameters.get("contents", {}).get(path)
     file = builtin.file_of(text, path)
@@ -258,12 +258,12 @@ def _made_by_operator(source: Source, name: Item) -> bool:
 
 def _mig_text(source: Source, name: Item) -> tuple[str, str]:
     """The text and the name of the mig-parted file."""
-    found = require_config_map(source, name, "migManager.config.name")
-    entry = found.entries.get(_MIG_KEY)
+    config_map = require_config_map(source, name, "migManager.config.name")
+    entry = config_map.entries.get(_MIG_KEY)
     if entry is None:
-        raise missing_key_error(found, _MIG_KEY)
+        raise missing_key_error(config_map, _MIG_KEY)
     mig_config.read(pad(entry), entry.file)  # for the line number of an error
-    return entry.text, f"{CONFIG_MAP} {found.name}"
+    return entry.text, f"{CONFIG_MAP} {config_map.name}"
 
 
 def _clients(source: Source, state: DesiredState) -> None:
@@ -272,14 +272,14 @@ def _clients(source: Source, state: DesiredState) -> None:
     name = source.spec.get(*path.split("."))
     if name is None or not name.value:
         return
-    found = source.config_map(name, path)
+    config_map = source.config_map(name, path)
     services: dict[str, str] = {}
-    for key, entry in found.entries.items():
+    for key, entry in config_map.entries.items():
         if key == contents.CLIENTS_KEY:
             for item in contents.clients(entry):
                 services[str(item.value)] = f"{entry.file}:{item.line}"
-    if contents.CLIENTS_KEY not in found.entries:
-        raise missing_key_error(found, contents.CLIENTS_KEY)
+    if contents.CLIENTS_KEY not in config_map.entries:
+        raise missing_key_error(config_map, contents.CLIENTS_KEY)
     # The Operator's default list includes the kubelet, which gpustate never stops.
     units = tuple(name for name in services if name != "kubelet.service")
     if len(units) < len(services):
@@ -311,7 +311,7 @@ def _reboots(source: Source, state: DesiredState) -> None:
 def missing_reference(source: Source, path: str) -> Item | None:
     """The key at a path, if it names a ConfigMap that was not found."""
     name = source.spec.get(*path.split("."))
-    if name is None or not name.value or _made(source, path, str(name.value)) is not None:
+    if name is None or not name.value or _of_chart(source, path, str(name.value)) is not None:
         return None
     return name if source.store.find(CONFIG_MAP, str(name.value)) is None else None
 
@@ -325,11 +325,11 @@ def left_out_note(source: Source, name: Item, path: str, states: str) -> str:
     )
 
 
-def _made(source: Source, path: str, name: str) -> Companion | None:
+def _of_chart(source: Source, path: str, name: str) -> Companion | None:
     """The ConfigMap that the chart creates from the values."""
     if source.kind != "helm":
         return None
-    reference = next(one for one in REFERENCES["helm"] if one.path == path)
+    reference = next(candidate for candidate in REFERENCES["helm"] if candidate.path == path)
     return inline_of(source.spec, reference, name, source.file)
 
 
@@ -339,22 +339,22 @@ def require_config_map(source: Source, name: Item, path: str) -> Companion:
     Raises:
         PolicyError: it was not found.
     """
-    made = _made(source, path, str(name.value))
-    if made is not None:
-        return made
+    config_map = _of_chart(source, path, str(name.value))
+    if config_map is not None:
+        return config_map
     return source.config_map(Item(str(name.value), name.line), path)
 
 
-def _named(found: Companion) -> str:
-    return f"the {found.kind} {quote(found.name)}"
+def _named(companion: Companion) -> str:
+    return f"the {companion.kind} {quote(companion.name)}"
 
 
-def missing_key_error(found: Companion, key: str) -> PolicyError:
+def missing_key_error(companion: Companion, key: str) -> PolicyError:
     """The error for a ConfigMap without the only key that is read."""
     return PolicyError(
-        f"{_named(found)} has no key {key}, the only one that is read (it has "
-        f"{', '.join(sorted(found.entries)) or 'none'})",
-        place=found.place,
+        f"{_named(companion)} has no key {key}, the only one that is read (it has "
+        f"{', '.join(sorted(companion.entries)) or 'none'})",
+        place=companion.place,
         fix=f"rename the key to {key}",
     )
 

@@ -71,7 +71,7 @@ class OtherFiles:
         if not self:
             return text
         text = re.sub(r"\blines (\d+)-(\d+)", self._range, self._places(text))
-        return re.sub(r"\bline (\d{7,})\b", lambda found: self._origin(int(found[1])), text)
+        return re.sub(r"\bline (\d{7,})\b", lambda match: self._origin(int(match[1])), text)
 
     def error(self, error: PolicyError) -> PolicyError:
         """The same error at its real place."""
@@ -83,17 +83,17 @@ class OtherFiles:
 
     def _places(self, text: str) -> str:
         return re.sub(
-            re.escape(self.file) + r":(\d{7,})\b", lambda found: self._origin(int(found[1])), text
+            re.escape(self.file) + r":(\d{7,})\b", lambda match: self._origin(int(match[1])), text
         )
 
     def _origin(self, line: int) -> str:
         file, number = self.resolved(self.file, line)
         return f"{file}:{number}" if number else file
 
-    def _range(self, found: re.Match[str]) -> str:
-        ends = [self.resolved(self.file, int(number)) for number in found.groups()]
+    def _range(self, match: re.Match[str]) -> str:
+        ends = [self.resolved(self.file, int(number)) for number in match.groups()]
         if ends[0][0] == ends[1][0] == self.file:
-            return found[0]
+            return match[0]
         if ends[0][0] == ends[1][0]:
             file, number = ends[0]
             return f"lines {number}-{ends[1][1]} of {file}" if number else file

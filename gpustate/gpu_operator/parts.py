@@ -33,14 +33,14 @@ class Part:
         item: the object; of Helm values the values alone.
         held: the wrapper of the values, if any.
         release: of the Operator, if the document sets it.
-        others: other files that the values come from.
+        origins: other files that the values come from.
     """
 
     kind: str
     item: Item
     held: ChartValues | None = None
     release: str = ""
-    others: OtherFiles = field(default_factory=lambda: OtherFiles(""))
+    origins: OtherFiles = field(default_factory=lambda: OtherFiles(""))
 
 
 def parts(
@@ -57,44 +57,44 @@ def parts(
         PolicyError: one of them only resembles one of the Operator's.
     """
     try:
-        found = documents.read(documents.filled_in(text), file)
-        first = found[0].value if found else {}
+        items = documents.read(documents.filled_in(text), file)
+        first = items[0].value if items else {}
         csv = not isinstance(first, dict) or any(key.startswith("DCGM_") for key in first)
     except PolicyError as error:
         raise shape.counters_file(text, file) or error from None
-    other = shape.counters_file(text, file) if csv else None
-    if other is not None:
-        raise other
+    counters_error = shape.counters_file(text, file) if csv else None
+    if counters_error is not None:
+        raise counters_error
     # No values: all are at their defaults.
-    return classified(found or [Item({}, 1)], OtherFiles(file), failed=failed)
+    return classified(items or [Item({}, 1)], OtherFiles(file), failed=failed)
 
 
 def classified(
-    found: Sequence[Item],
-    others: OtherFiles,
+    items: Sequence[Item],
+    origins: OtherFiles,
     *,
     failed: Callable[[PolicyError, Item], None] | None = None,
 ) -> list[Part]:
     """The same of documents that are read already.
 
     Args:
-        found: the documents.
-        others: their file, and the other origins of their values.
+        items: the documents.
+        origins: their file, and the other origins of their values.
         failed: as for :func:`parts`.
     """
-    resolver = ReferenceResolver(others.file, tuple(found), others)
-    made: list[Part] = []
-    for item in found:
+    resolver = ReferenceResolver(origins.file, tuple(items), origins)
+    parts_of_file: list[Part] = []
+    for item in items:
         try:
-            made.append(part(item, resolver))
+            parts_of_file.append(part(item, resolver))
         except PolicyError as error:
-            error = others.error(error)
+            error = origins.error(error)
             if failed is None or not item.text("kind") or not item.text("apiVersion"):
                 raise error from None
             failed(error, item)
-    if not any(one.kind in POLICIES for one in made):
-        made.extend(_values_in_config_maps(made, resolver))
-    return [replace(one, others=others) for one in made]
+    if not any(part_of_file.kind in POLICIES for part_of_file in parts_of_file):
+        parts_of_file.extend(_values_in_config_maps(parts_of_file, resolver))
+    return [replace(part_of_file, origins=origins) for part_of_file in parts_of_file]
 
 
 def part(item: Item, resolver: ReferenceResolver) -> Part:
@@ -119,18 +119,18 @@ def part(item: Item, resolver: ReferenceResolver) -> Part:
     )
 
 
-def _values_in_config_maps(made: list[Part], resolver: ReferenceResolver) -> list[Part]:
+def _values_in_config_maps(parts_of_file: list[Part], resolver: ReferenceResolver) -> list[Part]:
     """Values in a ConfigMap, if the file has no other policy."""
-    found: list[Part] = []
-    for one in made:
-        for key in _VALUES_KEYS if one.kind == "configmap" else ():
-            text = one.item.get("data", key)
+    value_parts: list[Part] = []
+    for part_of_file in parts_of_file:
+        for key in _VALUES_KEYS if part_of_file.kind == "configmap" else ():
+            text = part_of_file.item.get("data", key)
             if text is None or not isinstance(text.value, str):
                 continue
             values = resolver.values(text)
             inner = umbrella.inner_values(values, resolver, named_chart=False)
             if inner is not None or umbrella.is_specific(values):
-                name = one.item.text("metadata", "name")
+                name = part_of_file.item.text("metadata", "name")
                 held = ChartValues(inner or values, f"the ConfigMap {name}")
-                found.append(Part("helm", held.values, held))
-    return found
+                value_parts.append(Part("helm", held.values, held))
+    return value_parts

@@ -86,14 +86,14 @@ def of_selector(selector: Item | None) -> Iterator[str]:
 
 def _term(source: Source, term: Item) -> Iterator[str]:
     expressions = term.get("matchExpressions")
-    for one in expressions.value if expressions is not None else ():
-        name, operator = one.text("key"), one.text("operator")
-        given = one.get("values")
-        values = [str(value.value) for value in given.value] if given is not None else []
+    for expression in expressions.value if expressions is not None else ():
+        name, operator = expression.text("key"), expression.text("operator")
+        listed = expression.get("values")
+        values = [str(value.value) for value in listed.value] if listed is not None else []
         if operator not in ("In", "NotIn"):
             raise PolicyError(
                 f"nodeAffinity uses operator {quote(operator)} for {quote(name)}, which is unsupported",
-                place=source.place(one),
+                place=source.place(expression),
                 fix="list the values with operator In",
             )
         if operator == "In" and _EVERY_NODE.get(name) in values:
@@ -114,8 +114,8 @@ def terms(spec: Item) -> list[Term]:
         if _EVERY_NODE.get(name) != value.value:
             base[name] = frozenset({str(value.value)}), frozenset()
     listed = spec.get("nodeAffinity", _REQUIRED, "nodeSelectorTerms")
-    given = listed.value if listed is not None and isinstance(listed.value, list) else []
-    return [_with_expressions(base, term) for term in given] or [base]
+    node_terms = listed.value if listed is not None and isinstance(listed.value, list) else []
+    return [_with_expressions(base, term) for term in node_terms] or [base]
 
 
 def _entries(item: Item | None) -> Iterator[tuple[str, Item]]:
@@ -124,44 +124,44 @@ def _entries(item: Item | None) -> Iterator[tuple[str, Item]]:
 
 
 def _with_expressions(base: Term, term: Item) -> Term:
-    made = dict(base)
+    merged = dict(base)
     listed = term.get("matchExpressions")
-    for one in listed.value if listed is not None and isinstance(listed.value, list) else ():
-        name, values = one.text("key"), one.get("values")
-        found = frozenset(str(v.value) for v in values.value) if values is not None else frozenset()
-        allowed, excluded = made.get(name, (None, frozenset[str]()))
-        if one.text("operator") == "NotIn":
-            made[name] = allowed, excluded | found
-        elif one.text("operator") == "In" and _EVERY_NODE.get(name) not in found:
-            made[name] = found if allowed is None else allowed & found, excluded
-    return made
+    for expression in listed.value if listed is not None and isinstance(listed.value, list) else ():
+        name, values = expression.text("key"), expression.get("values")
+        texts = frozenset(str(v.value) for v in values.value) if values is not None else frozenset()
+        allowed, excluded = merged.get(name, (None, frozenset[str]()))
+        if expression.text("operator") == "NotIn":
+            merged[name] = allowed, excluded | texts
+        elif expression.text("operator") == "In" and _EVERY_NODE.get(name) not in texts:
+            merged[name] = texts if allowed is None else allowed & texts, excluded
+    return merged
 
 
 def overlap(first: list[Term], second: list[Term]) -> bool:
     """Whether some node can match both selectors."""
-    return any(_compatible(one, other) for one in first for other in second)
+    return any(_compatible(a, b) for a in first for b in second)
 
 
-def _compatible(one: Term, other: Term) -> bool:
-    for name in {*one, *other}:
-        both = [term[name] for term in (one, other) if name in term]
-        excluded = frozenset[str]().union(*(found for _, found in both))
-        allowed = [found for found, _ in both if found is not None]
+def _compatible(first: Term, second: Term) -> bool:
+    for name in {*first, *second}:
+        both = [term[name] for term in (first, second) if name in term]
+        excluded = frozenset[str]().union(*(refused for _, refused in both))
+        allowed = [accepted for accepted, _ in both if accepted is not None]
         if allowed and not frozenset.intersection(*allowed) - excluded:
             return False
     return True
 
 
 def _label(name: str, value: str) -> str:
-    quoted = [one.replace("\\", "\\\\").replace("'", "\\'") for one in (name, value)]
+    quoted = [text.replace("\\", "\\\\").replace("'", "\\'") for text in (name, value)]
     return f"label('{quoted[0]}', '{quoted[1]}')"
 
 
 def _joined(parts: list[str], operator: str) -> str:
-    found = parts[0]
+    expression = parts[0]
     for part in parts[1:]:
-        found = f"({found} {operator} {part})"
-    return found
+        expression = f"({expression} {operator} {part})"
+    return expression
 
 
 def combine(
@@ -187,18 +187,18 @@ def combine(
     drivers: dict[str, Pool] = {}
     for pool in pools:
         for node, place in _with_labels(store, pool.condition):
-            other = drivers.setdefault(node, pool)
-            if other is not pool:
+            owner = drivers.setdefault(node, pool)
+            if owner is not pool:
                 raise PolicyError(
-                    f"{other.title} ({other.place}) and {pool.title} ({pool.place}) select the same node "
+                    f"{owner.title} ({owner.place}) and {pool.title} ({pool.place}) select the same node "
                     f"{quote_name(node)}",
                     place=place,
-                    fix=f"remove a label of the node, or change a selector: {other.condition}, "
+                    fix=f"remove a label of the node, or change a selector: {owner.condition}, "
                     f"{pool.condition}",
                 )
             nodes.extend(
-                ForNode(node, one.state, {**one.parameters, "only": None}, place)
-                for one in pool.states
+                ForNode(node, state.state, {**state.parameters, "only": None}, place)
+                for state in pool.states
             )
         if pool.condition:
             notes.append(
@@ -211,20 +211,20 @@ def combine(
 
 def _share_drain(stack: Iterable[DesiredState], pools: Iterable[Pool], notes: list[str]) -> None:
     """Workloads leave all nodes in the same way, so it is used only where all drivers agree."""
-    found = [
-        (pool, next((one.drain for one in pool.states if one.state == "driver"), None))
+    drains = [
+        (pool, next((state.drain for state in pool.states if state.state == "driver"), None))
         for pool in pools
     ]
-    same = all(drain == found[0][1] for _, drain in found)
+    same = all(drain == drains[0][1] for _, drain in drains)
     for state in stack:
         if state.state == "driver":
-            state.drain = found[0][1] if same else None
+            state.drain = drains[0][1] if same else None
     if not same:
         notes.extend(
             f"{pool.place}: not carried out: upgradePolicy of {pool.title}: how workloads leave differs "
             "from other NVIDIADrivers; apply their nodes one after the other with options such as "
             "--drain-timeout"
-            for pool, drain in found
+            for pool, drain in drains
             if drain is not None
         )
 
@@ -233,9 +233,9 @@ def _with_labels(store: CompanionStore, condition: str) -> Iterator[tuple[str, s
     """Nodes next to the file that match a condition, with their places."""
     for file, item in store.nodes if condition else ():
         labels = item.get("metadata", "labels")
-        given = {LABELS[-1]: plain(labels)} if labels is not None else {}
+        labels_by_source = {LABELS[-1]: plain(labels)} if labels is not None else {}
         name = item.text("metadata", "name")
-        if parse(condition).holds(NodeView(name, (), given, NodeFacts())):
+        if parse(condition).holds(NodeView(name, (), labels_by_source, NodeFacts())):
             yield name, f"{file}:{item.line}"
 
 
@@ -254,30 +254,30 @@ def _side_by_side(
     Raises:
         PolicyError: two of them select the same nodes.
     """
-    found = sorted(pools, key=lambda pool: bool(pool.condition))
-    seen: dict[str, str] = {}
-    for pool in found:
-        if pool.condition in seen:
+    ordered = sorted(pools, key=lambda pool: bool(pool.condition))
+    places: dict[str, str] = {}
+    for pool in ordered:
+        if pool.condition in places:
             raise PolicyError(
-                f"a second NVIDIADriver for the same nodes, the first is at {seen[pool.condition]}",
+                f"a second NVIDIADriver for the same nodes, the first is at {places[pool.condition]}",
                 place=pool.place,
                 fix="give them different nodeSelectors",
             )
-        seen[pool.condition] = pool.place
+        places[pool.condition] = pool.place
     everywhere: dict[str, DesiredState] = {}
-    for pool in found:
+    for pool in ordered:
         for state in pool.states:
             if not pool.condition:
                 everywhere[state.state] = state
             else:
                 everywhere.setdefault(state.state, DesiredState(state.state, {"only": NOWHERE}))
     narrow: list[ForLabels] = []
-    for pool in found:
-        mine = {state.state: state for state in pool.states}
+    for pool in ordered:
+        own_states = {state.state: state for state in pool.states}
         for name in everywhere if pool.condition else ():
-            there = mine.get(name)
-            given = {"only": NOWHERE} if there is None else {**there.parameters, "only": None}
-            narrow.append(ForLabels(pool.condition, name, given, pool.place, title=pool.title))
-    order = [state.state for pool in found for state in pool.states]
-    states = sorted(everywhere.values(), key=lambda one: order.index(one.state))
+            match = own_states.get(name)
+            values = {"only": NOWHERE} if match is None else {**match.parameters, "only": None}
+            narrow.append(ForLabels(pool.condition, name, values, pool.place, title=pool.title))
+    order = [state.state for pool in ordered for state in pool.states]
+    states = sorted(everywhere.values(), key=lambda state: order.index(state.state))
     return tuple(states), tuple(narrow)

@@ -116,12 +116,12 @@ def read(text: str, file: str, *, strict: Strict = never_strict, release: str = 
 
 
 def read_parts(
-    found: Sequence[Part], file: str, *, strict: Strict = never_strict, release: str = ""
+    file_parts: Sequence[Part], file: str, *, strict: Strict = never_strict, release: str = ""
 ) -> Reading:
     """Read the documents of an Operator file.
 
     Args:
-        found: the documents.
+        file_parts: the documents.
         file: its path, for places, and for the folder of ConfigMaps next to it.
         strict: in which lines unknown keys are errors; elsewhere they become notes, as the Operator
             accepts such a file.
@@ -134,38 +134,38 @@ def read_parts(
     if resolver.is_patch:
         raise PolicyError(
             "is a patch of a kustomization, not a complete object",
-            place=f"{file}:{found[0].item.line}",
+            place=f"{file}:{file_parts[0].item.line}",
             fix=f"render it first: kubectl kustomize {resolver.directory} > rendered.yaml",
         )
     by_kind: dict[str, list[Item]] = {}
-    for one in found:
-        by_kind.setdefault(one.kind, []).append(one.item)
-    said = next((one.release for one in found if one.release), "")
-    wrapped = [one.held for one in found if one.held is not None]
-    reader = _Reader(file, strict, by_kind, release or said or history.newest(), bool(wrapped))
-    reader.store.used.update(one for held in wrapped for one in held.used)
-    others = found[0].others
+    for part in file_parts:
+        by_kind.setdefault(part.kind, []).append(part.item)
+    declared = next((part.release for part in file_parts if part.release), "")
+    wrapped = [part.held for part in file_parts if part.held is not None]
+    reader = _Reader(file, strict, by_kind, release or declared or history.newest(), bool(wrapped))
+    reader.store.used.update(reference for held in wrapped for reference in held.used)
+    origins = file_parts[0].origins
     try:
         reading = reader.read()
         notes = (*reading.notes, *reader.unused_objects())
     except PolicyError as error:
-        raise others.error(error) from None
+        raise origins.error(error) from None
     above = [note for held in wrapped for note in held.notes]
-    if said and not release and said != history.newest():
+    if declared and not release and declared != history.newest():
         above.append(
-            f"{file}: read for release {said} of the Operator, as set in the file; override it with --release"
+            f"{file}: read for release {declared} of the Operator, as set in the file; override it with --release"
         )
-    notes = tuple(map(others.text, (*above, *notes)))
+    notes = tuple(map(origins.text, (*above, *notes)))
     reading = replace(reading, notes=notes, release=reader.release)
-    return _placed(reading, others) if others else reading
+    return _placed(reading, origins) if origins else reading
 
 
-def _placed(reading: Reading, others: OtherFiles) -> Reading:
+def _placed(reading: Reading, origins: OtherFiles) -> Reading:
     """The reading with the real places of values from other files."""
     for state in reading.states:
-        state.places = {name: others.place(place) for name, place in state.places.items()}
-    nodes = (replace(one, place=others.place(one.place)) for one in reading.for_nodes)
-    labels = (replace(one, place=others.place(one.place)) for one in reading.for_labels)
+        state.places = {name: origins.place(place) for name, place in state.places.items()}
+    nodes = (replace(node, place=origins.place(node.place)) for node in reading.for_nodes)
+    labels = (replace(label, place=origins.place(label.place)) for label in reading.for_labels)
     return replace(reading, for_nodes=tuple(nodes), for_labels=tuple(labels))
 
 
@@ -212,13 +212,13 @@ class _Reader:
     def read(self) -> Reading:
         for kind in ("clusterpolicy", "gpucluster", "helm"):
             self._only_one(kind)
-        here = [kind for kind in ("clusterpolicy", "gpucluster", "helm") if kind in self.by_kind]
-        if len(here) > 1:
+        stacks = [kind for kind in ("clusterpolicy", "gpucluster", "helm") if kind in self.by_kind]
+        if len(stacks) > 1:
             names = {"clusterpolicy": "a ClusterPolicy", "gpucluster": "a GPUCluster"}
-            first, second = (names.get(kind, "Helm values") for kind in here[:2])
+            first, second = (names.get(kind, "Helm values") for kind in stacks[:2])
             raise PolicyError(
                 f"contains {first} and {second}, wanted one of them",
-                place=f"{self.file}:{self.by_kind[here[1]][0].line}",
+                place=f"{self.file}:{self.by_kind[stacks[1]][0].line}",
             )
         if "clusterpolicy" in self.by_kind:
             return self._cluster_policy(self.by_kind["clusterpolicy"][0])
@@ -237,7 +237,7 @@ class _Reader:
             )
         kinds = sorted({item.text("kind") for items in self.by_kind.values() for item in items})
         listed = ", ".join(map(quote_name, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
-        raise PolicyError(f"contains no policy, only {listed}", place=self.file, fix=shape.WANTED)
+        raise PolicyError(f"contains no policy, only {listed}", place=self.file, fix=shape.EXPECTED)
 
     def _only_one(self, kind: str) -> None:
         items = self.by_kind.get(kind, [])
@@ -258,7 +258,7 @@ class _Reader:
             section = source.spec.get("driver") or source.spec
             if crd is not None and crd.value:
                 driver = self._pools(source.notes, source.place(crd))
-                source.note_unused("set by the NVIDIADriver", *_OF_DRIVER, but=_SWITCHES)
+                source.note_unused("set by the NVIDIADriver", *_OF_DRIVER, exempt=_SWITCHES)
             elif source.in_containers("driver"):
                 self.drivers.append(containers.of_policy(source))
                 self._upgrades(source, section, "driver.")
@@ -292,7 +292,7 @@ class _Reader:
         driver: Stack = None
         if left_to_crd is not None:
             driver = self._pools(source.notes, source.place(left_to_crd))
-            source.note_unused("set by the NVIDIADriver", *_OF_DRIVER, but=_SWITCHES)
+            source.note_unused("set by the NVIDIADriver", *_OF_DRIVER, exempt=_SWITCHES)
         elif source.in_containers("driver") and source.enabled("driver", otherwise=True):
             crd = source.spec.get("driver", "nvidiaDriverCRD", "enabled")
             by_object = crd is not None and bool(crd.value)
@@ -329,16 +329,16 @@ class _Reader:
         return self._reading("helm", item, source, states, on, objects=True)
 
     def _nvidia_drivers_alone(self) -> Reading:
-        own: list[str] = []
+        notes: list[str] = []
         if self.choice.containers:
             raise PolicyError(
                 "an NVIDIADriver alone has no objects of a cluster",
                 place=self.choice.place,
                 fix="add the ClusterPolicy or the GPUCluster to its file",
             )
-        stack = self._pools(own, None)
+        stack = self._pools(notes, None)
         item = self.by_kind["nvidiadriver"][0]
-        source = Source(self.file, item, (), self.store, "nvidiadriver", self.release, own)
+        source = Source(self.file, item, (), self.store, "nvidiadriver", self.release, notes)
         return self._reading("nvidiadriver", item, source, _dra_stack(stack), ())
 
     def _pools(self, notes: list[str], place: str | None) -> Stack:
@@ -348,9 +348,9 @@ class _Reader:
             notes: filled with theirs.
             place: where the policy leaves the driver to them; ``None`` if it does not.
         """
-        here = [(self.file, item) for item in self.by_kind.get("nvidiadriver", [])]
+        own_drivers = [(self.file, item) for item in self.by_kind.get("nvidiadriver", [])]
         pools: list[Pool] = []
-        for file, item in (*here, *self.store.objects_of("NVIDIADriver")):
+        for file, item in (*own_drivers, *self.store.objects_of("NVIDIADriver")):
             spec = self._spec(item, file)
             source = self._source(spec, "nvidiadriver", file)
             kind = spec.get("driverType")
@@ -405,7 +405,7 @@ class _Reader:
 
     def _stray(self, key: str, child: Item) -> None:
         """Report an unknown key at the level of ``spec``."""
-        known = any(
+        is_spec_key = any(
             path.partition(".")[0] == key
             for path in (*fields("clusterpolicy"), *fields("nvidiadriver"))
         )
@@ -413,7 +413,7 @@ class _Reader:
             f"unknown key {quote(key)} next to spec, which the API server would silently drop",
             place=f"{self.file}:{child.line}",
             fix=f"move it below spec: spec.{key}"
-            if known
+            if is_spec_key
             else f"supported keys: {', '.join(_HEAD)}",
         )
         if self.strict(child.line):
@@ -424,16 +424,16 @@ class _Reader:
         file = file or self.file
         checker = Checker(file, fields(kind), kind, self.strict, self.release)
         settings = checker.settings(spec)
-        for one in settings:
-            value = one.item.value
+        for setting in settings:
+            value = setting.item.value
             unfilled = documents.placeholder(value, self.file)
-            if unfilled is not None and one.field.support is Support.HONOURED:
+            if unfilled is not None and setting.field.support is Support.HONOURED:
                 raise PolicyError(
-                    f"{one.path} is {quote(value)}, a placeholder of another program",
-                    place=f"{file}:{one.item.line}",
+                    f"{setting.path} is {quote(value)}, a placeholder of another program",
+                    place=f"{file}:{setting.item.line}",
                     fix=unfilled,
                 )
-        spec = checker.known(spec)
+        spec = checker.as_of_release(spec)
         check_companions(self.store, spec, kind)
         notes = checker.notes
         if kind == "helm" and "driver.branch" in checker.unknown:
@@ -447,12 +447,12 @@ class _Reader:
                 f"{file}: read as Helm values of the GPU Operator; a policy of gpustate's own begins with "
                 "'format: gpustate.policy/1'"
             )
-        settings = tuple(choice.applied(one, self.choice) for one in settings)
-        made = Source(
+        settings = tuple(choice.applied(setting, self.choice) for setting in settings)
+        source = Source(
             file, spec, settings, self.store, kind, self.release, notes, choice=self.choice
         )
-        made.strict = self.strict is always_strict
-        return made
+        source.strict = self.strict is always_strict
+        return source
 
     def _is_of_this_chart(self, values: Item) -> None:
         """Refuse values with hardly any key of the chart, which would result in nothing but defaults.
@@ -474,11 +474,11 @@ class _Reader:
         *,
         objects: bool = False,
     ) -> Reading:
-        silent = [name for name in on if source.spec.get(name, "enabled") is None]
-        if silent:
+        implicit = [name for name in on if source.spec.get(name, "enabled") is None]
+        if implicit:
             source.notes.append(
                 f"{self.file}: enabled in the Operator by default, and set up {ONLY_WITH_OBJECTS}: "
-                f"{', '.join(silent)}"
+                f"{', '.join(implicit)}"
             )
         if objects:
             choice.check(self.choice, kind)
@@ -488,9 +488,9 @@ class _Reader:
             settings = replace(settings, systems=tuple(nodelabels.systems(self.store.nodes)))
         notes = (*source.notes, *notes_on(source))
         name = item.text("metadata", "name")
-        of_states = (one.rollout for one in states if one.rollout is not None)
+        of_states = (state.rollout for state in states if state.rollout is not None)
         rollout = next(of_states, self.rollout)
-        drain = next((one.drain for one in states if one.drain is not None), self.drain)
+        drain = next((state.drain for state in states if state.drain is not None), self.drain)
         nodes = (*self.for_nodes, *source.for_nodes)
         labels = tuple(self.for_labels)
         return Reading(
@@ -509,12 +509,12 @@ class _Reader:
 
 def _of_containers(source: Source) -> Iterator[str]:
     """Paths of components that run as containers."""
-    for one in source.settings:
-        section = one.path.partition(".")[0]
-        if "upgradePolicy" not in one.path and source.in_containers(
+    for setting in source.settings:
+        section = setting.path.partition(".")[0]
+        if "upgradePolicy" not in setting.path and source.in_containers(
             {"gds": "driver", "gdrcopy": "driver"}.get(section, section)
         ):
-            yield one.path
+            yield setting.path
 
 
 def _dra_stack(driver: Stack) -> tuple[DesiredState, ...]:
@@ -536,7 +536,7 @@ def _stack(source: Source, driver: Stack) -> Iterator[DesiredState]:
             f"{source.place(section)}: driver.enabled is false: the driver is managed elsewhere and "
             "not changed"
         )
-        source.note_unused("driver.enabled is false", *_OF_DRIVER, but=_SWITCHES)
+        source.note_unused("driver.enabled is false", *_OF_DRIVER, exempt=_SWITCHES)
     runtime = () if source.in_containers("toolkit") else tuple(desired_runtime(source))
     yield from runtime
     if not source.in_containers("validator"):

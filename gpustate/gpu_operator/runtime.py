@@ -83,12 +83,12 @@ def environment() -> Mapping[str, Variable]:
     }
 
 
-def _variable(what: str, states: str, why: str) -> Variable:
-    target, *rest = what.split() or [""]
+def _variable(effect: str, states: str, why: str) -> Variable:
+    target, *words = effect.split() or [""]
     parameter, _, key = target.rstrip("?").partition(".")
-    pairs = (word.partition("=") for word in rest if "=" in word)
+    pairs = (word.partition("=") for word in words if "=" in word)
     values = {name: value for name, _, value in pairs}
-    flag, path = target.endswith("?"), "path" in rest
+    flag, path = target.endswith("?"), "path" in words
     return Variable(tuple(states.split()), parameter, key, flag, values, path, why)
 
 
@@ -125,8 +125,8 @@ def desired_runtime(source: Source) -> Iterator[DesiredState]:
         )
         by_pods = ("cdi.enabled", "operator.runtimeClass")
         source.in_objects.update(by_pods)
-        but = ("toolkit.enabled", *by_pods)
-        source.note_unused("toolkit.enabled is false", "toolkit.", "cdi.", but=but)
+        exempt = ("toolkit.enabled", *by_pods)
+        source.note_unused("toolkit.enabled is false", "toolkit.", "cdi.", exempt=exempt)
         return
     toolkit = DesiredState("container-toolkit")
     version = spec.get("toolkit", "version")
@@ -169,19 +169,19 @@ def _other_name(item: Item | None) -> bool:
 def desired_links(source: Source) -> Iterator[DesiredState]:
     """Yield the state for links below /dev/char, which the Operator's validator creates too."""
     env = source.spec.get("validator", "driver", "env")
-    wanted = True
+    links_wanted = True
     for item in env.value if env is not None else ():
         value = item.get("value")
         if value is None:
             continue
         if item.text("name") == _NO_LINKS:
-            wanted = not flag_of(source, f"validator.driver.env {_NO_LINKS}", value)
+            links_wanted = not flag_of(source, f"validator.driver.env {_NO_LINKS}", value)
         else:
             source.notes.append(
                 f"{source.place(value)}: not carried out: validator.driver.env {item.text('name')}: "
                 "the validator has no such setting"
             )
-    if wanted:
+    if links_wanted:
         yield DesiredState("dev-char")
 
 
@@ -223,7 +223,7 @@ def _home(path: str) -> str | None:
 
 def desired_validator(source: Source, before: tuple[DesiredState, ...]) -> DesiredState:
     """Return the validator, configured for the states ``before`` it."""
-    states = {wanted.state: wanted for wanted in before}
+    states = {state.state: state for state in before}
     validator = DesiredState("validator")
     validator.set("cdi", "cdi" in states)
     containerd = states.get("containerd")
@@ -262,15 +262,15 @@ def _environment(source: Source, states: Mapping[str, DesiredState]) -> None:
                 f"{source.place(value)}: not carried out: toolkit.env {name}: {why}"
             )
             continue
-        given = _given(source, name, variable, value)
+        parameter = _parameter_of(source, name, variable, value)
         for state in taking:
-            whole = given
+            content = parameter
             if variable.key:
-                whole = {**state.parameters.get(variable.parameter, {}), variable.key: given}
-            state.set(variable.parameter, whole, source.place(value))
+                content = {**state.parameters.get(variable.parameter, {}), variable.key: parameter}
+            state.set(variable.parameter, content, source.place(value))
 
 
-def _given(source: Source, name: str, variable: Variable, item: Item) -> Any:
+def _parameter_of(source: Source, name: str, variable: Variable, item: Item) -> Any:
     """A variable's value as a parameter."""
     if variable.flag:
         return flag_of(source, f"toolkit.env {name}", item)

@@ -28,7 +28,7 @@ KINDS = {
     ("v1", "Secret"): "secret",
     ("v1", "Node"): "node",
 }
-WANTED = "wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values"
+EXPECTED = "wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values"
 #: Keys of pods that people write at the top level.
 _OF_PODS = frozenset(
     {
@@ -55,7 +55,7 @@ def kind(item: Item, file: str) -> str:
     """
     place = f"{file}:{item.line}"
     if not isinstance(item.value, dict):
-        raise PolicyError(f"is {kind_of(item.value)}, not a policy", place=place, fix=WANTED)
+        raise PolicyError(f"is {kind_of(item.value)}, not a policy", place=place, fix=EXPECTED)
     version, name = item.text("apiVersion"), item.text("kind")
     if not version and not name:
         return _values(item, place)
@@ -86,27 +86,28 @@ def _part_of_config_map(item: Item, place: str) -> PolicyError | None:
     """The error for a file that belongs into a ConfigMap of a policy; ``None`` for others."""
     file = shlex.quote(place.rpartition(":")[0])
     if dra.of_own_chart(item.value):
-        what, fix = (
+        title, fix = (
             "a values file of the DRA driver's chart",
             f"give it beside the Operator's: --values {file}",
         )
     elif "mig-configs" in item.value:
-        what, fix = "a mig-parted file", f"plan a layout of it: gpustate node mig plan {file} NAME"
+        title = "a mig-parted file"
+        fix = f"plan a layout of it: gpustate node mig plan {file} NAME"
     elif item.text("version") == "v1" and _OF_PLUGIN & set(item.value):
-        what = "a configuration of the device plugin"
+        title = "a configuration of the device plugin"
         fix = "put it into the ConfigMap named by devicePlugin.config.name, where lint checks it"
     else:
         return None
-    return PolicyError(f"is {what}, not a policy", place=place, fix=fix)
+    return PolicyError(f"is {title}, not a policy", place=place, fix=fix)
 
 
 _OF_PLUGIN = frozenset(("flags", "resources", "sharing", "imex"))
 
 
 def _values(item: Item, place: str) -> str:
-    other = _part_of_config_map(item, place)
-    if other is not None:
-        raise other
+    error = _part_of_config_map(item, place)
+    if error is not None:
+        raise error
     if sections() & set(item.value) or not item.value:
         return "helm"
     key = next(iter(item.value), "")
@@ -119,58 +120,58 @@ def _values(item: Item, place: str) -> str:
     raise PolicyError(
         f"is not a policy: it begins with {quote(key)}{top_level(key, sections())}",
         place=place,
-        fix=WANTED,
+        fix=EXPECTED,
     )
 
 
 def _misplaced(keys: Iterable[str]) -> bool:
     """Whether all are keys of the chart at another level, and at least one is specific to it."""
-    found = list(keys)
+    key_list = list(keys)
     below = {word for path in fields("helm") for word in re.split(r"[.\[\]]+", path)[1:] if word}
-    paths = [key for key in found if key.partition(".")[0] in sections()]
-    known = [*paths, *(key for key in found if _near(key, below | _OF_PODS))]
-    telling = [*paths, *(key for key in found if _near(key, _OF_PODS))]
-    return bool(telling) and set(known) == set(found)
+    paths = [key for key in key_list if key.partition(".")[0] in sections()]
+    plausible = [*paths, *(key for key in key_list if _near(key, below | _OF_PODS))]
+    telling = [*paths, *(key for key in key_list if _near(key, _OF_PODS))]
+    return bool(telling) and set(plausible) == set(key_list)
 
 
-def _near(key: str, known: Set[str]) -> bool:
-    return bool(difflib.get_close_matches(key, known, 1, 0.85))
+def _near(key: str, candidates: Set[str]) -> bool:
+    return bool(difflib.get_close_matches(key, candidates, 1, 0.85))
 
 
 def _refuse_look_alike(version: str, name: str, place: str) -> None:
     group = version.partition("/")[0]
     if group not in ("nvidia.com", ""):
         programs = tables.sections("expected.txt")["other programs"]
-        for other in (other for key, other in programs if key == f"{group}/{name}"):
-            raise PolicyError(f"{name} of {version} is {other}", place=place, fix=WANTED)
-        meant = _meant(name) or _OWN.get(_folded(name))
-        if meant is not None and ("nvidia" in group or name.lower().startswith(("gpu", "nvidia"))):
-            raise _no_such_kind(version, name, f"did you mean {meant}", place)
+        for program in (program for key, program in programs if key == f"{group}/{name}"):
+            raise PolicyError(f"{name} of {version} is {program}", place=place, fix=EXPECTED)
+        title = _likely_kind(name) or _OWN_KINDS.get(_folded(name))
+        if title is not None and ("nvidia" in group or name.lower().startswith(("gpu", "nvidia"))):
+            raise _no_such_kind(version, name, f"did you mean {title}", place)
         return
-    for known_version, known in KINDS:
-        if known_version == "v1" or name.lower() != known.lower():
+    for known_version, known_kind in KINDS:
+        if known_version == "v1" or name.lower() != known_kind.lower():
             continue
-        if name == known:
+        if name == known_kind:
             raise PolicyError(
                 f"{name} of {quote(version)} is unsupported, wanted {known_version}", place=place
             )
         raise PolicyError(
-            f"unknown kind {quote(name)} of {version}, wanted {known} of {known_version}",
+            f"unknown kind {quote(name)} of {version}, wanted {known_kind} of {known_version}",
             place=place,
         )
     if not version or not name:
         return
-    meant = _meant(name)
-    if meant is None:
+    title = _likely_kind(name)
+    if title is None:
         near = difflib.get_close_matches(name, [k for v, k in KINDS if v != "v1"], 1)
-        meant = next((f"{k} of {v}" for v, k in KINDS if near and k == near[0]), None)
-    raise _no_such_kind(version, name, f"did you mean {meant}" if meant else WANTED, place)
+        title = next((f"{k} of {v}" for v, k in KINDS if near and k == near[0]), None)
+    raise _no_such_kind(version, name, f"did you mean {title}" if title else EXPECTED, place)
 
 
-def _meant(name: str) -> str | None:
+def _likely_kind(name: str) -> str | None:
     """What was probably meant by a kind that does not exist."""
     rows = tables.sections("expected.txt")["kinds"]
-    return next((meant for kinds, meant in rows if _folded(name) in tables.expanded(kinds)), None)
+    return next((title for kinds, title in rows if _folded(name) in tables.expanded(kinds)), None)
 
 
 def _folded(name: str) -> str:
@@ -178,7 +179,7 @@ def _folded(name: str) -> str:
 
 
 #: The Operator's kinds, which people also write with other groups.
-_OWN = {_folded(kind): f"{kind} of {version}" for version, kind in KINDS if version != "v1"}
+_OWN_KINDS = {_folded(kind): f"{kind} of {version}" for version, kind in KINDS if version != "v1"}
 
 
 def _no_such_kind(version: str, name: str, fix: str, place: str) -> PolicyError:

@@ -18,20 +18,20 @@ def text(name: str) -> str:
 @cache
 def sections(name: str) -> Mapping[str, Rows]:
     """The rows of a file by section, each with its cells, which ``|`` divides; the first is expanded later."""
-    found: dict[str, list[tuple[str, ...]]] = {}
+    by_section: dict[str, list[tuple[str, ...]]] = {}
     rows: list[tuple[str, ...]] = []
     for line in text(name).splitlines():
         if line.startswith("["):
-            rows = found.setdefault(line.strip("[]"), [])
+            rows = by_section.setdefault(line.strip("[]"), [])
         elif line and not line.startswith("#"):
             rows.append(tuple(cell.strip() for cell in line.split("|")))
-    return {section: tuple(rows) for section, rows in found.items()}
+    return {section: tuple(rows) for section, rows in by_section.items()}
 
 
 def expanded(keys: str) -> Iterator[str]:
     """``{a,b}.c``: ``a.c`` and ``b.c``."""
-    before, brace, rest = keys.partition("{")
-    names, _, after = rest.partition("}")
+    before, brace, tail = keys.partition("{")
+    names, _, after = tail.partition("}")
     for name in names.split(",") if brace else ():
         yield from expanded(f"{before}{name}{after}")
     if not brace:

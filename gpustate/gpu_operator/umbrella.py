@@ -69,12 +69,12 @@ def foreign(values: Item, file: str, *, least: int = 1) -> PolicyError | None:
     if not isinstance(values.value, dict):
         return None
     strange = [key for key in values.value if key not in sections() and not key.startswith("x-")]
-    known = len(values.value) - len(strange)
-    if len(strange) < least or (len(strange) <= known and is_specific(values)):
+    known_count = len(values.value) - len(strange)
+    if len(strange) < least or (len(strange) <= known_count and is_specific(values)):
         return None
     return PolicyError(
         f"is not a values file of the Operator's chart, which has no key {quote(strange[0])}"
-        f"{top_level(strange[0], sections())} and only {known} of its {len(values.value)} keys",
+        f"{top_level(strange[0], sections())} and only {known_count} of its {len(values.value)} keys",
         place=f"{file}:{values.value[strange[0]].line}",
         fix="wanted a ClusterPolicy, an NVIDIADriver, a GPUCluster or the GPU Operator's Helm values",
     )
@@ -89,15 +89,15 @@ def find_values(item: Item, resolver: ReferenceResolver) -> ChartValues | None:
     dependency = next(_dependencies(resolver, _NAME), None)
     version = None if dependency is None else dependency.get("version")
     release, notes = release_of(version, str(resolver.directory / "Chart.yaml"))
-    own = resolver.chart
-    if own is not None and own.text("name") == _NAME and not release:
+    chart = resolver.chart
+    if chart is not None and chart.text("name") == _NAME and not release:
         if next(_dependencies(resolver, "node-feature-discovery"), None) is None:
             raise PolicyError(
                 f"contains values of another chart named {_NAME}: its Chart.yaml has no dependency node-feature-discovery",
                 place=resolver.file,
                 fix="name the ClusterPolicy that it results in: helm template . > policy.yaml",
             )
-        release = history.release_of_chart(own.text("appVersion") or own.text("version"))
+        release = history.release_of_chart(chart.text("appVersion") or chart.text("version"))
         if release and is_specific(item):
             return ChartValues(item, "the chart's own values", release)
     values = inner_values(item, resolver, named_chart=False)
@@ -129,25 +129,27 @@ def inner_values(values: Item, resolver: ReferenceResolver, *, named_chart: bool
     """
     if not isinstance(values.value, dict):
         return None
-    mappings = {key: one.value for key, one in values.value.items() if isinstance(one.value, dict)}
+    mappings = {
+        key: child.value for key, child in values.value.items() if isinstance(child.value, dict)
+    }
     keys = [entry.text("alias") or _NAME for entry in _dependencies(resolver, _NAME)]
     if sections() & set(mappings.get(_NAME, ())):
         keys.append(_NAME)
-    found = [key for key in dict.fromkeys(keys) if key in mappings]
-    if not found and not named_chart and not is_specific(values):
-        found = [key for key, below in mappings.items() if len(_telling(below)) >= _ENOUGH]
-    if len(found) > 1:
+    candidates = [key for key in dict.fromkeys(keys) if key in mappings]
+    if not candidates and not named_chart and not is_specific(values):
+        candidates = [key for key, below in mappings.items() if len(_telling(below)) >= _ENOUGH]
+    if len(candidates) > 1:
         raise PolicyError(
-            f"contains values of the chart at {', '.join(map(quote, found))}, wanted one",
-            place=f"{resolver.file}:{values.value[found[1]].line}",
-            fix=f"extract one: yq '.\"{found[0]}\"' {resolver.name} > values.yaml",
+            f"contains values of the chart at {', '.join(map(quote, candidates))}, wanted one",
+            place=f"{resolver.file}:{values.value[candidates[1]].line}",
+            fix=f"extract one: yq '.\"{candidates[0]}\"' {resolver.name} > values.yaml",
         )
-    if not found:
+    if not candidates:
         return None
     # The condition of a dependency, which Helm removes before passing values to the chart.
-    there = values.value[found[0]]
-    kept = {key: value for key, value in there.value.items() if key != "enabled"}
-    return Item(kept, there.line)
+    chart_values = values.value[candidates[0]]
+    settings = {key: value for key, value in chart_values.value.items() if key != "enabled"}
+    return Item(settings, chart_values.line)
 
 
 def _telling(values: Mapping[str, Item]) -> frozenset[str]:

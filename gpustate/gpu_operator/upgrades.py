@@ -50,9 +50,9 @@ def desired_rollout(source: Source, spec: Item, prefix: str) -> RolloutPolicy | 
     if first is None:
         return None
     if not _automatic(source, policy, prefix):
-        silent = tuple(s.path for s in source.settings if not s.has_effect)
+        idle = tuple(s.path for s in source.settings if not s.has_effect)
         why = f"{prefix}upgradePolicy.autoUpgrade is not true"
-        source.note_unused(why, f"{prefix}upgradePolicy.max", but=silent)
+        source.note_unused(why, f"{prefix}upgradePolicy.max", exempt=idle)
         return None
     limits = [f"waves of {size}" for size in serial]
     limits += [f"at most {share} of the nodes out of service at a time"] * bool(share)
@@ -77,43 +77,43 @@ def desired_drain(source: Source, spec: Item, prefix: str) -> DrainPolicy | None
     wait = _section(policy, "waitForCompletion")
     deletion = _section(policy, "podDeletion") or _section(policy, "gpuPodDeletion")
     drain = _section(policy, "drain")
-    first = next((one for section in (wait, deletion, drain) for one in section.values()), None)
+    first = next((item for section in (wait, deletion, drain) for item in section.values()), None)
     if first is None:
         return None
-    silent = tuple(s.path for s in source.settings if not s.has_effect)
+    idle = tuple(s.path for s in source.settings if not s.has_effect)
     names = ("waitForCompletion", "podDeletion", "gpuPodDeletion", "drain")
     if not _automatic(source, policy, prefix):
         why = f"{path}.autoUpgrade is not true"
-        source.note_unused(why, *(f"{path}.{name}." for name in names), but=silent)
+        source.note_unused(why, *(f"{path}.{name}." for name in names), exempt=idle)
         return None
     selector = _selector(source, wait, f"{path}.waitForCompletion")
     if not selector:
         why = f"{path}.waitForCompletion.podSelector is empty"
-        source.note_unused(why, f"{path}.waitForCompletion.", but=silent)
+        source.note_unused(why, f"{path}.waitForCompletion.", exempt=idle)
     enabled = bool(drain["enable"].value) if "enable" in drain else False
     node = EvictionRules()
     if enabled:
-        given = _selector(source, drain, f"{path}.drain")
-        selected = f"{given},{SKIP_DRAIN}" if given else SKIP_DRAIN
+        drain_selector = _selector(source, drain, f"{path}.drain")
+        selected = f"{drain_selector},{SKIP_DRAIN}" if drain_selector else SKIP_DRAIN
         node = _rules(drain, selected)
     else:
         why = f"{path}.drain.enable is not true"
-        source.note_unused(why, f"{path}.drain.", but=(*silent, f"{path}.drain.enable"))
-    found = DrainPolicy(
+        source.note_unused(why, f"{path}.drain.", exempt=(*idle, f"{path}.drain.enable"))
+    drain_policy = DrainPolicy(
         wait_selector=selector,
         wait_timeout_s=_seconds(wait, 0) if selector else 0.0,
         gpu_pods=_rules(deletion),
         node=node,
         node_after_gpu_pods=enabled,
     )
-    words = found.describe()
+    words = drain_policy.describe()
     if not words:
         return None
     source.notes.append(
         f"{source.place(first)}: {path}: before a change of a node apply will {words}; options such as "
         "--drain-timeout override it"
     )
-    return found
+    return drain_policy
 
 
 def _section(policy: Item, name: str) -> dict[str, Item]:
@@ -121,7 +121,7 @@ def _section(policy: Item, name: str) -> dict[str, Item]:
     section = policy.get(name)
     if section is None or not isinstance(section.value, dict):
         return {}
-    return {key: one for key, one in section.value.items() if one.value is not None}
+    return {key: item for key, item in section.value.items() if item.value is not None}
 
 
 def _rules(section: Mapping[str, Item], selector: str = "") -> EvictionRules:

@@ -35,7 +35,7 @@ _AS_INSTALLED = "helm get values gpu-operator -n gpu-operator > values.yaml"
 
 #: Results for a document that is not a wrapper, and for a wrapper of another chart.
 NO_WRAPPER, OTHER_CHART = None, False
-Found = ChartValues | bool | None
+Unwrapped = ChartValues | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class _Form:
 def _forms() -> Mapping[str, _Form]:
     """The forms by group and kind, or by type and key of a file without a kind."""
     sections = tables.sections("wrappers.txt")
-    found: dict[str, _Form] = {}
+    forms: dict[str, _Form] = {}
     for names, rows in sections.items():
         inherited = sections.get(_Form(rows).text("like"), ())
-        found.update(dict.fromkeys(names.split(), _Form((*rows, *inherited))))
-    return found
+        forms.update(dict.fromkeys(names.split(), _Form((*rows, *inherited))))
+    return forms
 
 
-def unwrap(item: Item, resolver: ReferenceResolver) -> Found:
+def unwrap(item: Item, resolver: ReferenceResolver) -> Unwrapped:
     """Return the values in a document, ``OTHER_CHART`` or ``NO_WRAPPER``.
 
     Raises:
@@ -80,9 +80,9 @@ def unwrap(item: Item, resolver: ReferenceResolver) -> Found:
     for name, form in _forms().items():
         kind, _, key = name.rpartition(":")
         if kind and key in item.value and type(item.value[key].value).__name__ == kind:
-            found = _Wrapper(item, resolver, form, form.text("title")).find()
-            if found is not NO_WRAPPER:
-                return found
+            values = _Wrapper(item, resolver, form, form.text("title")).find()
+            if values is not NO_WRAPPER:
+                return values
     return umbrella.find_values(item, resolver)
 
 
@@ -113,13 +113,13 @@ class _Wrapper:
     notes: list[str] = field(default_factory=list[str])
     used: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
-    def find(self) -> Found:
+    def find(self) -> Unwrapped:
         """The values of the first release of the Operator's chart."""
         named = False
         for release in self._releases():
-            ours = self._ours(release)
-            named = named or ours is not None
-            if not ours and not self._is_inside(release, named=ours is False):
+            is_ours = self._is_operator_chart(release)
+            named = named or is_ours is not None
+            if not is_ours and not self._is_inside(release, named=is_ours is False):
                 continue
             for path, why in self.form.pairs("refused").items():
                 refused = _at(self.item, path)
@@ -134,7 +134,7 @@ class _Wrapper:
                 layer = _at(release, path)
                 if layer is not None:
                     values = self._merged(values, how, layer)
-            return self._checked(values, _at(release, self.form.text("version")), ours)
+            return self._checked(values, _at(release, self.form.text("version")), is_ours)
         if self.form.text("otherwise"):
             raise self._refuse(self.form.text("otherwise"), self.item)
         return NO_WRAPPER if self.form.text("title") and not named else OTHER_CHART
@@ -148,7 +148,7 @@ class _Wrapper:
         if not paths:
             yield base
 
-    def _ours(self, release: Item) -> bool | None:
+    def _is_operator_chart(self, release: Item) -> bool | None:
         """Whether a release is of the Operator's chart; ``None`` if it names none."""
         names = (release.text(*path.split(".")) for path in self.form.text("chart").split())
         texts = [name for name in names if name]
@@ -173,70 +173,70 @@ class _Wrapper:
                 raise self._refuse("has a template in its values", layer)
             return merge(values, self.resolver.values(layer))
         if how == "files":
-            for one in _entries(layer) or [layer]:
-                values = merge(values, self._of_file(one))
+            for entry in _entries(layer) or [layer]:
+                values = merge(values, self._of_file(entry))
         elif how == "objects":
-            for one in _entries(layer):
-                values = merge(values, self._of_object(one))
+            for entry in _entries(layer):
+                values = merge(values, self._of_object(entry))
         elif how == "parameters":  # like --set and --set-string
-            for one in _entries(layer):
-                forced = one.get("forceString")
+            for entry in _entries(layer):
+                forced = entry.get("forceString")
                 typed = forced is None or forced.value is not True
-                name, text = one.text("name"), _text(one.get("value"))
-                values = assign(values, name, text, one.line, typed=typed)
+                name, text = entry.text("name"), _text(entry.get("value"))
+                values = assign(values, name, text, entry.line, typed=typed)
         elif isinstance(layer.value, dict):
-            for path, one in layer.value.items():
-                values = assign(values, path, _text(one), one.line, typed=True)
+            for path, entry in layer.value.items():
+                values = assign(values, path, _text(entry), entry.line, typed=True)
         return values
 
     def _of_file(self, entry: Item) -> Item:
         """The values of an entry that names a file or is a mapping."""
         if isinstance(entry.value, dict):
             return entry
-        found = self.resolver.file_values(str(entry.value)) if entry.value else EMPTY
-        if found is None:
+        values = self.resolver.file_values(str(entry.value)) if entry.value else EMPTY
+        if values is None:
             raise self._refuse(
                 f"uses the values file {quote(entry.value)}, which was not found", entry
             )
-        return found
+        return values
 
-    def _of_object(self, one: Item) -> Item:
+    def _of_object(self, ref: Item) -> Item:
         """The values of one entry of Flux's ``valuesFrom``; none, with a note, if it is optional and missing."""
-        kind, name = one.text("kind"), one.text("name")
-        key, target = one.text("valuesKey") or "values.yaml", one.text("targetPath")
+        kind, name = ref.text("kind"), ref.text("name")
+        key, target = ref.text("valuesKey") or "values.yaml", ref.text("targetPath")
         namespace = self.item.text("metadata", "namespace")
         entry = self.resolver.entry(kind, name, key, namespace)
         if entry is None:
-            optional = one.get("optional")
-            what = f"valuesFrom names the {kind} {quote(name)}, which was not found"
+            optional = ref.get("optional")
+            problem = f"valuesFrom names the {kind} {quote(name)}, which was not found"
             if self.resolver.elsewhere:
-                what += (
+                problem += (
                     f" in namespace {quote(namespace)}, the only one that Flux reads; there is one of another "
                     f"namespace at {self.resolver.elsewhere[0]}"
                 )
             if optional is not None and optional.value is True:
-                self.notes.append(f"{self._place(one)}: warning: {what}; it is optional")
+                self.notes.append(f"{self._place(ref)}: warning: {problem}; it is optional")
                 return EMPTY
             raise PolicyError(
-                f"{self.title}: {what}",
-                place=self._place(one),
+                f"{self.title}: {problem}",
+                place=self._place(ref),
                 fix=f"save it: kubectl get {kind.lower()} {name} -n {namespace or 'default'} -o yaml > "
                 f"{self.resolver.folder}/{name}.yaml",
             )
         self.used.append((kind, name))
         if target:
-            return assign(Item({}, one.line), target, entry.text.strip(), one.line, typed=True)
+            return assign(Item({}, ref.line), target, entry.text.strip(), ref.line, typed=True)
         return self.resolver.values_of(entry)
 
-    def _checked(self, values: Item, version: Item | None, ours: bool | None) -> Found:
+    def _checked(self, values: Item, version: Item | None, is_ours: bool | None) -> Unwrapped:
         """The values with their wrapper, if they are the chart's."""
-        if ours and not isinstance(values.value, dict):
+        if is_ours and not isinstance(values.value, dict):
             why = "has values with placeholders of another program"
             raise self._refuse(why, values, _AS_INSTALLED)
-        inner = umbrella.inner_values(values, self.resolver, named_chart=ours is not False)
-        if inner is None and not ours and (ours is False or not umbrella.is_specific(values)):
+        inner = umbrella.inner_values(values, self.resolver, named_chart=is_ours is not False)
+        if inner is None and not is_ours and (is_ours is False or not umbrella.is_specific(values)):
             return OTHER_CHART
-        named = version if ours and inner is None else None
+        named = version if is_ours and inner is None else None
         release, notes = umbrella.release_of(named, self.resolver.file)
         notes = (*self.notes, *notes)
         return ChartValues(inner or values, self.title, release, notes, (*self.used,))

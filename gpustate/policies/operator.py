@@ -25,7 +25,7 @@ from gpustate.gpu_operator.check import always_strict, never_strict
 from gpustate.gpu_operator.documents import OBJECTS, Item, filled_in, without_heading
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import Part, classified, parts
-from gpustate.gpu_operator.shape import WANTED
+from gpustate.gpu_operator.shape import EXPECTED
 from gpustate.policies import document, files, trees
 from gpustate.policies.changes import Changes, Format, quoting
 from gpustate.policies.trees import Tree
@@ -124,14 +124,14 @@ def _policy(found: Sequence[Part], path: str, how: _How, files_: tuple[str, ...]
     """The policy of some documents; with ``files_``, keys that are in none of these files have to be known."""
     strict = always_strict if how.strict else never_strict
     if files_ is not None and not how.strict:
-        strict = lambda line: found[0].others.resolved(path, line)[0] not in files_  # noqa: E731
+        strict = lambda line: found[0].origins.resolved(path, line)[0] not in files_  # noqa: E731
     try:
         reading = gpu_operator.read_parts(found, path, strict=strict, release=how.release)
     except PolicyError as error:
-        if error.fix != WANTED:
+        if error.fix != EXPECTED:
             raise
         fix = (
-            f"{WANTED}; a policy of gpustate's own begins with 'format: {document.FORMAT}'; a plan is saved with: "
+            f"{EXPECTED}; a policy of gpustate's own begins with 'format: {document.FORMAT}'; a plan is saved with: "
             "gpustate plan POLICY --out FILE"
         )
         raise PolicyError(error.message, place=error.place, fix=fix) from error
@@ -150,7 +150,7 @@ def _policy(found: Sequence[Part], path: str, how: _How, files_: tuple[str, ...]
     exclusive: dict[str, str] = {}
     given = {state.name: parameters(state) for state in states}
     for part in reading.for_labels:
-        whole = _defaults(part.state, given[part.state]) if part.whole else {}
+        whole = _defaults(part.state, given[part.state]) if part.complete else {}
         groups.setdefault(part.condition, {})[part.state] = {**whole, **part.parameters}
         places[("groups", part.condition)] = part.place
         exclusive[part.condition] = f"{part.title} ({part.place})"
@@ -222,9 +222,9 @@ def _documents(text: str, path: str) -> tuple[list[Tree], str, tuple[str, ...]]:
         kept = [one for one in there if one.held is not None or one.kind != "other"]
         release = next((one.release for one in kept if one.release), "")
         return (
-            [_tree(one.item, path, one.others) for one in kept],
+            [_tree(one.item, path, one.origins) for one in kept],
             release,
-            tuple(there[0].others.paths),
+            tuple(there[0].origins.paths),
         )
     release = next((one.release for one in there if one.release), "")
     return _own_documents(filled_in(text), path), release, ()

@@ -42,19 +42,21 @@ _DRA_BRANCH = 580
 def documents(contexts: Sequence[Context]) -> Iterator[Finding]:
     """Objects that conflict with one another."""
     kinds: dict[str, list[Context]] = {}
-    for one in contexts:
-        kinds.setdefault(one.kind, []).append(one)
+    for context in contexts:
+        kinds.setdefault(context.kind, []).append(context)
     for kind in ("clusterpolicy", "gpucluster", "helm"):
-        for one in kinds.get(kind, [])[1:]:
-            yield one.find(
-                "contradiction", "", f"a second {one.title}: only one takes effect", "keep one"
+        for context in kinds.get(kind, [])[1:]:
+            yield context.find(
+                "contradiction", "", f"a second {context.title}: only one takes effect", "keep one"
             )
     stacks = [
-        one for kind in ("clusterpolicy", "gpucluster", "helm") for one in kinds.get(kind, [])[:1]
+        context
+        for kind in ("clusterpolicy", "gpucluster", "helm")
+        for context in kinds.get(kind, [])[:1]
     ]
-    for one in stacks[1:]:
-        yield one.find(
-            "contradiction", "", f"{one.title} and {stacks[0].title} are mutually exclusive"
+    for context in stacks[1:]:
+        yield context.find(
+            "contradiction", "", f"{context.title} and {stacks[0].title} are mutually exclusive"
         )
     drivers = kinds.get("nvidiadriver", [])
     yield from _drivers(drivers)
@@ -66,9 +68,9 @@ def documents(contexts: Sequence[Context]) -> Iterator[Finding]:
 
 
 def _drivers(drivers: Sequence[Context]) -> Iterator[Finding]:
-    defaults = [one for one in drivers if one.own_value("default") is True]
-    for one in defaults[1:]:
-        yield one.find(
+    defaults = [driver for driver in drivers if driver.own_value("default") is True]
+    for driver in defaults[1:]:
+        yield driver.find(
             "contradiction",
             "default",
             f"default is true here and in {defaults[0].title}, and only one may be the default",
@@ -77,16 +79,16 @@ def _drivers(drivers: Sequence[Context]) -> Iterator[Finding]:
 
 def _overlaps(drivers: Sequence[Context]) -> Iterator[Finding]:
     """Selectors that some node can match together: the Operator then refuses both drivers."""
-    narrow = [(one, terms(one.spec)) for one in drivers]
-    narrow = [(one, mine) for one, mine in narrow if mine != [{}]]
-    for number, (one, mine) in enumerate(narrow):
-        for other, theirs in narrow[:number]:
-            if overlap(mine, theirs):
-                path = "nodeSelector" if one.item_at("nodeSelector") else "nodeAffinity"
-                yield one.find(
+    narrow = [(driver, terms(driver.spec)) for driver in drivers]
+    narrow = [(driver, selector) for driver, selector in narrow if selector != [{}]]
+    for number, (driver, selector) in enumerate(narrow):
+        for earlier_driver, earlier_selector in narrow[:number]:
+            if overlap(selector, earlier_selector):
+                path = "nodeSelector" if driver.item_at("nodeSelector") else "nodeAffinity"
+                yield driver.find(
                     "overlap",
                     path,
-                    f"a node can match this and the selector of {other.title} (line {other.item.line}), "
+                    f"a node can match this and the selector of {earlier_driver.title} (line {earlier_driver.item.line}), "
                     "and the Operator refuses two NVIDIADrivers for one node",
                     "select by different values of one label",
                 )
@@ -111,8 +113,8 @@ def _policy(policy: Context, drivers: Sequence[Context]) -> Iterator[Finding]:
         )
     if by_crd and policy.on("driver"):
         for path in ("version", "kernelModuleType", "usePrecompiled", "rdma.enabled"):
-            given = policy.own_value(f"driver.{path}")
-            if given not in (None, "", False) and given != policy.value("driver.none"):
+            field_value = policy.own_value(f"driver.{path}")
+            if field_value not in (None, "", False) and field_value != policy.value("driver.none"):
                 yield policy.find(
                     "without-effect",
                     f"driver.{path}",
@@ -148,18 +150,18 @@ def companions(context: Context, store: CompanionStore) -> Iterator[Finding]:
         if not name:
             continue
         try:
-            found = (
+            companion = (
                 inline_of(context.spec, reference, name, context.file)
                 if context.kind == "helm"
                 else None
             )
-            found = found or store.find(reference.kind, name)
+            companion = companion or store.find(reference.kind, name)
         except PolicyError as error:
             yield context.find(
                 "companion", reference.path, f"{error.place}: {error.message}", error.fix
             )
             continue
-        if found is None:
+        if companion is None:
             yield context.find(
                 "not-found",
                 reference.path,
@@ -167,7 +169,7 @@ def companions(context: Context, store: CompanionStore) -> Iterator[Finding]:
                 f"add it to the file, or to the folder {store.folder.name}",
             )
             continue
-        yield from _content(context, reference, found)
+        yield from _content(context, reference, companion)
 
 
 #: The kind of a ConfigMap's data, recognised by its key or by a word of its text.
@@ -184,26 +186,26 @@ _HOLDS = (
 
 def companions_only(file: str, items: Sequence[Item]) -> tuple[list[Finding], bool]:
     """Findings on ConfigMaps without the policy that names them, and whether any was recognised."""
-    found: list[Finding] = []
-    known = False
+    findings: list[Finding] = []
+    recognised = False
     for item in items:
         name = item.text("metadata", "name")
         try:
             companion = CompanionStore(file, (item,)).find(item.text("kind"), name)
         except PolicyError as error:
-            found.append(Finding("companion", "", error.message, file, item.line, error.fix))
-            known = True
+            findings.append(Finding("companion", "", error.message, file, item.line, error.fix))
+            recognised = True
             continue
         holds = _held(companion) if companion is not None else ""
         if companion is None or not holds:
             continue
-        known = True
+        recognised = True
         title = f"{companion.kind} {name}"
         for flaw in contents.check(holds, companion):
-            found.append(
+            findings.append(
                 Finding("companion", "", flaw.message, flaw.file, flaw.line, flaw.fix, title)
             )
-    return found, known
+    return findings, recognised
 
 
 def _held(companion: Companion) -> str:
@@ -215,28 +217,28 @@ def _held(companion: Companion) -> str:
     return ""
 
 
-def _content(context: Context, reference: Reference, found: Companion) -> Iterator[Finding]:
-    for flaw in contents.check(reference.holds, found):
+def _content(context: Context, reference: Reference, companion: Companion) -> Iterator[Finding]:
+    for flaw in contents.check(reference.holds, companion):
         yield Finding(
             flaw.rule, reference.path, flaw.message, flaw.file, flaw.line, flaw.fix, context.title
         )
     if reference.path == "devicePlugin.config.name":
         default = context.own_value("devicePlugin.config.default")
-        if default and str(default) not in found.entries:
+        if default and str(default) not in companion.entries:
             yield context.find(
                 "contradiction",
                 "devicePlugin.config.default",
-                f"devicePlugin.config.default is {quote(default)}, and the ConfigMap {quote(found.name)} "
-                f"has {', '.join(sorted(found.entries))}",
+                f"devicePlugin.config.default is {quote(default)}, and the ConfigMap {quote(companion.name)} "
+                f"has {', '.join(sorted(companion.entries))}",
             )
         elif context.value("mig.strategy") == "mixed":
-            yield from _not_with_mixed(context, found, str(default or ""))
+            yield from _not_with_mixed(context, companion, str(default or ""))
 
 
-def _not_with_mixed(context: Context, found: Companion, default: str) -> Iterator[Finding]:
+def _not_with_mixed(context: Context, companion: Companion, default: str) -> Iterator[Finding]:
     """The Operator passes ``mig.strategy`` to the plugin, which refuses mixed together with MPS."""
     try:
-        words = contents.mixed_with_mps(found, default)
+        words = contents.mixed_with_mps(companion, default)
     except PolicyError:
         return  # there is a finding already
     if words:

@@ -48,17 +48,17 @@ class Context:
 
     def own_value(self, path: str) -> Any:
         """The same as plain data."""
-        found = self.item_at(path)
-        return None if found is None else plain(found)
+        item = self.item_at(path)
+        return None if item is None else plain(item)
 
     def value(self, path: str) -> Any:
         """The effective value at a path: the file's, else the default of the chart or the API server.
 
         In values, ``null`` removes the chart's default, not that of the API server.
         """
-        found = self.own_value(path)
-        if found is not None:
-            return found
+        own_value = self.own_value(path)
+        if own_value is not None:
+            return own_value
         record = records(self.kind, self.release).get(path)
         if record is None:
             return None
@@ -89,9 +89,9 @@ class Context:
             return self.item.line
         words = path.split(".")
         for count in range(len(words), 0, -1):
-            found = self.spec.get(*words[:count])
-            if found is not None:
-                return found.line
+            item = self.spec.get(*words[:count])
+            if item is not None:
+                return item.line
         return self.spec.line
 
     def find(self, rule: str, path: str, message: str, fix: str | None = None) -> Finding:
@@ -100,10 +100,10 @@ class Context:
 
     def env(self, section: str) -> Iterator[tuple[str, Any, int]]:
         """Name, value and line of the variables of a component."""
-        found = self.item_at(f"{section}.env")
-        if found is None or not isinstance(found.value, list):
+        variables = self.item_at(f"{section}.env")
+        if variables is None or not isinstance(variables.value, list):
             return
-        for one in found.value:
-            if isinstance(one.value, dict) and one.text("name"):
-                value = one.get("value")
-                yield one.text("name"), None if value is None else value.value, one.line
+        for variable in variables.value:
+            if isinstance(variable.value, dict) and variable.text("name"):
+                value = variable.get("value")
+                yield variable.text("name"), None if value is None else value.value, variable.line

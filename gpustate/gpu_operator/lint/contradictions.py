@@ -56,12 +56,12 @@ def nri(context: Context) -> Iterator[Finding]:
     if not context.value("cdi.nriPluginEnabled"):
         return
     path = "cdi.nriPluginEnabled"
-    for section, what in (("cdi", "CDI"), ("toolkit", "the container toolkit")):
+    for section, component in (("cdi", "CDI"), ("toolkit", "the container toolkit")):
         if not context.on(section):
             yield context.find(
                 "contradiction",
                 path,
-                f"{path} is true and {section}.enabled is false: the NRI plugin needs {what}",
+                f"{path} is true and {section}.enabled is false: the NRI plugin needs {component}",
                 f"set {section}.enabled to true, or {path} to false",
             )
 
@@ -85,12 +85,12 @@ def precompiled(context: Context) -> Iterator[Finding]:
         return
     if not context.is_nvidia_image(prefix):
         return  # custom images may have any tag
-    given = context.own_value(f"{prefix}version") is not None
-    what = f"is {quote(version)}" if given else f"is not given, and {quote(version)} then"
+    is_set = context.own_value(f"{prefix}version") is not None
+    problem = f"is {quote(version)}" if is_set else f"is not given, and {quote(version)} then"
     yield context.find(
         "contradiction",
-        f"{prefix}version" if given else path,
-        f"{prefix}version {what}, and images of precompiled drivers are tagged by branch",
+        f"{prefix}version" if is_set else path,
+        f"{prefix}version {problem}, and images of precompiled drivers are tagged by branch",
         f'write a branch, such as {prefix}version: "{version.split(".")[0]}"',
     )
 
@@ -116,19 +116,19 @@ def needs(context: Context) -> Iterator[Finding]:
     """Settings without effect while the key that they need is not true."""
     for keys, needed, *more in _NEEDS:
         harmless, also = (*more, "", "")[:2]
-        known = fields(context.kind)
+        schema = fields(context.kind)
         of_driver = context.kind == "nvidiadriver"
         for key in expanded(keys):
             path, need = (
-                one.removeprefix("driver.") if of_driver else one for one in (key, needed)
+                name.removeprefix("driver.") if of_driver else name for name in (key, needed)
             )
-            given = context.own_value(path) if path in known else None
-            asks = given is True if harmless == _ONLY_TRUE else given and given != harmless
+            value = context.own_value(path) if path in schema else None
+            asks = value is True if harmless == _ONLY_TRUE else value and value != harmless
             if also and not context.value(also.removeprefix("driver.") if of_driver else also):
                 continue
             if asks and not context.value(need):
-                what = f"{path} has no effect while {need} is not true"
-                yield context.find("without-effect", path, what, f"set {need} to true")
+                problem = f"{path} has no effect while {need} is not true"
+                yield context.find("without-effect", path, problem, f"set {need} to true")
 
 
 def driver_off(context: Context) -> Iterator[Finding]:
@@ -169,15 +169,15 @@ def machines(context: Context) -> Iterator[Finding]:
 def licenses(context: Context) -> Iterator[Finding]:
     """A Secret takes precedence over a ConfigMap; and the chart's handling of ``false``."""
     prefix = f"{_driver(context)}licensingConfig"
-    other = "name" if context.kind == "nvidiadriver" else "configMapName"
-    if context.own_value(f"{prefix}.secretName") and context.own_value(f"{prefix}.{other}"):
+    map_key = "name" if context.kind == "nvidiadriver" else "configMapName"
+    if context.own_value(f"{prefix}.secretName") and context.own_value(f"{prefix}.{map_key}"):
         yield context.find(
             "without-effect",
-            f"{prefix}.{other}",
-            f"{prefix}.{other} has no effect together with {prefix}.secretName",
+            f"{prefix}.{map_key}",
+            f"{prefix}.{map_key} has no effect together with {prefix}.secretName",
             "keep the Secret",
         )
-    named = context.own_value(f"{prefix}.secretName") or context.own_value(f"{prefix}.{other}")
+    named = context.own_value(f"{prefix}.secretName") or context.own_value(f"{prefix}.{map_key}")
     of_crd = context.kind == "helm" and context.value("driver.nvidiaDriverCRD.enabled")
     if of_crd and named and context.own_value(f"{prefix}.nlsEnabled") is False:
         yield context.find(

@@ -30,17 +30,19 @@ def as_data(reports: Sequence[Report], *, strict: bool, failed: bool) -> dict[st
         "strict": strict,
         "failed": failed,
         "summary": {
-            **{f"{level.value}s": sum(one.count(level) for one in reports) for level in Level},
-            "leaves": sum(len(one.uses) for one in reports),
+            **{
+                f"{level.value}s": sum(report.count(level) for report in reports) for level in Level
+            },
+            "leaves": sum(len(report.uses) for report in reports),
         },
-        "files": [_file(one) for one in reports],
+        "files": [_file(report) for report in reports],
     }
 
 
 def _file(report: Report) -> dict[str, Any]:
     return {
         "file": report.file,
-        "findings": [_finding(one) for one in report.findings],
+        "findings": [_finding(finding) for finding in report.findings],
         "leaves": [
             {
                 "path": use.path,
@@ -79,22 +81,24 @@ def as_text(reports: Sequence[Report], *, leaves: bool, notes: bool) -> str:
 
 def _lines(reports: Sequence[Report], *, leaves: bool, notes: bool) -> Iterator[str]:
     for report in reports:
-        for one in report.findings:
-            if notes or one.level is not Level.NOTE:
-                fix = f"; {one.fix}" if one.fix else ""
-                yield f"{one.file}:{one.line}: {one.level.value}: {one.message}{fix} [{one.rule}]"
+        for finding in report.findings:
+            if notes or finding.level is not Level.NOTE:
+                fix = f"; {finding.fix}" if finding.fix else ""
+                yield f"{finding.file}:{finding.line}: {finding.level.value}: {finding.message}{fix} [{finding.rule}]"
         if leaves:
             for use in report.uses:
                 since = f" (since {use.since})" if use.since else ""
-                what = f"{_SUPPORT[use.support]}: {use.detail}"
-                yield f"{use.file or report.file}:{use.line}: {use.path}: {what}{since}"
+                detail = f"{_SUPPORT[use.support]}: {use.detail}"
+                yield f"{use.file or report.file}:{use.line}: {use.path}: {detail}{since}"
         counts = Counter(use.support for use in report.uses)
-        summary = ", ".join(f"{counts[one]} {_SUPPORT[one]}" for one in Support if counts[one])
+        summary = ", ".join(f"{counts[kind]} {_SUPPORT[kind]}" for kind in Support if counts[kind])
         number = len(report.uses)
         yield (
             f"{report.file}: {number} field{'s' if number > 1 else ''}: {summary}"
             if summary
             else f"{report.file}: sets nothing"
         )
-    counted = (f"{level.value}s={sum(one.count(level) for one in reports)}" for level in Level)
+    counted = (
+        f"{level.value}s={sum(report.count(level) for report in reports)}" for level in Level
+    )
     yield f"files={len(reports)} {' '.join(counted)} release={reports[0].release}"

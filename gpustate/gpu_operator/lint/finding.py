@@ -123,7 +123,7 @@ class Report:
 
     def count(self, level: Level) -> int:
         """Count the findings of a level."""
-        return sum(one.level is level for one in self.findings)
+        return sum(finding.level is level for finding in self.findings)
 
 
 def fails(reports: Iterable[Report], *, strict: bool) -> bool:

@@ -33,9 +33,9 @@ def machines(context: Context) -> Iterator[Finding]:
         record = records(context.kind).get(path)
         if record is None or context.own_value(path) is not True or record.default is True:
             continue
-        said = context.own_value(_SANDBOX) is False
+        set_to_false = context.own_value(_SANDBOX) is False
         yield context.find(
-            "idle" if said else "without-effect",
+            "idle" if set_to_false else "without-effect",
             path,
             f"{path} has no effect while {_SANDBOX} is not true",
             f"set {_SANDBOX} to true, or {path} to false",
@@ -49,8 +49,8 @@ def vgpu_image(context: Context) -> Iterator[Finding]:
     if not (context.on("sandboxWorkloads") and context.on("vgpuManager")):
         return
     image = context.value("vgpuManager.image")
-    whole = isinstance(image, str) and "/" in image
-    if whole or any(context.value(f"vgpuManager.{part}") for part in ("repository", "version")):
+    complete = isinstance(image, str) and "/" in image
+    if complete or any(context.value(f"vgpuManager.{part}") for part in ("repository", "version")):
         return  # a complete image, or one that the check of images reports
     yield context.find(
         "image",
@@ -89,8 +89,8 @@ def rolling(context: Context) -> Iterator[Finding]:
 
 def globals_(context: Context) -> Iterator[Finding]:
     """``global`` of values: shared by charts, and nearly unused by this one."""
-    found = context.item_at("global") if context.kind == "helm" else None
-    for key in found.value if found is not None and isinstance(found.value, dict) else ():
+    section = context.item_at("global") if context.kind == "helm" else None
+    for key in section.value if section is not None and isinstance(section.value, dict) else ():
         if key != _GLOBAL_READ:
             yield context.find(
                 "ignored-key",

@@ -55,59 +55,61 @@ def lint(text: str, file: str, *, release: str | None = None) -> Report:
     def failed(error: PolicyError, item: Item) -> None:
         findings.append(_of_error("kind", error, file, item))
 
-    asked = history.release(release) if release is not None else ""
-    found = parts(text, file, failed=failed)
-    said = next((one.release for one in found if one.release), "")
-    against = asked or said or history.newest()
-    for one in found:
-        bare = one.kind == "helm" and one.held is None
-        foreign = umbrella.foreign(one.item, file, least=_OF_OTHERS) if bare else None
+    requested = history.release(release) if release is not None else ""
+    file_parts = parts(text, file, failed=failed)
+    release_of_file = next((part.release for part in file_parts if part.release), "")
+    against = requested or release_of_file or history.newest()
+    for part in file_parts:
+        plain_values = part.kind == "helm" and part.held is None
+        foreign = umbrella.foreign(part.item, file, least=_OF_OTHERS) if plain_values else None
         if foreign is not None:
-            findings.append(_of_error("kind", foreign, file, one.item))
-        elif one.kind in ("configmap", "secret", "node"):
-            companions.append(one.item)
-        elif one.kind != "other":
-            context, more = _document(one, file, against)
+            findings.append(_of_error("kind", foreign, file, part.item))
+        elif part.kind in ("configmap", "secret", "node"):
+            companions.append(part.item)
+        elif part.kind != "other":
+            context, more = _document(part, file, against)
             contexts.append(context)
             findings.extend(more)
     if not contexts and companions and not findings:
-        alone, known = between.companions_only(file, companions)
-        if known:
+        alone, recognised = between.companions_only(file, companions)
+        if recognised:
             return Report(file, against, tuple(sorted(alone, key=_order)), ())
     if not contexts and not findings:
-        kinds = sorted({one.item.text("kind") for one in found})
+        kinds = sorted({part.item.text("kind") for part in file_parts})
         raise PolicyError(
-            f"contains no policy, only {', '.join(kinds)}", place=file, fix=shape.WANTED
+            f"contains no policy, only {', '.join(kinds)}", place=file, fix=shape.EXPECTED
         )
     findings.extend(_together(contexts, CompanionStore(file, tuple(companions))))
-    others = found[0].others if found else OtherFiles(file)
-    findings = [_placed(one, others) for one in findings]
+    origins = file_parts[0].origins if file_parts else OtherFiles(file)
+    findings = [_placed(finding, origins) for finding in findings]
     unused: Mapping[tuple[str, int], str] = {}
-    if not any(one.level == "error" for one in findings):
+    if not any(finding.level == "error" for finding in findings):
         # A missing object has a finding already; the cluster may well have it.
-        lacking = {(one.file, one.line) for one in findings if one.rule == "not-found"}
+        lacking = {
+            (finding.file, finding.line) for finding in findings if finding.rule == "not-found"
+        }
         try:
             unused = read(text, file, release=against).unused
         except PolicyError as error:
             refused = _of_error("refused", error, file, Item(None, 1))
             findings.extend([refused] if (refused.file, refused.line) not in lacking else ())
     uses = (
-        _use_placed(use, file, others) for context in contexts for use in _uses(context, unused)
+        _use_placed(use, file, origins) for context in contexts for use in _uses(context, unused)
     )
     return Report(file, against, tuple(sorted(findings, key=_order)), tuple(uses))
 
 
-def _placed(finding: Finding, others: OtherFiles) -> Finding:
+def _placed(finding: Finding, origins: OtherFiles) -> Finding:
     """The finding at its real place, where values come from another file."""
-    if not others:
+    if not origins:
         return finding
-    file, line = others.resolved(finding.file, finding.line)
-    fix = others.text(finding.fix) if finding.fix else finding.fix
-    return replace(finding, file=file, line=line, message=others.text(finding.message), fix=fix)
+    file, line = origins.resolved(finding.file, finding.line)
+    fix = origins.text(finding.fix) if finding.fix else finding.fix
+    return replace(finding, file=file, line=line, message=origins.text(finding.message), fix=fix)
 
 
-def _use_placed(use: Use, file: str, others: OtherFiles) -> Use:
-    real, line = others.resolved(file, use.line)
+def _use_placed(use: Use, file: str, origins: OtherFiles) -> Use:
+    real, line = origins.resolved(file, use.line)
     return replace(use, file=real, line=line) if real != file else use
 
 
@@ -116,37 +118,37 @@ def _order(finding: Finding) -> tuple[str, int, str]:
 
 
 def _document(part: Part, file: str, release: str) -> tuple[Context, list[Finding]]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     item, of_kind = part.item, part.kind
     spec = item if of_kind == "helm" else item.get("spec")
     title = TITLES[of_kind]
     name = item.text("metadata", "name") if of_kind != "helm" else ""
     title = f"{title} {name}" if name else title
     if part.held is not None:
-        what = f"read as values of the chart in {part.held.wrapper}"
+        message = f"read as values of the chart in {part.held.wrapper}"
         if part.release:
-            what = f"{what}, for {part.release}"
-        found.append(Finding("wrapped", "", what, file, item.line, None, title))
-        found.extend(_of_note(note, file, item.line, title) for note in part.held.notes)
+            message = f"{message}, for {part.release}"
+        findings.append(Finding("wrapped", "", message, file, item.line, None, title))
+        findings.extend(_of_note(note, file, item.line, title) for note in part.held.notes)
     elif of_kind != "helm":
-        found.extend(_head(item, file, title))
+        findings.extend(_head(item, file, title))
     if spec is None:
-        what = f"the {item.text('kind')} has no spec"
-        found.append(Finding("contradiction", "", what, file, item.line, None, title))
+        message = f"the {item.text('kind')} has no spec"
+        findings.append(Finding("contradiction", "", message, file, item.line, None, title))
         spec = Item({}, item.line)
     good: list[Setting] = []
     checker = Checker(file, fields(of_kind), of_kind, release=release)
-    for one in checker.walk(spec):
-        if isinstance(one, Setting):
-            good.append(one)
+    for entry in checker.walk(spec):
+        if isinstance(entry, Setting):
+            good.append(entry)
         else:
-            found.extend(_problem(one, of_kind, file, title, release))
+            findings.extend(_problem(entry, of_kind, file, title, release))
     spec = checker.as_rendered(spec)
     chosen = _chosen(file)
-    as_chosen = tuple(choice.applied(one, chosen) for one in good)
+    as_chosen = tuple(choice.applied(setting, chosen) for setting in good)
     context = Context(of_kind, file, title, spec, as_chosen, item, release, chosen.containers)
-    found.extend(one for setting in as_chosen for one in _field(setting, context))
-    return context, found
+    findings.extend(finding for setting in as_chosen for finding in _field(setting, context))
+    return context, findings
 
 
 def _chosen(file: str) -> Choice:
@@ -170,16 +172,16 @@ def _head(item: Item, file: str, title: str) -> Iterator[Finding]:
     """Unknown keys at the level of ``spec``."""
     for key, child in item.value.items():
         if key not in _HEAD:
-            known = key in {path.partition(".")[0] for path in fields("clusterpolicy")}
+            is_spec_key = key in {path.partition(".")[0] for path in fields("clusterpolicy")}
             fix = f"supported keys: {', '.join(_HEAD)}"
             if key.lower() in _HEAD or key.lower() == "apiversion":
-                fix = f"did you mean {next(one for one in _HEAD if one.lower() == key.lower())}"
-            elif known:
+                fix = f"did you mean {next(head_key for head_key in _HEAD if head_key.lower() == key.lower())}"
+            elif is_spec_key:
                 fix = f"move it below spec: spec.{key}"
-            what = (
+            message = (
                 f"unknown key {quote(key)} next to spec, which the API server would silently drop"
             )
-            yield Finding("unknown-key", key, what, file, child.line, fix, title)
+            yield Finding("unknown-key", key, message, file, child.line, fix, title)
 
 
 def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -> Iterator[Finding]:
@@ -187,16 +189,16 @@ def _problem(problem: Problem, kind: str, file: str, title: str, release: str) -
     if problem.rule == "newer":
         message = f"{problem.path} was added in {_since(kind, problem.path)}, and this is {release}"
     if problem.rule == "unknown":
-        since = _since(kind, problem.meant.path) if problem.meant is not None else ""
+        since = _since(kind, problem.suggestion.path) if problem.suggestion is not None else ""
         if since and (history.number(release) or (0,)) < (history.number(since) or (0,)):
             fix = f"{fix}; that was added in {since}, and this is {release}"
-        if problem.meant is not None and any(
+        if problem.suggestion is not None and any(
             problem.path.startswith(wrong) for wrong in nearest.renamed(kind)
         ):
             rule = "misnamed-key"
-    elif problem.rule == "misnamed" and problem.meant is not None:
+    elif problem.rule == "misnamed" and problem.suggestion is not None:
         message = f"unknown key {quote(problem.path)}, which the API server would silently drop"
-        fix = f"gpustate reads it as {problem.meant.path}; rename it"
+        fix = f"gpustate reads it as {problem.suggestion.path}; rename it"
     yield Finding(rule, problem.path, message, file, problem.item.line, fix, title)
 
 
@@ -204,14 +206,14 @@ def _since(kind: str, path: str) -> str:
     """The release that added a key or the first key below it; empty if it always existed."""
     tags = [
         record.since
-        for one, record in records(kind).items()
-        if path and (one == path or one.startswith((f"{path}.", f"{path}[]")))
+        for record_path, record in records(kind).items()
+        if path and (record_path == path or record_path.startswith((f"{path}.", f"{path}[]")))
     ]
     return min(tags, key=lambda tag: history.number(tag) or (0, 0, 0)) if tags else ""
 
 
 def _between(first: str, release: str, last: str) -> bool:
-    numbers = [history.number(one) or (0, 0, 0) for one in (first, release, last)]
+    numbers = [history.number(tag) or (0, 0, 0) for tag in (first, release, last)]
     return numbers[0] <= numbers[1] <= numbers[2]
 
 
@@ -226,8 +228,8 @@ def _field(setting: Setting, context: Context) -> Iterator[Finding]:
         verb = "is ignored" if setting.field.support is Support.DEAD else "is deprecated"
         fix = f"use {setting.field.instead}" if setting.field.instead else None
         when = f" since the release after {setting.field.until}" if setting.field.until else ""
-        what = f"{setting.path} {verb}{when}: {setting.field.detail}"
-        yield _of_setting(rule, setting, context, what, fix)
+        message = f"{setting.path} {verb}{when}: {setting.field.detail}"
+        yield _of_setting(rule, setting, context, message, fix)
 
 
 def _of_setting(
@@ -289,8 +291,8 @@ def _later(context: Context) -> Iterator[Finding]:
         if setting.field.support is not Support.LATER or off or sandbox or dra:
             continue
         if setting.has_effect and not setting.path.endswith("env[].value"):
-            what = f"{setting.path} is not carried out by gpustate: {setting.field.detail}"
-            yield _of_setting("not-carried-out", setting, context, what)
+            message = f"{setting.path} is not carried out by gpustate: {setting.field.detail}"
+            yield _of_setting("not-carried-out", setting, context, message)
 
 
 def _of_error(rule: str, error: PolicyError, file: str, item: Item) -> Finding:

@@ -22,7 +22,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def as_sarif(reports: Sequence[Report], version: str) -> dict[str, Any]:
     """One run with the findings of all files."""
     ids = list(RULES)
-    findings = [one for report in reports for one in report.findings]
+    findings = [finding for report in reports for finding in report.findings]
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -43,7 +43,7 @@ def as_sarif(reports: Sequence[Report], version: str) -> dict[str, Any]:
                     }
                 },
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(one, ids) for one in findings],
+                "results": [_result(finding, ids) for finding in findings],
             }
         ],
     }

@@ -58,31 +58,31 @@ _VERSION = re.compile(r"v?\d.*")
 
 def variables(context: Context) -> Iterator[Finding]:
     """Variables of the toolkit: misspelt, duplicate or contradictory."""
-    seen: dict[str, tuple[Any, int]] = {}
+    env: dict[str, tuple[Any, int]] = {}
     installer = read_by("toolkit", "installer")
     for name, value, line in context.env("toolkit"):
         path = "toolkit.env"
-        if name in seen:
+        if name in env:
             yield _at(
-                context, path, line, f"toolkit.env sets {name} in line {seen[name][1]} as well"
+                context, path, line, f"toolkit.env sets {name} in line {env[name][1]} as well"
             )
         elif name not in installer:
             near = difflib.get_close_matches(name.upper(), sorted(installer), 1, 0.8)
             if near or name.startswith(_RUNTIME_PREFIXES):
                 fix = f"did you mean {near[0]}" if near else None
-                what = f"toolkit.env {quote(name)} is not read by the toolkit"
-                yield _at(context, path, line, what, fix)
-        seen[name] = (value, line)
-    if all(name in seen for name in _DEFAULTS) and len({seen[n][0] for n in _DEFAULTS}) > 1:
-        line = seen[_DEFAULTS[1]][1]
+                text = f"toolkit.env {quote(name)} is not read by the toolkit"
+                yield _at(context, path, line, text, fix)
+        env[name] = (value, line)
+    if all(name in env for name in _DEFAULTS) and len({env[n][0] for n in _DEFAULTS}) > 1:
+        line = env[_DEFAULTS[1]][1]
         yield _at(context, "toolkit.env", line, f"{' and '.join(_DEFAULTS)} contradict each other")
     if context.value("cdi.nriPluginEnabled"):
         for name in (*_CONTAINERD_FILES, *_DEFAULTS):
-            if name in seen:
-                what = (
+            if name in env:
+                text = (
                     f"toolkit.env {name} has no effect with cdi.nriPluginEnabled, which fields the "
                 )
-                yield _at(context, "toolkit.env", seen[name][1], f"{what}runtime's files unchanged")
+                yield _at(context, "toolkit.env", env[name][1], f"{text}runtime's files unchanged")
 
 
 def _at(context: Context, path: str, line: int, message: str, fix: str | None = None) -> Finding:
@@ -97,10 +97,10 @@ def images(context: Context) -> Iterator[Finding]:
         if not _matters(context, section):
             continue
         parts = {part: context.value(f"{section}.{part}") for part in _PARTS}
-        given = [part for part in _PARTS if context.item_at(f"{section}.{part}") is not None]
+        present = [part for part in _PARTS if context.item_at(f"{section}.{part}") is not None]
         missing = [part for part, value in parts.items() if not value]
         if (
-            not given
+            not present
             or not missing
             or len(missing) == len(_PARTS)
             or missing == ["repository", "version"]
@@ -114,7 +114,7 @@ def images(context: Context) -> Iterator[Finding]:
             outcome = f"of which {context.release} makes {quote(name)}, no valid image"
         yield context.find(
             "image",
-            f"{section}.{given[0]}",
+            f"{section}.{present[0]}",
             f"{section} has {' and '.join(p for p in _PARTS if p not in missing)} and no "
             f"{' and no '.join(missing)}, {outcome}",
             f"set {' and '.join(f'{section}.{part}' for part in missing)} too, or none of "
@@ -145,8 +145,8 @@ def tags(context: Context) -> Iterator[Finding]:
             continue
         version = str(version)
         if version != version.strip():
-            what = f"{path} is {quote(version)}, with blanks around it, and no image has such a tag"
-            yield context.find("tag", path, what, f"write {version.strip()}")
+            text = f"{path} is {quote(version)}, with blanks around it, and no image has such a tag"
+            yield context.find("tag", path, text, f"write {version.strip()}")
             continue
         advice = precompiled_advice(version, prefix) if section == "driver" else ""
         if advice:
@@ -177,18 +177,18 @@ def _unpublished(context: Context, section: str, path: str, version: str) -> Ite
     """A version that does not match the tags of NVIDIA's image."""
     if re.fullmatch(_TAGS[section], version):
         return
-    bare = version.removeprefix("v")
-    number = history.number(bare)
+    number_text = version.removeprefix("v")
+    number = history.number(number_text)
     old = section == "toolkit" and number is not None and number < _TAGGED_ALONE_SINCE
-    forms = () if old else (bare, f"v{bare}")
-    meant = next((one for one in forms if re.fullmatch(_TAGS[section], one)), "")
+    forms = () if old else (number_text, f"v{number_text}")
+    likely_tag = next((form for form in forms if re.fullmatch(_TAGS[section], form)), "")
     usual = history.chart_defaults(context.release).get(f"{section}.version")
     example = f"the default of {context.release} is {usual}" if usual else "see NVIDIA's catalogue"
     yield context.find(
         "tag",
         path,
         f"{path} is {quote(version)}, and NVIDIA publishes no image with such a tag",
-        f"write {meant}" if meant else f"write the complete tag; {example}",
+        f"write {likely_tag}" if likely_tag else f"write the complete tag; {example}",
     )
 
 
@@ -234,10 +234,10 @@ def configurations(context: Context) -> Iterator[Finding]:
 
 def tolerations(context: Context) -> Iterator[Finding]:
     """Tolerations in the chart's ``operator`` apply to the Operator, not to its components."""
-    given = context.own_value("operator.tolerations") if context.kind == "helm" else None
+    value = context.own_value("operator.tolerations") if context.kind == "helm" else None
     if (
-        given
-        and not _of_control_plane(given)
+        value
+        and not _of_control_plane(value)
         and context.own_value("daemonsets.tolerations") is None
     ):
         yield context.find(
@@ -248,10 +248,10 @@ def tolerations(context: Context) -> Iterator[Finding]:
         )
 
 
-def _of_control_plane(given: Any) -> bool:
+def _of_control_plane(value: Any) -> bool:
     keys = (
-        [one.get("key") for one in given if isinstance(one, dict)]
-        if isinstance(given, list)
+        [toleration.get("key") for toleration in value if isinstance(toleration, dict)]
+        if isinstance(value, list)
         else []
     )
     return all(str(key).startswith("node-role.kubernetes.io/") for key in keys)
@@ -267,8 +267,8 @@ def labels(context: Context) -> Iterator[Finding]:
     path = f"{nfd}.worker.config.core.labelSources"
     sources = context.own_value(path)
     if isinstance(sources, list) and not {"all", "local"} & set(map(str, sources)):
-        what = "lacks local, the source of the GPU labels"
-        yield _lost(context, path, what)
+        problem = "lacks local, the source of the GPU labels"
+        yield _lost(context, path, problem)
     for path in (f"{nfd}.master.denyLabelNs", f"{nfd}.master.config.denyLabelNs"):
         denied = context.own_value(path)
         if isinstance(denied, list) and {"*", "nvidia.com"} & set(map(str, denied)):
@@ -277,8 +277,8 @@ def labels(context: Context) -> Iterator[Finding]:
                 yield _lost(context, path, "rejects labels in nvidia.com")
 
 
-def _lost(context: Context, path: str, what: str) -> Finding:
-    return context.find("without-effect", path, f"{path} {what}", "gfd.enabled is true")
+def _lost(context: Context, path: str, problem: str) -> Finding:
+    return context.find("without-effect", path, f"{path} {problem}", "gfd.enabled is true")
 
 
 CHECKS = (variables, images, tags, configurations, tolerations, labels)

@@ -40,7 +40,7 @@ READ: Mapping[str, tuple[str, ...]] = {
     "dcgmExporter": ("dcgmExporter",),
 }
 #: Variables that the reader supports; no state has the others.
-_TAKEN: Mapping[str, frozenset[str]] = {
+_CARRIED_OUT: Mapping[str, frozenset[str]] = {
     "validator.cuda": frozenset({"WITH_WORKLOAD"}),
     "validator.driver": frozenset({"DISABLE_DEV_CHAR_SYMLINK_CREATION"}),
     "migManager": frozenset({"WITH_REBOOT"}),
@@ -52,17 +52,19 @@ _TAKEN: Mapping[str, frozenset[str]] = {
 def read_by(*sections: str) -> frozenset[str]:
     """The variables that containers read, by sections of ``data/variables.txt``."""
     table = tables.sections("variables.txt")
-    return frozenset(name for one in sections for cells in table[one] for name in cells[0].split())
+    return frozenset(
+        name for section in sections for cells in table[section] for name in cells[0].split()
+    )
 
 
 def misspelt(context: Context) -> Iterator[Finding]:
     """Names similar to those that a component reads."""
     for section, read in READ.items():
-        known = read_by("all", *read)
+        supported = read_by("all", *read)
         for name, _, line in context.env(section):
-            if name in known or name.upper() in _PROXIES:
+            if name in supported or name.upper() in _PROXIES:
                 continue
-            near = nearest_name(name, known)
+            near = nearest_name(name, supported)
             if near:
                 yield Finding(
                     "variable",
@@ -107,10 +109,10 @@ def left_to_upgrades(context: Context) -> Iterator[Finding]:
             )
 
 
-def nearest_name(name: str, known: frozenset[str]) -> str | None:
+def nearest_name(name: str, supported: frozenset[str]) -> str | None:
     """The known name that was probably meant: similar as a whole and word by word."""
     folded = name.upper().replace("-", "_")
-    for near in difflib.get_close_matches(folded, sorted(known), 3, 0.8):
+    for near in difflib.get_close_matches(folded, sorted(supported), 3, 0.8):
         words = near.split("_")
         if all(difflib.get_close_matches(word, words, 1, 0.6) for word in folded.split("_")):
             return near
@@ -119,11 +121,11 @@ def nearest_name(name: str, known: frozenset[str]) -> str | None:
 
 def strategies(context: Context) -> Iterator[Finding]:
     """``MIG_STRATEGY`` in conflict with ``mig.strategy``."""
-    said = context.value("mig.strategy")
-    if not said:
+    strategy = context.value("mig.strategy")
+    if not strategy:
         return  # the variable is not set
     last = not context.before(_ENV_IS_LAST_SINCE)
-    for section, what in (
+    for section, effect in (
         (
             "devicePlugin",
             "takes precedence in the device plugin; GPU feature discovery uses mig.strategy"
@@ -133,12 +135,12 @@ def strategies(context: Context) -> Iterator[Finding]:
         ("gfd", "has no effect: mig.strategy takes precedence in GPU feature discovery"),
     ):
         for name, value, line in context.env(section):
-            if name == "MIG_STRATEGY" and isinstance(value, str) and value not in ("", said):
+            if name == "MIG_STRATEGY" and isinstance(value, str) and value not in ("", strategy):
                 yield Finding(
                     "variable",
                     f"{section}.env",
-                    f"{section}.env MIG_STRATEGY is {quote(value)} and mig.strategy is {quote(said)}"
-                    f": the variable {what}",
+                    f"{section}.env MIG_STRATEGY is {quote(value)} and mig.strategy is {quote(strategy)}"
+                    f": the variable {effect}",
                     context.file,
                     line,
                     "set mig.strategy only",
@@ -148,25 +150,25 @@ def strategies(context: Context) -> Iterator[Finding]:
 
 def unsupported_variables(context: Context) -> dict[int, tuple[Support, str]]:
     """Support of variables that no state uses, by the identity of their name and value."""
-    found: dict[int, tuple[Support, str]] = {}
-    for section, taken in _TAKEN.items():
+    by_identity: dict[int, tuple[Support, str]] = {}
+    for section, supported in _CARRIED_OUT.items():
         if section.partition(".")[0] in context.containers:
             continue
         env = context.item_at(f"{section}.env")
-        for one in env.value if env is not None and isinstance(env.value, list) else ():
-            if not isinstance(one.value, dict) or one.text("name") in taken:
+        for variable_item in env.value if env is not None and isinstance(env.value, list) else ():
+            if not isinstance(variable_item.value, dict) or variable_item.text("name") in supported:
                 continue
             if section == "migManager":
                 support = (Support.KUBERNETES, "an environment variable of a container")
             elif section == "toolkit":
-                variable = environment().get(one.text("name"), Variable())
+                variable = environment().get(variable_item.text("name"), Variable())
                 if variable.states:
                     continue
                 support = (Support.LATER, variable.why or "no state has such a setting")
             else:
                 support = (Support.LATER, "the validator has no such setting")
-            found.update({id(child): support for child in one.value.values()})
-    return found
+            by_identity.update({id(child): support for child in variable_item.value.values()})
+    return by_identity
 
 
 CHECKS = (misspelt, left_to_upgrades, strategies)
