@@ -15,7 +15,7 @@ import threading
 from gpustate.formats.masking import remember
 from gpustate.inventory import executable
 
-_ONE = threading.RLock()
+_LOCK = threading.RLock()
 _PRINTED: dict[str, str] = {}
 
 
@@ -25,12 +25,12 @@ def output_of(command: str) -> str:
     Raises:
         InventoryError: it fails, takes too long, or prints no text.
     """
-    with _ONE:
-        found = _PRINTED.get(command)
-        if found is None:
-            found = _PRINTED[command] = executable.shell(command).rstrip()
-            remember(found)
-        return found
+    with _LOCK:
+        output = _PRINTED.get(command)
+        if output is None:
+            output = _PRINTED[command] = executable.shell(command).rstrip()
+            remember(output)
+        return output
 
 
 def forget() -> None:

@@ -94,12 +94,12 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
 
 
 def _kind(name: str, fields: Fields) -> str:
-    found = fields.text("ansible_connection")
-    if found is None:
+    kind = fields.text("ansible_connection")
+    if kind is None:
         addressed = {"ansible_host", "ansible_ssh_host", "ansible_port", "ansible_ssh_port"}
-        here = name == "localhost" and not addressed & fields.scope.variables.keys()
-        return "local" if here else "ssh"
-    short = found.removeprefix("ansible.builtin.")
+        is_local = name == "localhost" and not addressed & fields.scope.variables.keys()
+        return "local" if is_local else "ssh"
+    short = kind.removeprefix("ansible.builtin.")
     if short == "local":
         return "local"
     if short in _SSH:
@@ -107,7 +107,7 @@ def _kind(name: str, fields: Fields) -> str:
     place = fields.scope.variables["ansible_connection"].origin
     raise fields.error(
         "ansible_connection",
-        f"is {fields.shown('ansible_connection', found, place)}, wanted ssh or local",
+        f"is {fields.quote('ansible_connection', kind, place)}, wanted ssh or local",
         place,
         "exclude the node (--exclude), or connect to it with ssh",
     )
@@ -157,13 +157,13 @@ class _Options:
     def __init__(self, fields: Fields, note: Callable[[str], None]) -> None:
         self.fields = fields
         self.note = note
-        self.found: dict[str, Value] = {}
+        self.values: dict[str, Value] = {}
 
     def put(self, name: str, value: str | None, variable: str) -> None:
         """Add the option of a variable."""
         if value is not None:
             origin = self.fields.scope.variables.get(variable)
-            self.found.setdefault(name, Value(value, origin.origin if origin else variable))
+            self.values.setdefault(name, Value(value, origin.origin if origin else variable))
 
     def add(self, variable: str) -> None:
         """Add the options of a variable with arguments."""
@@ -176,52 +176,52 @@ class _Options:
         except InventoryError as error:
             raise self.fields.error(variable, f"holds {error.message}", place) from error
         for option in options:
-            self._one(option, variable, place)
+            self._add(option, variable, place)
 
-    def _one(self, option: Option, variable: str, place: str) -> None:
+    def _add(self, option: Option, variable: str, place: str) -> None:
         name = option.name
         if name not in USED and name != "-F":
             written = name if name.startswith("-") else f"-o {name}"
             self.note(f"{place}: {variable}: {written} is not used")
             return
         # OpenSSH makes one of these two decide: whichever comes first.
-        other = {"proxyjump": "proxycommand", "proxycommand": "proxyjump"}.get(name)
-        if other in self.found:
-            self.note(f"{place}: {variable}: {name} is not used together with {other}")
+        rival = {"proxyjump": "proxycommand", "proxycommand": "proxyjump"}.get(name)
+        if rival in self.values:
+            self.note(f"{place}: {variable}: {name} is not used together with {rival}")
             return
-        if name == "identityfile" and self.found.get(name, Value(option.value, "")).value not in {
+        if name == "identityfile" and self.values.get(name, Value(option.value, "")).value not in {
             option.value,
             os.path.expanduser(option.value),
         }:
             self.note(f"{place}: {variable}: a second identity file is not used")
-        self.found.setdefault(name, Value(option.value, place))
+        self.values.setdefault(name, Value(option.value, place))
 
     def text(self, name: str) -> str | None:
-        found = self.found.get(name)
-        return None if found is None else found.value
+        setting = self.values.get(name)
+        return None if setting is None else setting.value
 
     def checked(self, name: str, pattern: re.Pattern[str]) -> str | None:
         """Return a text that ssh accepts."""
-        found = self.found.get(name)
-        if found is None:
+        setting = self.values.get(name)
+        if setting is None:
             return None
-        value = str(found.value)
+        value = str(setting.value)
         if value[:1] == "-" or not pattern.fullmatch(value):
             raise self.fields.error(
                 name,
-                f"is {quote_value(value, name, found.origin)}, which ssh does not accept",
-                found.origin,
+                f"is {quote_value(value, name, setting.origin)}, which ssh does not accept",
+                setting.origin,
             )
         return value
 
     def path(self, name: str) -> str | None:
         """Return a path, of several in one value the first."""
-        found = self.found.get(name)
-        if found is None:
+        setting = self.values.get(name)
+        if setting is None:
             return None
-        value = str(found.value)
+        value = str(setting.value)
         if name == "userknownhostsfile" and len(value.split()) > 1:
-            self.note(f"{found.origin}: of several UserKnownHostsFile only the first is used")
+            self.note(f"{setting.origin}: of several UserKnownHostsFile only the first is used")
             value = value.split()[0]
         # ssh_config's keyword for "no file".
         if value.lower() == "none":
@@ -233,62 +233,62 @@ class _Options:
         return None if value is None or value.lower() == "none" else value
 
     def port(self) -> int | None:
-        found = self.found.get("port")
-        if found is None:
+        setting = self.values.get("port")
+        if setting is None:
             return None
-        return parse_port(found.value, f"the port of {self.fields.node}", found.origin)
+        return parse_port(setting.value, f"the port of {self.fields.node}", setting.origin)
 
     def strict(self) -> str:
-        found = self.found.get("stricthostkeychecking")
-        if found is None:
+        setting = self.values.get("stricthostkeychecking")
+        if setting is None:
             return "yes"
-        strict = _STRICT.get(str(found.value).lower())
+        strict = _STRICT.get(str(setting.value).lower())
         if strict is None:
             raise self.fields.error(
                 "StrictHostKeyChecking",
-                f"is {quote_value(found.value, '', found.origin)}, wanted yes, accept-new or no",
-                found.origin,
+                f"is {quote_value(setting.value, '', setting.origin)}, wanted yes, accept-new or no",
+                setting.origin,
             )
         return strict
 
     def seconds(self) -> float:
-        found = self.found.get("connecttimeout")
-        if found is None:
+        setting = self.values.get("connecttimeout")
+        if setting is None:
             return Connection().timeout_s
         try:
-            value = float(found.value)
+            value = float(setting.value)
         except (ValueError, OverflowError):
             value = 0.0
         if not 0 < value < float("inf"):
             raise self.fields.error(
                 "ConnectTimeout",
-                f"is {quote_value(found.value, '', found.origin)}, wanted seconds above zero",
-                found.origin,
+                f"is {quote_value(setting.value, '', setting.origin)}, wanted seconds above zero",
+                setting.origin,
             )
         return value
 
     def interval(self) -> float | None:
         """Return the keepalive interval."""
-        found = self.found.get("serveraliveinterval")
-        if found is None:
+        setting = self.values.get("serveraliveinterval")
+        if setting is None:
             return None
-        value = alive_interval(str(found.value))
+        value = alive_interval(str(setting.value))
         if value is None:
             raise self.fields.error(
                 "ServerAliveInterval",
-                f"is {quote_value(found.value, '', found.origin)}, wanted a time such as 15 or 1m",
-                found.origin,
+                f"is {quote_value(setting.value, '', setting.origin)}, wanted a time such as 15 or 1m",
+                setting.origin,
             )
         return value
 
     def count(self) -> int | None:
         """Return how many keepalives may stay unanswered."""
-        found = self.found.get("serveralivecountmax")
-        if found is None:
+        setting = self.values.get("serveralivecountmax")
+        if setting is None:
             return None
-        value = whole(str(found.value))
+        value = whole(str(setting.value))
         if value is None:
             raise self.fields.error(
-                "ServerAliveCountMax", f"is {quote(found.value)}, wanted a number", found.origin
+                "ServerAliveCountMax", f"is {quote(setting.value)}, wanted a number", setting.origin
             )
         return value

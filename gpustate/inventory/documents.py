@@ -51,13 +51,13 @@ class Document:
 
     def places(self, value: Any, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
         """Return the places of everything in a value, by its keys."""
-        found: dict[tuple[str, ...], str] = {}
+        places: dict[tuple[str, ...], str] = {}
         if isinstance(value, dict):
             for key, below in value.items():
                 path = (*above, str(key))
-                found[path] = self.place(value, key)
-                found.update(self.places(below, path))
-        return found
+                places[path] = self.place(value, key)
+                places.update(self.places(below, path))
+        return places
 
 
 def parse(text: str, path: str) -> Document:
@@ -68,10 +68,10 @@ def parse(text: str, path: str) -> Document:
     """
     if path.endswith(".json"):
         return Document(path, parse_json(text, path))
-    found = yaml_events.documents(text, path, _RULES)
-    if not found:
+    documents = yaml_events.documents(text, path, _RULES)
+    if not documents:
         return Document(path)
-    return Document(path, found[0].data, found[0].lines.of_keys)
+    return Document(path, documents[0].data, documents[0].lines.of_keys)
 
 
 def parse_json(text: str, place: str) -> Any:
@@ -79,11 +79,11 @@ def parse_json(text: str, place: str) -> Any:
     return strict_json.read(text, place, InventoryError, make=_json_object)
 
 
-def _json_object(found: dict[str, Any]) -> Any:
-    if len(found) == 1:
-        ((key, value),) = found.items()
+def _json_object(data: dict[str, Any]) -> Any:
+    if len(data) == 1:
+        ((key, value),) = data.items()
         if key == "__ansible_unsafe" and isinstance(value, str):
             return LiteralText(value)
         if key == "__ansible_vault" and isinstance(value, str):
             return EncryptedText(value)
-    return found
+    return data

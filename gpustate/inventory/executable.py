@@ -70,21 +70,21 @@ def fill_from(
     for name, body in data.items():
         if name != "_meta":
             _group(store, name, body, path, place, nodes)
-    known = _host_vars(data, place)
+    host_vars = _host_vars(data, place)
     for name in nodes:
-        found: Any = {}
-        if known is not None:
-            found = known.get(name, {})
+        host_data: Any = {}
+        if host_vars is not None:
+            host_data = host_vars.get(name, {})
         elif query is not None:
-            found = query(name)
-        if not isinstance(found, dict):
+            host_data = query(name)
+        if not isinstance(host_data, dict):
             raise InventoryError(
-                f"the variables of {name} are {kind_of(found)}, wanted an object", place=place
+                f"the variables of {name} are {kind_of(host_data)}, wanted an object", place=place
             )
         variables = store.nodes[name].vars
-        for key, value in found.items():
+        for key, value in host_data.items():
             variables[variable_name(key, place)] = Value(value, place)
-    for name in known or {}:
+    for name in host_vars or {}:
         if name not in nodes:
             store.note(f"{place}: {quote(name)} has variables but is in no group; it was not read")
 
@@ -93,10 +93,10 @@ def _host_vars(data: dict[str, Any], place: str) -> dict[str, Any] | None:
     if "_meta" not in data:
         return None
     meta = data["_meta"]
-    found = meta.get("hostvars") if isinstance(meta, dict) else None
-    if not isinstance(found, dict):
-        raise InventoryError(f"_meta.hostvars is {kind_of(found)}, wanted an object", place=place)
-    return found
+    hosts = meta.get("hostvars") if isinstance(meta, dict) else None
+    if not isinstance(hosts, dict):
+        raise InventoryError(f"_meta.hostvars is {kind_of(hosts)}, wanted an object", place=place)
+    return hosts
 
 
 def _group(
@@ -109,11 +109,11 @@ def _group(
     elif not _GROUP_KEYS & body.keys():
         # The oldest format: a node's name with its variables.
         body = {"hosts": [name], "vars": body}
-    for key, wanted in (("hosts", list), ("vars", dict), ("children", list)):
-        if key in body and not isinstance(body[key], wanted):
+    for key, type_ in (("hosts", list), ("vars", dict), ("children", list)):
+        if key in body and not isinstance(body[key], type_):
             raise InventoryError(
                 f"{key} of the group {quote(name)} is {kind_of(body[key])},"
-                f" wanted {kind_of(wanted())}",
+                f" wanted {kind_of(type_())}",
                 place=place,
             )
     for node in body.get("hosts", ()):
@@ -131,11 +131,11 @@ def _group(
 
 def _host_vars_of(path: str, name: str) -> dict[str, Any]:
     text = run(path, "--host", name)
-    found = parse_json(text, f"{path} --host {name}") if text.strip() else {}
-    if isinstance(found, dict):
-        return found
+    variables = parse_json(text, f"{path} --host {name}") if text.strip() else {}
+    if isinstance(variables, dict):
+        return variables
     raise InventoryError(
-        f"printed {kind_of(found)}, wanted an object", place=f"{path} --host {name}"
+        f"printed {kind_of(variables)}, wanted an object", place=f"{path} --host {name}"
     )
 
 
@@ -184,10 +184,10 @@ def _collect(process: subprocess.Popen[bytes], place: str) -> tuple[bytes, bytes
     deadline = time.monotonic() + TIMEOUT_S
     if process.stdout is None or process.stderr is None:
         raise InventoryError("its output could not be captured", place=place)
-    found = {process.stdout: bytearray(), process.stderr: bytearray()}
+    buffers = {process.stdout: bytearray(), process.stderr: bytearray()}
     late = InventoryError(f"timed out after {TIMEOUT_S:g} s", place=place)
     with selectors.DefaultSelector() as selector:
-        for stream in found:
+        for stream in buffers:
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map():
             ready = selector.select(max(0.0, deadline - time.monotonic()))
@@ -197,7 +197,7 @@ def _collect(process: subprocess.Popen[bytes], place: str) -> tuple[bytes, bytes
                 chunk = os.read(key.fd, 65536)
                 if not chunk:
                     selector.unregister(key.fileobj)
-                buffer = found[key.fileobj]  # type: ignore[index]
+                buffer = buffers[key.fileobj]  # type: ignore[index]
                 buffer += chunk
                 if len(buffer) > LIMIT_MIB * 1024 * 1024:
                     raise InventoryError(f"printed more than {LIMIT_MIB} MiB", place=place)
@@ -205,7 +205,7 @@ def _collect(process: subprocess.Popen[bytes], place: str) -> tuple[bytes, bytes
         process.wait(max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired as error:
         raise late from error
-    return bytes(found[process.stdout]), bytes(found[process.stderr])
+    return bytes(buffers[process.stdout]), bytes(buffers[process.stderr])
 
 
 def _ending(code: int, complaint: bytes) -> str:

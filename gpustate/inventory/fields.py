@@ -50,20 +50,20 @@ class Fields:
         """Return the last of ``names`` that is set, with its value."""
         for name in reversed(names):
             if name in self.scope.variables:
-                found = self.scope.need(name)
-                if found is not None and found.value is not None:
-                    return name, found
+                value = self.scope.require(name)
+                if value is not None and value.value is not None:
+                    return name, value
         return None
 
     def text(self, *names: str, secret: bool = False) -> str | None:
         """Return a text or a number as text. An empty text means "not set"."""
-        found = self.first(*names)
-        if found is None:
+        entry = self.first(*names)
+        if entry is None:
             return None
-        name, (value, place) = found
+        name, (value, place) = entry
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            seen = "" if secret else f" ({self.shown(name, value, place)})"
-            raise self.error(name, f"is {kind_of(value)}{seen}, wanted a text", place)
+            detail = "" if secret else f" ({self.quote(name, value, place)})"
+            raise self.error(name, f"is {kind_of(value)}{detail}, wanted a text", place)
         text = _written(value)
         if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in text):
             raise self.error(name, "contains a control character", place)
@@ -82,79 +82,79 @@ class Fields:
 
         It becomes part of a ``ProxyCommand`` and of suggested commands.
         """
-        found = self.text(*names)
-        if found is not None and (found[0] == "-" or not HOST.fullmatch(found)):
+        address = self.text(*names)
+        if address is not None and (address[0] == "-" or not HOST.fullmatch(address)):
             raise self.error(
                 self._named(names),
-                f"is {self._shown(names, found)}, not a valid address",
+                f"is {self._quote(names, address)}, not a valid address",
                 self._place(names),
             )
-        return found
+        return address
 
     def user(self, *names: str) -> str | None:
         """Return a user name, valid by ssh's rules."""
-        found = self.text(*names)
-        if found is not None and (found[0] == "-" or not USER.fullmatch(found)):
+        user = self.text(*names)
+        if user is not None and (user[0] == "-" or not USER.fullmatch(user)):
             raise self.error(
                 self._named(names),
-                f"is {self._shown(names, found)}, not a valid user name",
+                f"is {self._quote(names, user)}, not a valid user name",
                 self._place(names),
             )
-        return found
+        return user
 
-    def shown(self, name: str, value: object, place: str) -> str:
+    def quote(self, name: str, value: object, place: str) -> str:
         """A value for a message, unless it may be a secret."""
         written = self.scope.variables.get(name)
         return quote_value(value, name, place, written.value if written is not None else "")
 
-    def _shown(self, names: tuple[str, ...], value: object) -> str:
-        return self.shown(self._named(names), value, self._place(names))
+    def _quote(self, names: tuple[str, ...], value: object) -> str:
+        return self.quote(self._named(names), value, self._place(names))
 
     def _named(self, names: tuple[str, ...]) -> str:
-        found = self.first(*names)
-        return names[0] if found is None else found[0]
+        entry = self.first(*names)
+        return names[0] if entry is None else entry[0]
 
     def _place(self, names: tuple[str, ...]) -> str:
-        found = self.first(*names)
-        return "" if found is None else found[1].origin
+        entry = self.first(*names)
+        return "" if entry is None else entry[1].origin
 
     def path(self, *names: str) -> str | None:
         """Return a path, ``~`` expanded."""
-        found = self.text(*names)
-        return None if found is None else os.path.expanduser(found)
+        path = self.text(*names)
+        return None if path is None else os.path.expanduser(path)
 
     def port(self, *names: str) -> int | None:
         """Return a TCP port."""
-        found = self.first(*names)
-        if found is None or found[1].value == "":
+        entry = self.first(*names)
+        if entry is None or entry[1].value == "":
             return None
-        name, (value, place) = found
+        name, (value, place) = entry
         text = _written(value) if isinstance(value, str | int) and value is not True else ""
         if re.fullmatch(r"[0-9]{1,6}", text) and 1 <= int(text) <= 65535:
             return int(text)
         raise self.error(
-            name, f"is {self.shown(name, value, place)}, wanted a port from 1 to 65535", place
+            name, f"is {self.quote(name, value, place)}, wanted a port from 1 to 65535", place
         )
 
     def flag(self, *names: str) -> bool | None:
         """Return a boolean in any of Ansible's spellings."""
-        found = self.first(*names)
-        if found is None:
+        entry = self.first(*names)
+        if entry is None:
             return None
-        name, (value, place) = found
+        name, (value, place) = entry
         word = _written(value).strip().lower()
         if word in TRUE_WORDS:
             return True
         if word in FALSE_WORDS:
             return False
-        raise self.error(name, f"is {self.shown(name, value, place)}, wanted true or false", place)
+        raise self.error(name, f"is {self.quote(name, value, place)}, wanted true or false", place)
 
     def seconds(self, *names: str) -> float | None:
         """Return a time above zero, in seconds."""
-        found = self.first(*names)
-        if found is None:
+        entry = self.first(*names)
+        if entry is None:
             return None
-        name, (value, place) = found
+        name, (value, place) = entry
         try:
             number = float("nan") if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
@@ -162,7 +162,7 @@ class Fields:
         if math.isfinite(number) and number > 0:
             return number
         raise self.error(
-            name, f"is {self.shown(name, value, place)}, wanted seconds above zero", place
+            name, f"is {self.quote(name, value, place)}, wanted seconds above zero", place
         )
 
     def error(self, name: str, why: str, place: str, fix: str | None = None) -> InventoryError:

@@ -54,7 +54,7 @@ def fill(store: Store, text: str, path: str) -> None:
         InventoryError: an invalid line, with its number.
     """
     declared = set(store.groups)
-    wanted = _Undeclared()
+    undeclared = _Undeclared()
     group, kind = "ungrouped", "hosts"
     with warnings.catch_warnings():
         # Python warns about odd literals ("\d"), which are only text here.
@@ -65,7 +65,7 @@ def fill(store: Store, text: str, path: str) -> None:
                 continue
             place = at(path, number)
             if line[0] == "[" and (match := _SECTION.fullmatch(line)):
-                group, kind = _section(store, match, place, declared, wanted)
+                group, kind = _section(store, match, place, declared, undeclared)
             elif line[0] == "[" and line[-1] == "]":
                 raise InventoryError(
                     f"{line_shown(line)} is not a section, wanted [group], [group:vars] or"
@@ -78,14 +78,14 @@ def fill(store: Store, text: str, path: str) -> None:
                 _group_var(store, line, group, place)
             else:
                 child = _child(line, place)
-                wanted.add(
+                undeclared.add(
                     child,
                     place,
                     f"[{quote_name(group)}:children] refers to the group {quote(child)}",
                 )
                 store.group(child, place)
                 store.add_child(group, child, place)
-    for name, (place, why) in wanted.by_name.items():
+    for name, (place, why) in undeclared.by_name.items():
         if name not in declared:
             raise InventoryError(
                 f"{why}, which is not defined", place=place, fix=f"add [{quote_name(name)}]"
@@ -93,7 +93,7 @@ def fill(store: Store, text: str, path: str) -> None:
 
 
 def _section(
-    store: Store, match: re.Match[str], place: str, declared: set[str], wanted: _Undeclared
+    store: Store, match: re.Match[str], place: str, declared: set[str], undeclared: _Undeclared
 ) -> tuple[str, str]:
     name, kind = match[1], match[2] or "hosts"
     if kind not in {"hosts", "children", "vars"}:
@@ -104,7 +104,7 @@ def _section(
         )
     store.group(name, place)
     if kind == "vars":
-        wanted.add(name, place, f"[{quote_name(name)}:vars] refers to the group {quote(name)}")
+        undeclared.add(name, place, f"[{quote_name(name)}:vars] refers to the group {quote(name)}")
     else:
         declared.add(name)
     return name, kind

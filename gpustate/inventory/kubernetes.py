@@ -83,9 +83,9 @@ def has_gpus(labels: Mapping[str, str]) -> bool:
 
 def default_kubeconfig() -> str:
     """The kubeconfig that ``kubectl`` would use; in a pod without one, its service account."""
-    found = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    if found or os.path.exists(os.path.expanduser(_DEFAULT_FILE)):
-        return found or _DEFAULT_FILE
+    path = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    if path or os.path.exists(os.path.expanduser(_DEFAULT_FILE)):
+        return path or _DEFAULT_FILE
     return IN_CLUSTER if os.environ.get("KUBERNETES_SERVICE_HOST") else _DEFAULT_FILE
 
 
@@ -122,21 +122,21 @@ def fill(store: Store, document: Document) -> None:
             place=document.place(data, "clusters"),
         )
     clusters: list[Cluster] = []
-    for one in listed:
+    for cluster in listed:
         place = document.place(data, "clusters" if "clusters" in data else "plugin")
-        if not isinstance(one, dict):
-            raise InventoryError(f"a cluster is {kind_of(one)}, wanted a mapping", place=place)
-        both = {**common, **one}
-        both["vars"] = {**_mapping(common, place), **_mapping(one, place)}
+        if not isinstance(cluster, dict):
+            raise InventoryError(f"a cluster is {kind_of(cluster)}, wanted a mapping", place=place)
+        both = {**common, **cluster}
+        both["vars"] = {**_mapping(common, place), **_mapping(cluster, place)}
         clusters.append(_cluster(both, document.path, place))
     _fill_all(store, clusters, document.path)
 
 
 def _mapping(data: Json, place: str) -> Json:
-    found = data.get("vars") or {}
-    if not isinstance(found, dict):
-        raise InventoryError(f"vars is {kind_of(found)}, wanted a mapping", place=place)
-    return found
+    variables = data.get("vars") or {}
+    if not isinstance(variables, dict):
+        raise InventoryError(f"vars is {kind_of(variables)}, wanted a mapping", place=place)
+    return variables
 
 
 def _cluster(data: Json, path: str, place: str) -> Cluster:
@@ -149,7 +149,7 @@ def _cluster(data: Json, path: str, place: str) -> Cluster:
         if not isinstance(data.get(key, ""), str):
             raise InventoryError(f"{key} is {kind_of(data[key])}, wanted text", place=place)
     groups = data.get("groups") or []
-    if not isinstance(groups, list) or not all(isinstance(one, str) for one in groups):
+    if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
         raise InventoryError("groups is not a list of labels", place=place)
     address = data.get("address") or _ADDRESSES[0]
     if address not in (*_ADDRESSES, _BY_NAME):
@@ -173,10 +173,10 @@ def _cluster(data: Json, path: str, place: str) -> Cluster:
 
 def _fill_all(store: Store, clusters: Iterable[Cluster], source: str | None) -> None:
     """Read clusters, and note those that none of the nodes is of."""
-    unused = [one for one in clusters if not _fill(store, one, source)]
+    unused = [cluster for cluster in clusters if not _fill(store, cluster, source)]
     if store.nodes:  # otherwise it is an error, or they are watched
-        for one in unused:
-            store.note(str(no_node(one.place, {one.kubeconfig: one.selector}, ())))
+        for cluster in unused:
+            store.note(str(no_node(cluster.place, {cluster.kubeconfig: cluster.selector}, ())))
 
 
 def _fill(store: Store, cluster: Cluster, source: str | None) -> bool:
@@ -197,9 +197,11 @@ def _add(
 ) -> None:
     place = f"Node {item['metadata']['name']} of {cluster.kubeconfig}"
     addresses = (item.get("status") or {}).get("addresses") or []
-    address = next((one["address"] for one in addresses if one.get("type") == cluster.address), "")
+    address = next(
+        (entry["address"] for entry in addresses if entry.get("type") == cluster.address), ""
+    )
     if not address and cluster.address != _BY_NAME:
-        types = ", ".join(sorted({str(one.get("type")) for one in addresses})) or "none"
+        types = ", ".join(sorted({str(entry.get("type")) for entry in addresses})) or "none"
         store.note(f"{place}: left out: it has no address of type {cluster.address}, but {types}")
         return
     name = check_name(f"{cluster.prefix}{item['metadata']['name']}", place)

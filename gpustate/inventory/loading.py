@@ -88,7 +88,7 @@ def load(
     store = Store()
     base = _read(store, source, vault)
     store.finish()
-    clusters = tuple((one.path, one.context) for one in store.clusters)
+    clusters = tuple((cluster.path, cluster.context) for cluster in store.clusters)
     if not store.nodes and clusters and empty:
         return Inventory(source, notes=tuple(store.notes), clusters=clusters)
     if not store.nodes and clusters:
@@ -101,13 +101,13 @@ def load(
         )
     names = list(store.nodes)
     groups = {name: tuple(store.members(name)) for name in store.groups}
-    kept = frozenset(names) if limit is None else match(limit, names, groups, source)
+    selected_names = frozenset(names) if limit is None else match(limit, names, groups, source)
     if exclude is not None:
-        selected = f"{len(kept)} nodes in {source}" + (
+        selected = f"{len(selected_names)} nodes in {source}" + (
             f" of --limit {quote(limit)}" if limit else ""
         )
-        kept -= match(exclude, names, groups, source, "--exclude")
-        if not kept:
+        selected_names -= match(exclude, names, groups, source, "--exclude")
+        if not selected_names:
             raise InventoryError(
                 f"--exclude {quote(exclude)} excludes all {selected}",
                 fix="exclude fewer nodes",
@@ -123,11 +123,11 @@ def load(
         connection = dataclasses.replace(node.connection, known_hosts_file=file)
         return dataclasses.replace(node, connection=connection)
 
-    nodes = tuple(built(name) for name in names if name in kept)
+    nodes = tuple(built(name) for name in names if name in selected_names)
     return Inventory(
         source,
         nodes,
-        restrict(groups, kept),
+        restrict(groups, selected_names),
         tuple(store.notes),
         frozenset(names),
         clusters,
@@ -285,7 +285,7 @@ class _Builder:
 
     def _layers(self, node: Node, scope: Scope) -> tuple[VarsLayer, ...]:
         """The variable ``gpustate`` of each scope; one object for all nodes with equal values."""
-        found: list[VarsLayer] = []
+        layers: list[VarsLayer] = []
         for kind, name, raw in self.merger.layers(node):
             value = scope.value_of(raw, "gpustate")
             remember_parameters(value)
@@ -294,8 +294,8 @@ class _Builder:
                 layer = VarsLayer(kind, name, value, raw.origin, self.store.places(raw.value))
             if value is raw.value:
                 self.layers[id(value)] = layer
-            found.append(layer)
-        return tuple(found)
+            layers.append(layer)
+        return tuple(layers)
 
     def _magic(self, node: Node, groups: tuple[str, ...]) -> Callable[[str], Any]:
         """Return Ansible's special variables by name."""

@@ -51,19 +51,19 @@ def select(
         InventoryError: an invalid pattern, an unknown name, or an empty result.
     """
     names = [node.name for node in inventory.nodes]
-    kept = match(pattern, names, _groups_of(inventory), inventory.source, option, among)
+    selected = match(pattern, names, _groups_of(inventory), inventory.source, option, among)
     return dataclasses.replace(
         inventory,
-        nodes=tuple(node for node in inventory.nodes if node.name in kept),
-        groups=restrict(inventory.groups, kept),
+        nodes=tuple(node for node in inventory.nodes if node.name in selected),
+        groups=restrict(inventory.groups, selected),
     )
 
 
 def restrict(
-    groups: Mapping[str, Sequence[str]], kept: frozenset[str]
+    groups: Mapping[str, Sequence[str]], names: frozenset[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return ``groups`` with only the members that are in ``kept``."""
-    return {name: tuple(m for m in members if m in kept) for name, members in groups.items()}
+    """Return ``groups`` with only the members that are in ``names``."""
+    return {name: tuple(m for m in members if m in names) for name, members in groups.items()}
 
 
 def match(
@@ -93,21 +93,21 @@ def _match(
         raise InventoryError(f"{quote(pattern)} is empty", fix="name a node, a group or 'all'")
     matcher = _Matcher(names, groups, among)
     plain = [piece for piece in pieces if piece[0] not in "&!"]
-    found: set[str] = set()
+    selected: set[str] = set()
     for piece in plain or ["all"]:
-        found.update(matcher.members(piece, must_match=True))
+        selected.update(matcher.members(piece, must_match=True))
     for piece in pieces:
         if piece[0] == "&":
-            found &= set(matcher.members(piece[1:], must_match=True))
+            selected &= set(matcher.members(piece[1:], must_match=True))
     for piece in pieces:
         if piece[0] == "!":
-            found -= set(matcher.members(piece[1:], must_match=False))
-    if not found:
+            selected -= set(matcher.members(piece[1:], must_match=False))
+    if not selected:
         raise InventoryError(
             f"{quote(pattern)} matches none of the {len(names)} nodes in {source}",
             fix="name other nodes or groups",
         )
-    return frozenset(found)
+    return frozenset(selected)
 
 
 def split(pattern: str) -> list[str]:
@@ -123,7 +123,7 @@ def split(pattern: str) -> list[str]:
 
 def _pieces(pattern: str) -> list[str]:
     """Return the single patterns, with ``@file`` replaced by its content."""
-    found: list[str] = []
+    patterns: list[str] = []
     if pattern.count("[") != pattern.count("]") and "~" not in pattern:
         raise InventoryError(
             f"{quote(pattern)} has an unmatched bracket",
@@ -131,26 +131,26 @@ def _pieces(pattern: str) -> list[str]:
         )
     for piece in split(pattern):
         if not piece.startswith("@"):
-            found.append(piece)
+            patterns.append(piece)
             continue
         if len(piece) == 1:
             raise InventoryError("'@' is not followed by a file name")
         for line in read_text(piece[1:]).splitlines():
             text = line.strip()
             if text and not text.startswith("#"):
-                found.append(text)
-    return found
+                patterns.append(text)
+    return patterns
 
 
 def _groups_of(inventory: Inventory) -> Mapping[str, Sequence[str]]:
     """Return the groups; an inventory built in Python has them only in its nodes."""
     if inventory.groups:
         return inventory.groups
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for node in inventory.nodes:
         for group in node.groups:
-            found.setdefault(group, []).append(node.name)
-    return found
+            groups.setdefault(group, []).append(node.name)
+    return groups
 
 
 class _Matcher:
@@ -175,60 +175,60 @@ class _Matcher:
             return [piece]
         if not piece:
             raise InventoryError("a '!' or '&' is not followed by a pattern")
-        if piece[0] != "~" and any(_is_list(found[1]) for found in _NUMBERS.finditer(piece)):
+        if piece[0] != "~" and any(_is_list(numbers[1]) for numbers in _NUMBERS.finditer(piece)):
             return self._listed(piece, must_match=must_match)
         expression, first, last = _subscript(piece)
-        found, matched = self._enumerate(expression)
+        nodes, matched = self._enumerate(expression)
         wild = expression[0] == "~" or any(c in "?*[" for c in expression)
         if not matched and (must_match or not wild):
             raise self._unknown(expression, wild)
         if first is None:
-            return found
+            return nodes
         # ``group[-1]`` ends at the last node.
-        part = found[first:] if last is None else found[first : (last + 1) or None]
-        if not part and found:
+        part = nodes[first:] if last is None else nodes[first : (last + 1) or None]
+        if not part and nodes:
             raise InventoryError(
-                f"{quote(piece)} is beyond the {len(found)} nodes of {quote(expression)}"
+                f"{quote(piece)} is beyond the {len(nodes)} nodes of {quote(expression)}"
             )
         return part
 
     def _listed(self, piece: str, *, must_match: bool) -> Sequence[str]:
         """Return the nodes of abbreviated names; an unknown name is an error."""
-        wild = all(_CLASS.fullmatch(found[1]) for found in _NUMBERS.finditer(piece))
-        found: dict[str, None] = {}
+        wild = all(_CLASS.fullmatch(numbers[1]) for numbers in _NUMBERS.finditer(piece))
+        nodes: dict[str, None] = {}
         for name in _expand(piece):
             if wild and name not in self.known and name not in self.groups:
                 test = _compiled(name)
-                if not any(test.match(one) for one in (*self.names, *self.groups)):
+                if not any(test.match(candidate) for candidate in (*self.names, *self.groups)):
                     continue
-            found.update(dict.fromkeys(self.members(name, must_match=must_match)))
-        if not found and must_match:
+            nodes.update(dict.fromkeys(self.members(name, must_match=must_match)))
+        if not nodes and must_match:
             raise self._unknown(piece, wild=True)
-        return list(found)
+        return list(nodes)
 
     def _enumerate(self, expression: str) -> tuple[list[str], bool]:
         """Return the nodes, and whether any node or group was matched (a group may be empty)."""
         if expression in self.groups:
             return list(self.groups[expression]), True
         test = _compiled(expression)
-        found: dict[str, None] = {}
+        nodes: dict[str, None] = {}
         groups = [name for name in self.groups if test.match(name)]
         for name in groups:
-            found.update(dict.fromkeys(self.groups[name]))
+            nodes.update(dict.fromkeys(self.groups[name]))
         if not groups or expression[0] == "~" or _WILD & set(expression):
-            found.update(dict.fromkeys(name for name in self.names if test.match(name)))
-        return list(found), bool(groups or found)
+            nodes.update(dict.fromkeys(name for name in self.names if test.match(name)))
+        return list(nodes), bool(groups or nodes)
 
     def _unknown(self, expression: str, wild: bool) -> InventoryError:
-        known = [*self._known_groups(), *self.names]
-        near = difflib.get_close_matches(expression, known, n=3, cutoff=0.6)
-        what = "matches no node and no group" if wild else "is neither a node nor a group"
+        candidates = [*self._known_groups(), *self.names]
+        near = difflib.get_close_matches(expression, candidates, n=3, cutoff=0.6)
+        problem = "matches no node and no group" if wild else "is neither a node nor a group"
         listed = (
             f"did you mean {', '.join(map(quote_name, near))}?"
             if near
             else f"groups: {self._some_groups()}"
         )
-        return InventoryError(f"{quote(expression)} {what}{self.among}", fix=listed)
+        return InventoryError(f"{quote(expression)} {problem}{self.among}", fix=listed)
 
     def _known_groups(self) -> list[str]:
         """Defined groups, and ``ungrouped`` if it has a node."""
@@ -247,15 +247,15 @@ def _is_list(inside: str) -> bool:
 def _expand(piece: str) -> list[str]:
     """The names of ``gpu[1,3]``, limited in number because a typo is likelier than that many nodes."""
     total = 1
-    for found in _NUMBERS.finditer(piece):
-        for part in found[1].split(","):
+    for numbers in _NUMBERS.finditer(piece):
+        for part in numbers[1].split(","):
             first, _, last = part.partition("-")
             if last and int(last) < int(first):
                 raise InventoryError(
                     f"{quote(piece)}: {first} is greater than {last}",
                     fix="put the smaller number first",
                 )
-        total *= sum(_size(part) for part in found[1].split(","))
+        total *= sum(_size(part) for part in numbers[1].split(","))
     if total > LIMIT_NODES:
         raise InventoryError(
             f"{quote(piece)} expands to {total} names, more than the limit of {LIMIT_NODES}",
@@ -275,10 +275,10 @@ def _subscript(piece: str) -> tuple[str, int | None, int | None]:
     Returns:
         The pattern, the first index and the last one; a last index of None means "to the end".
     """
-    found = None if piece[0] == "~" else _SUBSCRIPT.fullmatch(piece)
-    if found is None:
+    subscript = None if piece[0] == "~" else _SUBSCRIPT.fullmatch(piece)
+    if subscript is None:
         return piece, None, None
-    expression, single, first, last = found.groups()
+    expression, single, first, last = subscript.groups()
     if single is not None:
         return expression, int(single), int(single)
     return expression, int(first), int(last) if last else None

@@ -34,21 +34,21 @@ def fill(store: Store, path: str) -> None:
     Raises:
         InventoryError: the file cannot be run, or a group contains something that is not a node.
     """
-    found, lines, _ = _run(path)
+    variables, lines, _ = _run(path)
     groups = {
         name: value
-        for name, value in found.items()
+        for name, value in variables.items()
         if not name.startswith("_") and isinstance(value, list | tuple)
     }
     before = set(store.nodes)
     for priority, (name, value) in enumerate(groups.items()):
         _group(store, path, name, value, at(path, lines.get(name)), priority)
-    own = os.path.basename(path).rsplit(".", 1)[0]
-    if own not in groups:
-        store.group(own, path).priority = len(groups)
+    file_group = os.path.basename(path).rsplit(".", 1)[0]
+    if file_group not in groups:
+        store.group(file_group, path).priority = len(groups)
         for name in list(store.nodes):
             if name not in before:
-                store.node(name, own, source=path)
+                store.node(name, file_group, source=path)
     _group_data(store, os.path.join(os.path.dirname(path), "group_data"))
 
 
@@ -78,16 +78,16 @@ def _node(store: Store, path: str, group: str, host: Any, place: str) -> None:
             place=place,
             fix=f"rename it to _{group} if it is not a group",
         )
-    for one in nodes_of(host, place):
-        node = store.nodes.get(one.name)
+    for named in nodes_of(host, place):
+        node = store.nodes.get(named.name)
         if node is None:
-            node = store.node(one.name, group, source=path, dialect="pyinfra")
-            for key, item in one.data.items():
+            node = store.node(named.name, group, source=path, dialect="pyinfra")
+            for key, item in named.data.items():
                 node.vars[key] = Value(item, place)
         else:
-            store.node(one.name, group, source=path)
-        for other in one.groups:
-            store.node(one.name, store.group(other, place).name, source=path)
+            store.node(named.name, group, source=path)
+        for group_name in named.groups:
+            store.node(named.name, store.group(group_name, place).name, source=path)
         for key, item in data.items():
             node.vars[variable_name(key, place)] = Value(item, place)
 
@@ -115,9 +115,9 @@ def _group_data(store: Store, directory: str) -> None:
         if name not in store.groups:
             store.note(f"{path}: not read, because there is no group {name}")
             continue
-        found, lines, imported = _run(path)
-        chosen = found.get("__all__")
-        for key, value in found.items():
+        variables, lines, imported = _run(path)
+        chosen = variables.get("__all__")
+        for key, value in variables.items():
             listed = key in chosen if isinstance(chosen, list | tuple) else key not in imported
             if listed and not key.startswith("__") and isinstance(value, _PLAIN):
                 store.set_group_var(name, key, Value(value, at(path, lines.get(key))))

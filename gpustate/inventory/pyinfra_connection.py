@@ -38,10 +38,10 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
     """
     fields = Fields(scope, name)
     become = bool(fields.flag("_sudo"))
-    for other in _OTHER_BECOME:
-        found = scope.variables.get(other)
-        if found is not None and found.value:
-            raise fields.error(other, "is set, and only sudo is supported", found.origin)
+    for method in _OTHER_BECOME:
+        value = scope.variables.get(method)
+        if value is not None and value.value:
+            raise fields.error(method, "is set, and only sudo is supported", value.origin)
     user = fields.text("_sudo_user") or "root"
     password = fields.password("_sudo_password")
     kind = fields.text(CONNECTION)
@@ -75,13 +75,13 @@ def build(name: str, scope: Scope, note: Callable[[str], None]) -> Connection:
 
 def _strict(fields: Fields) -> str:
     """pyinfra's default is ``accept-new``; here host keys are checked by default."""
-    found = fields.first("ssh_strict_host_key_checking")
-    if found is None:
+    declared = fields.first("ssh_strict_host_key_checking")
+    if declared is None:
         return "yes"
-    name, (value, place) = found
+    name, (value, place) = declared
     strict = _STRICT.get(str(value).lower())
     if strict is None:
         raise fields.error(
-            name, f"is {fields.shown(name, value, place)}, wanted yes, accept-new or no", place
+            name, f"is {fields.quote(name, value, place)}, wanted yes, accept-new or no", place
         )
     return strict

@@ -62,20 +62,20 @@ def nodes_of(text: str, place: str) -> tuple[Named, ...]:
     """
     if not text.startswith("@"):
         return (Named(check_name(text, place)),)
-    connector, _, rest = text[1:].partition("/")
-    if connector == "local" and not rest:
+    connector, _, argument = text[1:].partition("/")
+    if connector == "local" and not argument:
         return (Named("localhost", {CONNECTION: "local"}),)
-    if connector == "ssh" and rest:
-        return (Named(check_name(rest, place)),)
-    if connector in ("docker", "podman") and rest:
-        return (_container(connector, rest, place),)
-    if connector == "chroot" and rest:
-        folder = f"/{rest.strip('/')}"
-        name = re.sub(r"[^\w.-]", "-", rest.strip("/"))
+    if connector == "ssh" and argument:
+        return (Named(check_name(argument, place)),)
+    if connector in ("docker", "podman") and argument:
+        return (_container(connector, argument, place),)
+    if connector == "chroot" and argument:
+        folder = f"/{argument.strip('/')}"
+        name = re.sub(r"[^\w.-]", "-", argument.strip("/"))
         return (Named(check_name(name, place), {CONNECTION: "chroot", "chroot_directory": folder}),)
     if connector == "vagrant":
-        return tuple(_vagrant(rest, place))
-    named = ", ".join(f"@{one}" for one in SUPPORTED)
+        return tuple(_vagrant(argument, place))
+    named = ", ".join(f"@{name}" for name in SUPPORTED)
     if connector in SUPPORTED:
         raise InventoryError(
             f"{quote(text)}: a name is missing", place=place, fix=f"write @{connector}/NAME"
@@ -107,24 +107,26 @@ def _vagrant(name: str, place: str) -> Iterator[Named]:
         if not name or target == name
     ]
     if not running:
-        what = f"no Vagrant machine {quote(name)}" if name else "no Vagrant machine"
-        raise InventoryError(f"{what} is running in this folder", place=place, fix="run vagrant up")
+        title = f"no Vagrant machine {quote(name)}" if name else "no Vagrant machine"
+        raise InventoryError(
+            f"{title} is running in this folder", place=place, fix="run vagrant up"
+        )
     options = _options()
     text = executable.shell(f"vagrant ssh-config {shlex.join(running)}")
-    for host, given in _ssh_config(text).items():
+    for host, settings in _ssh_config(text).items():
         data: dict[str, Any] = {
-            "ssh_hostname": given.get("hostname", host),
+            "ssh_hostname": settings.get("hostname", host),
             "ssh_strict_host_key_checking": "accept-new",
             "ssh_known_hosts_file": os.path.abspath(f".vagrant/known_hosts-{host}"),
-            "_sudo": given.get("user") != "root",
+            "_sudo": settings.get("user") != "root",
         }
         for key, variable in (
             ("port", "ssh_port"),
             ("user", "ssh_user"),
             ("identityfile", "ssh_key"),
         ):
-            if key in given:
-                data[variable] = given[key]
+            if key in settings:
+                data[variable] = settings[key]
         data |= _mapping(_mapping(options.get("data")).get(host))
         groups = _mapping(options.get("groups")).get(host, ())
         yield Named(check_name(host, place), data, ("vagrant", *map(str, groups)))

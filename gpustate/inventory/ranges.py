@@ -72,12 +72,12 @@ def check_name(name: str, place: str) -> str:
 def split_port(text: str, place: str) -> tuple[str, int | None]:
     """Split ``name:port``; an IPv6 address needs brackets before a port."""
     if text.startswith("["):
-        inner, closed, rest = text[1:].partition("]")
+        inner, closed, tail = text[1:].partition("]")
         if closed and is_ipv6(inner):
-            if not rest:
+            if not tail:
                 return inner, None
-            if rest.startswith(":"):
-                return inner, parse_port(rest[1:], text, place)
+            if tail.startswith(":"):
+                return inner, parse_port(tail[1:], text, place)
     if ":" not in text:
         return text, None
     outside = _BRACKETS.sub("0", text)
@@ -103,12 +103,12 @@ def is_ipv6(text: str) -> bool:
     return True
 
 
-def parse_port(text: str, whole: str, place: str) -> int:
+def parse_port(text: str, context: str, place: str) -> int:
     """Parse the port in ``text``."""
     if _NUMBER.fullmatch(text) and 1 <= int(text) <= 65535:
         return int(text)
     raise InventoryError(
-        f"{quote(text)} in {quote(whole)} is not a port, wanted a number from 1 to 65535",
+        f"{quote(text)} in {quote(context)} is not a port, wanted a number from 1 to 65535",
         place=place,
     )
 
@@ -116,15 +116,15 @@ def parse_port(text: str, whole: str, place: str) -> int:
 def _parts(body: str, place: str) -> list[Sequence[str]]:
     """Split ``body`` into the texts between ranges and the values of each range."""
     parts: list[Sequence[str]] = []
-    rest = body
-    while rest:
-        literal, opened, rest = rest.partition("[")
+    tail = body
+    while tail:
+        literal, opened, tail = tail.partition("[")
         if "]" in literal:
             raise _bad(body, "']' without '['", place)
         if literal:
             parts.append((literal,))
         if opened:
-            inner, closed, rest = rest.partition("]")
+            inner, closed, tail = tail.partition("]")
             if not closed:
                 raise _bad(body, "'[' is not closed", place)
             parts.append(_values(inner, body, place))

@@ -41,12 +41,12 @@ def _lookup(plugin: str, *names: str, default: str | None = None) -> str:
     if short == "pipe":
         NotYet.check()
         return output_of(names[0])
-    found = os.environ.get(names[0], default)
-    if found is None:
+    value = os.environ.get(names[0], default)
+    if value is None:
         raise jinja2.UndefinedError(f"the environment variable {names[0]!r} is not set")
     if is_secret_name(names[0]):
-        remember(found)
-    return found
+        remember(value)
+    return value
 
 
 _ENVIRONMENT = _Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)

@@ -58,6 +58,6 @@ def line_shown(line: str) -> str:
 
 def word_shown(word: str, before: list[str]) -> str:
     """A word of a line; hidden if it may belong to the value before it."""
-    if is_secret(word) or any("=" in one and is_secret(one) for one in before):
+    if is_secret(word) or any("=" in earlier and is_secret(earlier) for earlier in before):
         return HIDDEN
     return quote(word)

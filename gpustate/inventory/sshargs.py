@@ -80,7 +80,7 @@ def parse(text: str) -> tuple[Option, ...]:
         words = shlex.split(text)
     except ValueError as error:
         raise InventoryError(f"invalid ssh options: {str(error).lower()}") from error
-    found: list[Option] = []
+    options: list[Option] = []
     waiting = iter(words)
     for word in waiting:
         if len(word) < 2 or word[0] != "-" or word == "--":
@@ -90,15 +90,15 @@ def parse(text: str) -> tuple[Option, ...]:
                 value = word[position + 1 :] or next(waiting, None)
                 if value is None:
                     raise InventoryError(f"-{letter} has no value")
-                found.append(_valued(letter, value))
+                options.append(_valued(letter, value))
                 break
             if letter not in _FLAGS:
                 raise InventoryError(
                     f"{quote('-' + letter)} in {word_shown(word, [f'{text}='])} is not an ssh option"
                 )
             if letter not in _FLAGS_TUNING:
-                found.append(Option(f"-{letter}", ""))
-    return tuple(option for option in found if option.name not in TUNING)
+                options.append(Option(f"-{letter}", ""))
+    return tuple(option for option in options if option.name not in TUNING)
 
 
 def _valued(letter: str, value: str) -> Option:

@@ -137,39 +137,41 @@ class Store:
             above = parents[name]
             self.groups[name].depth = 1 + max(self.groups[p].depth for p in above) if above else 0
         for node in self.nodes.values():
-            self._settle(node)
+            self._place_ungrouped(node)
         for name in self.groups.keys() & self.nodes.keys():
             self.note(f"{quote_name(name)} is the name of a node and of a group")
 
     def closure(self, node: Node) -> tuple[str, ...]:
         """Return every group of ``node``, with parents and without ``all``, lowest precedence first."""
         direct = tuple(node.groups)
-        known = self._closures.get(direct)
-        if known is None:
-            seen = dict.fromkeys(direct)
+        groups = self._closures.get(direct)
+        if groups is None:
+            ancestors = dict.fromkeys(direct)
             waiting = list(direct)
             while waiting:
                 for parent in self._parents[waiting.pop()]:
-                    if parent not in seen:
-                        seen[parent] = None
+                    if parent not in ancestors:
+                        ancestors[parent] = None
                         waiting.append(parent)
-            seen.pop("all", None)
-            known = self._closures[direct] = tuple(sorted(seen, key=self._strength))
-        return known
+            ancestors.pop("all", None)
+            groups = self._closures[direct] = tuple(sorted(ancestors, key=self._strength))
+        return groups
 
     def members(self, group: str) -> list[str]:
         """Return the nodes in ``group`` and below it: its own first, then level by level."""
-        found: dict[str, None] = {}
-        seen = {group: None}
+        nodes: dict[str, None] = {}
+        visited = {group: None}
         level: Iterable[str] = (group,)
         while level:
             below: dict[str, None] = {}
             for name in level:
-                found.update(self.groups[name].nodes)
-                below.update(dict.fromkeys(c for c in self.groups[name].children if c not in seen))
-            seen.update(below)
+                nodes.update(self.groups[name].nodes)
+                below.update(
+                    dict.fromkeys(c for c in self.groups[name].children if c not in visited)
+                )
+            visited.update(below)
             level = tuple(below)
-        return list(found)
+        return list(nodes)
 
     def _strength(self, name: str) -> tuple[int, int, str]:
         group = self.groups[name]
@@ -190,13 +192,13 @@ class Store:
                 fix="remove one of them from the other's children",
             ) from error
 
-    def _settle(self, node: Node) -> None:
+    def _place_ungrouped(self, node: Node) -> None:
         """Put a node into ``ungrouped`` if no other group but ``all`` has it."""
-        others = [name for name in node.groups if name not in {"all", "ungrouped"}]
-        if others and "ungrouped" in node.groups:
+        groups = [name for name in node.groups if name not in {"all", "ungrouped"}]
+        if groups and "ungrouped" in node.groups:
             del node.groups["ungrouped"]
             del self.groups["ungrouped"].nodes[node.name]
-        elif not others:
+        elif not groups:
             node.groups["ungrouped"] = None
             self.groups["ungrouped"].nodes[node.name] = None
 

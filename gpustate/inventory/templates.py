@@ -21,7 +21,7 @@ from gpustate.inventory.documents import EncryptedText, LiteralText
 from gpustate.inventory.needs import NotYet, deferring
 from gpustate.inventory.secrets import HIDDEN, gives_secrets, is_secret
 from gpustate.inventory.store import Value
-from gpustate.inventory.vault import NEED, Vault
+from gpustate.inventory.vault import HINT, Vault
 
 _MARKS = ("{{", "{%", "{#")
 _UNDEFINED = re.compile(r"'\w+' is undefined|the environment variable '\w+' is not set")
@@ -64,32 +64,32 @@ class Scope:
         self._plain = plain
         self._vault = vault or Vault()
 
-    def need(self, name: str) -> Value | None:
+    def require(self, name: str) -> Value | None:
         """Return a variable that must resolve; None if it is not set.
 
         Raises:
             InventoryError: it refers to an undefined variable, or is encrypted.
         """
-        found = self.variables.get(name)
-        if found is None:
+        value = self.variables.get(name)
+        if value is None:
             return None
-        if type(found.value) is str and "{" not in found.value and found.value[:4] != _SOPS[:4]:
-            return found
+        if type(value.value) is str and "{" not in value.value and value.value[:4] != _SOPS[:4]:
+            return value
         try:
-            return Value(self._resolve(found, (name,)), found.origin)
+            return Value(self._resolve(value, (name,)), value.origin)
         except RecursionError as error:
-            raise self._error(found, name, "is nested too deep") from error
+            raise self._error(value, name, "is nested too deep") from error
 
-    def value_of(self, found: Value, name: str) -> Any:
+    def value_of(self, variable: Value, name: str) -> Any:
         """Return a variable's value in one scope, regardless of precedence.
 
         Raises:
-            InventoryError: as for :meth:`need`.
+            InventoryError: as for :meth:`require`.
         """
         try:
-            return self._resolve(found, (name,))
+            return self._resolve(variable, (name,))
         except RecursionError as error:
-            raise self._error(found, name, "is nested too deep") from error
+            raise self._error(variable, name, "is nested too deep") from error
 
     def resolved(self) -> Mapping[str, Any]:
         """Return all variables; unresolvable ones as written, if they are not needed.
@@ -99,13 +99,13 @@ class Scope:
         result: dict[str, Any] = {}
         waiting = False
         with deferring():
-            for name, found in self.variables.items():
-                value = found.value
+            for name, variable in self.variables.items():
+                value = variable.value
                 if type(value) is str and "{" not in value:
                     result[name] = value
                     continue
                 try:
-                    result[name] = self._as_used(name, found)
+                    result[name] = self._as_used(name, variable)
                 except NotYet:
                     waiting = True
         return Waiting(self, result) if waiting else result
@@ -114,39 +114,39 @@ class Scope:
         """Return one variable as :meth:`resolved` has it; KeyError if it is not set."""
         return self._as_used(name, self.variables[name])
 
-    def _as_used(self, name: str, found: Value) -> Any:
+    def _as_used(self, name: str, variable: Value) -> Any:
         if name.startswith("gpustate"):
-            needed = self.need(name)
+            needed = self.require(name)
             return None if needed is None else needed.value
         try:
-            return self._resolve(found, (name,), strict=self._vault.usable)
+            return self._resolve(variable, (name,), strict=self._vault.usable)
         except (InventoryError, RecursionError):
-            return found.value
+            return variable.value
 
-    def _resolve(self, found: Value, names: tuple[str, ...], *, strict: bool = True) -> Any:
-        return self._walk(found.value, found, names, strict)
+    def _resolve(self, variable: Value, names: tuple[str, ...], *, strict: bool = True) -> Any:
+        return self._walk(variable.value, variable, names, strict)
 
-    def _walk(self, value: Any, found: Value, names: tuple[str, ...], strict: bool) -> Any:
+    def _walk(self, value: Any, variable: Value, names: tuple[str, ...], strict: bool) -> Any:
         if isinstance(value, str):
             if isinstance(value, EncryptedText):
-                return self._decrypted(value, found, names) if strict else value
+                return self._decrypted(value, variable, names) if strict else value
             if isinstance(value, LiteralText):
                 return str(value)
             if strict and value.startswith(_SOPS):
                 raise self._error(
-                    found,
+                    variable,
                     names[-1],
                     "the value is encrypted with SOPS",
                     "decrypt it with: \"{{ lookup('pipe', 'sops -d --extract ...') }}\"",
                 )
-            return self._render(value, found, names) if is_template(value) else value
+            return self._render(value, variable, names) if is_template(value) else value
         if not isinstance(value, dict | list | tuple) or id(value) in self._plain:
             return value
         if isinstance(value, dict):
-            walked: Any = {k: self._walk(v, found, names, strict) for k, v in value.items()}
+            walked: Any = {k: self._walk(v, variable, names, strict) for k, v in value.items()}
             same = all(walked[key] is value[key] for key in walked)
         else:
-            walked = [self._walk(item, found, names, strict) for item in value]
+            walked = [self._walk(item, variable, names, strict) for item in value]
             same = len(walked) == len(value) and all(
                 a is b for a, b in zip(walked, value, strict=True)
             )
@@ -156,7 +156,7 @@ class Scope:
             self._plain.add(id(value))
         return value
 
-    def _render(self, text: str, found: Value, names: tuple[str, ...]) -> Any:
+    def _render(self, text: str, value: Value, names: tuple[str, ...]) -> Any:
         # Most inventories have no template, and importing jinja2 is slow.
         import jinja2
 
@@ -164,16 +164,16 @@ class Scope:
 
         try:
             template = compile_template(text)
-            known: dict[str, Any] = {}
+            context: dict[str, Any] = {}
             for name in template.names:
                 if name in self.variables:
-                    known[name] = self._refer(name, found, names)
+                    context[name] = self._refer(name, value, names)
                 else:
                     try:
-                        known[name] = self._magic(name)
+                        context[name] = self._magic(name)
                     except KeyError:
                         continue
-            result = template.render(known)
+            result = template.render(context)
             if isinstance(result, jinja2.Undefined):
                 # For jinja2 only its use is an error.
                 result = str(result)
@@ -183,25 +183,25 @@ class Scope:
             why = error.message or "undefined"
             if self._secret(text, names) and not _UNDEFINED.fullmatch(why):
                 why = f"{HIDDEN}: undefined"  # the missing key may be a value
-            raise self._error(found, names[0], why, self._hint()) from error
+            raise self._error(value, names[0], why, self._hint()) from error
         except jinja2.TemplateError as error:
             why = f"{HIDDEN if self._secret(text, names) else quote(text)}: {error.message}"
-            raise self._error(found, names[0], why) from error
+            raise self._error(value, names[0], why) from error
         except Exception as error:
             why = f"{quote(text)}: {type(error).__name__}: {error}"
             if self._secret(text, names):  # the message may contain a value
                 why = f"{HIDDEN}: {type(error).__name__}"
-            raise self._error(found, names[0], why) from error
+            raise self._error(value, names[0], why) from error
         if isinstance(result, str) and len(result) > _LIMIT_TEXT:
-            raise self._error(found, names[0], f"becomes {len(result)} characters")
+            raise self._error(value, names[0], f"becomes {len(result)} characters")
         return result
 
-    def _refer(self, name: str, found: Value, names: tuple[str, ...]) -> Any:
+    def _refer(self, name: str, value: Value, names: tuple[str, ...]) -> Any:
         if name in names:
             chain = " > ".join(map(quote_name, (*names[names.index(name) :], name)))
-            raise self._error(found, names[0], f"refers to itself: {chain}")
+            raise self._error(value, names[0], f"refers to itself: {chain}")
         if len(names) >= _LIMIT_CHAIN:
-            raise self._error(found, names[0], f"refers through more than {_LIMIT_CHAIN} variables")
+            raise self._error(value, names[0], f"refers through more than {_LIMIT_CHAIN} variables")
         return self._resolve(self.variables[name], (*names, name))
 
     def _secret(self, text: str, names: tuple[str, ...]) -> bool:
@@ -209,26 +209,26 @@ class Scope:
 
     def _hint(self) -> str:
         if self._encrypted:
-            return f"it may be in {self._encrypted[0]}, which is encrypted: {NEED}"
+            return f"it may be in {self._encrypted[0]}, which is encrypted: {HINT}"
         return "set it for this node, or for one of its groups"
 
-    def _error(self, found: Value, name: str, why: str, fix: str | None = None) -> InventoryError:
+    def _error(self, value: Value, name: str, why: str, fix: str | None = None) -> InventoryError:
         line = " ".join(why.split())
         return InventoryError(
-            f"{self.node}: {quote_name(name)}: {line}", place=found.origin, fix=fix
+            f"{self.node}: {quote_name(name)}: {line}", place=value.origin, fix=fix
         )
 
-    def _decrypted(self, value: EncryptedText, found: Value, names: tuple[str, ...]) -> str:
+    def _decrypted(self, value: EncryptedText, variable: Value, names: tuple[str, ...]) -> str:
         needed = "" if len(names) == 1 else f", which {quote_name(names[-2])} needs,"
         NotYet.check()
         try:
-            clear = self._vault.decrypt(str(value), found.origin)
+            clear = self._vault.decrypt(str(value), variable.origin)
         except InventoryError as error:
             why = error.message
-            if error.place != found.origin:  # the password is the problem, not the value
+            if error.place != variable.origin:  # the password is the problem, not the value
                 source = f"{error.place}: " if error.place else ""
                 why = f"cannot be decrypted: {source}{why}"
-            raise self._error(found, names[-1], f"the value{needed} {why}", error.fix) from None
+            raise self._error(variable, names[-1], f"the value{needed} {why}", error.fix) from None
         remember(clear)
         return clear
 
@@ -236,9 +236,9 @@ class Scope:
 class Waiting(Mapping[str, Any]):
     """The variables of a node, some of which are computed on access."""
 
-    def __init__(self, scope: Scope, known: dict[str, Any]) -> None:
+    def __init__(self, scope: Scope, variables: dict[str, Any]) -> None:
         self._scope = scope
-        self._known = known
+        self._known = variables
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._known:

@@ -25,7 +25,7 @@ from gpustate.formats.words import kind_of
 from gpustate.inventory.documents import parse
 from gpustate.inventory.files import below, names_in, read_text
 from gpustate.inventory.store import Node, Store, Value, variable_name
-from gpustate.inventory.vault import HEADER, NEED, Vault
+from gpustate.inventory.vault import HEADER, HINT, Vault
 
 _EXTENSIONS = ("", ".yml", ".yaml", ".json")
 
@@ -52,15 +52,15 @@ class VarsFiles:
 
     def group(self, name: str) -> dict[str, Value]:
         """Return the variables of a group in the files."""
-        found = self._groups.get(name)
-        if found is None:
-            found = self._groups[name] = self._read("group_vars", name)
-            if "ansible_group_priority" in found:
+        variables = self._groups.get(name)
+        if variables is None:
+            variables = self._groups[name] = self._read("group_vars", name)
+            if "ansible_group_priority" in variables:
                 self.store.note(
-                    f"{found['ansible_group_priority'].origin}: ansible_group_priority is used only"
+                    f"{variables['ansible_group_priority'].origin}: ansible_group_priority is used only"
                     " in the inventory itself"
                 )
-        return found
+        return variables
 
     def node(self, name: str) -> dict[str, Value]:
         """Return the variables of a node in the files."""
@@ -70,25 +70,25 @@ class VarsFiles:
         if kind not in self._listings:
             return {}
         directory, entries = self._listings[kind]
-        there = [name + extension for extension in _EXTENSIONS if name + extension in entries]
-        if not there:
+        names = [name + extension for extension in _EXTENSIONS if name + extension in entries]
+        if not names:
             return {}
-        for other in there[1:]:
+        for ignored in names[1:]:
             self.store.note(
-                f"{os.path.join(directory, other)} is not read: {there[0]} takes precedence"
+                f"{os.path.join(directory, ignored)} is not read: {names[0]} takes precedence"
             )
-        found: dict[str, Value] = {}
-        path = os.path.join(directory, there[0])
+        variables: dict[str, Value] = {}
+        path = os.path.join(directory, names[0])
         for file in _files_below(path) if os.path.isdir(path) else [path]:
-            found.update(self._load(file))
-        return found
+            variables.update(self._load(file))
+        return variables
 
     def _load(self, path: str) -> dict[str, Value]:
         text = read_text(path)
         secret = text.startswith(HEADER)
         if secret and not self.vault.usable:
             self.encrypted.append(path)
-            self.store.note(f"{path} is encrypted with Ansible Vault and was not read; {NEED}")
+            self.store.note(f"{path} is encrypted with Ansible Vault and was not read; {HINT}")
             return {}
         document = parse(self.vault.decrypt(text, path) if secret else text, path)
         data: Any = document.data
@@ -98,19 +98,19 @@ class VarsFiles:
             raise InventoryError(
                 f"contains {kind_of(data)}, wanted a mapping of variables", place=path
             )
-        found: dict[str, Value] = {}
+        variables: dict[str, Value] = {}
         for key, value in data.items():
             place = document.place(data, key)
-            found[variable_name(key, place)] = Value(value, place)
+            variables[variable_name(key, place)] = Value(value, place)
             if secret and (is_secret_name(str(key)) or not str(key).startswith("ansible_")):
                 remember(value)
             self.store.keep_places(key, value, document)
-        return found
+        return variables
 
 
 def _files_below(directory: str, above: tuple[str, ...] = ()) -> list[str]:
     """Return the files of a directory of variables, in the order they are read."""
-    found: list[str] = []
+    paths: list[str] = []
     for entry in names_in(directory, above):
         if entry.startswith(".") or entry.endswith("~"):
             continue
@@ -118,10 +118,10 @@ def _files_below(directory: str, above: tuple[str, ...] = ()) -> list[str]:
         extension = os.path.splitext(entry)[1]
         if os.path.isdir(path):
             if not extension:
-                found.extend(_files_below(path, below(directory, above)))
+                paths.extend(_files_below(path, below(directory, above)))
         elif extension in _EXTENSIONS:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 class Merger:

@@ -26,7 +26,7 @@ from gpustate.inventory import executable
 from gpustate.inventory.files import read_text
 
 HEADER = "$ANSIBLE_VAULT;"
-NEED = (
+HINT = (
     "pass --vault-password-file FILE, --vault-id LABEL@FILE or --ask-vault-pass, or set"
     " ANSIBLE_VAULT_PASSWORD_FILE"
 )
@@ -60,19 +60,19 @@ def sources(
         word.strip() for word in environment.get("ANSIBLE_VAULT_IDENTITY_LIST", "").split(",")
     ]
     named = [word for word in (*listed, *ids) if word]
-    found: list[Source] = []
+    parsed: list[Source] = []
     for word in named:
         label, at, source = word.rpartition("@")
-        found.append(
+        parsed.append(
             Source(label if at and label else _DEFAULT, "" if source == "prompt" else source)
         )
     paths = list(files)
     if not paths and (path := environment.get("ANSIBLE_VAULT_PASSWORD_FILE", "")):
         paths.append(path)
-    found += (Source(_DEFAULT, path) for path in paths)
+    parsed += (Source(_DEFAULT, path) for path in paths)
     if query:
-        found.append(Source(_DEFAULT))
-    return tuple(dict.fromkeys(found))
+        parsed.append(Source(_DEFAULT))
+    return tuple(dict.fromkeys(parsed))
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Vault:
     query: Callable[[str], str] | None = None
     _passwords: dict[Source, bytes] = field(default_factory=dict[Source, bytes], repr=False)
     _texts: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-    _one: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     @property
     def usable(self) -> bool:
@@ -101,11 +101,11 @@ class Vault:
         Raises:
             InventoryError: no password, a wrong password, or invalid text.
         """
-        with self._one:
-            found = self._texts.get(text)
-            if found is None:
-                found = self._texts[text] = self._decrypt(text, place)
-            return found
+        with self._lock:
+            clear = self._texts.get(text)
+            if clear is None:
+                clear = self._texts[text] = self._decrypt(text, place)
+            return clear
 
     def _decrypt(self, text: str, place: str) -> str:
         if not self.sources and self.query is not None:
@@ -114,7 +114,7 @@ class Vault:
             raise InventoryError(
                 "is encrypted with Ansible Vault, and there is no password for it",
                 place=place,
-                fix=NEED,
+                fix=HINT,
             )
         try:
             label, salt, digest, data = _parts(text)
@@ -130,24 +130,24 @@ class Vault:
             except UnicodeDecodeError:
                 raise InventoryError("is not UTF-8 after decryption", place=place) from None
         tried = ", ".join(dict.fromkeys(source.label for source in order))
-        wanted = f" (its vault id is {quote(label)})" if label else ""
+        vault_id = f" (its vault id is {quote(label)})" if label else ""
         raise InventoryError(
-            f"cannot be decrypted: wrong password{wanted}, tried those of {tried}",
+            f"cannot be decrypted: wrong password{vault_id}, tried those of {tried}",
             place=place,
             fix=f"check the password: ansible-vault view {place.rpartition(':')[0] or place}",
         )
 
     def _password(self, source: Source) -> bytes:
-        known = self._passwords.get(source)
-        if known is None:
-            word = self._asked(source.label) if not source.path else _from_file(source)
+        password = self._passwords.get(source)
+        if password is None:
+            word = self._prompt(source.label) if not source.path else _from_file(source)
             if not word:
                 raise InventoryError("contains no password", place=source.path or source.label)
             remember(word)
-            known = self._passwords[source] = word.encode("utf-8", "surrogateescape")
-        return known
+            password = self._passwords[source] = word.encode("utf-8", "surrogateescape")
+        return password
 
-    def _asked(self, label: str) -> str:
+    def _prompt(self, label: str) -> str:
         if self.query is None:
             raise InventoryError(
                 f"cannot prompt for the vault password of {quote(label)}: stdin is not a terminal",

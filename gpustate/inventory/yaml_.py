@@ -53,10 +53,10 @@ def _group(store: Store, document: Document, name: Any, body: Any, place: str) -
         return None
     group = store.group(name, place)
     for key, section in (body or {}).items():
-        here = document.place(body, key)
+        key_place = document.place(body, key)
         if key not in _SECTIONS:
             store.note(
-                f"{here}: {quote(key)} in the group {quote_name(group.name)} was not read: a group may have only"
+                f"{key_place}: {quote(key)} in the group {quote_name(group.name)} was not read: a group may have only"
                 " hosts, vars and children"
             )
             continue
@@ -68,19 +68,19 @@ def _group(store: Store, document: Document, name: Any, body: Any, place: str) -
         if not isinstance(section, dict):
             raise InventoryError(
                 f"{key} of the group {quote_name(group.name)} is {kind_of(section)}, wanted a mapping",
-                place=here,
+                place=key_place,
                 fix="write 'name:' under it, with a colon and without '- '",
             )
-        _section(store, document, group.name, str(key), section, here)
+        _section(store, document, group.name, str(key), section, key_place)
     return group.name
 
 
 def _section(
-    store: Store, document: Document, group: str, key: str, section: dict[Any, Any], here: str
+    store: Store, document: Document, group: str, key: str, section: dict[Any, Any], origin: str
 ) -> None:
-    known = document.lines.get(id(section))
+    has_lines = document.lines.get(id(section))
     for name, body in section.items():
-        place = document.place(section, name) if known else here
+        place = document.place(section, name) if has_lines else origin
         if key == "vars":
             store.keep_places(name, body, document)
             store.set_group_var(group, name, Value(body, place))
@@ -109,8 +109,8 @@ def _nodes(
     names, port = expand(pattern, place)
     variables: dict[str, Value] = {}
     for key, value in (body or {}).items():
-        here = document.place(body, key)
-        variables[variable_name(key, here)] = Value(value, here)
+        key_place = document.place(body, key)
+        variables[variable_name(key, key_place)] = Value(value, key_place)
         store.keep_places(key, value, document)
     first = None if port is None else Value(port, place)
     for name in names:
