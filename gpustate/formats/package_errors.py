@@ -60,7 +60,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (r"this would also remove|error: it is needed by \S", ""),
     (
         r"nothing provides '?dkms\b.* needed by",
-        "no enabled repository has this version of DKMS; on Red Hat Enterprise Linux and its kin it is in EPEL: docs/use.md "
+        "no enabled repository has this version of DKMS; on Red Hat Enterprise Linux and its kin it is in EPEL: docs/packages.md "
         "has the commands",
     ),
     (

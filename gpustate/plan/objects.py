@@ -61,9 +61,9 @@ def lines(data: Json, *, whole: bool = False) -> Iterator[list[tuple[str, str]]]
         if one["action"] == SKIPPED or (quiet and not whole):
             continue
         sign, style = _SIGNS[one["action"]]
-        yield [(f"  {sign} {names}", style), (f"  {one['action']}", "dim")]
-        for change in one.get("changes", ()):
-            yield [(f"      {change_text(change)}", "")]
+        yield [("  ", ""), (sign, style), (f" {names}", ""), (f"  {one['action']}", "dim")]
+        for text in change_texts(one.get("changes", ())):
+            yield [(f"      {text}", "")]
         if one.get("reason"):
             yield [(f"      {one['reason']}", "")]
     sign, style = _SIGNS[SKIPPED]
@@ -111,6 +111,16 @@ def _same(data: Json) -> int:
     return sum(one["action"] in QUIET and not one.get("changes") for one in data["objects"])
 
 
-def change_text(change: Json) -> str:
-    """One field of an object that changes."""
-    return f"{change['field']}: {value_text(change['before'], _LONGEST)} -> {value_text(change['after'], _LONGEST)}"
+def change_texts(changes: Sequence[Json]) -> list[str]:
+    """Fields of an object that change; labels, and keys of other mappings, that change alike are listed together."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        before, after = (value_text(change[side], _LONGEST) for side in ("before", "after"))
+        name = str(change["field"])
+        mapping = name.partition("[")[0] if name.count("[") == 1 and name[-1] == "]" else ""
+        key = name[len(mapping) + 1 : -1] if mapping else name
+        rows.setdefault((mapping, f"{before} -> {after}"), []).append(key)
+    return [
+        f"{mapping}[{', '.join(keys)}]: {text}" if mapping else f"{', '.join(keys)}: {text}"
+        for (mapping, text), keys in rows.items()
+    ]

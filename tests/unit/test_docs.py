@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import importlib
 import json
 import os
@@ -104,6 +105,29 @@ def test_commands_in_the_pages_have_verbs_and_options_that_exist(page: Path) -> 
                 assert word.split("=")[0] in known | {"--help"}, f"{page.name}: {words}: {word}"
 
 
+def words_of(picture: str) -> str:
+    """The words of an SVG, as one text."""
+    text = (TOP / "docs/pictures" / f"{picture}.svg").read_text("utf-8")
+    return html.unescape(re.sub(r"<[^>]+>|\s", " ", text))
+
+
+@pytest.mark.parametrize("diagram", sorted((TOP / "docs/diagrams").glob("*.dot")), ids=str)
+def test_a_diagram_is_drawn_from_its_text(diagram: Path) -> None:
+    drawn = words_of(diagram.stem)
+    for label in re.findall(r'label="([^"]+)"', diagram.read_text("utf-8")):
+        for line in label.split("\\n"):
+            assert line in drawn, "make pictures"
+
+
+def test_the_diagram_of_packages_is_the_import_contract() -> None:
+    contracts = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    layers = next(row for row in contracts["contracts"] if row["type"] == "layers")["layers"]
+    packages = re.findall(r"\w+", " ".join(layers))
+    assert [word for word in words_of("rows").split() if word in packages] == packages, (
+        "make pictures"
+    )
+
+
 #: Texts that may name commands.
 TEXTS = [
     path
@@ -167,23 +191,13 @@ def table(page: str, head: str) -> list[list[str]]:
     return rows
 
 
-def test_the_table_of_verbs_names_every_verb_and_no_other() -> None:
-    told: set[str] = set()
-    for row in table("docs/use.md", "verb"):
-        for words in (match.split() for match in re.findall(r"`([^`]+)`", row[0])):
-            told.add(" ".join(words[:2] if words[0] in GROUPS else words[:1]))
-    below = {f"{group} {verb}" for group, verbs in GROUPS.items() for verb in verbs}
-    assert told == {*cli.list_commands(click.Context(cli)), *below} - GROUPS.keys()
-    assert "gpustate help completion bash" in (TOP / "docs/use.md").read_text("utf-8")
-
-
 def test_the_table_of_exit_codes_names_every_code() -> None:
-    told = {int(row[0]) for row in table("docs/use.md", "code")}
+    told = {int(row[0]) for row in table("docs/operate.md", "code")}
     assert told == set(errors.EXIT_CODES)
 
 
 def test_the_order_of_exit_codes_is_the_one_of_the_code() -> None:
-    text = (TOP / "docs/use.md").read_text("utf-8")
+    text = (TOP / "docs/operate.md").read_text("utf-8")
     match = re.search(r"the first in this order wins: 130, ([\d, ]+)\.", text)
     assert match is not None
     told = [int(number) for number in match[1].split(", ")]
@@ -193,7 +207,7 @@ def test_the_order_of_exit_codes_is_the_one_of_the_code() -> None:
 
 
 def test_formats_of_json_are_told_by_name() -> None:
-    text = (TOP / "docs/use.md").read_text("utf-8")
+    text = (TOP / "docs/operate.md").read_text("utf-8")
     for name in ("plan", "result"):
         path = TOP / "gpustate/plan/schema" / f"{name}.json"
         const = json.loads(path.read_text("utf-8"))["properties"]["format"]["const"]

@@ -139,7 +139,7 @@ def test_the_source_distribution_has_each_state_once(source: Path) -> None:
     top = f"gpustate-{__version__}"
     assert f"{top}/states/driver/__init__.py" in names
     assert f"{top}/gpustate/states/driver/__init__.py" not in names
-    assert f"{top}/docs/use.md" in names
+    assert f"{top}/docs/operate.md" in names
 
 
 def test_the_version_is_in_one_place(wheel: Path) -> None:

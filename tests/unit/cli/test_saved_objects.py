@@ -499,7 +499,7 @@ def test_node_feature_discovery_is_not_deleted_without_a_word(cluster: Cluster) 
 
 def test_a_field_of_an_object_is_shown_as_json() -> None:
     change = {"field": "spec", "before": None, "after": {"a": [True, "x"]}}
-    assert plan_objects.change_text(change) == 'spec: none -> {"a": [true, "x"]}'
+    assert plan_objects.change_texts([change]) == ['spec: none -> {"a": [true, "x"]}']
 
 
 def test_restarted_pods_have_the_new_template_while_nodes_change(cluster: Cluster) -> None:
