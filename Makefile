@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 #: What is installed beside the lab: the Debian packages of the tests.
 NEEDS := --tests
 
-.PHONY: demo demo-kubernetes early test proof bench quick check lint docs pictures setup system clean
+.PHONY: demo demo-kubernetes early test proof bench quick check lint docs generate pictures setup system clean
 
 # They need the product and the lab, not what the tests need.
 demo demo-kubernetes: NEEDS :=
@@ -59,6 +59,11 @@ lint: setup
 # The documentation as a site in build/site; its pages of states, verbs and formats come from the source.
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
+
+# What is committed and made from the source: the schema of policies, the tables of supported systems.
+generate: setup
+	@$(BIN)/python -m gpustate.policies.schemas
+	@$(BIN)/python tests/support/supporttable.py
 
 # The pictures of README and documentation, from what gpustate prints on lab nodes; they are committed.
 pictures: setup

@@ -1,8 +1,8 @@
 """MkDocs hook: the section Reference, and the start page.
 
 Generated with every build from the source: a page for each state (from its parameters and
-docstrings), each verb (from the command line), each JSON document (from its schema), and one of
-all exit codes. So a new state, verb or schema needs no page written by hand. The start page is README.md.
+docstrings), each verb (from the command line), each JSON document (from its schema), one of the fields of Operator
+files and one of all exit codes. So a new state, verb or schema needs no page written by hand. The start page is README.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -18,6 +19,11 @@ from typing import Any
 import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))  # what tests prove
+
+import leafpage
+import statetable
 
 import gpustate
 from gpustate import api, errors, registry
@@ -63,6 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             "Reference": [
                 {"States": _below(generated, "states")},
                 {"Verbs": _below(generated, "verbs")},
+                "reference/operator-fields.md",
                 "reference/exit-codes.md",
                 "reference/python-api.md",
                 {"JSON documents": _below(generated, "json")},
@@ -115,7 +122,8 @@ def pages() -> dict[str, str]:
     """Every generated page of the section, by its path."""
     generated = {"reference/exit-codes.md": exit_codes()}
     states = {name: state(cls, definition) for name, cls, definition in described()}
-    generated["reference/states/index.md"] = states_index()
+    generated["reference/states/index.md"] = statetable.page(statetable.rows())
+    generated["reference/operator-fields.md"] = leafpage.page()
     generated |= {f"reference/states/{name}.md": text for name, text in states.items()}
     generated["reference/verbs/index.md"] = verbs_index()
     generated |= {f"reference/verbs/{name}.md": verb(name, command) for name, command in verbs()}
@@ -152,23 +160,6 @@ def described() -> Iterator[tuple[str, type[AnyState], dict[str, Any]]]:
     definitions = schemas.schema(classes)["$defs"]
     for name, cls in classes.items():
         yield name, cls, definitions[name] | {"all": definitions}
-
-
-def states_index() -> str:
-    """All states in one table."""
-    lines = [
-        "# States",
-        "",
-        "A state is one condition that holds on a node. `gpustate policy graph --all` shows their order.",
-        "",
-        "| state | what holds |",
-        "| --- | --- |",
-    ]
-    lines += [
-        f"| [`{name}`]({name}.md) | {cell(definition['description'])} |"
-        for name, _, definition in described()
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def state(cls: type[AnyState], definition: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ RULES: tuple[Json, ...] = (
 LEASE_RULES: tuple[Json, ...] = (rule("coordination.k8s.io", "leases", "get create update"),)
 _OBJECT = "list create patch delete"
 _CHANGE = "create patch delete"
-#: What ``--cluster-objects`` needs besides, and what it grants; see docs/cluster-objects.md.
+#: What ``--cluster-objects`` needs besides, and what it grants; see docs/cluster-reference.md.
 OBJECT_RULES: tuple[Json, ...] = (
     rule("", "namespaces serviceaccounts configmaps services", _OBJECT),
     rule("node.k8s.io", "runtimeclasses", _OBJECT),

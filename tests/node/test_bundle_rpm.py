@@ -34,7 +34,7 @@ from gpustate_lab.spec import LabSpec
 
 pytestmark = [pytest.mark.long, pytest.mark.node]
 
-#: What these tests prove of states, how and on what: docs/states.md is made from it.
+#: What these tests prove of states, how and on what: the table of states is made from it.
 PROVES = {"bundle": ("simulated node", "rhel", "suse")}
 DRIVER, TOOLKIT = "580.65.06", "1.18.0-1"
 FOLDER = "/var/lib/gpustate-bundle"

@@ -354,7 +354,7 @@ def found(objects: Objects, name: str) -> list[dict[str, Any]]:
     return objects.list(BY_NAME["CustomResourceDefinition"], "", [name])
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "cluster-objects.md"
+PAGE = Path(__file__).parents[2] / "docs" / "cluster-reference.md"
 _ROW = re.compile(r"^\| (?P<pods>`[^|]+) \| (?P<level>\w+) \| (?P<why>.*) \|$", re.MULTILINE)
 _CHECK = re.compile(r"(?:^|\), )([^()]+) \(")
 _ENFORCE = "pod-security.kubernetes.io/enforce"

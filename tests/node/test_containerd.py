@@ -18,7 +18,7 @@ import pytest
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
-#: What these tests prove of states, how and on what: docs/states.md is made from it.
+#: What these tests prove of states, how and on what: the table of states is made from it.
 PROVES = {
     "containerd": ("real node", "debian12", "debian13"),
 }

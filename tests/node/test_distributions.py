@@ -24,7 +24,7 @@ from gpustate_lab.spec import LabSpec
 
 pytestmark = [pytest.mark.long, pytest.mark.node]
 
-#: What these tests prove of states, how and on what: docs/states.md is made from it. Rpm distributions are rocky, amzn, sles.
+#: What these tests prove of states, how and on what: the table of states is made from it. Rpm distributions are rocky, amzn, sles.
 PROVES = {
     "cdi": ("simulated node", "rhel", "suse", "amazon"),
     "container-toolkit": ("simulated node", "rhel", "suse", "amazon"),

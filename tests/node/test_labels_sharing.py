@@ -19,7 +19,7 @@ from labnodes import also_on_ubuntu, family
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
-#: What these tests prove of states, how and on what: docs/states.md is made from it.
+#: What these tests prove of states, how and on what: the table of states is made from it.
 PROVES = {
     "device-plugin-config": ("simulated node", "debian12", "ubuntu"),
     "gpu-labels": ("simulated node", "debian12", "ubuntu"),

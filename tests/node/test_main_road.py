@@ -33,7 +33,8 @@ _SNIPPET = re.compile(r"^```(yaml|python)\n([\s\S]*?)^```$|((?:^ {4}.*\n)+)", re
 _POLICY = re.compile(r"^(preset:|format: gpustate\.policy|policy = Policy\()", re.M)
 #: Printed policies that need more than a node of the lab with README's policy.
 ELSEWHERE = {
-    "cluster-objects.md": "objects of a cluster",
+    "cluster-reference.md": "objects of a cluster",
+    "first-cluster.md": "objects of a cluster",
     "matrix.md": "a driver that the matrix blocks",
     "operator-files.md": "a state of the reader's own",
     "policies.md 2": "a Slurm cluster",

@@ -18,7 +18,7 @@ from labnodes import also_on_ubuntu
 from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
-#: What these tests prove of states, how and on what: docs/states.md is made from it.
+#: What these tests prove of states, how and on what: the table of states is made from it.
 PROVES = {
     "mig": ("simulated node", "debian12", "ubuntu"),
 }

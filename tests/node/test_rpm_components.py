@@ -27,7 +27,7 @@ from gpustate_lab.spec import LabSpec
 
 pytestmark = [pytest.mark.long, pytest.mark.node]
 
-#: What these tests prove of states, how and on what: docs/states.md is made from it.
+#: What these tests prove of states, how and on what: the table of states is made from it.
 PROVES = {
     "dcgm": ("simulated node", "rhel", "suse"),
     "dcgm-exporter": ("simulated node", "rhel", "suse"),

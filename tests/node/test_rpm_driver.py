@@ -29,7 +29,7 @@ from gpustate_lab.spec import LabSpec
 
 pytestmark = [pytest.mark.long, pytest.mark.node]
 
-#: What these tests prove of states, how and on what: docs/states.md is made from it.
+#: What these tests prove of states, how and on what: the table of states is made from it.
 PROVES = {
     "driver": ("simulated node", "rhel", "suse"),
     "cuda-toolkit": ("simulated node", "rhel", "suse"),

@@ -23,7 +23,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
-#: What these tests prove of states, how and on what: docs/states.md is made from it.
+#: What these tests prove of states, how and on what: the table of states is made from it.
 PROVES = {
     "docker": ("real node", "debian13", "ubuntu"),
     "podman": ("real node", "debian13", "ubuntu"),

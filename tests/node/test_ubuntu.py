@@ -20,7 +20,7 @@ from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.long
 
-#: What these tests prove of states, how and on what: docs/states.md is made from it.
+#: What these tests prove of states, how and on what: the table of states is made from it.
 PROVES = {
     "preflight": ("simulated node", "ubuntu"),
     "nouveau": ("simulated node", "ubuntu"),

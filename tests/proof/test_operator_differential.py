@@ -1,7 +1,7 @@
 """Objects of many ClusterPolicies, as the GPU Operator creates them and as gpustate renders them, field by field.
 
 Real: the Operator's program with its assets, and an API server, which fills in defaults on both sides. There is one Node,
-which nothing runs on. What differs on purpose is in ``operatorexceptions``, and in docs/cluster-objects.md with the reason.
+which nothing runs on. What differs on purpose is in ``operatorexceptions``, and in docs/cluster-reference.md with the reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gpustate.manifests.cluster_part import settings_of
 pytestmark = [pytest.mark.proof, pytest.mark.node]
 
 Json = dict[str, Any]
-PAGE = Path(__file__).parents[2] / "docs/cluster-objects.md"
+PAGE = Path(__file__).parents[2] / "docs/cluster-reference.md"
 
 _differences: dict[str, list[Found]] = {}
 _in_containers: dict[str, list[Found]] = {}

@@ -16,7 +16,7 @@ from gpustate_lab.kubernetes.cluster import Kubernetes
 Rule = tuple[str, str, str]  # API group, resource, verb
 _DOCS = Path(__file__).parents[2] / "docs"
 #: Where the manual has rules, and how many lists of rules precede them there.
-ALWAYS, INSTALLING, DRA = (("cluster-objects.md", number) for number in range(3))
+ALWAYS, INSTALLING, DRA = (("cluster-reference.md", number) for number in range(3))
 CONTAINERS = ("containers.md", 0)
 
 

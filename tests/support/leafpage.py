@@ -1,4 +1,4 @@
-"""Generate the manual's page of all fields from the records; ``--update-golden`` writes it."""
+"""The page of all fields of Operator files in the site's reference, from the records of the reader."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ SUPPORT = {
 HEAD = """\
 # Every field of the GPU Operator's files
 
-Generated from the records that the reader and `gpustate lint` use. Tests compare this page with the records, and
-the records with the Operator's own schemas. Source: {source}.
+Made from the records that the reader and `gpustate lint` use, which tests compare with the Operator's own schemas. Source: {source}.
 
 | kind | fields | {support} |
 | --- | ---: | {rulers} |
 {counts}
 
-[operator-files.md](operator-files.md) explains the classes. *Since* is the release that added the key, *default*
+[operator-files.md](../operator-files.md) explains the classes. *Since* is the release that added the key, *default*
 the default of the API server, for Helm values that of the chart's values.yaml. `[]` is any element of a list.
 
 ## Where the chart and a bare ClusterPolicy differ

@@ -1,6 +1,6 @@
 """Differences between the objects of the GPU Operator and those of gpustate, field by field, and which are wanted.
 
-Every wanted difference names its reason, which docs/cluster-objects.md gives to users.
+Every wanted difference names its reason, which docs/cluster-reference.md gives to users.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def unused(found: Iterable[Found], wanted: Iterable[Wanted]) -> list[Wanted]:
 
 
 def reasons_in(page: str) -> set[str]:
-    """The reasons in the table ``What differs`` of docs/cluster-objects.md."""
+    """The reasons in the table ``What differs`` of docs/cluster-reference.md."""
     section = page.partition("## What differs from the Operator")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+) \|$", section, re.MULTILINE)[1:]
     return {row.split(" | ")[-1] for row in rows if not row.startswith("---")}

@@ -1,6 +1,6 @@
 """Differences between the objects of the GPU Operator and those of gpustate that are wanted, each with its reason.
 
-The reasons are those in the table of docs/cluster-objects.md. Some differences are of earlier releases alone: the
+The reasons are those in the table of docs/cluster-reference.md. Some differences are of earlier releases alone: the
 objects are those of the newest release.
 """
 

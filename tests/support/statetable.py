@@ -1,5 +1,4 @@
-"""The table of states in docs/states.md: which is proven on what, and how. ``python tests/support/statetable.py``
-writes it anew.
+"""The table of states in the site's reference: which is proven on what, and how. Run as a file, it prints the page.
 
 Nothing in it is written by hand. Modules of tests on nodes declare what they prove in ``PROVES``: a state's name to
 how (``real node``, ``simulated node``, ``real GPU``) and the distributions. A declaration counts only as far as the
@@ -24,7 +23,6 @@ from gpustate.errors import GpustateError
 from gpustate.policies import load
 
 TOP = Path(__file__).parents[2]
-PAGE = TOP / "docs/states.md"
 EXAMPLE = "docs/examples/clusterpolicy.yaml"
 REAL_NODE, SIMULATED, REAL_GPU, RECORDED = (
     "real node",
@@ -182,13 +180,11 @@ def imports(text: str, state: str) -> bool:
 
 HEAD = """# States, and what proves each
 
-<!-- Made by `python tests/support/statetable.py` from the tests themselves; a test compares. -->
-
-How each state is proven, by distribution:
+`gpustate policy graph --all` shows their order. How each state is proven, by distribution:
 
 - **real node**: a booted node, and the software the state is about is real; only GPUs are simulated.
 - **simulated node**: a booted node with real systemd, sshd and package management; the GPUs, NVIDIA's programs, or the
-  runtime itself are simulated ([lab.md](lab.md) says which).
+  runtime itself are simulated ([lab.md](../../lab.md) says which).
 - **real GPU**: a node with a GPU in it.
 - **golden file only**: decisions and steps are tested against recorded answers of that distribution.
 - **–**: nothing is tested for it there.
@@ -201,7 +197,7 @@ What such a root cannot show:
 
 | distribution | not shown by any test |
 | --- | --- |
-| Ubuntu | its kernels, AppArmor profiles, snapd, netplan, cloud-init and shim; Ubuntu's patches to apt, DKMS and needrestart; the indexes of its archive (names and relations of drivers are compared with records, [lab.md](lab.md#nodes-that-answer-as-ubuntu)); on 22.04 and 26.04 a share of the tests; of 26.04 the driver's packages before branch 595 |
+| Ubuntu | its kernels, AppArmor profiles, snapd, netplan, cloud-init and shim; Ubuntu's patches to apt, DKMS and needrestart; the indexes of its archive (names and relations of drivers are compared with records, [lab.md](../../lab.md#nodes-that-answer-as-ubuntu)); on 22.04 and 26.04 a share of the tests; of 26.04 the driver's packages before branch 595 |
 | RHEL, Rocky, Alma | SELinux in enforcing mode and its policy for containers; dracut; BLS entries and grubby; kABI and weak-modules; crypto policies and FIPS; subscription-manager; glibc and systemd of EL 8 to 10; the metadata of real repositories and module streams |
 | SUSE | SUSEConnect; transactional-update and read-only roots; snapper's rollback; dracut; supported-module flags of SUSE's kernels; the metadata of real repositories |
 | Amazon Linux | as RHEL; versioned repositories (`releasever`), kernel live patching, the repository `nvidia-release` |
@@ -231,7 +227,7 @@ def page(made: list[Row]) -> str:
         cls = registry.get(row.state)
         module = cls.__module__.removeprefix("gpustate.states.").partition(".")[0]
         lines.append(
-            f"| `{row.state}` | {holds(cls)} | {' | '.join(cells)} | {tests} | `{module}.{cls.__name__}` |"
+            f"| [`{row.state}`]({row.state}.md) | {holds(cls)} | {' | '.join(cells)} | {tests} | `{module}.{cls.__name__}` |"
         )
     on_nodes = sum(bool(row.tests) for row in made)
     gpus = sum(REAL_GPU in row.cells.values() for row in made)
@@ -241,6 +237,6 @@ def page(made: list[Row]) -> str:
 
 if __name__ == "__main__":
     try:
-        PAGE.write_text(page(rows()), encoding="utf-8")
+        print(page(rows()))
     except (GpustateError, Unproven) as error:
         sys.exit(str(error))

@@ -1,4 +1,4 @@
-"""docs/states.md says of each state what its tests prove, and nothing else."""
+"""The table of states says of each what its tests prove, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,6 @@ from gpustate import registry
 @pytest.fixture(scope="module")
 def rows() -> list[statetable.Row]:
     return statetable.rows()
-
-
-def test_the_page_is_what_the_tests_prove(rows: list[statetable.Row]) -> None:
-    assert statetable.PAGE.read_text("utf-8") == statetable.page(rows), (
-        "python tests/support/statetable.py writes docs/states.md anew"
-    )
 
 
 def test_no_state_has_a_blank_row(rows: list[statetable.Row]) -> None:

@@ -69,7 +69,8 @@ def test_what_does_not_fit_is_thrown_away_and_sent_anew_the_next_time(step: Uplo
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 10)
     with pytest.raises(
-        StepFailed, match=r"does not match its hash in the bundle; verify it: gpustate image bundle check"
+        StepFailed,
+        match=r"does not match its hash in the bundle; verify it: gpustate image bundle check",
     ):
         send(step)
     assert not part.exists()
