@@ -285,9 +285,10 @@ def _project_states(file: Path) -> dict[str, StateClass]:
         raise PolicyError(f"is not TOML: {error}", place=place) from error
     except OSError as error:
         raise PolicyError(f"cannot be read: {error.strerror}", place=place) from error
-    unknown = sorted(set(data) - {"states"})
+    unknown = sorted(set(data) - {"states", "connection"})
     if unknown:
-        raise PolicyError(f"unknown key {unknown[0]!r}, it has 'states'", place=place)
+        known = "it has 'states' and 'connection'"
+        raise PolicyError(f"unknown key {unknown[0]!r}, {known}", place=place)
     references = data.get("states", [])
     if not isinstance(references, list):
         raise PolicyError(

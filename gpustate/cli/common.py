@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from gpustate.cli import notes
+from gpustate.cli import connection, notes
 from gpustate.errors import EXIT_ERROR, GpustateError, InventoryError, UsageError, worst_exit_code
 from gpustate.files import write_private
 
@@ -65,7 +65,7 @@ def not_empty(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 #: Headings of options in the help of a verb, in their order.
-HEADINGS = ("Nodes and connection", "Policy", "Waves", "Drain", "Kubernetes objects", "Output")
+HEADINGS = ("Nodes", "Policy", "Waves", "Drain", "Kubernetes objects", "Output")
 
 
 class Verb(click.Command):
@@ -154,42 +154,8 @@ inventory_options = options(
         show_default=True,
         help="Number of nodes processed in parallel.",
     ),
-    click.option("-u", "--user", help="SSH user, if the inventory sets none."),
-    click.option(
-        "--private-key",
-        type=click.Path(),
-        help="SSH private key, if the inventory sets none.",
-    ),
-    click.option(
-        "-b",
-        "--become",
-        is_flag=True,
-        help="Use sudo, even if the inventory does not set it.",
-    ),
-    click.option(
-        "-K", "--ask-become-pass", is_flag=True, help="Prompt once for the sudo password."
-    ),
-    click.option(
-        "--vault-password-file",
-        multiple=True,
-        metavar="FILE",
-        help="File, or program, with the password of Ansible Vault [env: ANSIBLE_VAULT_PASSWORD_FILE].",
-    ),
-    click.option(
-        "--vault-id",
-        multiple=True,
-        metavar="LABEL@SOURCE",
-        help="Password of a vault id: LABEL@FILE or LABEL@prompt; repeatable.",
-    ),
-    click.option(
-        "-J", "--ask-vault-pass", is_flag=True, help="Prompt once for the vault password."
-    ),
-    click.option(
-        "--host-key-checking",
-        type=click.Choice(["yes", "accept-new", "no"]),
-        help="Unknown host keys: refuse (default), save, or accept any.",
-    ),
-    heading="Nodes and connection",
+    *connection.OPTIONS,
+    heading="Nodes",
 )
 
 
@@ -274,19 +240,19 @@ def load_inventory(
         password = click.prompt("sudo password", hide_input=True, err=True)
     nodes = []
     for node in loaded.nodes:
-        connection = node.connection
+        route = node.connection
         changes: dict[str, Any] = {}
-        if options.get("user") and connection.user is None:
+        if options.get("user") and route.user is None:
             changes["user"] = options["user"]
-        if options.get("private_key") and connection.key_file is None:
+        if options.get("private_key") and route.key_file is None:
             changes["key_file"] = os.path.expanduser(options["private_key"])
         if options.get("become"):
             changes["become"] = True
-        if password is not None and connection.become_password is None:
+        if password is not None and route.become_password is None:
             changes["become_password"] = password
         if options.get("host_key_checking"):
             changes["strict_host_key"] = options["host_key_checking"]
-        nodes.append(replace(node, connection=replace(connection, **changes)) if changes else node)
+        nodes.append(replace(node, connection=replace(route, **changes)) if changes else node)
     if reach:
         for node in nodes:  # prompts for passwords come before the first connection
             _ = (node.connection.login_password, node.connection.sudo_password)

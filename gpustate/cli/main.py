@@ -21,7 +21,7 @@ GC_THRESHOLD = 150_000
 @click.command(
     cls=Top,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Topics: gpustate help completion.",
+    epilog="Topics: gpustate help connection, gpustate help completion.",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:

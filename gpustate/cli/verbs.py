@@ -83,6 +83,7 @@ GROUPS = {
         "bundle": "Build an offline bundle for air-gapped nodes.",
     },
     "help": {
+        "connection": "Show how nodes are connected: options, variables, gpustate.toml.",
         "completion": "Print shell completion for bash, zsh or fish.",
     },
 }

@@ -103,7 +103,7 @@ def test_every_verb_has_a_page_with_its_options(pages: dict[str, str]) -> None:
     assert {f"reference/verbs/{name}.md" for name in names} <= set(pages)
     plan = cli.get_command(context, "plan")
     assert plan is not None
-    for option in (one for one in plan.params if isinstance(one, click.Option)):
+    for option in (one for one in plan.params if isinstance(one, click.Option) and not one.hidden):
         assert option.opts[-1] in pages["reference/verbs/plan.md"]
     assert "| `-h, --help` |" in pages["reference/verbs/plan.md"]
     assert "## node lock\n" in pages["reference/verbs/node.md"]

@@ -195,7 +195,7 @@ def test_a_dry_run_of_every_verb_changes_nothing(gpustate: Cli, project: Path) -
 
 
 def test_help_has_its_options_below_headings(gpustate: Cli) -> None:
-    common = {"Options:", "Nodes and connection:"}
+    common = {"Options:", "Nodes:"}
     waves = {"Waves:", "Drain:"}
     for verb, more in (
         *(
