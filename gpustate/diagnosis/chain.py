@@ -117,7 +117,7 @@ def check_pci(observed: ChainObservation, wanted: Wanted) -> Check:
     here = {one.address for one in observed.gpus if not observed.quarantine.holds("", one.address)}
     if lost := [address for address in observed.off_bus if address in here]:
         found = f"{some(lost)} returns only ones from its PCI configuration space"
-        return Check("pci", FAILED, found, remedies.OFF_BUS)
+        return Check("pci", FAILED, found, remedies.LOST)
     if has_switches(observed) and len(observed.gpus) not in (1, 2, 4, 8, 16):
         aside += f"; a board with NVSwitches has 8 GPUs, not {len(observed.gpus)}"
     return _ok("pci", f"{_count(len(observed.gpus), 'GPU')} on PCI, none bound to nouveau{aside}")
@@ -214,7 +214,7 @@ def _libraries(observed: ChainObservation, wanted: Wanted) -> Check:
         if paths := [path for address in absent if (path := nodes.get(address, "")) in wrong]:
             found = f"{found}; {some([wrong[path] for path in paths])}"
             return Check("libraries", FAILED, found, _create(observed, paths))
-        return Check("libraries", FAILED, found, remedies.NOT_IN_NVML)
+        return Check("libraries", FAILED, found, remedies.LOST)
     if nvml.confidential_ready is False:
         found = "confidential computing is on, and the GPUs accept no work yet"
         return Check("libraries", FAILED, found, remedies.CONFIDENTIAL)
@@ -241,7 +241,7 @@ def not_in_nvml(observed: ChainObservation) -> dict[str, tuple[str, str]]:
         elif path in nodes:
             why = _create(observed, [path]), nodes[path]
         else:
-            why = remedies.NOT_IN_NVML, "NVML does not list it"
+            why = remedies.LOST, "NVML does not list it"
         found[one.address] = why
     return found
 
@@ -297,7 +297,8 @@ def _expected_nodes(observed: ChainObservation) -> dict[str, tuple[int, int]]:
         if gpu.minor >= 0
     }
     expected["/dev/nvidiactl"] = (major, 255)
-    if "nvidia-uvm" in majors:
+    # Without a specification for containers, which names it, the first CUDA program creates it.
+    if "nvidia-uvm" in majors and (observed.cdi or "/dev/nvidia-uvm" in dict(observed.nodes)):
         expected["/dev/nvidia-uvm"] = (majors["nvidia-uvm"], 0)
     major = majors.get("nvidia-caps", -1)
     return expected | {path: (major, minor) for path, minor, _ in observed.capabilities}
@@ -335,6 +336,8 @@ def _device_nodes(observed: ChainObservation, wanted: Wanted) -> Check:
             wrong.insert(0, "the module nvidia-uvm is not loaded")
             remedy = remedies.UVM_NOT_LOADED
         later = "; the first CUDA program loads nvidia-uvm"
+    elif "/dev/nvidia-uvm" not in _expected_nodes(observed):
+        later = "; the first CUDA program creates /dev/nvidia-uvm"
     if wrong:
         return Check("device-nodes", FAILED, some(wrong), remedy)
     count = _count(len(_expected_nodes(observed)), "node")
@@ -537,8 +540,13 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
                 f"containerd {'does not run, and nothing uses it' if found else 'is not installed'}"
             )
         return Check("runtime", NOT_APPLICABLE, evidence)
+    running = found.cri if found.cri is not None and not found.cri.dead("containerd") else None
+    served = _served_handler(running, wanted)
     if found.dump_status != 0:
         evidence = f"{found.dump} ended with {found.dump_status}: {found.dump_error}"
+        if served or _by_cdi("containerd", running, observed, wanted):
+            evidence += f"; the running process has {served or 'CDI'} until its next restart"
+            return Check("runtime", OK, evidence, remedies.CONTAINERD_CONFIG)
         return Check("runtime", FAILED, evidence, remedies.CONTAINERD_CONFIG)
     if not found.active:
         return Check("runtime", FAILED, STOPPED, remedies.CONTAINERD_DOWN)
@@ -554,7 +562,7 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
     if not handler:
         if by_cdi := _by_cdi("containerd", found.cri, observed, wanted):
             return by_cdi
-        if served := _served_handler(found.cri, wanted):
+        if served:
             evidence = f"containerd's configuration lacks the handler {served}, which the running process has until its next restart"
             return Check("runtime", OK, evidence, remedies.NO_HANDLER)
         evidence = f"containerd has no runtime handler {_lacking(wanted)} ({found.dump})"
@@ -891,8 +899,9 @@ def _findings(observed: ChainObservation, ran: set[str]) -> Check:
     well = _well(observed.nvml) - sum(
         gpu.error is None and gpu.index in held for gpu in observed.nvml.gpus
     )
-    notes = [f"{one.text} ({one.remedy})" for one in found[:4]]
-    return _ok("health", "; ".join([f"{_count(well, 'GPU')} healthy", *notes, *out]))
+    notes = [one.text for one in found[:4]]
+    evidence = "; ".join([f"{_count(well, 'GPU')} healthy", *notes, *out])
+    return Check("health", OK, evidence, "; ".join(dict.fromkeys(one.remedy for one in found[:4])))
 
 
 def cuda_failures(observed: ChainObservation) -> list[CudaResult]:

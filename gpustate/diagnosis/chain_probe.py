@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 from gpustate import shell
 from gpustate.diagnosis import chain_data as chain
@@ -193,7 +194,7 @@ def parse(
         name: chain.Library(path, target, name not in torn)
         for name, path, target in lines.all("library", 3)
     }
-    return chain.ChainObservation(
+    observed = chain.ChainObservation(
         boot_id=lines.one("boot_id"),
         kernel=lines.one("kernel"),
         pci=tuple(chain.PciSeen(*row) for row in lines.all("pci", 4)),
@@ -254,3 +255,5 @@ def parse(
         ),
         quarantine=quarantine.read(lines.one("quarantine"), max(0, _number(lines.one("now")))),
     )
+    gpus = tuple(replace(gpu, pci=observed.address(gpu)) for gpu in nvml.gpus)
+    return replace(observed, nvml=replace(nvml, gpus=gpus))

@@ -101,8 +101,9 @@ def judge(
     most = _nvlinks_of_peers(nvml)
     for gpu in nvml.gpus:
         mine = tuple(one for one in log if gpu.pci and gpu.pci.startswith(f"{one.pci}."))
-        rows = [*_lost(gpu), *_memory(gpu), *_mode(gpu), *_itself(gpu, most.get(gpu.name, 0))]
-        rows += _log(gpu, mine, ran=gpu.uuid in ran)
+        logged = list(_log(gpu, mine, ran=gpu.uuid in ran))
+        rows = [*_memory(gpu), *_mode(gpu), *_itself(gpu, most.get(gpu.name, 0))]
+        rows += logged if gpu.error is None else [_lost(gpu, gpu.error, logged)]
         found += sorted(rows, key=lambda row: row.level)
     known = {one.pci.rpartition(".")[0] for one in nvml.gpus}
     every = bool(nvml.gpus) and all(gpu.uuid in ran for gpu in nvml.gpus)
@@ -125,10 +126,10 @@ def _finding(
     return Finding(index, gpu.pci, what, level, evidence, text, source)
 
 
-def _lost(gpu: Gpu) -> Iterator[Finding]:
-    if gpu.error is not None:
-        evidence = f"{error_name(gpu.error)} (NVML {gpu.error})"
-        yield _finding(gpu, "no-answer", FAILED, evidence, remedies.nvml(gpu.error), "nvml.h")
+def _lost(gpu: Gpu, error: int, logged: list[Finding]) -> Finding:
+    """A GPU that does not answer; what the log has of it is evidence, and needs no step of its own."""
+    evidence = [f"{error_name(error)} (NVML {error})", *(one.evidence for one in logged)]
+    return _finding(gpu, "no-answer", FAILED, "; ".join(evidence), remedies.nvml(error), "nvml.h")
 
 
 def _memory(gpu: Gpu) -> Iterator[Finding]:

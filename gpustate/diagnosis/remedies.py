@@ -48,11 +48,10 @@ NO_LIBCUDA = by_apply(
     "driver",
 )
 TORN = by_apply("reinstall its package in the same version", "driver")
-NOT_IN_NVML = (
-    "find the reason: dmesg | grep -E 'NVRM|Xid'; a GPU that fell off the bus (Xid 79) comes back with a reset, or a "
-    "reboot of the drained node"
+LOST = (
+    "1. find the reason: dmesg | grep -E 'NVRM|Xid|AER'; 2. drain the node and reboot it: systemctl reboot; 3. if the GPU "
+    "does not come back, power-cycle the node; 4. if it is lost again, replace it"
 )
-OFF_BUS = "drain the node and power-cycle it; replace the GPU if it happens again; find the reason: dmesg | grep 'Xid.*79'"
 CONFIDENTIAL = "attest the GPUs, then set their ready state: nvidia-smi conf-compute -srs 1"
 REFUSED_BOARD = "find the reason for that board: dmesg | grep NVRM; replace it if it is broken"
 UVM_NOT_LOADED = f"load it: modprobe nvidia-uvm; or apply (state driver): {APPLY}"
@@ -189,8 +188,7 @@ _NVML = {
         "driver",
     ),
     14: "power-cycle the node, and replace the GPU if the error stays; show the infoROM: nvidia-smi -q",
-    15: "the GPU fell off the bus: drain the node, then reset the GPU or reboot; replace it if it happens again; "
-    "find the reason: dmesg | grep 'Xid.*79'",
+    15: LOST,
     16: f"drain the node and reset the GPU: {xids.RESET_COMMAND}",
     17: "give the process access to the device nodes: check cgroups and modes: ls -l /dev/nvidia*",
     18: RELOAD,

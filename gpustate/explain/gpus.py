@@ -283,7 +283,7 @@ CAUSES = (
     Cause("nothing-to-ask-nvml-with", "libraries", _with_error(127), remedies.nvml(127)),
     Cause("gpu-without-device-node", "libraries", _unseen_without_node, "", state="driver"),
     Cause("gpu-refused-by-driver", "libraries", evidence_with("refuses"), remedies.REFUSED_BOARD, ("NVIDIA/aicr#1858",)),
-    Cause("gpu-not-in-nvml", "libraries", _unseen, remedies.NOT_IN_NVML, ("NVIDIA/k8s-device-plugin#231",)),
+    Cause("gpu-not-in-nvml", "libraries", _unseen, remedies.LOST, ("NVIDIA/k8s-device-plugin#231",)),
     Cause("mig-mode-waits-for-a-reset", "libraries", _pending,
           f"drain the GPU and reset it: {xids.RESET_COMMAND}; or " + remedies.by_apply("let an apply reset or reboot", "mig"),
           ("NVIDIA/gpu-operator#668", "NVIDIA/gpu-operator#603"), "mig", explains=False, harmless_if_tested=True),

@@ -333,7 +333,7 @@ CAUSES = (
           ("kubernetes-sigs/image-builder#1468", "NVIDIA/gpu-operator#8"), "nouveau"),
     Cause("gpu-missing", "pci", lambda v: v.broken if "expected" in v.broken or "last good validation" in v.broken else "", remedies.GPU_COUNT,
           ("NVIDIA/k8s-device-plugin#231", "aws/eks-node-monitoring-agent#121", "NVIDIA/NVSentinel#684")),
-    Cause("gpu-off-the-bus", "pci", evidence_with("returns only ones"), remedies.OFF_BUS, ("NVIDIA/k8s-device-plugin#2038",)),
+    Cause("gpu-off-the-bus", "pci", evidence_with("returns only ones"), remedies.LOST, ("NVIDIA/k8s-device-plugin#2038",)),
     Cause("mok-enrolment-waits", _DRIVER, _enrolment_waits,
           "reboot and enrol the key in MokManager at the console, with the password that was set; show it: mokutil --list-new",
           ("NVIDIA/gpu-operator#1726",)),

@@ -39,7 +39,7 @@ ACTIONS = {
         "restart the application; it caused the error, or was hit by a contained one",
     ),
     "RESET_GPU": (RESET, f"drain the GPU and reset it: {RESET_COMMAND}"),
-    "RESTART_BM": (RESET, "drain the node and power-cycle it"),
+    "RESTART_BM": (RESET, "drain the node and reboot it; power-cycle it if that does not help"),
     "RESTART_VM": (RESET, "restart the virtual machine"),
     "WORKFLOW_XID_48": (RESET, "drain the GPU, reset it, and check for remapped rows"),
     "WORKFLOW_XID_45": (REPORT, "follow the Xid before it; alone, restart Fabric Manager"),

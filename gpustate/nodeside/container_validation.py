@@ -433,10 +433,15 @@ def in_pods(
 
 
 def pause_image(observed: ChainObservation) -> str:
-    """The image of pods' sandboxes in containerd's configuration; empty if that cannot be read."""
+    """The image of pods' sandboxes in containerd's configuration, or of its defaults; empty if neither can be read."""
     dump = observed.containerd.dump if observed.containerd is not None else "containerd config dump"
-    match = re.search(r"(?m)^\s*sandbox(?:_image)?\s*=\s*['\"]([^'\"]+)", attempt(dump.split()))
-    return match[1] if match else ""
+    for command in (dump, "containerd config default"):
+        match = re.search(
+            r"(?m)^\s*sandbox(?:_image)?\s*=\s*['\"]([^'\"]+)", attempt(command.split())
+        )
+        if match:
+            return match[1]
+    return ""
 
 
 def in_pod(

@@ -20,17 +20,25 @@ gpu_scopes() { # containers that lose their GPUs at a daemon-reload, one a line
 $(timeout -k 2 10 systemctl show -p ControlGroup -p DeviceAllow -p DevicePolicy "$scope")
 END
       [ "$scope_policy" = auto ] && [ -z "${scope_devices% }" ] && continue
-      case $scope_devices in
-        *char-nvidia* | */dev/nvidia* | */dev/char/195:* | *'char-* rw'*) continue ;;
-      esac
+      case $scope_devices in *char-nvidia* | *'char-* rw'*) continue ;; esac
       for scope_cgroup in "/sys/fs/cgroup$scope_group" "/sys/fs/cgroup/systemd$scope_group" \
         "/sys/fs/cgroup/devices$scope_group"; do
         scope_pid=
         [ -r "$scope_cgroup/cgroup.procs" ] && read -r scope_pid <"$scope_cgroup/cgroup.procs"
-        [ -n "$scope_pid" ] && [ -e "/proc/$scope_pid/root/dev/nvidiactl" ] && {
-          echo "$scope"
-          break
-        }
+        [ -z "$scope_pid" ] || break
+      done
+      [ -n "$scope_pid" ] && [ -e "/proc/$scope_pid/root/dev/nvidiactl" ] || continue
+      for scope_node in "/proc/$scope_pid/root/dev"/nvidia*; do
+        [ ! -d "$scope_node" ] || continue
+        # shellcheck disable=SC2046,SC2183 # stat prints two numbers
+        scope_number=$(printf %d:%d $(stat -c '0x%t 0x%T' "$scope_node"))
+        case " $scope_devices" in
+          *" /dev/char/$scope_number "* | *" /dev/${scope_node##*/} "*) ;;
+          *)
+            echo "$scope"
+            break
+            ;;
+        esac
       done
     done
   done

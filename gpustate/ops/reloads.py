@@ -6,7 +6,7 @@ daemon-reload, and the GPUs are gone: NVML answers "Unknown Error" until the con
 the same where runc was told of the devices and /dev/char had no links for them, for it then leaves them out.
 
 So a scope is judged by what systemd holds of it: processes that have /dev/nvidiactl in their root, and a
-list of devices that names no GPU. Scopes are transient units, which have their files in one folder.
+list of devices that lacks a device node of NVIDIA's there. Scopes are transient units, which have their files in one folder.
 
 Sources:
     NVIDIA/nvidia-container-toolkit#48, discussion #1133; systemd.resource-control(5), DeviceAllow;

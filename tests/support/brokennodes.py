@@ -97,6 +97,14 @@ def held(*uuids: str) -> Change:
     return file("var/lib/gpustate/quarantine.json", quarantine.as_text(tuple(entries)))
 
 
+def scope(device: str) -> Change:
+    """A container that systemd has read again, and lets open one device number; its nodes are files, of number 0:0."""
+    return both(
+        lambda world: setattr(world, "exposed", ("cri-containerd-ab.scope", 4_000_000)),
+        lambda world: setattr(world, "scope_device", device),
+    )
+
+
 def starting(name: str, seconds: int = 0, restarts: int = 0) -> Change:
     """A service that has been starting for so long, or that systemd starts again and again."""
 
@@ -753,6 +761,7 @@ CONTAINERS = (
     Scenario("daemon-reload-took-gpus", (2,), lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 4_000_000)),
              ("cri-containerd-ab.scope", "Unknown Error"),
              lambda w: setattr(w, "exposed", ("cri-containerd-ab.scope", 6_000_000))),
+    Scenario("daemon-reload-took-gpus", (2,), scope("/dev/nvidiactl"), ("cri-containerd-ab.scope",), scope("/dev/char/0:0")),
     Scenario("cdi-not-a-file", (35,), both(lambda w: w.cdi.clear(), lambda w: w.folders.add("var/run/cdi/nvidia.yaml")),
              ("/var/run/cdi/nvidia.yaml is a directory",), lambda w: w.folders.add("etc/cdi/nvidia.yaml")),
     Scenario("cdi-broken", (35,), specification("{"), ("/var/run/cdi/nvidia.yaml:2: is not YAML",), specification(WHOLE)),

@@ -210,6 +210,7 @@ class World:
     exposed: tuple[str, int] | None = (
         None  # a container that systemd gives no GPU, and since when it runs
     )
+    scope_device: str = "/dev/null"  # what systemd lets it open
     units_loaded_us: int = 5_000_000
     no_kubernetes: bool = False
 
@@ -533,13 +534,15 @@ class Tree(Node):
         self.put("answers/units_loaded", f"{world.units_loaded_us}\n")
         scope, since = world.exposed or ("", 0)
         self.put(
-            "answers/scope", "ControlGroup=/pod\nDeviceAllow=/dev/null rwm\nDevicePolicy=strict\n"
+            "answers/scope",
+            f"ControlGroup=/pod\nDeviceAllow={self.top}{world.scope_device} rwm\nDevicePolicy=strict\n",
         )
         self.put("answers/since", f"{since}\n")
         if scope:
             self.put(f"run/systemd/transient/{scope}", "")
             self.put("sys/fs/cgroup/pod/cgroup.procs", "4242\n")
             self.put("proc/4242/root/dev/nvidiactl", "")
+            self.put("proc/4242/root/dev/nvidia0", "")
         said = "".join(f"  {name}.service) echo '{why}' ;;\n" for name, why in world.whys.items())
         self.program("journalctl", f"case $2 in\n{said}esac\n")
 

@@ -213,7 +213,7 @@ CASES = [
         {"nvml": replace(NVML, gpus=NVML.gpus[:1])},
         "libraries",
         "NVML sees 1 of 2 GPUs; not 0000:43:00.0",
-        remedies.NOT_IN_NVML,
+        remedies.LOST,
     ),
     (
         {"cuda_library": None},
@@ -961,3 +961,16 @@ def test_nvidia_uvm_is_loaded_by_the_first_program_unless_a_specification_names_
         "ok",
         "the first CUDA program loads nvidia-uvm",
     )
+    unmade = replace(GOOD, nodes=tuple(row for row in GOOD.nodes if row[0] != "/dev/nvidia-uvm"))
+    for specs, outcome in (((), "ok"), (GOOD.cdi, "failed")):
+        check = chain.judge(replace(unmade, cdi=specs))[chain.LINKS.index("device-nodes")]
+        assert check.outcome == outcome, check
+        assert "/dev/nvidia-uvm" in check.evidence
+
+
+def test_a_lost_gpu_has_the_address_that_no_other_has() -> None:
+    lost = NvmlFacts(gpus=(NVML.gpus[0], Gpu(index=1, error=15)))
+    rows = "".join(f"gpu={a}|{n}|{u}\n" for n, (u, a) in enumerate(KNOWN))
+    observed = chain_probe.parse(rows, lost)
+    assert [gpu.pci for gpu in observed.nvml.gpus] == list(ADDRESSES)
+    assert chain.not_in_nvml(observed) == {}

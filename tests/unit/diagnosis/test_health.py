@@ -159,3 +159,11 @@ def test_fatal_errors_of_nvlink_and_nvswitches_fail(
         assert finding.text.startswith("NVSwitch") == (number > 10_000)
         ran = [gpu.uuid for gpu in nvml.gpus]
         assert not health.failed(health.judge(nvml, log, ran))
+
+
+def test_a_gpu_that_does_not_answer_has_one_next_step_in_order() -> None:
+    log = (Xid("0000:03:00", 79, 1, 100.0, "x"),)
+    (found,) = [one for one in health.judge(with_gpu(error=15, health=None), log) if one.gpu == 2]
+    assert found.evidence.startswith("GPU is lost (NVML 15); Xid 79 ")
+    steps = [found.remedy.index(f"{number}. ") for number in range(1, 5)]
+    assert steps == sorted(steps)

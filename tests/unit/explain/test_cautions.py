@@ -18,6 +18,7 @@ from brokennodes import (
     drop_in,
     file,
     mig,
+    programs,
     specification,
 )
 from nodetrees import LIBRARIES, Tree, World
@@ -417,7 +418,17 @@ NOTED: tuple[tuple[tuple[Change, ...], str, str], ...] = (
         "has version 570.99.01, which the next boot loads",
         "(state driver)",
     ),
-)
+    (
+        (cri(CRI_OK), programs(containerd="!containerd: toml: line 7: expected ]\n")),
+        "line 7: expected ]; the running process has nvidia until its next restart",
+        "(state containerd)",
+    ),
+    (
+        (lambda w: setattr(w, "nvml", replace(w.nvml, gpus=(replace(w.nvml.gpus[0], remap_pending=True), *w.nvml.gpus[1:]))),),
+        "row remapping is pending until a reset; ",
+        "drain the GPU and reset it",
+    ),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "words", "state"), NOTED, ids=[words for _, words, _ in NOTED])

@@ -2,7 +2,7 @@
  * and reads the answer back. Device memory is host memory; kernels run in ptx.c.
  *
  * What makes cuInit fail here makes it fail on a node: no module (100), a module of another
- * version (803), no nvidia-uvm (999), an NVSwitch board whose fabric manager is not done (802).
+ * version (803), no nvidia-uvm or no device node of it (999), an NVSwitch board whose fabric manager is not done (802).
  *
  * Sources: CUDA driver API reference 13.0, cuInit and the CUresult table.
  */
@@ -150,7 +150,8 @@ static void choose_visible(void) {
 static int uvm_ready(void) {
     char full[512];
     struct stat status;
-    return stat(lab_path(full, sizeof full, "/run/gpustate-lab/sys/module/nvidia_uvm"), &status) == 0;
+    return stat(lab_path(full, sizeof full, "/run/gpustate-lab/sys/module/nvidia_uvm"), &status) == 0 &&
+           stat(lab_path(full, sizeof full, "/dev/nvidia-uvm"), &status) == 0 && !S_ISDIR(status.st_mode);
 }
 
 LAB_API int cuInit(unsigned flags) {
