@@ -120,8 +120,7 @@ def validate(
             one.node.name for one, states in resolved if any(s.expects_no_gpu for s in states)
         ),
     )
-    if not kubeconfig and not any("gpustate_kubeconfig" in node.vars for node in inventory.nodes):
-        request.afterwards = walk.query  # else the causes come after the report to the cluster
+    request.afterwards = walk.query
     origin = context("validate", policy, {**options, **own})
     last_change = next_steps.last_change(options)
     about = run_of(request.run, "validate", policy, origin, nodes=len(inventory.nodes))
@@ -163,8 +162,8 @@ def validate(
         if not result.interrupted:
             from gpustate.validation import causes
 
-            codes += _report(result, inventory.nodes, kubeconfig or "", taint)
             causes.run(result.nodes, inventory.nodes, options["forks"], states, request.answers)
+            codes += _report(result, inventory.nodes, kubeconfig or "", taint)
         codes.append(result.exit_code)
         exit_code = worst_exit_code(codes)
         watchers.end(

@@ -78,7 +78,7 @@ def warnings(view: View) -> Iterator[str]:
     """Problems of runtimes that the policy does not configure, one line each."""
     for _, runtime, detect, fix in _PROBLEMS if view.states is not None else ():
         if not configured(view, runtime) and (found := detect(view)):
-            yield f"{found}; the policy does not configure {runtime}; {fix}"
+            yield f"{found}; the policy does not configure {runtime}; if something is to use it: {fix}"
 
 
 CAUSES = (

@@ -19,6 +19,9 @@ from gpustate.engine import fleet
 from gpustate.explain import walk
 from gpustate.explain.walk import Diagnosis
 
+#: Of the last validation; this one writes it anew once its causes are known.
+_WRITTEN = "gpu-healthy-false"
+
 
 def run(
     results: Sequence[NodeResult],
@@ -57,7 +60,7 @@ def add(result: NodeResult, found: Diagnosis) -> None:
         row = plain(broken)
         result.checks = [row if check["name"] == broken.name else check for check in result.checks]
         fail(result, broken)
-    elif broken is not None:
+    elif broken is not None and found.name != _WRITTEN:
         words = f"{broken.name} ({found.name}): {broken.evidence}; {broken.remedy}"
         result.notes.append(words)
     result.notes += found.warnings

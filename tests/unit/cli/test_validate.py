@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+from click.testing import CliRunner
 from commandline import Cli
 
-from gpustate.cli.validate import as_junit
+from gpustate.cli.validate import as_junit, validate
+from gpustate.core.outcome import NodeResult
+from gpustate.diagnosis.chain import Check
+from gpustate.engine.fleet import FleetResult
+from gpustate.validation import causes
 
 
 def test_what_xml_cannot_hold_is_written_out() -> None:
@@ -48,3 +55,22 @@ def test_nodes_that_are_not_proven_stand_last_with_a_command_that_works(
     retry = "gpustate validate validator -i hosts.ini --pod-timeout 30.0 -l 'far[1-2]'"
     assert f"Retry: {retry}" in done.out.splitlines()
     assert gpustate(*shlex.split(retry)[1:]).status == 4
+
+
+def test_a_nodes_condition_is_written_once_its_causes_are_known(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "hosts.ini").write_text("n1 ansible_host=127.0.0.1 ansible_port=1\n")
+    written: list[str] = []
+
+    def fail(results: Sequence[NodeResult], *_: object) -> None:
+        causes.fail(results[0], Check("runtime", "failed", "no handler", "register it"))
+
+    def report(result: FleetResult, *_: object) -> list[int]:
+        written.extend(one.reason or "" for one in result.nodes)
+        return []
+
+    monkeypatch.setattr(causes, "run", fail)
+    monkeypatch.setitem(validate.callback.__globals__, "_report", report)  # type: ignore[union-attr]
+    CliRunner().invoke(validate, ["validator", "-i", str(project / "hosts.ini")])
+    assert written == ["runtime: no handler; register it"]
