@@ -50,6 +50,7 @@ def stub_node(
         (root / "run/gpustate-lab/holders").mkdir()
         described = json.loads((root / hardware.HARDWARE_PATH).read_text())["gpus"]
         (root / "dev").mkdir()
+        (root / "dev/nvidia-uvm").touch()
         for name in ("ctl", "-uvm", *(str(gpu["minor"]) for gpu in described)):
             (root / f"dev/nvidia{name}").touch()
         folder = tmp_path / "lib"

@@ -326,3 +326,15 @@ def test_a_context_shows_as_a_process_until_it_ends(cuda: Cuda, node_root: FakeR
     assert (holders / str(os.getpid())).read_text().startswith("cuda 0000:43:00.0 ")
     cuda.close()
     assert not list(holders.iterdir())
+
+
+def test_cuda_needs_the_device_node_of_nvidia_uvm(
+    libraries: Libraries, node_root: FakeRoot
+) -> None:
+    node_root.describe("1xT4")
+    node_root.load()
+    node_root.write("dev/nvidia0", "")
+    cuda = ctypes.CDLL(str(libraries.cuda))
+    assert cuda.cuInit(0) == 999
+    node_root.write("dev/nvidia-uvm", "")
+    assert cuda.cuInit(0) == 0

@@ -151,7 +151,7 @@ static int uvm_ready(void) {
     char full[512];
     struct stat status;
     return stat(lab_path(full, sizeof full, "/run/gpustate-lab/sys/module/nvidia_uvm"), &status) == 0 &&
-           stat(lab_path(full, sizeof full, "/dev/nvidia-uvm"), &status) == 0 && !S_ISDIR(status.st_mode);
+           lab_device("/dev/nvidia-uvm");
 }
 
 LAB_API int cuInit(unsigned flags) {

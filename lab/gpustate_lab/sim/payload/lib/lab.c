@@ -170,13 +170,18 @@ static int true_member(const char *object, const char *key) {
 
 /* A container sees only the GPUs whose node it was given, and a node without its device files
  * sees none; outside a node (unit tests) there is no dev directory, and all are seen. */
-static int node_seen(unsigned minor) {
-    char full[512], path[64];
+int lab_device(const char *path) {
+    char full[512];
     struct stat status;
     if (secure_getenv("GPUSTATE_LAB_ROOT") && stat(lab_path(full, sizeof full, "/dev"), &status) < 0)
         return 1;
+    return stat(lab_path(full, sizeof full, path), &status) == 0 && !S_ISDIR(status.st_mode);
+}
+
+static int node_seen(unsigned minor) {
+    char path[64];
     snprintf(path, sizeof path, "/dev/nvidia%u", minor);
-    return stat(lab_path(full, sizeof full, path), &status) == 0;
+    return lab_device(path);
 }
 
 static void read_gpu(const char *object, struct lab_gpu *gpu) {

@@ -75,6 +75,7 @@ int lab_loaded_version(char *buffer, size_t size);
 /* As the real libraries do: ask nvidia-modprobe, which may load the module and make nodes. what: -u for
  * those of nvidia-uvm, or -c=255 for nvidiactl and the first GPU. */
 void lab_ask_modprobe(const char *what);
+int lab_device(const char *path); /* this device node is there */
 
 /* Whether this process has a PID namespace of its own in the node. */
 int lab_in_container(void);
