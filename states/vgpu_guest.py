@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from gpustate import Disruption, Node, Plan, PolicyError, State, Step, diff, ops
 from gpustate.core.file_queries import FileStat
 from gpustate.core.parameter_types import HostName
+from gpustate.core.planned import PlannedObservation
 from gpustate.files import TextFiles
 from gpustate.formats import gridd
 
@@ -104,6 +105,10 @@ class VgpuLicensed(State[Observed]):
         if not self.absent:
             self._token()
         return self
+
+    def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
+        licensed = bool(self.token_file or self.server_address)
+        return {"vgpu": True, "passthrough": False} if licensed else {}
 
     def _token(self) -> str | None:
         return _TOKENS.text(self.token_file) if self.token_file else None

@@ -188,11 +188,11 @@ dra_gates | words ConsumableShares DeviceMetadata DynamicMIG MPSSupport NVMLDevi
 mig | flag | GPUs are partitioned by MIG | policy
 mig_mixed | flag | MIG devices and whole GPUs on one node | policy
 mig_strategy | words none single mixed | of device plugin and GFD | policy
-vgpu | flag | NVIDIA vGPU, host or guest | given by hand
+vgpu | flag | NVIDIA vGPU, host or guest | policy
 vgpu_software | version 1 | vGPU software release | given by hand
 vgpu_mdev | flag | vGPUs are mediated devices | given by hand
 vgpu_device_manager | version 3 | vGPU device manager | given by hand
-passthrough | flag | GPUs are passed through to VMs | given by hand
+passthrough | flag | GPUs are passed through to VMs | policy
 kata | version 3 | Kata Containers | given by hand
 confidential | flag | Confidential Computing mode is on | probe | cc
 ppcie | flag | protected PCIe mode | probe

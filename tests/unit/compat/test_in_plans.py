@@ -237,6 +237,16 @@ def test_a_cuda_toolkit_that_the_planned_driver_cannot_run_is_refused(
     assert reason.startswith(f"blocked by compatibility rule {rule}: ") if rule else not reason
 
 
+@pytest.mark.parametrize(("server", "rule"), [("", ""), ("licence.example.org", "dcgm-vgpu")])
+def test_a_licensed_vgpu_guest_gets_no_dcgm(server: str, rule: str) -> None:
+    guest = registry.get("vgpu-guest").model_validate({"server_address": server})
+    states = (guest, registry.get("dcgm")())
+    seen = {"dcgm": SimpleNamespace(packages={"datacenter-gpu-manager-4-core": "1:4.6.0-1"})}
+    results = {name: StateResult(name, Outcome.UNCHANGED) for name in ("dcgm", "vgpu-guest")}
+    reason = str(gate.compatible(collect(node(L40S), states, seen, results), {}).reason or "")
+    assert reason.startswith(f"blocked by compatibility rule {rule}: ") if rule else not reason
+
+
 def test_the_nri_plugin_of_a_policy_is_judged_with_the_nodes_runtime() -> None:
     for nri, version, blocked in (
         (True, "1.7.27", True),
