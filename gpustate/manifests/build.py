@@ -47,9 +47,9 @@ def build(settings: ClusterSettings, images: Mapping[str, str]) -> list[Json]:
     Raises:
         PolicyError: a component has no image.
     """
-    whole = replace(settings, images={**settings.images, **images})
-    built = (_with_fields(one, settings.object_fields) for one in _objects(whole))
-    items = sorted((_owned(_stored(one)) for one in built), key=order)
+    filled = replace(settings, images={**settings.images, **images})
+    built = (_with_fields(item, settings.object_fields) for item in _objects(filled))
+    items = sorted((_owned(_stored(item)) for item in built), key=order)
     _add_checksums(items)
     return items
 
@@ -68,7 +68,7 @@ def _add_checksums(items: Sequence[Json]) -> None:
             continue
         template = item["spec"]["template"]
         volumes = template["spec"].get("volumes", ())
-        names = {one["configMap"]["name"] for one in volumes if "configMap" in one}
+        names = {volume["configMap"]["name"] for volume in volumes if "configMap" in volume}
         if used := {name: data[name] for name in names if name in data}:
             digest = hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()
             template["metadata"].setdefault("annotations", {})[_CHECKSUM] = digest
@@ -80,20 +80,23 @@ def with_images(settings: ClusterSettings, images: Mapping[str, str]) -> Cluster
     Raises:
         PolicyError: a component has no image.
     """
-    whole = replace(settings, images=dict(images))
-    found: dict[str, Any] = {}
+    filled = replace(settings, images=dict(images))
+    fields: dict[str, Any] = {}
     for part in PARTS:
-        given = getattr(settings, part.field)
-        if isinstance(given, tuple):
-            found[part.field] = tuple(
-                replace(one, image=image_of(whole, one, part.name)) for one in given
+        value = getattr(settings, part.field)
+        if isinstance(value, tuple):
+            fields[part.field] = tuple(
+                replace(component, image=image_of(filled, component, part.name))
+                for component in value
             )
-        elif given.enabled:
-            found[part.field] = replace(given, image=image_of(whole, given, part.name))
+        elif value.enabled:
+            fields[part.field] = replace(value, image=image_of(filled, value, part.name))
     if settings.drivers or settings.vgpu_manager.enabled or settings.vfio_manager.enabled:
         names = {part.name for part in PARTS}
-        found["images"] = {name: one for name, one in images.items() if one and name not in names}
-    return replace(settings, **found)
+        fields["images"] = {
+            name: image for name, image in images.items() if image and name not in names
+        }
+    return replace(settings, **fields)
 
 
 def node_labels(settings: ClusterSettings, states: Collection[str] = ()) -> dict[str, str]:
@@ -145,7 +148,9 @@ def _with_fields(item: Json, fields: Mapping[str, Mapping[str, Any]]) -> Json:
         *above, (_, last) = _STEP.findall(path)
         node: Any = item
         for name, key in above:
-            named = None if key else next((one for one in node if one.get("name") == name), None)
+            named = (
+                None if key else next((child for child in node if child.get("name") == name), None)
+            )
             node = node.setdefault(key, {}) if key else named
             if node is None:
                 raise PolicyError(f"object_fields: {title(item)} has nothing at {path}")
@@ -165,23 +170,24 @@ def _stored(item: Json) -> Json:
     }
     if "tolerations" in pod:
         pod["tolerations"] = [
-            {key: value for key, value in one.items() if value != ""} for one in pod["tolerations"]
+            {key: value for key, value in entry.items() if value != ""}
+            for entry in pod["tolerations"]
         ]
     for key in _CONTAINERS & pod.keys():
-        pod[key] = [_stored_container(one) for one in pod[key]]
+        pod[key] = [_stored_container(container) for container in pod[key]]
     return {**item, "spec": {**spec, "template": {**template, "spec": pod}}}
 
 
 def _stored_container(container: Json) -> Json:
     """A container without empty values of variables, and with mounts that are writable by default."""
-    found = dict(container)
+    stored = dict(container)
     for key, without in (("env", ("value", "")), ("volumeMounts", ("readOnly", False))):
-        if key in found:
-            found[key] = [
-                {name: value for name, value in one.items() if (name, value) != without}
-                for one in found[key]
+        if key in stored:
+            stored[key] = [
+                {name: value for name, value in entry.items() if (name, value) != without}
+                for entry in stored[key]
             ]
-    return found
+    return stored
 
 
 def _owned(item: Json) -> Json:

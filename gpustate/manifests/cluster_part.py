@@ -109,8 +109,8 @@ def without_ignored(settings: ClusterSettings) -> ClusterSettings:
         return settings
     read = {key: deviceplugin.read(text, key) for key, text in config.data.items()}
     data = {
-        key: deviceplugin.as_text(one) if one.warnings else config.data[key]
-        for key, one in read.items()
+        key: deviceplugin.as_text(parsed) if parsed.warnings else config.data[key]
+        for key, parsed in read.items()
     }
     return dataclasses.replace(settings, config=dataclasses.replace(config, data=data))
 
@@ -127,20 +127,20 @@ def _explained(
     items = error.errors(include_url=False)
     item, path = items[0], _without_kind(items[0]["loc"])
     if item["type"] in _UNKNOWN:
-        known = _names(path[:-1])
-        hint = suggest(path[-1], known, f"supported keys: {', '.join(known)}", form="{!r}")
+        keys = _names(path[:-1])
+        hint = suggest(path[-1], keys, f"supported keys: {', '.join(keys)}", form="{!r}")
         return _error(path, places, "unknown key", hint)
     if item["type"] == "missing":
         return _error(path, places, "is not given, and has no default")
     words = [
-        wanted(one["type"], one.get("ctx") or {}) or mask(str(one["msg"]))
-        for one in items
-        if _without_kind(one["loc"]) == path
+        wanted(entry["type"], entry.get("ctx") or {}) or mask(str(entry["msg"]))
+        for entry in items
+        if _without_kind(entry["loc"]) == path
     ]
     quotes = words == ["text"] and isinstance(item["input"], bool | int | float)
     was = as_written(item["loc"], item["input"], data)
-    said = f"wanted {' or '.join(words)} (given: {given(was)})"
-    return _error(path, places, said, "put it in quotes" if quotes else "")
+    message = f"wanted {' or '.join(words)} (given: {given(was)})"
+    return _error(path, places, message, "put it in quotes" if quotes else "")
 
 
 def _without_kind(loc: tuple[int | str, ...]) -> Path:
@@ -158,8 +158,8 @@ def _names(path: Path) -> list[str]:
         hint = typing.get_type_hints(cls)[step]
         several = isinstance(hint, types.UnionType) or typing.get_origin(hint) is tuple
         kinds = typing.get_args(hint) if several else (hint,)
-        cls = next(one for one in kinds if dataclasses.is_dataclass(one))
-    return [one.name for one in dataclasses.fields(cls)]
+        cls = next(kind for kind in kinds if dataclasses.is_dataclass(kind))
+    return [field.name for field in dataclasses.fields(cls)]
 
 
 def _culprit(data: Mapping[str, Any], error: PolicyError) -> Path:
@@ -205,8 +205,8 @@ def _check(settings: ClusterSettings, places: Mapping[Path, str]) -> None:
 def _check_resources(value: object, path: Path, places: Mapping[Path, str]) -> None:
     """Check what the containers of components request."""
     if isinstance(value, tuple):
-        for number, one in enumerate(value):
-            _check_resources(one, (*path, str(number)), places)
+        for number, element in enumerate(value):
+            _check_resources(element, (*path, str(number)), places)
     if not dataclasses.is_dataclass(value):
         return
     for name in (field.name for field in dataclasses.fields(value)):
@@ -236,11 +236,11 @@ def _in_file(
 
 def _files(settings: ClusterSettings) -> Iterator[tuple[Path, str]]:
     """Contents of ConfigMaps that have a format, with their paths."""
-    config, own = settings.config, settings.dcgm_exporter.counters
+    config, metrics = settings.config, settings.dcgm_exporter.counters
     if config is not None and config.data is not None:
         yield from ((("config", "data", key), text) for key, text in config.data.items())
-    if own is not None and own.data is not None and COUNTERS_KEY in own.data:
-        yield ("dcgm_exporter", "counters", "data", COUNTERS_KEY), own.data[COUNTERS_KEY]
+    if metrics is not None and metrics.data is not None and COUNTERS_KEY in metrics.data:
+        yield ("dcgm_exporter", "counters", "data", COUNTERS_KEY), metrics.data[COUNTERS_KEY]
 
 
 def _error(path: Path, places: Mapping[Path, str], message: str, fix: str = "") -> PolicyError:
@@ -253,5 +253,5 @@ def _title(path: Path) -> str:
 
 
 def _place(path: Path, places: Mapping[Path, str]) -> str | None:
-    whole = (SECTION, *path)
-    return next((places[whole[:n]] for n in range(len(whole), 0, -1) if whole[:n] in places), None)
+    steps = (SECTION, *path)
+    return next((places[steps[:n]] for n in range(len(steps), 0, -1) if steps[:n] in places), None)

@@ -63,48 +63,48 @@ class Addition:
 
 def additions(item: Json) -> list[Addition]:
     """What others added to what an object of ours runs, by its ``managedFields``; the last of a list first."""
-    entries = [one for one in item["metadata"].get("managedFields") or () if "fieldsV1" in one]
-    own = [one["fieldsV1"] for one in entries if one["manager"] == FIELD_MANAGER]
-    others = (
-        one for one in entries if one["manager"] != FIELD_MANAGER and not one.get("subresource")
+    entries = [row for row in item["metadata"].get("managedFields") or () if "fieldsV1" in row]
+    own_fields = [row["fieldsV1"] for row in entries if row["manager"] == FIELD_MANAGER]
+    foreign = (
+        row for row in entries if row["manager"] != FIELD_MANAGER and not row.get("subresource")
     )
     result: list[Addition] = []
-    for entry, path in product(others if own else (), _RUNNING):
-        fields, value = [entry["fieldsV1"], *own], item
+    for entry, path in product(foreign if own_fields else (), _RUNNING):
+        fields, value = [entry["fieldsV1"], *own_fields], item
         for name in path:
-            fields = [one.get(f"f:{name}") or {} for one in fields]
+            fields = [level.get(f"f:{name}") or {} for level in fields]
             value = value.get(name) or {}
         for pointer, difference in _added(fields[0], fields[1:], value, path):
             result.append(Addition(entry["manager"], pointer, difference))
-    return sorted(result, key=lambda one: (len(one.pointer), one.pointer), reverse=True)
+    return sorted(result, key=lambda entry: (len(entry.pointer), entry.pointer), reverse=True)
 
 
 def _added(
-    fields: Json, own: Sequence[Json], value: Any, path: tuple[str, ...], shown: str = ""
+    fields: Json, own_fields: Sequence[Json], value: Any, path: tuple[str, ...], title: str = ""
 ) -> Iterator[tuple[str, Difference]]:
     """Elements with a key, and files, that are among fields and not among one's own."""
-    shown = shown or ".".join(path)
+    title = title or ".".join(path)
     for key, below in fields.items():
         kind, _, name = key.partition(":")
         if kind == "k" and isinstance(value, list):
             keys = json.loads(name)
-            matches = [n for n, one in enumerate(value) if keys.items() <= one.items()]
+            matches = [n for n, element in enumerate(value) if keys.items() <= element.items()]
             step, label = (
                 str(matches[0]) if matches else "",
-                f"{shown}[{next(iter(keys.values()))}]",
+                f"{title}[{next(iter(keys.values()))}]",
             )
         elif kind == "f" and isinstance(value, Mapping):
-            step, label = name if name in value else "", _below(shown, name)
+            step, label = name if name in value else "", _below(title, name)
         else:
             continue
-        mine = [one[key] for one in own if key in one]
+        owned = [tree[key] for tree in own_fields if key in tree]
         child: Any = None
         if step:
             child = value[int(step)] if isinstance(value, list) else value.get(step)
-        if child is not None and mine:
-            yield from _added(below, mine, child, (*path, step), label)
+        if child is not None and owned:
+            yield from _added(below, owned, child, (*path, step), label)
         elif child is not None and (kind == "k" or path == ("data",)):
-            steps = (one.replace("~", "~0").replace("/", "~1") for one in (*path, step))
+            steps = (part.replace("~", "~0").replace("/", "~1") for part in (*path, step))
             yield f"/{'/'.join(steps)}", Difference(label, child, None)
 
 
@@ -139,7 +139,7 @@ def _below(path: str, key: str) -> str:
 
 def _by_name(value: Any) -> dict[str, Any] | None:
     """A list of objects with unique names as a mapping."""
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(element, dict) for element in value):
         return None
-    found = {str(one.get("name", "")): one for one in value}
-    return found if len(found) == len(value) and "" not in found else None
+    by_name = {str(element.get("name", "")): element for element in value}
+    return by_name if len(by_name) == len(value) and "" not in by_name else None

@@ -38,8 +38,8 @@ _SECTIONS = {
 
 @cache
 def _defaults() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(templates.text("nfd-values.json"))
-    return found
+    values: Mapping[str, Any] = json.loads(templates.text("nfd-values.json"))
+    return values
 
 
 def objects(
@@ -55,8 +55,8 @@ def objects(
     """
     if rules:
         yield from templates.objects("nfd-module-rules.yaml", {})
-    whole = _set_values(merged(_defaults(), values or {}))
-    chart = None if values is None else _Chart(whole, namespace, startup_taint)
+    chart_values = _set_values(merged(_defaults(), values or {}))
+    chart = None if values is None else _Chart(chart_values, namespace, startup_taint)
     for item in () if chart is None else _objects(chart):
         meta = item["metadata"]
         yield {**item, "metadata": {**meta, "labels": {**meta.get("labels", {}), PART_OF: NFD}}}
@@ -64,20 +64,20 @@ def objects(
 
 def image(values: Mapping[str, Any] | None = None) -> str:
     """Reference of the image, from the chart's values or its own."""
-    found = (values or _defaults())["image"]
-    return f"{found['repository']}:{found['tag']}"
+    settings = (values or _defaults())["image"]
+    return f"{settings['repository']}:{settings['tag']}"
 
 
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Json:
     """Values over others, as Helm merges them; ``None`` stays, and removes a value of a lower layer."""
-    found: Json = {**lower}
+    result: Json = {**lower}
     for key, value in upper.items():
-        below = found.get(key)
+        below = result.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            found[key] = merged(below, value)
+            result[key] = merged(below, value)
         else:
-            found[key] = value
-    return found
+            result[key] = value
+    return result
 
 
 def _set_values(values: Mapping[str, Any]) -> Json:
@@ -129,10 +129,10 @@ class _Chart:
 
     @property
     def full_name(self) -> str:
-        given = self.values.get("fullnameOverride")
-        if not given:
-            given = _RELEASE if self.name in _RELEASE else f"{_RELEASE}-{self.name}"
-        return str(given)[:63].removesuffix("-")
+        name = self.values.get("fullnameOverride")
+        if not name:
+            name = _RELEASE if self.name in _RELEASE else f"{_RELEASE}-{self.name}"
+        return str(name)[:63].removesuffix("-")
 
     @property
     def selector(self) -> dict[str, str]:
@@ -144,18 +144,18 @@ class _Chart:
 
     def program(self, role: str) -> Json:
         """Values of the objects of a program."""
-        values, given = self.values, self.values[_SECTIONS[role]]
-        filled = _Filled({key: value for key, value in given.items() if value})
-        account, budget = given["serviceAccount"], given.get("podDisruptionBudget") or {}
-        policy = given.get("networkPolicy") or {}
+        values, part = self.values, self.values[_SECTIONS[role]]
+        filled = _Filled({key: value for key, value in part.items() if value})
+        account, budget = part["serviceAccount"], part.get("podDisruptionBudget") or {}
+        policy = part.get("networkPolicy") or {}
         is_deployment = role in ("master", "gc")
         role_name = self.full_name if role == "master" else f"{self.full_name}-{role}"
         selector = {**self.selector, "role": role}
-        has_rights = given.get("enable") and given["rbac"].get("create")
-        reads_node = role == "worker" and "node" in (given.get("ownerRefs") or ())
-        replicas = {"master": given.get("replicaCount", 1), "gc": given.get("replicaCount") or 1}
-        host_users = given.get("hostUsers")
-        config = yaml.dump(given.get("config"), Dumper=Dumper, default_flow_style=False)
+        has_rights = part.get("enable") and part["rbac"].get("create")
+        reads_node = role == "worker" and "node" in (part.get("ownerRefs") or ())
+        replicas = {"master": part.get("replicaCount", 1), "gc": part.get("replicaCount") or 1}
+        host_users = part.get("hostUsers")
+        config = yaml.dump(part.get("config"), Dumper=Dumper, default_flow_style=False)
         return {
             "program": filled,
             "role": role,
@@ -169,10 +169,10 @@ class _Chart:
             "role_name": role_name,
             "labels": self.labels,
             "role_labels": {**self.labels, "role": role},
-            "pod_labels": {**self.selector, **(given.get("labels") or {}), "role": role},
+            "pod_labels": {**self.selector, **(part.get("labels") or {}), "role": role},
             "selector": selector,
             "annotations": filled[f"{'deployment' if is_deployment else 'daemonset'}Annotations"],
-            "has_account": given.get("enable") and account.get("create"),
+            "has_account": part.get("enable") and account.get("create"),
             "account": account.get("name") or (role_name if account.get("create") else "default"),
             "account_annotations": account.get("annotations") or None,
             "has_rights": has_rights,
@@ -188,17 +188,17 @@ class _Chart:
             or values.get("priorityClassName")
             or None,
             "pull_secrets": self._pull_secrets(),
-            "tolerations": self._tolerations(given),
+            "tolerations": self._tolerations(part),
             "image": image(values),
             "pull_policy": values["image"].get("pullPolicy", "IfNotPresent"),
             "command": f"nfd-{role}",
-            "args": _ARGUMENTS[role](values, given),
-            "port": _port(given),
+            "args": _ARGUMENTS[role](values, part),
+            "port": _port(part),
             "probes": _Filled(
                 {
-                    name: {"httpGet": {"path": "/healthz", "port": "http"}, **_filled(given[name])}
+                    name: {"httpGet": {"path": "/healthz", "port": "http"}, **_filled(part[name])}
                     for name in ("startupProbe", "livenessProbe", "readinessProbe")
-                    if name in given
+                    if name in part
                 }
             ),
             "network_policy": _Filled(_filled(policy)) if policy.get("enabled") else None,
@@ -219,49 +219,49 @@ class _Chart:
         unique = [name for at, name in enumerate(secrets) if name not in secrets[:at]]
         return unique or None
 
-    def _tolerations(self, given: Mapping[str, Any]) -> list[Json] | None:
+    def _tolerations(self, part: Mapping[str, Any]) -> list[Json] | None:
         """Those of the values, and the start-up taint: new Nodes may be all that there are."""
-        tolerations = [dict(toleration) for toleration in given.get("tolerations") or ()]
+        tolerations = [dict(toleration) for toleration in part.get("tolerations") or ()]
         if self.startup_taint:
             tolerations.append({"key": self.startup_taint, "operator": "Exists"})
         return tolerations or None
 
 
-def _of_master(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    joined = {name: ",".join(given.get(name) or ()) for name in ("extraLabelNs", "denyLabelNs")}
+def _of_master(values: Mapping[str, Any], part: Mapping[str, Any]) -> list[str]:
+    joined = {name: ",".join(part.get(name) or ()) for name in ("extraLabelNs", "denyLabelNs")}
     return [
-        *_flag("instance", given.get("instance")),
-        *(["-enable-leader-election"] if int(given.get("replicaCount", 1)) > 1 else ()),
+        *_flag("instance", part.get("instance")),
+        *(["-enable-leader-election"] if int(part.get("replicaCount", 1)) > 1 else ()),
         *_flag("extra-label-ns", joined["extraLabelNs"]),
         *_flag("deny-label-ns", joined["denyLabelNs"]),
-        *(["-enable-taints"] if given.get("enableTaints") else ()),
-        *_flag("resync-period", given.get("resyncPeriod")),
-        *_flag("nfd-api-parallelism", given.get("nfdApiParallelism")),
+        *(["-enable-taints"] if part.get("enableTaints") else ()),
+        *_flag("resync-period", part.get("resyncPeriod")),
+        *_flag("nfd-api-parallelism", part.get("nfdApiParallelism")),
         *_gates(values),
-        f"-port={_port(given)}",
+        f"-port={_port(part)}",
     ]
 
 
-def _of_worker(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    owners = ",".join(given.get("ownerRefs") or ())
-    return [*_gates(values), f"-owner-refs={owners}", f"-port={_port(given)}"]
+def _of_worker(values: Mapping[str, Any], part: Mapping[str, Any]) -> list[str]:
+    owners = ",".join(part.get("ownerRefs") or ())
+    return [*_gates(values), f"-owner-refs={owners}", f"-port={_port(part)}"]
 
 
-def _of_topology_updater(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+def _of_topology_updater(values: Mapping[str, Any], part: Mapping[str, Any]) -> list[str]:
     config = ["-kubelet-config-uri=file:///host-var/kubelet-config"]
     return [
         "-podresources-socket=/host-var/lib/kubelet-podresources/kubelet.sock",
-        f"-sleep-interval={given.get('updateInterval') or '3s'}",
-        f"-watch-namespace={given.get('watchNamespace') or '*'}",
-        *([] if given.get("podSetFingerprint") else ["-pods-fingerprint=false"]),
-        *(config if given.get("kubeletConfigPath") else ()),
-        *([] if given.get("kubeletStateDir") else ["-kubelet-state-dir="]),
-        f"-port={_port(given)}",
+        f"-sleep-interval={part.get('updateInterval') or '3s'}",
+        f"-watch-namespace={part.get('watchNamespace') or '*'}",
+        *([] if part.get("podSetFingerprint") else ["-pods-fingerprint=false"]),
+        *(config if part.get("kubeletConfigPath") else ()),
+        *([] if part.get("kubeletStateDir") else ["-kubelet-state-dir="]),
+        f"-port={_port(part)}",
     ]
 
 
-def _of_collector(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    return _flag("gc-interval", given.get("interval"))
+def _of_collector(values: Mapping[str, Any], part: Mapping[str, Any]) -> list[str]:
+    return _flag("gc-interval", part.get("interval"))
 
 
 _ARGUMENTS = {
@@ -285,8 +285,8 @@ def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _port(given: Mapping[str, Any]) -> int:
-    return int(given.get("port") or 8080)
+def _port(part: Mapping[str, Any]) -> int:
+    return int(part.get("port") or 8080)
 
 
 def _filled(fields: Mapping[str, Any]) -> Json:

@@ -491,7 +491,7 @@ class ClusterSettings:
 
     def as_data(self) -> dict[str, Any]:
         """Plain data with the values that are not defaults."""
-        data: dict[str, Any] = json.loads(json.dumps(_given(self)))
+        data: dict[str, Any] = json.loads(json.dumps(_as_data(self)))
         return data
 
     def matrix_facts(self) -> dict[str, object]:
@@ -530,14 +530,14 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
     return field.default
 
 
-def _given(value: Any) -> Any:
+def _as_data(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_given(element) for element in value]
+        return [_as_data(element) for element in value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-    return {field.name: _given(said) for field, said in fields if said != default_of(field)}
+    return {field.name: _as_data(child) for field, child in fields if child != default_of(field)}
 
 
-def _refuse(name: str, value: str, wanted: tuple[str, ...]) -> None:
-    raise PolicyError(f"{name} is {quote(value)}, wanted {' or '.join(map(repr, wanted))}")
+def _refuse(name: str, value: str, choices: tuple[str, ...]) -> None:
+    raise PolicyError(f"{name} is {quote(value)}, wanted {' or '.join(map(repr, choices))}")

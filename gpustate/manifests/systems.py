@@ -35,5 +35,7 @@ def system_of(labels: Mapping[str, str]) -> System | None:
 
 def systems_of(nodes: Iterable[Mapping[str, str]]) -> Iterator[System]:
     """The systems of Nodes with GPUs, by their labels, each once."""
-    found = {one: None for labels in nodes if has_gpus(labels) and (one := system_of(labels))}
-    yield from sorted(found, key=lambda one: (one.name, one.version, one.kernel))
+    systems = {
+        system: None for labels in nodes if has_gpus(labels) and (system := system_of(labels))
+    }
+    yield from sorted(systems, key=lambda system: (system.name, system.version, system.kernel))

@@ -158,11 +158,11 @@ def _complete(item: Json, settings: ClusterSettings, component: Component, image
 
 def _unique(env: Sequence[Json]) -> list[Json]:
     """Variables, each once: the last value takes the place of the first, and fields of the pod are for what has no value."""
-    found: dict[str, Json] = {}
+    by_name: dict[str, Json] = {}
     for variable in env:
-        if "value" in variable or variable["name"] not in found:
-            found[variable["name"]] = variable
-    return list(found.values())
+        if "value" in variable or variable["name"] not in by_name:
+            by_name[variable["name"]] = variable
+    return list(by_name.values())
 
 
 def _drop_empty(mapping: Json, names: Sequence[str]) -> None:

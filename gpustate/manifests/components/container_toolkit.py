@@ -51,7 +51,7 @@ def _of_runtime(settings: ClusterSettings) -> tuple[dict[str, str], list[tuple[s
     Raises:
         PolicyError: an unknown runtime.
     """
-    toolkit, given = settings.toolkit, settings.toolkit.env
+    toolkit, variables = settings.toolkit, settings.toolkit.env
     runtime = toolkit.runtime
     if runtime not in _FILES:
         raise PolicyError(
@@ -60,25 +60,27 @@ def _of_runtime(settings: ClusterSettings) -> tuple[dict[str, str], list[tuple[s
         )
     env = {"RUNTIME": runtime}
     if toolkit.nri:
-        socket = PurePosixPath(given.get("NRI_SOCKET") or _NRI_SOCKET)
+        socket = PurePosixPath(variables.get("NRI_SOCKET") or _NRI_SOCKET)
         env["NRI_SOCKET"] = f"{_NRI_FOLDER}{socket.name}"
         return env, [("nri-socket", _NRI_FOLDER, _created(socket))]
     if runtime == "containerd":
         env["CONTAINERD_RUNTIME_CLASS"] = settings.runtime_class
     config, drop_in, socket_path = _FILES[runtime]
     upper = runtime.upper()
-    path = PurePosixPath(given.get(f"{upper}_CONFIG") or given.get("RUNTIME_CONFIG") or config)
+    path = PurePosixPath(
+        variables.get(f"{upper}_CONFIG") or variables.get("RUNTIME_CONFIG") or config
+    )
     env["RUNTIME_CONFIG"] = env[f"{upper}_CONFIG"] = f"{_CONFIGS}{path.name}"
     folders = [(f"{runtime}-config", _CONFIGS, _created(path))]
     if drop_in:
-        path = PurePosixPath(given.get("RUNTIME_DROP_IN_CONFIG") or drop_in)
+        path = PurePosixPath(variables.get("RUNTIME_DROP_IN_CONFIG") or drop_in)
         env["RUNTIME_DROP_IN_CONFIG"] = f"{_DROP_INS}{path.name}"
         env["RUNTIME_DROP_IN_CONFIG_HOST_PATH"] = str(path)
         folders.append((f"{runtime}-drop-in-config", _DROP_INS, _created(path)))
-    if sources := given.get("RUNTIME_CONFIG_SOURCE"):
+    if sources := variables.get("RUNTIME_CONFIG_SOURCE"):
         env["RUNTIME_CONFIG_SOURCE"] = ",".join(map(_inside, sources.split(",")))
     if socket_path:
-        path = PurePosixPath(given.get(f"{upper}_SOCKET") or socket_path)
+        path = PurePosixPath(variables.get(f"{upper}_SOCKET") or socket_path)
         env["RUNTIME_SOCKET"] = env[f"{upper}_SOCKET"] = f"{_SOCKETS}{path.name}"
         folders.append((f"{runtime}-socket", _SOCKETS, {"path": str(path.parent)}))
     return env, folders

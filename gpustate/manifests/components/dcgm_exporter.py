@@ -83,12 +83,12 @@ def _values(settings: ClusterSettings) -> Json:
 def _rules(exporter: Exporter) -> list[Json]:
     """gpustate's alert rules on metrics that the exporter serves."""
     served = _served(exporter)
-    found: list[Json] = []
+    groups: list[Json] = []
     for group in yaml.safe_load(shipped.rules())["groups"]:
-        rules = [one for one in group["rules"] if set(_METRIC.findall(one["expr"])) <= served]
+        rules = [rule for rule in group["rules"] if set(_METRIC.findall(rule["expr"])) <= served]
         if rules:
-            found.append({**group, "rules": rules})
-    return found
+            groups.append({**group, "rules": rules})
+    return groups
 
 
 def _served(exporter: Exporter) -> frozenset[str]:
@@ -96,7 +96,7 @@ def _served(exporter: Exporter) -> frozenset[str]:
         return _DEFAULT_COUNTERS
     text = (exporter.counters.data or {}).get(COUNTERS_KEY, "")
     try:
-        return frozenset(one.field.name for one in counters.read(text, COUNTERS_KEY))
+        return frozenset(counter.field.name for counter in counters.read(text, COUNTERS_KEY))
     except GpustateError:
         return frozenset()
 

@@ -44,21 +44,21 @@ class Part:
     values: Callable[[ClusterSettings], Json] = _no_values
     build: Callable[[ClusterSettings, str], Iterator[Json]] | None = None
 
-    def settings(self, whole: ClusterSettings) -> Component:
+    def settings(self, cluster: ClusterSettings) -> Component:
         """Its settings; of several the first."""
-        found: Component | tuple[Component, ...] = getattr(whole, self.field)
-        if isinstance(found, tuple):
-            return found[0] if found else Component(enabled=False)
-        return found
+        component: Component | tuple[Component, ...] = getattr(cluster, self.field)
+        if isinstance(component, tuple):
+            return component[0] if component else Component(enabled=False)
+        return component
 
-    def objects(self, whole: ClusterSettings, image: str) -> Iterator[Json]:
+    def objects(self, cluster: ClusterSettings, image: str) -> Iterator[Json]:
         """Its objects."""
         if self.build is not None:
-            return self.build(whole, image)
-        name, values = self.field.replace("_", "-"), self.values(whole)
+            return self.build(cluster, image)
+        name, values = self.field.replace("_", "-"), self.values(cluster)
         if self.claims:
-            values = {"name": by_claim(whole, f"nvidia-{name}"), **values}
-        return workloads.objects(name, whole, self.settings(whole), image, values)
+            values = {"name": by_claim(cluster, f"nvidia-{name}"), **values}
+        return workloads.objects(name, cluster, self.settings(cluster), image, values)
 
 
 def by_claim(settings: ClusterSettings, name: str) -> str:
