@@ -121,13 +121,13 @@ class Changed:
 def _values(file: str) -> Tree:
     path = "/dev/stdin" if file == "-" else file
     text = files.text_of(path)
-    found = [tree for tree in trees.documents(text, file) if tree.value is not None]
-    if not found:
+    items = [tree for tree in trees.documents(text, file) if tree.value is not None]
+    if not items:
         return Tree({}, file)
-    if not isinstance(found[0].value, dict):
-        what = kind_of(found[0].value)
-        raise PolicyError(f"is {what}, wanted a mapping of values", place=found[0].place)
-    return found[0]
+    if not isinstance(items[0].value, dict):
+        kind = kind_of(items[0].value)
+        raise PolicyError(f"is {kind}, wanted a mapping of values", place=items[0].place)
+    return items[0]
 
 
 def _patch(text: str, number: int) -> Tree:
@@ -138,15 +138,15 @@ def _patch(text: str, number: int) -> Tree:
         text = files.text_of("/dev/stdin" if file == "-" else file)
     if not text.strip():
         raise PolicyError("is empty, wanted a patch", place=place)
-    found = [tree for tree in _patches(text, place, file) if tree.value is not None]
-    if not found or not isinstance(found[0].value, dict | list):
-        what = kind_of(found[0].value) if found else "nothing"
+    patches = [tree for tree in _patches(text, place, file) if tree.value is not None]
+    if not patches or not isinstance(patches[0].value, dict | list):
+        kind = kind_of(patches[0].value) if patches else "nothing"
         raise PolicyError(
-            f"is {what}, wanted a patch",
+            f"is {kind}, wanted a patch",
             place=place,
             fix="a list is a JSON patch (RFC 6902), a mapping a merge patch (RFC 7386)",
         )
-    return found[0]
+    return patches[0]
 
 
 def _unwrapped(patch: Tree, name: str) -> Tree:
@@ -187,56 +187,57 @@ def _patches(text: str, place: str, file: str | None) -> list[Tree]:
     try:
         return [trees.from_data(trees.from_json(text, place), place)]
     except PolicyError:
-        found = trees.documents(text, place)
-        return [trees.from_data(trees.plain(tree), place) for tree in found]
+        parsed = trees.documents(text, place)
+        return [trees.from_data(trees.plain(tree), place) for tree in parsed]
 
 
-def _assigned(tree: Tree, given: Assignment, home: Home, touched: dict[Path, str]) -> Tree:
-    steps: Steps = (*home(str(given.steps[0])), *given.steps)
+def _assigned(tree: Tree, assignment: Assignment, home: Home, touched: dict[Path, str]) -> Tree:
+    steps: Steps = (*home(str(assignment.steps[0])), *assignment.steps)
     keys: list[str] = []
     for step in steps:
         if isinstance(step, int):
             break
         keys.append(step)
-    touched[tuple(keys)] = given.place
-    return _put(tree, steps, given, 0)
+    touched[tuple(keys)] = assignment.place
+    return _put(tree, steps, assignment, 0)
 
 
-def _put(tree: Tree | None, steps: Steps, given: Assignment, depth: int) -> Tree:
+def _put(tree: Tree | None, steps: Steps, assignment: Assignment, depth: int) -> Tree:
     """Set a value at a path; missing parents are created."""
     if depth == len(steps):
-        return trees.from_data(given.value, given.place)
+        return trees.from_data(assignment.value, assignment.place)
     step, last = steps[depth], depth + 1 == len(steps)
     if tree is None or tree.value is None:
-        tree = Tree({} if isinstance(step, str) else [], given.place)
-    made: Any
+        tree = Tree({} if isinstance(step, str) else [], assignment.place)
+    content: Any
     if isinstance(step, str):
         if not isinstance(tree.value, dict):
-            raise _in_the_way(tree, steps[:depth], given, "a mapping")
-        made = dict(tree.value)
-        if last and given.value is None:
-            made.pop(step, None)
+            raise _in_the_way(tree, steps[:depth], assignment, "a mapping")
+        content = dict(tree.value)
+        if last and assignment.value is None:
+            content.pop(step, None)
         else:
-            made[step] = _put(made.get(step), steps, given, depth + 1)
+            content[step] = _put(content.get(step), steps, assignment, depth + 1)
             if not last:
-                made[step] = Tree(made[step].value, _place(tree.value.get(step), given))
-        return Tree(made, tree.place)
+                content[step] = Tree(content[step].value, _place(tree.value.get(step), assignment))
+        return Tree(content, tree.place)
     if not isinstance(tree.value, list):
-        raise _in_the_way(tree, steps[:depth], given, "a list")
-    made = list(tree.value)
-    made += [Tree(None, given.place)] * (step + 1 - len(made))
-    made[step] = _put(made[step], steps, given, depth + 1)
-    return Tree(made, tree.place)
+        raise _in_the_way(tree, steps[:depth], assignment, "a list")
+    content = list(tree.value)
+    content += [Tree(None, assignment.place)] * (step + 1 - len(content))
+    content[step] = _put(content[step], steps, assignment, depth + 1)
+    return Tree(content, tree.place)
 
 
-def _place(there: Tree | None, given: Assignment) -> str:
-    return there.place if there is not None else given.place
+def _place(tree: Tree | None, assignment: Assignment) -> str:
+    return tree.place if tree is not None else assignment.place
 
 
-def _in_the_way(tree: Tree, steps: Steps, given: Assignment, wanted: str) -> PolicyError:
+def _in_the_way(tree: Tree, steps: Steps, assignment: Assignment, expected: str) -> PolicyError:
     path = ".".join(map(str, steps))
     return PolicyError(
-        f"{quote(path)} is {kind_of(tree.value)} ({tree.place}), wanted {wanted}", place=given.place
+        f"{quote(path)} is {kind_of(tree.value)} ({tree.place}), wanted {expected}",
+        place=assignment.place,
     )
 
 

@@ -49,7 +49,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         PolicyError: it cannot be written in that format.
     """
     local = [state for state in policy.states if not _importable(type(state))]
-    kept = (
+    plain = (
         policy.but(*(state for state in policy.states if state not in local)) if local else policy
     )
     lost = [
@@ -58,16 +58,16 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
         for state in local
     ]
     hidden: list[str] = []  # by path
-    kept = _without_secrets(kept, hidden)
-    if kept.cluster is not None:
-        kept = kept.with_cluster(cluster_part.without_ignored(cluster_part.settings_of(kept)))
-    text = writing.as_yaml(kept) if to == "yaml" else writing.as_python(kept)
+    plain = _without_secrets(plain, hidden)
+    if plain.cluster is not None:
+        plain = plain.with_cluster(cluster_part.without_ignored(cluster_part.settings_of(plain)))
+    text = writing.as_yaml(plain) if to == "yaml" else writing.as_python(plain)
     try:
         again = _read(text, to)
     except GpustateError as error:
         raise PolicyError(f"cannot be written as {to}: {error.message}", place=source) from error
-    lost.extend(differences(kept, again))
-    lost.extend(_values(_cluster(kept), _cluster(again), ()))
+    lost.extend(differences(plain, again))
+    lost.extend(_values(_cluster(plain), _cluster(again), ()))
     left_out = (
         f"{path}: secrets are not written; pass it with --set-string or --values"
         if path.startswith("cluster.")
@@ -99,9 +99,9 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
     if not removed:
         return policy
     states: dict[str, AnyState] = {}
-    for one in policy.states:
-        given = _buildable(type(one), {}, clean["states"][one.name], removed, one.name)
-        states[one.name] = build(type(one), given)
+    for state in policy.states:
+        values = _buildable(type(state), {}, clean["states"][state.name], removed, state.name)
+        states[state.name] = build(type(state), values)
     for section in ("groups", "nodes"):
         for key, body in clean[section].items():
             for name in body.keys() & states.keys():
@@ -124,21 +124,21 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
 def _buildable(
     cls: type[AnyState],
     base: Mapping[str, Any],
-    given: dict[str, Any],
+    values: dict[str, Any],
     removed: list[str],
     above: str,
 ) -> dict[str, Any]:
     """The parameters, less one that needs a removed secret: a user name needs its password."""
-    for other in (None, *given):
-        tried = {name: value for name, value in given.items() if name != other}
+    for omitted in (None, *values):
+        tried = {name: value for name, value in values.items() if name != omitted}
         try:
             build(cls, {**base, **tried})
         except PolicyError:
             continue
-        if other is not None:
-            removed.append(f"{above}.{other}")
+        if omitted is not None:
+            removed.append(f"{above}.{omitted}")
         return tried
-    return given
+    return values
 
 
 def _read(text: str, to: str) -> Policy:
@@ -158,28 +158,28 @@ def _importable(cls: type) -> bool:
     return cls.__module__ != "gpustate_policy"
 
 
-def differences(wanted: Policy, got: Policy) -> Iterator[str]:
+def differences(expected: Policy, got: Policy) -> Iterator[str]:
     """Yield the differences of two policies, defaults included: missing and additional settings."""
-    theirs = {state.name: state for state in got.states}
-    for state in wanted.states:
-        other = theirs.pop(state.name, None)
-        if other is None:
+    remaining = {state.name: state for state in got.states}
+    for state in expected.states:
+        actual = remaining.pop(state.name, None)
+        if actual is None:
             if not state.absent:
                 yield f"{state.name}: the state is missing{_besides(parameters(state))}"
             else:
                 yield f"{state.name}: ensure absent is missing: it is not removed"
             continue
-        yield from _values(every_parameter(state), every_parameter(other), (state.name,))
-    for name in theirs:
+        yield from _values(every_parameter(state), every_parameter(actual), (state.name,))
+    for name in remaining:
         yield f"{name}: the state is added, although the policy does not have it"
     for section in ("groups", "nodes"):
-        mine, other_ = getattr(wanted, section), getattr(got, section)
-        yield from _values(mine, other_, (section,))
-    yield from _values(wanted.allow, got.allow, ("allow",))
-    yield from _values(wanted.rollout.as_data(), got.rollout.as_data(), ("rollout",))
-    yield from _values(_drain(wanted), _drain(got), ("drain",))
-    if wanted.name != got.name:
-        yield f"name: {quote(wanted.name)} is {quote(got.name)}"
+        first, second = getattr(expected, section), getattr(got, section)
+        yield from _values(first, second, (section,))
+    yield from _values(expected.allow, got.allow, ("allow",))
+    yield from _values(expected.rollout.as_data(), got.rollout.as_data(), ("rollout",))
+    yield from _values(_drain(expected), _drain(got), ("drain",))
+    if expected.name != got.name:
+        yield f"name: {quote(expected.name)} is {quote(got.name)}"
 
 
 def _drain(policy: Policy) -> dict[str, Any]:
@@ -190,28 +190,28 @@ def _cluster(policy: Policy) -> dict[str, Any]:
     return {} if policy.cluster is None else {"cluster": policy.cluster.as_data()}
 
 
-def _besides(given: Mapping[str, Any]) -> str:
-    names = ", ".join(f"{name} {_json(value)}" for name, value in given.items())
+def _besides(values: Mapping[str, Any]) -> str:
+    names = ", ".join(f"{name} {_json(value)}" for name, value in values.items())
     return f" ({names})" if names else ""
 
 
-def _values(wanted: Mapping[str, Any], got: Mapping[str, Any], above: Path) -> Iterator[str]:
-    mine, theirs = dict(leaves(wanted)), dict(leaves(got))
-    for path, value in mine.items():
-        other = value_at(got, path)
-        if other is REMOVED:
+def _values(expected: Mapping[str, Any], got: Mapping[str, Any], above: Path) -> Iterator[str]:
+    expected_leaves, actual_leaves = dict(leaves(expected)), dict(leaves(got))
+    for path, value in expected_leaves.items():
+        actual = value_at(got, path)
+        if actual is REMOVED:
             if value != {}:
                 yield f"{dotted((*above, *path))}: {_json(value)} is missing"
-        elif not _same(value, other):
-            yield f"{dotted((*above, *path))}: {_json(value)} is {_json(other)}"
-    for path, value in theirs.items():
-        if value_at(wanted, path) is REMOVED and value != {}:
+        elif not _same(value, actual):
+            yield f"{dotted((*above, *path))}: {_json(value)} is {_json(actual)}"
+    for path, value in actual_leaves.items():
+        if value_at(expected, path) is REMOVED and value != {}:
             yield f"{dotted((*above, *path))}: {_json(value)} is added"
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:
     """Equality of JSON values: true is not 1."""
-    return _json(one) == _json(other)
+    return _json(first) == _json(second)
 
 
 def _json(value: Any) -> str:

@@ -84,18 +84,18 @@ def read(text: str, path: str) -> Tree:
     Raises:
         PolicyError: it is not YAML, or a state stands in both places.
     """
-    found = [tree for tree in trees.documents(text, path) if tree.value is not None]
-    if not found:
+    items = [tree for tree in trees.documents(text, path) if tree.value is not None]
+    if not items:
         raise PolicyError("is empty, wanted a policy", place=path)
-    return trees.housed(found[0], home) if found[0].get("preset") is not None else found[0]
+    return trees.housed(items[0], home) if items[0].get("preset") is not None else items[0]
 
 
 def home(key: str) -> Path:
     """The parent of a path: states are written without the prefix ``states``; a misspelled key is at the top."""
-    own = key in KEYS or (
+    top_level = key in KEYS or (
         registry.find(key) is None and difflib.get_close_matches(key, KEYS, 1, 0.75)
     )
-    return () if own else ("states",)
+    return () if top_level else ("states",)
 
 
 def expanded(tree: Tree) -> Tree:
@@ -116,11 +116,11 @@ def expanded(tree: Tree) -> Tree:
             fix=f"did you mean {near[0]!r}" if near else f"presets: {', '.join(STACKS)}",
         )
     document = {key: value for key, value in tree.value.items() if key != "preset"}
-    here = Tree({}, f"preset {preset.value} ({preset.place})")
-    listed = document.get("states") or here
+    section = Tree({}, f"preset {preset.value} ({preset.place})")
+    listed = document.get("states") or section
     if listed.value is not None and not isinstance(listed.value, dict):
         return Tree(document, tree.place)  # refused by its type
-    states = {name: trees.from_data(dict(values), here.place) for name, values in stack.items()}
+    states = {name: trees.from_data(dict(values), section.place) for name, values in stack.items()}
     for name, state in (listed.value or {}).items():
         base = states.get(name)
         if base is not None and (state.value is None or isinstance(state.value, dict)):
@@ -147,33 +147,33 @@ def of_policy(policy: Policy, places: Mapping[Path, str], place: str) -> Tree:
     """A policy as a document with the places of its values."""
 
     def tree(data: Any, above: Path) -> Tree:
-        here = next(
+        origin = next(
             (places[above[:n]] for n in range(len(above), 0, -1) if above[:n] in places), place
         )
         if isinstance(data, Mapping):
-            return Tree({str(k): tree(v, (*above, str(k))) for k, v in data.items()}, here)
-        return trees.from_data(data, here)
+            return Tree({str(k): tree(v, (*above, str(k))) for k, v in data.items()}, origin)
+        return trees.from_data(data, origin)
 
     return tree(as_data(policy), ())
 
 
 def as_data(policy: Policy) -> dict[str, Any]:
     """A policy as the plain data of its document."""
-    made: dict[str, Any] = {"format": FORMAT}
+    data: dict[str, Any] = {"format": FORMAT}
     if policy.name:
-        made["name"] = policy.name
-    made["states"] = {state.name: parameters(state) for state in policy.states}
-    made["states"] |= dict.fromkeys(left_out(policy), False)
+        data["name"] = policy.name
+    data["states"] = {state.name: parameters(state) for state in policy.states}
+    data["states"] |= dict.fromkeys(left_out(policy), False)
     for key, value in (("groups", policy.groups), ("nodes", policy.nodes), ("allow", policy.allow)):
         if value:
-            made[key] = value
+            data[key] = value
     if rollout := policy.rollout.as_data():
-        made["rollout"] = rollout
+        data["rollout"] = rollout
     if policy.drain is not None and policy.drain.as_data():
-        made["drain"] = policy.drain.as_data()
+        data["drain"] = policy.drain.as_data()
     if policy.cluster is not None:
-        made["cluster"] = policy.cluster.as_data()
-    return made
+        data["cluster"] = policy.cluster.as_data()
+    return data
 
 
 def make(
@@ -280,18 +280,18 @@ class _Maker:
                 fix=f"write: preset: {next(iter(STACKS))}, or list states under 'states:'",
             )
 
-    def _mapping(self, keys: Path, wanted: str = "states to parameters") -> dict[str, Tree]:
+    def _mapping(self, keys: Path, contents: str = "states to parameters") -> dict[str, Tree]:
         tree = self.tree.get(*keys)
         if tree is None or tree.value is None:
             return {}
         if not isinstance(tree.value, dict):
             raise PolicyError(
-                f"{'.'.join(map(quote_name, keys))} is {kind_of(tree.value)}, wanted a mapping of {wanted}",
+                f"{'.'.join(map(quote_name, keys))} is {kind_of(tree.value)}, wanted a mapping of {contents}",
                 place=tree.place,
                 fix="write 'name:' entries, without '- '" if isinstance(tree.value, list) else None,
             )
-        found: dict[str, Tree] = tree.value
-        return found
+        mapping: dict[str, Tree] = tree.value
+        return mapping
 
     def _state(self, name: str, tree: Tree) -> AnyState:
         cls = self.classes.get(name) or registry.find(name)
@@ -309,13 +309,13 @@ class _Maker:
         values = trees.plain(tree) or {}
 
         def place(loc: tuple[str | int, ...]) -> str:
-            here: Tree = tree
+            current: Tree = tree
             for step in loc:
-                below = _below(here, step)
+                below = _below(current, step)
                 if below is None:
                     break
-                here = below
-            return here.place
+                current = below
+            return current.place
 
         try:
             return build(cls, values, place=tree.place, locate=place)
@@ -333,14 +333,14 @@ class _Maker:
         A validator may report the section of a value, or another value that conflicts with it.
         """
         home = ("states", cls.name)
-        ours = {path[2:]: at_ for path, at_ in self.touched.items() if path[:2] == home}
-        if at in ours.values():
+        changes = {path[2:]: at_ for path, at_ in self.touched.items() if path[:2] == home}
+        if at in changes.values():
             return at
         old = self.before.get(*home) if self.before is not None else None
         was = (trees.plain(old) if old is not None else None) or {}
         undone = [
             at_
-            for path, at_ in ours.items()
+            for path, at_ in changes.items()
             if path and isinstance(was, dict) and _good(cls, _as_before(values, was, path))
         ]
         return undone[-1] if undone else at
@@ -367,11 +367,11 @@ class _Maker:
             yield build(cls, {"only": reduce(or_, alternatives).text}, place=self.tree.place)
 
     def _overrides(self, section: str) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
+        overrides: dict[str, dict[str, Any]] = {}
         for name in self._mapping((section,), "names to states"):
             body = self._mapping((section, name))
-            found[name] = {state: trees.plain(tree) or {} for state, tree in body.items()}
-        return found
+            overrides[name] = {state: trees.plain(tree) or {} for state, tree in body.items()}
+        return overrides
 
 
 def _good(cls: type[AnyState], values: Mapping[str, Any]) -> bool:
@@ -382,18 +382,18 @@ def _good(cls: type[AnyState], values: Mapping[str, Any]) -> bool:
     return True
 
 
-def _as_before(now: Mapping[str, Any], was: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _as_before(current: Mapping[str, Any], was: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Values with the old value at one path."""
-    made = dict(now)
-    key, rest = path[0], path[1:]
-    there, then = now.get(key), was.get(key)
-    if rest and isinstance(there, dict) and isinstance(then, dict):
-        made[key] = _as_before(there, then, rest)
+    result = dict(current)
+    key, deeper = path[0], path[1:]
+    new, old = current.get(key), was.get(key)
+    if deeper and isinstance(new, dict) and isinstance(old, dict):
+        result[key] = _as_before(new, old, deeper)
     elif key in was:
-        made[key] = then
+        result[key] = old
     else:
-        made.pop(key, None)
-    return made
+        result.pop(key, None)
+    return result
 
 
 def _hint(key: str) -> str:
@@ -411,8 +411,8 @@ def _below(tree: Tree, step: str | int) -> Tree | None:
     if isinstance(tree.value, dict):
         return tree.value.get(str(step))
     if isinstance(tree.value, list) and isinstance(step, int) and step < len(tree.value):
-        found: Tree = tree.value[step]
-        return found
+        child: Tree = tree.value[step]
+        return child
     return None
 
 

@@ -47,12 +47,12 @@ def merge(tree: Tree, patch: Tree, touched: dict[Path, str], above: Path = ()) -
             result.pop(key, None)
             touched[path] = value.place
         elif isinstance(value.value, dict):
-            there = result.get(key)
-            if not value.value and not (there is not None and isinstance(there.value, dict)):
+            target = result.get(key)
+            if not value.value and not (target is not None and isinstance(target.value, dict)):
                 touched[path] = value.place
-            place = there.place if there is not None else value.place
+            place = target.place if target is not None else value.place
             result[key] = Tree(
-                merge(there or Tree({}, value.place), value, touched, path).value, place
+                merge(target or Tree({}, value.place), value, touched, path).value, place
             )
         else:
             result[key] = value
@@ -101,12 +101,12 @@ class _Pointer(JsonPointer):
     def to_last(self, doc: Tree) -> tuple[Any, Any]:
         if not self.parts:
             return doc, None
-        here = doc
+        tree = doc
         for part in self.parts[:-1]:
-            here = self.walk(here, part)
-        if not isinstance(here, Tree):
+            tree = self.walk(tree, part)
+        if not isinstance(tree, Tree):
             raise JsonPointerException(f"{self.path!r} goes through the end of a list")
-        return here.value, self.get_part(here.value, self.parts[-1])
+        return tree.value, self.get_part(tree.value, self.parts[-1])
 
 
 def _applied(
@@ -147,11 +147,11 @@ def _applied(
 
 def _mappings(tree: Tree, keys: Path) -> Path:
     """The part of a path above the first list: a change in a list counts as one of the list."""
-    here: Tree | None = tree
+    current: Tree | None = tree
     for depth, key in enumerate(keys):
-        if here is not None and isinstance(here.value, list):
+        if current is not None and isinstance(current.value, list):
             return keys[:depth]
-        here = here.get(key) if here is not None else None
+        current = current.get(key) if current is not None else None
     return keys
 
 

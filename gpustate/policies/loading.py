@@ -43,16 +43,16 @@ def kind(source: str) -> Kind:
 
 
 def _kind(beginning: str, source: str) -> Kind:
-    found = _DOCUMENT.match(beginning)
-    if found is None or found[1] == "policy":
+    match = _DOCUMENT.match(beginning)
+    if match is None or match[1] == "policy":
         if source.endswith(".py"):
             return Kind.PYTHON
-        if found is not None or document.is_one(beginning):
+        if match is not None or document.is_one(beginning):
             return Kind.YAML
         return Kind.PYTHON if _IMPORT.search(beginning) else Kind.OPERATOR
-    if found[1] == "plan":
+    if match[1] == "plan":
         return Kind.PLAN
-    raise PolicyError(f"is a gpustate {found[1]}, wanted a policy or a plan", place=source)
+    raise PolicyError(f"is a gpustate {match[1]}, wanted a policy or a plan", place=source)
 
 
 def own_policy(text: str, source: str) -> bool:
@@ -84,20 +84,20 @@ def load(
         PolicyError: with place, problem and remedy.
         GraphError: the ``gpustate.toml`` above the file registers a state with an existing name.
     """
-    found = kind(source)
-    if found is Kind.STATE:
+    source_kind = kind(source)
+    if source_kind is Kind.STATE:
         return _complete(_single(source, changes), source)
-    if found is Kind.PLAN:
+    if source_kind is Kind.PLAN:
         raise PolicyError(
             "is a saved plan, wanted a policy", place=source, fix=f"use: gpustate apply {source}"
         )
     text = files.read_text(source)
-    if found is Kind.OPERATOR:  # the beginning of a file, or of a pipe, may not be enough
-        found = _kind(text, source)
+    if source_kind is Kind.OPERATOR:  # the beginning of a file, or of a pipe, may not be enough
+        source_kind = _kind(text, source)
     registry.use_project(FilePath(source).parent)
-    if found is Kind.PYTHON:
+    if source_kind is Kind.PYTHON:
         policy = _python(text, source, changes, origins)
-    elif found is Kind.YAML:
+    elif source_kind is Kind.YAML:
         policy = _changed(document.read(text, source), changes)
     else:
         from gpustate.policies import operator  # large tables, only if needed
@@ -126,10 +126,10 @@ def _changed(
     if not changes:
         return document.make(document.expanded(tree), classes=classes, notes=notes)
     format = Format(document.home, document.home, document.expanded, document.value_by_default)
-    done = changes.on(tree, format)
+    result = changes.on(tree, format)
     before = document.expanded(tree)
     return document.make(
-        done.tree, classes=classes, notes=notes, touched=done.touched, before=before
+        result.tree, classes=classes, notes=notes, touched=result.touched, before=before
     )
 
 

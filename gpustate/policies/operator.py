@@ -68,21 +68,21 @@ def read(
     if not changes:
         return _read(text, path, how)
     changes, own_notes = _without_dra_values(changes)
-    documents, said, others = _documents(text, path)
-    how = replace(how, release=how.release or said)
-    policy = _changed(documents, changes, path, how, others)
+    documents, declared, other_paths = _documents(text, path)
+    how = replace(how, release=how.release or declared)
+    policy = _changed(documents, changes, path, how, other_paths)
     try:
         before: Policy | None = _read(text, path, how)
     except PolicyError:
         before = None  # the change repairs it
-    made = policy.but(*policy.states, last=_last(policy, before, path, others))
-    made.notes = (*made.notes, *own_notes)
-    old = _given(before) if before is not None else {}
-    for full in made.last:
+    changed = policy.but(*policy.states, last=_last(policy, before, path, other_paths))
+    changed.notes = (*changed.notes, *own_notes)
+    old = _by_state(before) if before is not None else {}
+    for full in changed.last:
         value = value_at(old, full[1:])
         if before is not None and value is not REMOVED:
-            made.replaced[full] = value, before.places.get(full[:3], path)
-    return made
+            changed.replaced[full] = value, before.places.get(full[:3], path)
+    return changed
 
 
 def _changed(
@@ -90,7 +90,7 @@ def _changed(
     changes: Changes,
     path: str,
     how: _How,
-    others: tuple[str, ...],
+    other_paths: tuple[str, ...],
 ) -> Policy:
     """The policy with the changes on the first object that they fit.
 
@@ -102,10 +102,10 @@ def _changed(
         origins = OtherFiles(path)
         try:
             changed = changes.on(documents[number], _format(documents[number], how.release)).tree
-            whole = [changed if n == number else tree for n, tree in enumerate(documents)]
-            found = classified([_item(tree, origins) for tree in whole], origins)
+            items = [changed if n == number else tree for n, tree in enumerate(documents)]
+            file_parts = classified([_item(tree, origins) for tree in items], origins)
             try:
-                policy = _policy(found, path, how, (path, *others))
+                policy = _policy(file_parts, path, how, (path, *other_paths))
             except PolicyError as error:
                 fix = quoting(error.place, error.fix)
                 raise type(error)(error.message, place=error.place, fix=fix) from None
@@ -120,13 +120,13 @@ def _read(text: str, path: str, how: _How) -> Policy:
     return _policy(parts(text, path), path, how, None)
 
 
-def _policy(found: Sequence[Part], path: str, how: _How, files_: tuple[str, ...] | None) -> Policy:
+def _policy(items: Sequence[Part], path: str, how: _How, files_: tuple[str, ...] | None) -> Policy:
     """The policy of some documents; with ``files_``, keys that are in none of these files have to be known."""
     strict = always_strict if how.strict else never_strict
     if files_ is not None and not how.strict:
-        strict = lambda line: found[0].origins.resolved(path, line)[0] not in files_  # noqa: E731
+        strict = lambda line: items[0].origins.resolved(path, line)[0] not in files_  # noqa: E731
     try:
-        reading = gpu_operator.read_parts(found, path, strict=strict, release=how.release)
+        reading = gpu_operator.read_parts(items, path, strict=strict, release=how.release)
     except PolicyError as error:
         if error.fix != EXPECTED:
             raise
@@ -135,23 +135,23 @@ def _policy(found: Sequence[Part], path: str, how: _How, files_: tuple[str, ...]
             "gpustate plan POLICY --out FILE"
         )
         raise PolicyError(error.message, place=error.place, fix=fix) from error
-    states = [_state(wanted, path) for wanted in reading.states]
+    states = [_state(state, path) for state in reading.states]
     places: dict[Path, str] = {
-        ("states", wanted.state, name): place
-        for wanted in reading.states
-        for name, place in wanted.places.items()
+        ("states", state.state, name): place
+        for state in reading.states
+        for name, place in state.places.items()
     }
     places[("states",)] = path
     nodes: dict[str, dict[str, dict[str, Any]]] = {}
-    for one in reading.for_nodes:
-        nodes.setdefault(one.node, {}).setdefault(one.state, {}).update(one.parameters)
-        places[("nodes", one.node, one.state)] = one.place
+    for entry in reading.for_nodes:
+        nodes.setdefault(entry.node, {}).setdefault(entry.state, {}).update(entry.parameters)
+        places[("nodes", entry.node, entry.state)] = entry.place
     groups: dict[str, dict[str, dict[str, Any]]] = {}
     exclusive: dict[str, str] = {}
-    given = {state.name: parameters(state) for state in states}
+    by_state = {state.name: parameters(state) for state in states}
     for part in reading.for_labels:
-        whole = _defaults(part.state, given[part.state]) if part.complete else {}
-        groups.setdefault(part.condition, {})[part.state] = {**whole, **part.parameters}
+        defaults = _defaults(part.state, by_state[part.state]) if part.complete else {}
+        groups.setdefault(part.condition, {})[part.state] = {**defaults, **part.parameters}
         places[("groups", part.condition)] = part.place
         exclusive[part.condition] = f"{part.title} ({part.place})"
     policy = Policy(
@@ -169,10 +169,10 @@ def _policy(found: Sequence[Part], path: str, how: _How, files_: tuple[str, ...]
     return policy
 
 
-def _defaults(state: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(state: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults of parameters that are set elsewhere."""
     by_default = every_parameter(build(registry.get(state), {}))
-    return {name: by_default[name] for name in given if name in by_default}
+    return {name: by_default[name] for name in values if name in by_default}
 
 
 def _home(key: str) -> Path:
@@ -181,19 +181,19 @@ def _home(key: str) -> Path:
 
 def _without_dra_values(changes: Changes) -> tuple[Changes, list[str]]:
     """The changes without values files of the DRA driver's chart, and the notes on those."""
-    kept: list[str] = []
+    remaining: list[str] = []
     notes: list[str] = []
     for file in changes.values:
-        found = (
-            [trees.plain(one) for one in trees.documents(files.text_of(file), file)]
+        contents = (
+            [trees.plain(tree) for tree in trees.documents(files.text_of(file), file)]
             if file != "-"
             else []
         )
-        if found and isinstance(found[0], dict) and dra.of_own_chart(found[0]):
-            notes += dra.notes_on_own_chart(found[0], file)
+        if contents and isinstance(contents[0], dict) and dra.of_own_chart(contents[0]):
+            notes += dra.notes_on_own_chart(contents[0], file)
         else:
-            kept.append(file)
-    return replace(changes, values=tuple(kept)), notes
+            remaining.append(file)
+    return replace(changes, values=tuple(remaining)), notes
 
 
 def _format(document: Tree, release: str) -> Format:
@@ -217,27 +217,27 @@ def _documents(text: str, path: str) -> tuple[list[Tree], str, tuple[str, ...]]:
 
     Values are without their wrapper.
     """
-    there = parts(text, path)
-    if any(one.held is not None for one in there):
-        kept = [one for one in there if one.held is not None or one.kind != "other"]
-        release = next((one.release for one in kept if one.release), "")
+    file_parts = parts(text, path)
+    if any(part.held is not None for part in file_parts):
+        wrapped = [part for part in file_parts if part.held is not None or part.kind != "other"]
+        release = next((part.release for part in wrapped if part.release), "")
         return (
-            [_tree(one.item, path, one.origins) for one in kept],
+            [_tree(part.item, path, part.origins) for part in wrapped],
             release,
-            tuple(there[0].origins.paths),
+            tuple(file_parts[0].origins.paths),
         )
-    release = next((one.release for one in there if one.release), "")
+    release = next((part.release for part in file_parts if part.release), "")
     return _own_documents(filled_in(text), path), release, ()
 
 
-def _tree(item: Item, path: str, others: OtherFiles) -> Tree:
+def _tree(item: Item, path: str, origins: OtherFiles) -> Tree:
     """An item as a tree with places in the file."""
     value: Any = item.value
     if isinstance(value, dict):
-        value = {key: _tree(child, path, others) for key, child in value.items()}
+        value = {key: _tree(child, path, origins) for key, child in value.items()}
     elif isinstance(value, list):
-        value = [_tree(child, path, others) for child in value]
-    file, line = others.resolved(path, item.line)
+        value = [_tree(child, path, origins) for child in value]
+    file, line = origins.resolved(path, item.line)
     return Tree(value, f"{file}:{line}")
 
 
@@ -255,7 +255,7 @@ def _item(tree: Tree, origins: OtherFiles) -> Item:
 
 
 def _own_documents(text: str, path: str) -> list[Tree]:
-    found: list[Tree] = []
+    objects: list[Tree] = []
     for tree in trees.documents(without_heading(text), path, OBJECTS):
         items = tree.get("items")
         kind = tree.get("kind")
@@ -265,10 +265,10 @@ def _own_documents(text: str, path: str) -> list[Tree]:
             and items is not None
             and isinstance(items.value, list)
         ):
-            found.extend(items.value)
+            objects.extend(items.value)
         elif tree.value is not None:
-            found.append(tree)
-    return found or [Tree({}, path)]
+            objects.append(tree)
+    return objects or [Tree({}, path)]
 
 
 def _of_several(documents: list[Tree], number: int) -> tuple[str, ...]:
@@ -276,11 +276,11 @@ def _of_several(documents: list[Tree], number: int) -> tuple[str, ...]:
     objects = [trees.plain(document) for document in documents]
     changed = objects.pop(number)
     kind = changed.get("kind")
-    others = [value for value in objects if kind and value.get("kind") == kind]
-    if not others:
+    siblings = [value for value in objects if kind and value.get("kind") == kind]
+    if not siblings:
         return ()
     name, *names = (
-        quote_name(value.get("metadata", {}).get("name")) for value in (changed, *others)
+        quote_name(value.get("metadata", {}).get("name")) for value in (changed, *siblings)
     )
     return (f"the command line changes {kind} {name} alone; edit the file for {', '.join(names)}",)
 
@@ -288,26 +288,26 @@ def _of_several(documents: list[Tree], number: int) -> tuple[str, ...]:
 def _by_kind(documents: list[Tree]) -> list[int]:
     """The objects in the order in which changes are tried on them."""
     kinds = [kind.value if (kind := tree.get("kind")) is not None else None for tree in documents]
-    numbers = [number for kind in _CHANGED for number, own in enumerate(kinds) if own == kind]
+    numbers = [number for kind in _CHANGED for number, name in enumerate(kinds) if name == kind]
     return numbers or [0]
 
 
-def _last(policy: Policy, before: Policy | None, path: str, others: tuple[str, ...]) -> list[Path]:
+def _last(policy: Policy, before: Policy | None, path: str, paths: tuple[str, ...]) -> list[Path]:
     """Paths of parameters set by the command line."""
-    now, old = _given(policy), _given(before) if before is not None else None
-    found: set[Path] = set()
-    for leaf, value in leaves(now):
+    new, old = _by_state(policy), _by_state(before) if before is not None else None
+    changed: set[Path] = set()
+    for leaf, value in leaves(new):
         place = policy.places.get(("states", *leaf[:2]), path)
-        by_change = place != path and place.rpartition(":")[0] not in (path, *others)
+        by_change = place != path and place.rpartition(":")[0] not in (path, *paths)
         if by_change or (old is not None and value_at(old, leaf) != value):
-            found.add(("states", *leaf))
+            changed.add(("states", *leaf))
     for leaf, _ in leaves(old or {}):
-        if leaf[0] in now and value_at(now, leaf) is REMOVED:
-            found.add(("states", *leaf))
-    return sorted(found)
+        if leaf[0] in new and value_at(new, leaf) is REMOVED:
+            changed.add(("states", *leaf))
+    return sorted(changed)
 
 
-def _given(policy: Policy) -> dict[str, dict[str, Any]]:
+def _by_state(policy: Policy) -> dict[str, dict[str, Any]]:
     return {state.name: parameters(state) for state in policy.states}
 
 

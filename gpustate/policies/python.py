@@ -42,7 +42,7 @@ def run(text: str, path: str) -> Policy:
     namespace = module.__dict__
     try:
         exec(code, namespace)
-        policy = _found(namespace, path)
+        policy = _find_policy(namespace, path)
         if policy.cluster is not None:
             cluster_part.check(cluster_part.settings_of(policy), {(cluster_part.SECTION,): path})
     except (Exception, SystemExit) as error:
@@ -50,11 +50,13 @@ def run(text: str, path: str) -> Policy:
     return policy
 
 
-def _found(namespace: dict[str, Any], path: str) -> Policy:
+def _find_policy(namespace: dict[str, Any], path: str) -> Policy:
     if VARIABLE not in namespace:
-        others = sorted(name for name, value in namespace.items() if isinstance(value, Policy))
+        policies = sorted(name for name, value in namespace.items() if isinstance(value, Policy))
         hint = (
-            f"rename {others[0]!r} to 'policy'" if others else "end it with: policy = Policy(...)"
+            f"rename {policies[0]!r} to 'policy'"
+            if policies
+            else "end it with: policy = Policy(...)"
         )
         raise PolicyError("defines no 'policy'", place=path, fix=hint)
     policy = namespace[VARIABLE]
@@ -76,37 +78,37 @@ def _explained(error: BaseException, path: str) -> GpustateError:
         return error
     if isinstance(error, ValidationError):
         cls = _state_called(error.title)
-        what = f"{cls.name}: {explain(error, cls)}" if cls is not None else _first(error)
-        return PolicyError(what, place=place)
+        message = f"{cls.name}: {explain(error, cls)}" if cls is not None else _first(error)
+        return PolicyError(message, place=place)
     if isinstance(error, SyntaxError):  # in a module that the policy imports
-        there = f"{error.filename}:{error.lineno}"
-        return PolicyError(f"imports {there}, which is not Python: {error.msg}", place=place)
+        module = f"{error.filename}:{error.lineno}"
+        return PolicyError(f"imports {module}, which is not Python: {error.msg}", place=place)
     fix = None
     if isinstance(error, ModuleNotFoundError):
         fix = "put a gpustate.toml next to your own modules to make them importable"
     text = " ".join(str(error).split())
-    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return PolicyError(what, place=place, fix=fix)
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return PolicyError(message, place=place, fix=fix)
 
 
 def _line(trace: TracebackType | None, path: str) -> int | None:
     """The innermost line of the policy file that caused an error."""
-    found: int | None = None
+    line: int | None = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == path:
-            found = trace.tb_lineno
+            line = trace.tb_lineno
         trace = trace.tb_next
-    return found
+    return line
 
 
 def _state_called(title: str) -> type[AnyState] | None:
     """The state class of a validation error, by pydantic's title."""
-    todo: list[Any] = [State]
-    while todo:
-        cls: type[AnyState] = todo.pop()
+    queue: list[Any] = [State]
+    while queue:
+        cls: type[AnyState] = queue.pop()
         if cls.__name__ == title and cls.name:
             return cls
-        todo.extend(cls.__subclasses__())
+        queue.extend(cls.__subclasses__())
     return None
 
 

@@ -30,21 +30,21 @@ def places(text: str, file: str, policy: Policy) -> dict[Path, str]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    made = assigned.get("policy")
-    found: dict[Path, int] = {}
-    if made is not None:
-        found[("states",)] = made.lineno
-    if isinstance(made, ast.Call):
+    value = assigned.get("policy")
+    lines: dict[Path, int] = {}
+    if value is not None:
+        lines[("states",)] = value.lineno
+    if isinstance(value, ast.Call):
         finder = _Finder(assigned, policy)
-        found.update(finder.call(made))
-    found.update(
+        lines.update(finder.call(value))
+    lines.update(
         {
-            ("states", state.name): found[("states",)]
+            ("states", state.name): lines[("states",)]
             for state in policy.states
-            if ("states",) in found and ("states", state.name) not in found
+            if ("states",) in lines and ("states", state.name) not in lines
         }
     )
-    return {path: at(file, line) for path, line in found.items()}
+    return {path: at(file, line) for path, line in lines.items()}
 
 
 class _Finder:
@@ -55,10 +55,10 @@ class _Finder:
         self.names = [state.name for state in policy.states]
         self.by_class = {type(state).__name__: state.name for state in policy.states}
 
-    def call(self, made: ast.Call) -> Iterator[tuple[Path, int]]:
-        for argument in made.args:
+    def call(self, node: ast.Call) -> Iterator[tuple[Path, int]]:
+        for argument in node.args:
             yield from self.state(argument)
-        for keyword in made.keywords:
+        for keyword in node.keywords:
             if keyword.arg in {"groups", "nodes", "allow"}:
                 yield (keyword.arg,), keyword.lineno
                 yield from self.mapping((keyword.arg,), keyword.value)
@@ -78,17 +78,17 @@ class _Finder:
             if isinstance(inner, ast.Call):
                 yield from self.call(inner)
             return
-        made = self.followed(argument)
-        if not isinstance(made, ast.Call):
+        node = self.followed(argument)
+        if not isinstance(node, ast.Call):
             return
         title = (
-            made.func.attr if isinstance(made.func, ast.Attribute) else getattr(made.func, "id", "")
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         )
         name = self.by_class.get(str(title))
         if name is None:
             return
-        yield ("states", name), made.lineno
-        for keyword in made.keywords:
+        yield ("states", name), node.lineno
+        for keyword in node.keywords:
             if keyword.arg is not None:
                 path = ("states", name, keyword.arg)
                 yield path, keyword.lineno

@@ -40,11 +40,11 @@ class _Generator(GenerateJsonSchema):
 
 def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any]:
     """The schema of policies with some states; by default all registered ones."""
-    found = registry.states() if classes is None else classes
+    by_name = registry.states() if classes is None else classes
     definitions: dict[str, Any] = {}
     states: dict[str, Any] = {}
     listed: dict[str, Any] = {}
-    for name, cls in sorted(found.items()):
+    for name, cls in sorted(by_name.items()):
         definitions |= _of_state(cls, name)
         states[name] = _or_null(name)
         listed[name] = {"oneOf": [*states[name]["oneOf"], {"const": False}]}
@@ -114,18 +114,22 @@ def _drain() -> dict[str, Any]:
         "int | None": {"type": ["integer", "null"], "minimum": 0},
     }
 
-    def made(cls: type) -> dict[str, Any]:
-        said = _arguments(cls.__doc__ or "")
+    def build(cls: type) -> dict[str, Any]:
+        texts = _arguments(cls.__doc__ or "")
         rows = {
-            one.name: {
-                **(made(EvictionRules) if one.type == "EvictionRules" else kinds[str(one.type)]),
-                "description": said[one.name],
+            field.name: {
+                **(
+                    build(EvictionRules)
+                    if field.type == "EvictionRules"
+                    else kinds[str(field.type)]
+                ),
+                "description": texts[field.name],
             }
-            for one in dataclasses.fields(cls)
+            for field in dataclasses.fields(cls)
         }
         return {"type": "object", "additionalProperties": False, "properties": rows}
 
-    return {**made(DrainPolicy), "description": "How workloads leave a node before a change."}
+    return {**build(DrainPolicy), "description": "How workloads leave a node before a change."}
 
 
 def _rollout() -> dict[str, Any]:
@@ -137,8 +141,8 @@ def _rollout() -> dict[str, Any]:
         "max_unavailable": size,
         "max_failures": {"type": "integer", "minimum": 0},
     }
-    said = _arguments(RolloutPolicy.__doc__ or "")
-    rows = {name: {**kind, "description": said[name]} for name, kind in kinds.items()}
+    texts = _arguments(RolloutPolicy.__doc__ or "")
+    rows = {name: {**kind, "description": texts[name]} for name, kind in kinds.items()}
     return {
         "type": "object",
         "additionalProperties": False,
@@ -149,25 +153,27 @@ def _rollout() -> dict[str, Any]:
 
 def _cluster() -> dict[str, Any]:
     """The objects of a cluster: the definition of their settings, and those of its parts."""
-    made = cluster_part.adapter().json_schema(ref_template="#/$defs/cluster.{model}")
-    parts = made.pop("$defs")
+    root = cluster_part.adapter().json_schema(ref_template="#/$defs/cluster.{model}")
+    parts = root.pop("$defs")
     classes = {name: getattr(manifests, name) for name in parts}
-    found = {f"cluster.{name}": _settings(body, classes[name]) for name, body in parts.items()}
-    found["cluster"] = _settings(made, manifests.ClusterSettings)
-    return found
+    definitions = {
+        f"cluster.{name}": _settings(body, classes[name]) for name, body in parts.items()
+    }
+    definitions["cluster"] = _settings(root, manifests.ClusterSettings)
+    return definitions
 
 
-def _settings(made: dict[str, Any], cls: type) -> dict[str, Any]:
+def _settings(body: dict[str, Any], cls: type) -> dict[str, Any]:
     """The schema of one class of settings with descriptions from its docstring."""
-    said: dict[str, str] = {}
-    for one in reversed(cls.__mro__):
-        said |= _arguments(one.__doc__ or "")
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        texts |= _arguments(base.__doc__ or "")
     properties: dict[str, Any] = {}
-    for name, value in made["properties"].items():
+    for name, value in body["properties"].items():
         value.pop("title", None)
-        properties[name] = {**value, "description": said[name]}
+        properties[name] = {**value, "description": texts[name]}
     about = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
-    return {**made, "description": about, "properties": properties}
+    return {**body, "description": about, "properties": properties}
 
 
 def _or_null(name: str) -> dict[str, Any]:
@@ -188,24 +194,24 @@ def _closed(
 
 def _of_state(cls: type[AnyState], name: str) -> dict[str, Any]:
     """The schemas of one state, with descriptions from its docstring, and of what it has."""
-    made = cls.model_json_schema(
+    body = cls.model_json_schema(
         schema_generator=_Generator, ref_template=f"#/$defs/{name}.{{model}}"
     )
-    parts = made.pop("$defs", {})
-    made["properties"]["only"] = _or_null("condition")
+    parts = body.pop("$defs", {})
+    body["properties"]["only"] = _or_null("condition")
     text = cls.__doc__ or ""
-    made["title"] = cls.name
-    made["description"] = " ".join(text.split("\n\n")[0].split())
-    said = _arguments(text) | {
+    body["title"] = cls.name
+    body["description"] = " ".join(text.split("\n\n")[0].split())
+    texts = _arguments(text) | {
         "ensure": "absent removes what the state installed.",
         "only": "Selects the nodes it applies to.",
     }
-    for parameter, value in made["properties"].items():
+    for parameter, value in body["properties"].items():
         value.pop("title", None)
-        if parameter in said:
-            value["description"] = said[parameter]
-    own = {f"{name}.{key}": value for key, value in parts.items() if key != "Condition"}
-    return {**own, name: made}
+        if parameter in texts:
+            value["description"] = texts[parameter]
+    nested = {f"{name}.{key}": value for key, value in parts.items() if key != "Condition"}
+    return {**nested, name: body}
 
 
 def _arguments(text: str) -> dict[str, str]:
@@ -215,9 +221,9 @@ def _arguments(text: str) -> dict[str, str]:
     section = inspect.cleandoc(text).partition("Args:\n")[2]
     section = re.split(r"^\S", section, maxsplit=1, flags=re.M)[0]
     return {
-        name: " ".join(found["text"].split())
-        for found in _ARGUMENT.finditer(section)
-        for name in found["names"].split(", ")
+        name: " ".join(match["text"].split())
+        for match in _ARGUMENT.finditer(section)
+        for name in match["names"].split(", ")
     }
 
 

@@ -57,12 +57,12 @@ def assignments(text: str, kind: Kind = Kind.TYPED) -> list[Assignment]:
 
 def keys(path: str) -> tuple[str, ...]:
     """A path without a value, as in ``--why driver.version``; dots in keys are escaped."""
-    found: list[str] = []
+    steps: list[str] = []
     parser = _Parser(path, Kind.PATH)
     while parser.more:
         key, _ = parser.until(".")
-        found.append(key)
-    return tuple(found)
+        steps.append(key)
+    return tuple(steps)
 
 
 class _Parser:
@@ -92,19 +92,19 @@ class _Parser:
 
     def until(self, stop: str) -> tuple[str, str]:
         """Read up to one of some characters, which is consumed; empty at the end."""
-        found: list[str] = []
+        characters: list[str] = []
         while self.more:
             character = self.text[self.position]
             self.position += 1
             if character in stop:
-                return "".join(found), character
+                return "".join(characters), character
             if character == "\\":
                 if not self.more:
                     raise self.error("ends with a backslash")
                 character = self.text[self.position]
                 self.position += 1
-            found.append(character)
-        return "".join(found), ""
+            characters.append(character)
+        return "".join(characters), ""
 
     def path(self) -> Steps:
         steps: list[str | int] = []
@@ -117,9 +117,9 @@ class _Parser:
             steps.append(key)
             while stop == "[":
                 steps.append(self.index())
-                rest, stop = self.until("[.=")
-                if rest or not stop:
-                    raise self.error(f"wanted '.', '[' or '=' after an index, not {quote(rest)}")
+                extra, stop = self.until("[.=")
+                if extra or not stop:
+                    raise self.error(f"wanted '.', '[' or '=' after an index, not {quote(extra)}")
             if len(steps) > _MOST_LEVELS:
                 raise self.error(f"a path has more than {_MOST_LEVELS} levels")
             if stop == "=":
@@ -139,19 +139,19 @@ class _Parser:
         return self.typed(text)
 
     def items(self) -> list[Any]:
-        found: list[Any] = []
+        elements: list[Any] = []
         while True:
             text, stop = self.until(",}")
             if not stop:
                 raise self.error("a list has no end", "close it with '}'")
-            if text or stop == "," or found:
-                found.append(self.typed(text))
+            if text or stop == "," or elements:
+                elements.append(self.typed(text))
             if stop == "}":
                 if self.more:
                     if self.text[self.position] != ",":
                         raise self.error("text after the end of a list, wanted a comma")
                     self.position += 1
-                return found
+                return elements
 
     def typed(self, text: str) -> Any:
         if self.kind is Kind.STRING:
@@ -167,9 +167,9 @@ class _Parser:
 
     def json(self) -> Any:
         """A JSON value up to the next comma; empty is null."""
-        rest = self.text[self.position :]
-        stripped = rest.lstrip()
-        begin = self.position + len(rest) - len(stripped)
+        tail = self.text[self.position :]
+        stripped = tail.lstrip()
+        begin = self.position + len(tail) - len(stripped)
         if not stripped or stripped[0] == ",":
             self.position = begin + 1
             return None

@@ -91,8 +91,8 @@ def housed(tree: Tree, home: Callable[[str], Path]) -> Tree:
         for name in home(key):
             above = level.get(name) or Tree(None, tree.place)
             if not isinstance(above.value, dict | None):
-                what = kind_of(above.value)
-                raise PolicyError(f"{name} is {what}, wanted a mapping", place=above.place)
+                kind = kind_of(above.value)
+                raise PolicyError(f"{name} is {kind}, wanted a mapping", place=above.place)
             level[name] = Tree(dict(above.value or {}), above.place)
             level = level[name].value
         if key in level:
@@ -113,7 +113,7 @@ def documents(text: str, path: str, rules: yaml_events.Rules = RULES) -> list[Tr
     def tree(value: Any, line: int) -> Tree:
         return Tree(value, at(path, line))
 
-    return [one.wrapped(tree) for one in yaml_events.documents(text, path, rules)]
+    return [document.wrapped(tree) for document in yaml_events.documents(text, path, rules)]
 
 
 def from_json(text: str, place: str) -> Any:
@@ -123,9 +123,9 @@ def from_json(text: str, place: str) -> Any:
         PolicyError: it is not JSON, at ``place``.
     """
 
-    found = strict_json.read(text, place, PolicyError, lined=False)
-    _check_depth(found, place)
-    return found
+    data = strict_json.read(text, place, PolicyError, lined=False)
+    _check_depth(data, place)
+    return data
 
 
 def _check_depth(data: Any, place: str) -> None:

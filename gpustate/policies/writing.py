@@ -56,22 +56,22 @@ def as_python(policy: Policy) -> str:
     if policy.name:
         extra["name"] = _quoted(policy.name)
     drain = policy.drain.as_data() if policy.drain is not None else {}
-    given = (
+    options = (
         *(("groups", policy.groups), ("nodes", policy.nodes)),
         *(("allow", policy.allow), ("rollout", policy.rollout.as_data()), ("drain", drain)),
         ("without", left_out(policy)),
     )
-    for name, value in given:
+    for name, value in options:
         if value:
             extra[name] = writer.literal(value, 4 + len(name) + 1)
     if policy.cluster is not None:
         extra["cluster"] = writer.settings(policy.cluster, 4)
-    made = _call("Policy", [*states, *(f"{name}={text}" for name, text in extra.items())], 0, True)
+    call = _call("Policy", [*states, *(f"{name}={text}" for name, text in extra.items())], 0, True)
     names = ["Policy", *(["where"] if writer.where else [])]
     lines = [f"from gpustate import {', '.join(names)}"]
     for module, classes in sorted(writer.imports.items()):
         lines.append(f"from {module} import {', '.join(sorted(classes))}")
-    return f"{chr(10).join(lines)}\n\npolicy = {made}\n"
+    return f"{chr(10).join(lines)}\n\npolicy = {call}\n"
 
 
 class _Python:
@@ -83,34 +83,34 @@ class _Python:
 
     def state(self, state: AnyState) -> str:
         names = [*(name for name in type(state).model_fields if name not in _SHARED), *_SHARED]
-        given = [name for name in names if name in state.model_fields_set]
-        short = [f"{name}={self.literal(getattr(state, name))}" for name in given]
+        fields = [name for name in names if name in state.model_fields_set]
+        short = [f"{name}={self.literal(getattr(state, name))}" for name in fields]
         cls = self.state_class(type(state))
         line = _call(cls, short, 4)
         if "\n" not in line:
             return line
-        long = [f"{name}={self.literal(getattr(state, name), 8)}" for name in given]
+        long = [f"{name}={self.literal(getattr(state, name), 8)}" for name in fields]
         return _call(cls, long, 4)
 
     def settings(self, value: Any, indent: int) -> str:
         """Settings of a cluster's objects: a call with the values that are not defaults."""
         if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
-            return f"({', '.join(self.settings(one, indent + 4) for one in value)},)"
+            return f"({', '.join(self.settings(element, indent + 4) for element in value)},)"
         if not dataclasses.is_dataclass(value) or isinstance(value, type):
             return self.literal(value, indent)
-        given = [
-            (field.name, said)
+        fields = [
+            (field.name, content)
             for field in dataclasses.fields(value)
-            if (said := getattr(value, field.name)) != default_of(field)
+            if (content := getattr(value, field.name)) != default_of(field)
         ]
-        rows = [f"{name}={self.settings(said, indent + 4)}" for name, said in given]
+        rows = [f"{name}={self.settings(content, indent + 4)}" for name, content in fields]
         self.imports.setdefault("gpustate.manifests", set()).add(type(value).__name__)
         return _call(type(value).__name__, rows, indent)
 
     def state_class(self, cls: type[AnyState]) -> str:
         if not cls.family:
             return self.named(cls)
-        family = next(one for one in cls.__mro__ if "family" in vars(one))
+        family = next(base for base in cls.__mro__ if "family" in vars(base))
         return f"{self.named(family)}.member({_quoted(cls.name)})"
 
     def named(self, cls: type) -> str:
@@ -150,8 +150,8 @@ class _Python:
         if isinstance(value, frozenset | set):
             inner = ", ".join(sorted(self.literal(item) for item in value))
             empty = "frozenset()" if isinstance(value, frozenset) else "set()"
-            made = f"{{{inner}}}" if isinstance(value, set) else f"frozenset({{{inner}}})"
-            return made if inner else empty
+            text = f"{{{inner}}}" if isinstance(value, set) else f"frozenset({{{inner}}})"
+            return text if inner else empty
         fields: list[str] = []
         if isinstance(value, BaseModel):
             fields = [name for name in type(value).model_fields if name in value.model_fields_set]
@@ -173,13 +173,13 @@ class _Python:
         while _wrapped(text):
             text = text[1:-1]
         parts: list[str] = []
-        for found in _WHERE_TOKEN.finditer(text):
-            if found["word"]:
-                parts.append(_quoted(re.sub(r"\\(.)", r"\1", found["word"][1:-1], flags=re.DOTALL)))
-            elif found["name"]:
-                parts.append(f"where.{found['name']}")
+        for token in _WHERE_TOKEN.finditer(text):
+            if token["word"]:
+                parts.append(_quoted(re.sub(r"\\(.)", r"\1", token["word"][1:-1], flags=re.DOTALL)))
+            elif token["name"]:
+                parts.append(f"where.{token['name']}")
             else:
-                parts.append(found[0])
+                parts.append(token[0])
         return "".join(parts)
 
 
@@ -200,9 +200,9 @@ def _wrapped(text: str) -> bool:
     if not (text.startswith("(") and text.endswith(")")):
         return False
     depth = 0
-    for found in _WHERE_TOKEN.finditer(text):
-        depth += {"(": 1, ")": -1}.get(found[0], 0)
-        if depth == 0 and found.end() < len(text):
+    for token in _WHERE_TOKEN.finditer(text):
+        depth += {"(": 1, ")": -1}.get(token[0], 0)
+        if depth == 0 and token.end() < len(text):
             return False
     return True
 
