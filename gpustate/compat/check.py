@@ -83,16 +83,16 @@ class Report:
             Rules that hold if something is absent or not used come first, because these facts are easily
             forgotten.
         """
-        found: list[tuple[int, tuple[Result, str, str]]] = []
-        for one in self.untold:
-            if one.rule.verdict is not Verdict.BLOCK or len(one.missing) != 1:
+        candidates: list[tuple[int, tuple[Result, str, str]]] = []
+        for result in self.untold:
+            if result.rule.verdict is not Verdict.BLOCK or len(result.missing) != 1:
                 continue
-            if not any(name in self.facts for name in one.rule.when.names()):
+            if not any(name in self.facts for name in result.rule.when.names()):
                 continue
-            fact = one.missing[0]
-            absence, value = _deciding(one.rule, self.facts, fact)
-            found.append((0 if absence else 1, (one, fact, value)))
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+            fact = result.missing[0]
+            absence, value = _deciding(result.rule, self.facts, fact)
+            candidates.append((0 if absence else 1, (result, fact, value)))
+        return [candidate for _, candidate in sorted(candidates, key=lambda pair: pair[0])]
 
     def most_missing(self) -> list[tuple[str, int]]:
         """Missing facts with the number of rules that need each, the highest first."""
@@ -100,14 +100,14 @@ class Report:
         return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _deciding(rule: Rule, known: Facts, fact: str) -> tuple[bool, str]:
+def _deciding(rule: Rule, facts: Facts, fact: str) -> tuple[bool, str]:
     """A value of a fact with which a rule holds, and whether it is "no" or "none"."""
-    if fact in known:  # known in part: the rest of a version is missing
+    if fact in facts:  # known in part: the rest of a version is missing
         return False, ""
     flag = FACTS[fact].kind == "flag"
     values = (False, True) if flag else (None, rule.positive.get(fact))
     for value in values:
-        if rule.when.holds({**known, **with_derived({fact: value}), fact: value}):
+        if rule.when.holds({**facts, **with_derived({fact: value}), fact: value}):
             return value in (False, None), format_value(value)
     return False, ""
 
@@ -129,12 +129,12 @@ def check(
         from gpustate.compat.store import load
 
         rules = load()
-    given = _allowed(allow or {}, rules)
+    reasons = _allowed(allow or {}, rules)
     results: list[Result] = []
     for rule in rules:
         holds = rule.when.holds(facts)
         missing = tuple(dict.fromkeys(rule.when.unknown(facts))) if holds is None else ()
-        results.append(Result(rule, holds, missing, given.get(rule.id, "") if holds else ""))
+        results.append(Result(rule, holds, missing, reasons.get(rule.id, "") if holds else ""))
     return Report(dict(facts), tuple(results), rules.digest)
 
 

@@ -21,7 +21,7 @@ from gpustate.core.state import AnyState
 from gpustate.errors import ProbeError, UsageError
 from gpustate.formats import gpu_models
 
-_KNOWN = frozenset(model for models in MODELS.values() for model in models)
+_KNOWN_MODELS = frozenset(model for models in MODELS.values() for model in models)
 #: GPUs whose fabric is not visible on PCI.
 _HIDDEN_FABRIC = frozenset(("GH200", "GB200", "GB300", "B200", "B300"))
 
@@ -42,7 +42,7 @@ def collect(
         results: the planned changes of each state.
         cluster: facts of the objects that the policy has for the node's cluster.
     """
-    given = {**_of_node(node), **(cluster or {})}
+    values = {**_of_node(node), **(cluster or {})}
     for state in states:
         if state.absent:
             continue
@@ -52,21 +52,21 @@ def collect(
             if unknown := declared.keys() - FACTS.keys():
                 raise KeyError(*unknown)
             # That something is not there is said of the node as it is: a state that brings it knows more.
-            absent = {name for name in declared if declared[name] == "none" and name in given}
-            given |= {name: value for name, value in declared.items() if name not in absent}
+            absent = {name for name in declared if declared[name] == "none" and name in values}
+            values |= {name: value for name, value in declared.items() if name not in absent}
             if planned.unchanged:
                 # What it would have installed may come yet; its refusal is the cause to report.
-                given |= {n: None for n in declared if given[n] in ("none", False)}
+                values |= {n: None for n in declared if values[n] in ("none", False)}
         except Exception as error:
             raise ProbeError(
                 f"{state.name}: its facts for the compatibility matrix failed "
                 f"({type(error).__name__}: {error}); this is a bug in the state"
             ) from error
-    return _certain(given)
+    return _certain(values)
 
 
 def _of_node(node: NodeFacts) -> dict[str, object]:
-    given: dict[str, object] = {
+    values: dict[str, object] = {
         "os": node.os_id or None,
         "os_version": node.os_version or None,
         "machine": node.machine if node.machine in ("x86_64", "aarch64") else None,
@@ -76,23 +76,23 @@ def _of_node(node: NodeFacts) -> dict[str, object]:
     }
     arches = {gpu.architecture for gpu in node.gpus}
     if arches and None not in arches:
-        given["arch"] = [name for name in arches if name]
+        values["arch"] = [name for name in arches if name]
     models = {name for gpu in node.gpus for name in gpu_models.name(gpu.device_id).split("/")}
-    if models and models <= _KNOWN:
-        given["gpu"] = sorted(models)
+    if models and models <= _KNOWN_MODELS:
+        values["gpu"] = sorted(models)
         if not models & _HIDDEN_FABRIC:
-            given["fabric"] = "nvswitch" if node.has_nvswitch else "pcie"
-    return given
+            values["fabric"] = "nvswitch" if node.has_nvswitch else "pcie"
+    return values
 
 
-def _certain(given: Mapping[str, object]) -> dict[str, Value]:
+def _certain(values: Mapping[str, object]) -> dict[str, Value]:
     """Values that are valid facts; values unknown to the matrix are left out."""
-    known: dict[str, Value] = {}
-    for name, written in given.items():
+    facts: dict[str, Value] = {}
+    for name, written in values.items():
         if written is not None:
             with suppress(UsageError):
-                known[name] = _read(name, tuple(written) if isinstance(written, list) else written)
-    return with_derived(known)
+                facts[name] = _read(name, tuple(written) if isinstance(written, list) else written)
+    return with_derived(facts)
 
 
 @lru_cache(4096)

@@ -37,14 +37,14 @@ _BOUND = re.compile(r"(<=|>=|==|<|>)\s*(\S+)")
 
 def _every(results: Iterable[bool | None]) -> bool | None:
     """Kleene's "and"."""
-    found = {*results}
-    return False if False in found else None if None in found else True
+    values = {*results}
+    return False if False in values else None if None in values else True
 
 
 def _any(results: Iterable[bool | None]) -> bool | None:
     """Kleene's "or"."""
-    found = {*results}
-    return True if True in found else None if None in found else False
+    values = {*results}
+    return True if True in values else None if None in values else False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class Not:
     part: Condition
 
     def holds(self, facts: Facts) -> bool | None:
-        found = self.part.holds(facts)
-        return None if found is None else not found
+        value = self.part.holds(facts)
+        return None if value is None else not value
 
     def unknown(self, facts: Facts) -> Iterator[str]:
         return self.part.unknown(facts)
@@ -100,13 +100,13 @@ class Test:
         fact: its name.
         predicate: the result for a value; ``None`` if the value is incomplete.
         absent: the result if the fact is known to be absent.
-        other: another fact that must be known too.
+        peer: another fact that must be known too.
     """
 
     fact: str
     predicate: Callable[[Value, Value], bool | None]
     absent: bool = False
-    other: str = ""
+    peer: str = ""
 
     def holds(self, facts: Facts) -> bool | None:
         if self.fact not in facts:
@@ -114,25 +114,25 @@ class Test:
         value = facts[self.fact]
         if value is None:
             return self.absent
-        if not self.other:
+        if not self.peer:
             return self.predicate(value, None)
-        if self.other not in facts:
+        if self.peer not in facts:
             return None
-        second = facts[self.other]
+        second = facts[self.peer]
         return False if second is None else self.predicate(value, second)
 
     def unknown(self, facts: Facts) -> Iterator[str]:
         for name in self.names():
-            known = facts.get(name)
+            value = facts.get(name)
             if (
-                not self.other
+                not self.peer
                 or name not in facts
-                or (isinstance(known, Version) and not known.whole)
+                or (isinstance(value, Version) and not value.complete)
             ):
                 yield name
 
     def names(self) -> Iterator[str]:
-        yield from filter(None, (self.fact, self.other))
+        yield from filter(None, (self.fact, self.peer))
 
 
 Condition = Group | Not | Test
@@ -145,22 +145,22 @@ def equals(fact: Fact, values: tuple[Value, ...]) -> Test:
 
     def predicate(value: Value, _: Value) -> bool | None:
         if isinstance(value, Version):
-            return _any(_matches(value, one) for one in values if isinstance(one, Version))
+            return _any(_matches(value, choice) for choice in values if isinstance(choice, Version))
         if isinstance(value, frozenset):
-            return any(value & one for one in values if isinstance(one, frozenset))
+            return any(value & choice for choice in values if isinstance(choice, frozenset))
         return value in values
 
     return Test(fact.name, predicate)
 
 
-def _matches(value: Version, one: Version) -> bool | None:
+def _matches(value: Version, pattern: Version) -> bool | None:
     """Whether a version is one; an incomplete one matches all with the same beginning."""
-    size = len(one.parts)
-    if one.whole:
-        return value.same(one)
-    if len(value.parts) >= size or value.whole:
-        return (value.parts + (0,) * size)[:size] == one.parts
-    return None if value.parts == one.parts[: len(value.parts)] else False
+    size = len(pattern.parts)
+    if pattern.complete:
+        return value.same(pattern)
+    if len(value.parts) >= size or value.complete:
+        return (value.parts + (0,) * size)[:size] == pattern.parts
+    return None if value.parts == pattern.parts[: len(value.parts)] else False
 
 
 def within(fact: Fact, text: str) -> Test:
@@ -178,21 +178,21 @@ def within(fact: Fact, text: str) -> Test:
             value = Version(str(value), (value,))
         if not isinstance(value, Version):
             return False
-        signs = ((value.signs(bound), wanted) for wanted, bound in bounds)
+        signs = ((value.signs(bound), allowed) for allowed, bound in bounds)
         return _every(
-            False if not found & wanted else True if found <= wanted else None
-            for found, wanted in signs
+            False if not possible & allowed else True if possible <= allowed else None
+            for possible, allowed in signs
         )
 
     return Test(fact.name, predicate)
 
 
-def presence(fact: Fact, wanted: bool) -> Test:
+def presence(fact: Fact, present: bool) -> Test:
     """The fact is known to be present, or known to be absent."""
-    return Test(fact.name, lambda value, _: wanted, absent=not wanted)
+    return Test(fact.name, lambda value, _: present, absent=not present)
 
 
-def same_as(fact: Fact, other: Fact) -> Test:
+def same_as(fact: Fact, peer: Fact) -> Test:
     """Two facts have the same value."""
 
     def predicate(value: Value, second: Value) -> bool | None:
@@ -200,10 +200,10 @@ def same_as(fact: Fact, other: Fact) -> Test:
             return value.same(second)
         return value == second
 
-    return Test(fact.name, predicate, other=other.name)
+    return Test(fact.name, predicate, peer=peer.name)
 
 
-def same_series_as(fact: Fact, other: Fact) -> Test:
+def same_series_as(fact: Fact, peer: Fact) -> Test:
     """The first two numbers of two versions are the same: 1.34.9 and 1.34.2."""
 
     def predicate(value: Value, second: Value) -> bool | None:
@@ -214,9 +214,9 @@ def same_series_as(fact: Fact, other: Fact) -> Test:
             return False
         return True if size == 2 else None
 
-    return Test(fact.name, predicate, other=other.name)
+    return Test(fact.name, predicate, peer=peer.name)
 
 
-def known(name: object) -> Fact | None:
+def find_fact(name: object) -> Fact | None:
     """The fact of exactly this name: rules use no aliases."""
     return FACTS.get(name) if isinstance(name, str) else None

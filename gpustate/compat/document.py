@@ -22,7 +22,7 @@ RULES_FORMAT = "gpustate.matrix-rules/1"
 RULE_FORMAT = "gpustate.matrix-rule/1"
 _STATES = {True: "holds", False: "does not hold", None: "cannot tell"}
 #: The number of missing facts to list.
-_SHOWN = 6
+_MOST_LISTED = 6
 
 
 def rule_data(rule: Rule) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def report_text(report: Report, note: str = "") -> str:
         parts.append(nearly)
     missing = report.most_missing()
     if missing:
-        names = listed([f"{name} ({count})" for name, count in missing], _SHOWN, kind="facts")
+        names = listed([f"{name} ({count})" for name, count in missing], _MOST_LISTED, kind="facts")
         parts.append(f"cannot tell: {len(report.untold)} rules; they need {names}")
     parts.append(" ".join(f"{name}={count}" for name, count in _counts(report).items()))
     return "\n\n".join(parts) + "\n"
@@ -191,7 +191,7 @@ def rules_text(rules: Sequence[Rule]) -> str:
             theme = rule.theme
             lines += [*([""] if lines else []), theme]
         lines.append(f"  {rule.id:{width}}  {rule.verdict.value:6}  {rule.because}")
-    counts = {one.value: sum(rule.verdict is one for rule in rules) for one in Verdict}
+    counts = {kind.value: sum(rule.verdict is kind for rule in rules) for kind in Verdict}
     told_counts = " ".join(f"{name}={count}" for name, count in counts.items())
     lines += ["", f"rules={len(rules)} {told_counts}"]
     return "\n".join(lines) + "\n"
@@ -215,8 +215,8 @@ def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
     if result is not None:
         lines.append(f"  here: {_STATES[result.holds]}")
         for name in dict.fromkeys(rule.when.names()):
-            known = format_value(facts[name]) if name in facts else f"unknown ({FACTS[name].where})"
-            lines.append(f"    {name}: {known}")
+            text = format_value(facts[name]) if name in facts else f"unknown ({FACTS[name].where})"
+            lines.append(f"    {name}: {text}")
         if result.allowed:
             lines.append(f"    allowed because: {result.allowed}")
     return "\n".join(lines) + "\n"

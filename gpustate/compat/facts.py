@@ -99,8 +99,8 @@ def _fact(row: str) -> Fact:
     kind, *words = kind.split()
     aliases = tuple(" ".join(more).split())
     numbers = int(words.pop()) if kind == "version" else 0
-    known = {"MODEL": tuple(_ARCHITECTURE), "ARCHITECTURE": tuple(MODELS)}
-    allowed = known.get(" ".join(words), tuple(words))
+    word_lists = {"MODEL": tuple(_ARCHITECTURE), "ARCHITECTURE": tuple(MODELS)}
+    allowed = word_lists.get(" ".join(words), tuple(words))
     return Fact(name, cast("Kind", kind), meaning, where, numbers, allowed, aliases)
 
 
@@ -234,36 +234,36 @@ def find(name: str) -> Fact:
     return fact
 
 
-def value(fact: Fact, given: object) -> Value:
+def value(fact: Fact, raw: object) -> Value:
     """Parse a written or observed value of a fact.
 
     Raises:
         UsageError: it is invalid for this fact.
     """
-    text = " ".join(str(given).split()) if not isinstance(given, bool) else given
+    text = " ".join(str(raw).split()) if not isinstance(raw, bool) else raw
     if fact.kind == "version" and isinstance(text, str) and _YES.get(text.lower()) is False:
         return None
-    if given is None or (isinstance(text, str) and text.lower() in _NONE and fact.kind != "flag"):
+    if raw is None or (isinstance(text, str) and text.lower() in _NONE and fact.kind != "flag"):
         if "none" in fact.words:
             return frozenset(("none",))
         return None
-    return _READERS[fact.kind](fact, given)
+    return _READERS[fact.kind](fact, raw)
 
 
-def _wrong(fact: Fact, given: object, wanted: str, fix: str | None = None) -> UsageError:
-    return UsageError(f"{fact.name} is {quote(given)}, wanted {wanted}", fix=fix)
+def _wrong(fact: Fact, raw: object, expected: str, fix: str | None = None) -> UsageError:
+    return UsageError(f"{fact.name} is {quote(raw)}, wanted {expected}", fix=fix)
 
 
-def _as_version(fact: Fact, given: object) -> Version:
+def _as_version(fact: Fact, raw: object) -> Version:
     try:
-        return parse(str(given) if not isinstance(given, bool) else "", fact.numbers)
+        return parse(str(raw) if not isinstance(raw, bool) else "", fact.numbers)
     except ValueError:
         example = {1: "18", 2: "580.65.06"}.get(fact.numbers, "1.18.2")
-        raise _wrong(fact, given, f"a version such as {example}, or none") from None
+        raise _wrong(fact, raw, f"a version such as {example}, or none") from None
 
 
-def _as_words(fact: Fact, given: object) -> frozenset[str]:
-    items = given if isinstance(given, (list, tuple, set, frozenset)) else str(given).split(",")
+def _as_words(fact: Fact, raw: object) -> frozenset[str]:
+    items = raw if isinstance(raw, (list, tuple, set, frozenset)) else str(raw).split(",")
     read = _model if fact.name == "gpu" else _word
     return frozenset(read(fact, str(item).strip()) for item in items)
 
@@ -281,28 +281,28 @@ def _word(fact: Fact, item: str) -> str:
 
 
 def _model(fact: Fact, item: str) -> str:
-    bare = gpu_models.plain(re.sub(r"^[0-9]{1,3} *[xX*] *", "", item), _ARCHITECTURE)
-    bare = _OTHER_NAMES.get(bare, bare)
-    if bare not in _ARCHITECTURE:
+    model = gpu_models.plain(re.sub(r"^[0-9]{1,3} *[xX*] *", "", item), _ARCHITECTURE)
+    model = _OTHER_NAMES.get(model, model)
+    if model not in _ARCHITECTURE:
         # Other letters are another architecture: P4000 is no A4000.
-        series = re.match(r"[A-Z]*", bare)
+        series = re.match(r"[A-Z]*", model)
         near = [name for name in _ARCHITECTURE if series and re.match(rf"{series[0]}[0-9]", name)]
-        fix = suggest(bare, near, "set arch instead of gpu", 2, 0.5)
+        fix = suggest(model, near, "set arch instead of gpu", 2, 0.5)
         raise _wrong(fact, item, "a GPU model such as H100", fix)
-    return bare
+    return model
 
 
-def _as_flag(fact: Fact, given: object) -> bool:
-    found = _YES.get(str(given).strip().lower())
-    if found is None:
-        raise _wrong(fact, given, "yes or no")
-    return found
+def _as_flag(fact: Fact, raw: object) -> bool:
+    flag = _YES.get(str(raw).strip().lower())
+    if flag is None:
+        raise _wrong(fact, raw, "yes or no")
+    return flag
 
 
-def _as_number(fact: Fact, given: object) -> int:
-    text = str(given).strip().removeprefix("v") if not isinstance(given, bool) else ""
+def _as_number(fact: Fact, raw: object) -> int:
+    text = str(raw).strip().removeprefix("v") if not isinstance(raw, bool) else ""
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise _wrong(fact, given, "a number")
+        raise _wrong(fact, raw, "a number")
     return int(text)
 
 
@@ -314,15 +314,17 @@ _READERS: Mapping[Kind, Callable[[Fact, object], Value]] = {
 }
 
 
-def facts(given: Mapping[str, object]) -> dict[str, Value]:
+def facts(values: Mapping[str, object]) -> dict[str, Value]:
     """Parse facts from names and values, and add derived facts.
 
     Raises:
         UsageError: an unknown or duplicate fact, or an invalid value.
     """
-    found: dict[str, Value] = {}
-    board = next((_fabric(str(one)) for name, one in given.items() if find(name).name == "gpu"), "")
-    for name, written in given.items():
+    parsed: dict[str, Value] = {}
+    board = next(
+        (_fabric(str(raw)) for name, raw in values.items() if find(name).name == "gpu"), ""
+    )
+    for name, written in values.items():
         pairs = {find(name).name: written}
         if name.strip().lower() == "nvswitch":
             switched = _as_flag(FACTS["fabric"], written)
@@ -332,13 +334,13 @@ def facts(given: Mapping[str, object]) -> dict[str, Value]:
             pairs = {"os": match[1], "os_version": match[2]} if match else pairs
         if "ofed" in pairs and name.lower()[:4] in FACTS["ofed_kind"].words:
             pairs["ofed_kind"] = name[:4]
-        for key, one in pairs.items():
-            if key in found:
+        for key, raw in pairs.items():
+            if key in parsed:
                 raise UsageError(f"{key} is set twice", fix="set it once")
-            found[key] = value(FACTS[key], one)
+            parsed[key] = value(FACTS[key], raw)
     if board:
-        found.setdefault("fabric", frozenset((board,)))
-    return with_derived(found)
+        parsed.setdefault("fabric", frozenset((board,)))
+    return with_derived(parsed)
 
 
 def _fabric(gpu: str) -> str:
@@ -365,19 +367,19 @@ def unclear_board(gpu: str) -> str:
     )
 
 
-def with_derived(known: Facts) -> dict[str, Value]:
+def with_derived(base: Facts) -> dict[str, Value]:
     """Facts together with those derived from them."""
-    found = dict(known)
-    models = found.get("gpu")
+    extended = dict(base)
+    models = extended.get("gpu")
     if isinstance(models, frozenset):
-        found.setdefault("arch", frozenset(_ARCHITECTURE[model] for model in models))
-        found.setdefault("geforce", any(_GEFORCE.fullmatch(model) for model in models))
-        found.setdefault("mig_capable", bool(models & _MIG))
-    if found.get("compute_domains"):
-        found.setdefault("dra_gates", frozenset(DOMAIN_GATES))
-    if found.get("gpu_operator"):
-        found.setdefault("nvidia_ctk_configures", True)
-    return found
+        extended.setdefault("arch", frozenset(_ARCHITECTURE[model] for model in models))
+        extended.setdefault("geforce", any(_GEFORCE.fullmatch(model) for model in models))
+        extended.setdefault("mig_capable", bool(models & _MIG))
+    if extended.get("compute_domains"):
+        extended.setdefault("dra_gates", frozenset(DOMAIN_GATES))
+    if extended.get("gpu_operator"):
+        extended.setdefault("nvidia_ctk_configures", True)
+    return extended
 
 
 def format_value(value: Value) -> str:

@@ -45,10 +45,10 @@ def read(text: str, path: str) -> list[Rule]:
     Raises:
         UsageError: with file and line.
     """
-    found = yaml_events.documents(text, path, _YAML)
-    if len(found) != 1 or found[0].data is None:
+    documents = yaml_events.documents(text, path, _YAML)
+    if len(documents) != 1 or documents[0].data is None:
         raise UsageError("is not one document with format, theme, sources and rules", place=path)
-    return _Reader(path, found[0].lines).file(found[0].data, found[0].line)
+    return _Reader(path, documents[0].lines).file(documents[0].data, documents[0].line)
 
 
 @dataclass(slots=True)
@@ -63,25 +63,27 @@ class _Reader:
         return self.lines.of_keys.get(id(owner), {}).get(key, otherwise)
 
     def closed(
-        self, owner: Any, known: tuple[str, ...], line: int, what: str, needed: tuple[str, ...] = ()
+        self, owner: Any, keys: tuple[str, ...], line: int, title: str, needed: tuple[str, ...] = ()
     ) -> dict[str, Any]:
         """A mapping with only known keys and all required ones."""
         if not isinstance(owner, dict):
-            self.fail(f"{what} is {kind_of(owner)}, wanted a mapping", line)
+            self.fail(f"{title} is {kind_of(owner)}, wanted a mapping", line)
         for key in owner:
-            if key not in known:
-                hint = suggest(key, known, f"supported keys: {', '.join(known)}")
-                self.fail(f"{what}: unknown key {quote(key)}", self.line_of(owner, key, line), hint)
+            if key not in keys:
+                hint = suggest(key, keys, f"supported keys: {', '.join(keys)}")
+                self.fail(
+                    f"{title}: unknown key {quote(key)}", self.line_of(owner, key, line), hint
+                )
         for key in needed:
             if key not in owner:
-                self.fail(f"{what} lacks {key}", line)
+                self.fail(f"{title} lacks {key}", line)
         return owner
 
     def text(self, owner: dict[str, Any], key: str, line: int) -> str:
-        given, where = owner[key], self.line_of(owner, key, line)
-        if not isinstance(given, str) or not given.strip():
-            self.fail(f"{key} is {kind_of(given)}, wanted text", where, "put it in quotes")
-        return given
+        raw, where = owner[key], self.line_of(owner, key, line)
+        if not isinstance(raw, str) or not raw.strip():
+            self.fail(f"{key} is {kind_of(raw)}, wanted text", where, "put it in quotes")
+        return raw
 
     def matching(
         self, owner: dict[str, Any], key: str, line: int, pattern: re.Pattern[str], example: str
@@ -95,7 +97,7 @@ class _Reader:
 
     def member(self, owner: dict[str, Any], kind: type[E], line: int) -> E:
         """The verdict, one of a kind."""
-        verdicts = {one.value: one for one in kind}
+        verdicts = {member.value: member for member in kind}
         if owner["verdict"] not in verdicts:
             where = self.line_of(owner, "verdict", line)
             self.fail(f"verdict is {quote(owner['verdict'])}, wanted {', '.join(verdicts)}", where)
@@ -121,21 +123,21 @@ class _Reader:
 
     def sources(self, top: dict[str, Any], line: int) -> dict[str, Source]:
         where = self.line_of(top, "sources", line)
-        given = top["sources"]
-        if not isinstance(given, dict):
-            self.fail(f"sources is {kind_of(given)}, wanted a mapping", where)
+        table = top["sources"]
+        if not isinstance(table, dict):
+            self.fail(f"sources is {kind_of(table)}, wanted a mapping", where)
         return {
-            name: self.source(one, self.line_of(given, name, where)) for name, one in given.items()
+            name: self.source(row, self.line_of(table, name, where)) for name, row in table.items()
         }
 
     def source(self, data: Any, line: int) -> Source:
         keys = ("address", "retrieved")
-        one = self.closed(data, (*keys, "live"), line, "a source", keys)
-        address = self.matching(one, "address", line, _ADDRESS, "https://...")
-        day = self.matching(one, "retrieved", line, *_DAY)
-        live = one.get("live", False)
+        record = self.closed(data, (*keys, "live"), line, "a source", keys)
+        address = self.matching(record, "address", line, _ADDRESS, "https://...")
+        day = self.matching(record, "retrieved", line, *_DAY)
+        live = record.get("live", False)
         if not isinstance(live, bool):
-            where = self.line_of(one, "live", line)
+            where = self.line_of(record, "live", line)
             self.fail(f"live is {quote(live)}, wanted true or false", where)
         return Source(address, day, live)
 
@@ -163,65 +165,65 @@ class _Reader:
         )
 
     def source_of(self, record: dict[str, Any], line: int, sources: Mapping[str, Source]) -> Source:
-        given, where = record["source"], self.line_of(record, "source", line)
-        if not isinstance(given, str):
-            return self.source(given, where)
-        if given not in sources:
-            hint = suggest(given, sources, f"the file has {', '.join(sources)}")
-            self.fail(f"source {quote(given)} is not among the file's sources", where, hint)
-        return sources[given]
+        raw, where = record["source"], self.line_of(record, "source", line)
+        if not isinstance(raw, str):
+            return self.source(raw, where)
+        if raw not in sources:
+            hint = suggest(raw, sources, f"the file has {', '.join(sources)}")
+            self.fail(f"source {quote(raw)} is not among the file's sources", where, hint)
+        return sources[raw]
 
     def review(self, record: dict[str, Any], line: int) -> Review | None:
         if "review" not in record:
             return None
         where, needed = self.line_of(record, "review", line), ("reader", "date", "verdict")
-        one = self.closed(record["review"], (*needed, "note"), where, "review", needed)
-        date = self.matching(one, "date", where, *_DAY)
-        verdict = self.member(one, ReviewVerdict, where)
-        note = self.text(one, "note", where) if "note" in one else ""
+        fields = self.closed(record["review"], (*needed, "note"), where, "review", needed)
+        date = self.matching(fields, "date", where, *_DAY)
+        verdict = self.member(fields, ReviewVerdict, where)
+        note = self.text(fields, "note", where) if "note" in fields else ""
         if not note and verdict in (ReviewVerdict.CORRECTED, ReviewVerdict.UNREACHABLE):
             self.fail(f"a review with verdict {verdict.value} needs a note", where)
-        return Review(self.text(one, "reader", where), date, verdict, note)
+        return Review(self.text(fields, "reader", where), date, verdict, note)
 
     def tests(
         self, record: dict[str, Any], line: int, when: Condition, name: str
     ) -> dict[str, dict[str, Value]]:
         keys, where = ("positive", "negative"), self.line_of(record, "tests", line)
-        given = self.closed(record["tests"], keys, where, "tests", keys)
-        found: dict[str, dict[str, Value]] = {}
+        tests = self.closed(record["tests"], keys, where, "tests", keys)
+        parsed: dict[str, dict[str, Value]] = {}
         for key in keys:
-            place = self.line_of(given, key, where)
-            found[key] = self.facts(given[key], place)
-            holds = when.holds(found[key])
+            place = self.line_of(tests, key, where)
+            parsed[key] = self.facts(tests[key], place)
+            holds = when.holds(parsed[key])
             if holds is not (key == "positive"):
-                said = {True: "holds", False: "does not hold", None: "cannot tell"}[holds]
-                self.fail(f"{name}: its {key} test results in: {said}", place)
-        return found
+                outcome = {True: "holds", False: "does not hold", None: "cannot tell"}[holds]
+                self.fail(f"{name}: its {key} test results in: {outcome}", place)
+        return parsed
 
     def facts(self, data: Any, line: int) -> dict[str, Value]:
         if not isinstance(data, dict):
             self.fail(f"a test is {kind_of(data)}, wanted a mapping of facts", line)
-        found: dict[str, Value] = {}
-        for name, given in data.items():
+        parsed: dict[str, Value] = {}
+        for name, raw in data.items():
             where = self.line_of(data, name, line)
-            found[name] = self.value(self.fact(name, where), given, where)
-        return with_derived(found)
+            parsed[name] = self.value(self.fact(name, where), raw, where)
+        return with_derived(parsed)
 
     # --- conditions --------------------------------------------------------------------------
 
     def fact(self, name: object, line: int) -> Fact:
-        found = conditions.known(name)
-        if found is None:
+        fact = conditions.find_fact(name)
+        if fact is None:
             hint = suggest(name, FACTS, "see docs/matrix.md for all facts")
             self.fail(f"unknown fact {quote(name)}", line, hint)
-        return found
+        return fact
 
-    def value(self, fact: Fact, given: object, line: int) -> Value:
+    def value(self, fact: Fact, raw: object, line: int) -> Value:
         # YAML reads 1.10 as 1.1: only a quoted version is exact.
-        if fact.kind == "version" and isinstance(given, (int, float)):
-            self.fail(f"{fact.name}: {given} is a number", line, f"write it in quotes: '{given}'")
+        if fact.kind == "version" and isinstance(raw, (int, float)):
+            self.fail(f"{fact.name}: {raw} is a number", line, f"write it in quotes: '{raw}'")
         try:
-            return value(fact, given)
+            return value(fact, raw)
         except UsageError as error:
             self.fail(error.message, line, error.fix)
 
@@ -231,77 +233,77 @@ class _Reader:
         if depth > _DEPTH:
             self.fail(f"conditions are nested deeper than {_DEPTH}", line)
         parts: list[Condition] = []
-        for key, given in data.items():
+        for key, raw in data.items():
             where = self.line_of(data, key, line)
             if key == "not":
-                parts.append(Not(self.condition(given, where, depth + 1)))
+                parts.append(Not(self.condition(raw, where, depth + 1)))
             elif key in ("all", "any"):
-                inner = self.several(given, key, where, depth)
+                inner = self.several(raw, key, where, depth)
                 parts.append(Group(inner, any=key == "any"))
             else:
-                parts.append(self.test(self.fact(key, where), given, where))
+                parts.append(self.test(self.fact(key, where), raw, where))
         return parts[0] if len(parts) == 1 else Group(tuple(parts))
 
-    def several(self, given: Any, key: str, line: int, depth: int) -> tuple[Condition, ...]:
-        if not isinstance(given, list) or not given:
-            self.fail(f"{key} is {kind_of(given)}, wanted a list of conditions", line)
-        lines = self.lines.of_items.get(id(given), [line] * len(given))
+    def several(self, raw: Any, key: str, line: int, depth: int) -> tuple[Condition, ...]:
+        if not isinstance(raw, list) or not raw:
+            self.fail(f"{key} is {kind_of(raw)}, wanted a list of conditions", line)
+        lines = self.lines.of_items.get(id(raw), [line] * len(raw))
         return tuple(
-            self.condition(one, where, depth + 1) for one, where in zip(given, lines, strict=True)
+            self.condition(part, where, depth + 1) for part, where in zip(raw, lines, strict=True)
         )
 
-    def test(self, fact: Fact, given: Any, line: int) -> Condition:
-        if not isinstance(given, dict):
-            return self.values(fact, given, line)
-        if len(given) != 1:
-            self.fail(f"{fact.name}: wanted one operator, has {len(given)}", line)
-        operator, argument = next(iter(given.items()))
+    def test(self, fact: Fact, raw: Any, line: int) -> Condition:
+        if not isinstance(raw, dict):
+            return self.values(fact, raw, line)
+        if len(raw) != 1:
+            self.fail(f"{fact.name}: wanted one operator, has {len(raw)}", line)
+        operator, argument = next(iter(raw.items()))
         make = self.operators().get(operator)
         if make is None:
-            known = conditions.OPERATORS
-            hint = suggest(operator, known, f"supported operators: {', '.join(known)}")
+            operators = conditions.OPERATORS
+            hint = suggest(operator, operators, f"supported operators: {', '.join(operators)}")
             self.fail(f"{fact.name}: unknown operator {quote(operator)}", line, hint)
-        return make(fact, argument, self.line_of(given, operator, line))
+        return make(fact, argument, self.line_of(raw, operator, line))
 
     def operators(self) -> Mapping[str, Callable[[Fact, Any, int], Condition]]:
         return {
             "range": self.range,
-            "present": lambda fact, given, line: self.presence(fact, given, line, True),
-            "absent": lambda fact, given, line: self.presence(fact, given, line, False),
+            "present": lambda fact, raw, line: self.presence(fact, raw, line, True),
+            "absent": lambda fact, raw, line: self.presence(fact, raw, line, False),
             "same_as": self.same_as,
             "same_series_as": self.same_series_as,
         }
 
-    def values(self, fact: Fact, given: Any, line: int) -> Condition:
-        items = given if isinstance(given, list) else [given]
-        values = tuple(self.value(fact, one, line) for one in items)
+    def values(self, fact: Fact, raw: Any, line: int) -> Condition:
+        items = raw if isinstance(raw, list) else [raw]
+        values = tuple(self.value(fact, item, line) for item in items)
         if not values or None in values:
             self.fail(f"{fact.name}: values are missing", line, "write {absent: true} for absence")
         return conditions.equals(fact, values)
 
-    def range(self, fact: Fact, given: Any, line: int) -> Condition:
-        if fact.kind not in ("version", "number") or not isinstance(given, str):
+    def range(self, fact: Fact, raw: Any, line: int) -> Condition:
+        if fact.kind not in ("version", "number") or not isinstance(raw, str):
             self.fail(
                 f"{fact.name}: range needs a version or number and text such as '>=1.2'", line
             )
         try:
-            return conditions.within(fact, given)
+            return conditions.within(fact, raw)
         except ValueError as error:
-            self.fail(f"{fact.name}: {quote(given)} {error}", line)
+            self.fail(f"{fact.name}: {quote(raw)} {error}", line)
 
-    def presence(self, fact: Fact, given: Any, line: int, wanted: bool) -> Condition:
-        if not isinstance(given, bool):
-            self.fail(f"{fact.name}: {kind_of(given)}, wanted true or false", line)
-        return conditions.presence(fact, wanted is given)
+    def presence(self, fact: Fact, raw: Any, line: int, present: bool) -> Condition:
+        if not isinstance(raw, bool):
+            self.fail(f"{fact.name}: {kind_of(raw)}, wanted true or false", line)
+        return conditions.presence(fact, present is raw)
 
-    def same_as(self, fact: Fact, given: Any, line: int) -> Condition:
-        other = self.fact(given, line)
-        if other.kind != fact.kind:
-            self.fail(f"{fact.name} is a {fact.kind}, and {other.name} a {other.kind}", line)
-        return conditions.same_as(fact, other)
+    def same_as(self, fact: Fact, raw: Any, line: int) -> Condition:
+        peer = self.fact(raw, line)
+        if peer.kind != fact.kind:
+            self.fail(f"{fact.name} is a {fact.kind}, and {peer.name} a {peer.kind}", line)
+        return conditions.same_as(fact, peer)
 
-    def same_series_as(self, fact: Fact, given: Any, line: int) -> Condition:
-        other = self.fact(given, line)
-        if fact.kind != "version" or other.kind != "version":
+    def same_series_as(self, fact: Fact, raw: Any, line: int) -> Condition:
+        peer = self.fact(raw, line)
+        if fact.kind != "version" or peer.kind != "version":
             self.fail(f"{fact.name}: same_series_as needs two versions", line)
-        return conditions.same_series_as(fact, other)
+        return conditions.same_series_as(fact, peer)

@@ -131,8 +131,8 @@ class RuleSet:
         Raises:
             UsageError: with the nearest id.
         """
-        found = self.rules.get(name)
-        if found is None:
+        rule = self.rules.get(name)
+        if rule is None:
             hint = suggest(name, self.rules, "run gpustate policy matrix list", 2, 0.5)
             raise UsageError(f"unknown rule {quote(name)}", fix=hint)
-        return found
+        return rule

@@ -63,19 +63,19 @@ def _load(where: str) -> RuleSet:
         folder = pinned["folder"] if pinned else where
         return assemble(*_folder(folder, pinned["sum"].lower() if pinned else ""), folder)
     data = resources.files("gpustate.compat") / "data"
-    texts = {one.name: one.read_text("utf-8") for one in data.iterdir() if one.is_file()}
+    texts = {file.name: file.read_text("utf-8") for file in data.iterdir() if file.is_file()}
     return assemble(texts, texts.pop(SUMS, ""), BUILT_IN)
 
 
-def _folder(folder: str, wanted: str) -> tuple[dict[str, str], str]:
+def _folder(folder: str, digest: str) -> tuple[dict[str, str], str]:
     """Texts of a folder's YAML files by name, and of its sums."""
     if not os.path.isdir(folder):
         raise UsageError("is not a folder", place=folder, fix="pass the folder with the rules")
     sums = _FILES.text(os.path.join(folder, SUMS))
-    found = hashlib.sha256(sums.encode()).hexdigest()
-    if wanted and found != wanted:
+    actual = hashlib.sha256(sums.encode()).hexdigest()
+    if digest and actual != digest:
         raise RefusedError(
-            f"has the sum {found}, but {wanted} is pinned",
+            f"has the sum {actual}, but {digest} is pinned",
             place=os.path.join(folder, SUMS),
             fix="use the pinned data, or pin this sum",
         )
@@ -116,13 +116,13 @@ def assemble(texts: Mapping[str, str], sums: str, origin: str) -> RuleSet:
 
 
 def _sums(text: str, path: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    sums: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         match = _LINE.fullmatch(line)
-        if match is None or match[2] in found:
+        if match is None or match[2] in sums:
             why = "lists a file twice" if match else "is not a line of sha256sum"
             raise UsageError(f"{quote(line)} {why}", place=f"{path}:{number}")
-        found[match[2]] = match[1]
-    if not found:
+        sums[match[2]] = match[1]
+    if not sums:
         raise UsageError("lists no file", place=path, fix="sha256sum *.yaml >SHA256SUMS")
-    return found
+    return sums

@@ -31,23 +31,23 @@ class Version:
         text: as written.
         parts: its numbers.
         pre: sorts a pre-release before the release.
-        whole: whether it is complete; otherwise it stands for every version with this beginning.
+        complete: whether it is complete; otherwise it stands for every version with this beginning.
     """
 
     text: str
     parts: tuple[int, ...]
     pre: tuple[int, str, int] = _FINAL
-    whole: bool = True
+    complete: bool = True
 
     def __str__(self) -> str:
-        return self.text if self.whole else f"{self.text}.*"
+        return self.text if self.complete else f"{self.text}.*"
 
     def signs(self, bound: Version) -> frozenset[int]:
         """The possible results of comparing with a bound, of -1, 0 and 1.
 
         An incomplete version may have several.
         """
-        if self.whole:
+        if self.complete:
             return frozenset((_compare(self, bound),))
         size = len(self.parts)
         padded = bound.parts + (0,) * (size - len(bound.parts))
@@ -55,12 +55,12 @@ class Version:
             return frozenset((1 if self.parts > padded[:size] else -1,))
         return frozenset(range(_compare(self, bound), 2))
 
-    def same(self, other: Version) -> bool | None:
+    def same(self, version: Version) -> bool | None:
         """Whether two versions are equal; ``None`` if they are too incomplete to decide."""
-        if self.whole and other.whole:
-            return _compare(self, other) == 0
-        size = min(len(self.parts), len(other.parts))
-        return None if self.parts[:size] == other.parts[:size] else False
+        if self.complete and version.complete:
+            return _compare(self, version) == 0
+        size = min(len(self.parts), len(version.parts))
+        return None if self.parts[:size] == version.parts[:size] else False
 
 
 def parse(text: str, numbers: int) -> Version:
@@ -70,18 +70,20 @@ def parse(text: str, numbers: int) -> Version:
         ValueError: it is not a version.
     """
     match = _VERSION.fullmatch(text.strip())
-    rest = match["rest"] if match else ""
-    if match is None or (rest and rest[0] not in "-+~_" and not _PRE.match(rest)):
+    suffix = match["rest"] if match else ""
+    if match is None or (suffix and suffix[0] not in "-+~_" and not _PRE.match(suffix)):
         raise ValueError("is not a version")
     parts = tuple(int(part) for part in match["parts"].split("."))
-    found = _PRE.match(rest)
-    pre = (0, found["word"], int(found["number"] or 0)) if found else _FINAL
-    whole = len(parts) >= numbers
-    return Version(match["parts"] if not found else match["parts"] + rest, parts, pre, whole)
+    prerelease = _PRE.match(suffix)
+    pre = (0, prerelease["word"], int(prerelease["number"] or 0)) if prerelease else _FINAL
+    complete = len(parts) >= numbers
+    return Version(
+        match["parts"] if not prerelease else match["parts"] + suffix, parts, pre, complete
+    )
 
 
-def _compare(left: Version, right: Version) -> int:
-    size = max(len(left.parts), len(right.parts))
-    a = (left.parts + (0,) * (size - len(left.parts)), left.pre)
-    b = (right.parts + (0,) * (size - len(right.parts)), right.pre)
+def _compare(first: Version, second: Version) -> int:
+    size = max(len(first.parts), len(second.parts))
+    a = (first.parts + (0,) * (size - len(first.parts)), first.pre)
+    b = (second.parts + (0,) * (size - len(second.parts)), second.pre)
     return (a > b) - (a < b)
