@@ -186,7 +186,7 @@ def from_text(text: str, place: str) -> Manifest:
     Raises:
         UsageError: it is not a manifest, or does not fit its schema.
     """
-    data = strict_json.read(text, place, UsageError, said="is not a manifest", fix=_FIX)
+    data = strict_json.read(text, place, UsageError, problem="is not a manifest", fix=_FIX)
     schemas.check_format(data, FORMAT, place=place, error=UsageError, fix=_FIX)
     schemas.check(data, "gpustate.bundle", "bundle.json", place=place, error=UsageError, fix=_FIX)
 

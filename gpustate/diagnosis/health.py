@@ -219,7 +219,7 @@ def _nvlink(gpu: Gpu, health: GpuHealth, links: int) -> Iterator[Finding]:
 def _log(gpu: Gpu, log: tuple[Xid, ...], *, ran: bool = False) -> Iterator[Finding]:
     recovery = gpu.health.recovery_action if gpu.health is not None else None
     for one in log:
-        row = xids.known(one.number)
+        row = xids.find_row(one.number)
         kind, remedy = xids.ACTIONS[one.action]
         if kind == xids.REPORT:
             continue

@@ -353,7 +353,7 @@ def _miscounted(view: View, values: list[str], strategies: set[str]) -> str:
     right: set[str] = set()
     for strategy, gpus in product(strategies or {"none"}, (nvml.gpus, available)):
         options = gfd.Options(mig_strategy=strategy)
-        computed = gfd.compute(gfd.Seen(replace(nvml, gpus=gpus)), options)
+        computed = gfd.compute(gfd.LabelInput(replace(nvml, gpus=gpus)), options)
         if computed.problem is not None:
             return ""
         right.add(computed.values.get("nvidia.com/gpu.count", "0"))

@@ -32,18 +32,18 @@ def parse_query(text: str) -> Group | None:
     link, status, value = "", "", ""
     choices: list[str] = []
     for line in text.splitlines():
-        key, colon, rest = line.partition(":")
-        rest = rest.strip()
+        key, colon, text_value = line.partition(":")
+        text_value = text_value.strip()
         if not colon:
             continue
         if key == "Link":
-            link = rest
+            link = text_value
         elif key == "Status":
-            status = rest
+            status = text_value
         elif key == "Value":
-            value = rest
+            value = text_value
         elif key == "Alternative":
-            choices.append(rest)
+            choices.append(text_value)
     if not link or status not in ("auto", "manual"):
         return None
     return Group(link, value if value not in ("", "none") else None, tuple(choices))

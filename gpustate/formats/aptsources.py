@@ -56,10 +56,10 @@ def uri_host(uri: str) -> str:
 
 def parse_sources(texts: Mapping[str, str]) -> tuple[Source, ...]:
     """Read files by name: ``*.sources`` is deb822, anything else has one entry a line."""
-    found: list[Source] = []
+    sources: list[Source] = []
     for path, text in texts.items():
-        found += _deb822(path, text) if path.endswith(".sources") else _one_line(path, text)
-    return tuple(found)
+        sources += _deb822(path, text) if path.endswith(".sources") else _one_line(path, text)
+    return tuple(sources)
 
 
 _LINE = re.compile(
@@ -68,7 +68,7 @@ _LINE = re.compile(
 
 
 def _one_line(path: str, text: str) -> list[Source]:
-    found: list[Source] = []
+    sources: list[Source] = []
     for number, line in enumerate(text.splitlines(), 1):
         match = _LINE.match(line.partition("#")[0])
         if match is None:
@@ -78,7 +78,7 @@ def _one_line(path: str, text: str) -> list[Source]:
             name, _, value = option.partition("=")
             options[name] = value
         suite, *components = match.group("rest").split()
-        found.append(
+        sources.append(
             Source(
                 path,
                 match.group("uri").rstrip("/"),
@@ -89,11 +89,11 @@ def _one_line(path: str, text: str) -> list[Source]:
                 number,
             )
         )
-    return found
+    return sources
 
 
 def _deb822(path: str, text: str) -> list[Source]:
-    found: list[Source] = []
+    sources: list[Source] = []
     for number, fields in _stanzas(text):
         if fields.get("enabled", "yes").lower() in (
             "no",
@@ -108,7 +108,7 @@ def _deb822(path: str, text: str) -> list[Source]:
             continue
         for uri in fields.get("uris", "").split():
             for suite in fields.get("suites", "").split():
-                found.append(
+                sources.append(
                     Source(
                         path,
                         uri.rstrip("/"),
@@ -119,7 +119,7 @@ def _deb822(path: str, text: str) -> list[Source]:
                         number,
                     )
                 )
-    return found
+    return sources
 
 
 def _stanzas(text: str) -> list[tuple[int, dict[str, str]]]:
@@ -145,12 +145,12 @@ def _stanzas(text: str) -> list[tuple[int, dict[str, str]]]:
 
 def list_name(uri: str) -> str:
     """The prefix of a URI's files in /var/lib/apt/lists."""
-    rest = re.sub(r"^[a-z0-9+]+:(//)?", "", uri, flags=re.IGNORECASE)
-    if "@" in rest.partition("/")[0]:
-        rest = rest.partition("@")[2]
+    location = re.sub(r"^[a-z0-9+]+:(//)?", "", uri, flags=re.IGNORECASE)
+    if "@" in location.partition("/")[0]:
+        location = location.partition("@")[2]
     quoted = "".join(
         f"%{ord(c):02x}" if c in '\\|{}[]<>"^~_=!@#$%&*' or not 0x20 < ord(c) < 0x7F else c
-        for c in rest
+        for c in location
     )
     return quoted.rstrip("/").replace("/", "_")
 
@@ -210,27 +210,29 @@ def parse_policy(text: str) -> dict[str, tuple[Offer, ...]]:
 
     Versions only in dpkg's database have no origins.
     """
-    found: dict[str, list[Offer]] = {}
+    versions_by_package: dict[str, list[Offer]] = {}
     name = ""
     for line in text.splitlines():
         version, origin = _VERSION.match(line), _ORIGIN.match(line)
         if line and not line.startswith(" ") and line.endswith(":"):
             name = line[:-1] if dpkg.is_name(line[:-1]) else ""
             if name:
-                found.setdefault(name, [])
+                versions_by_package.setdefault(name, [])
         elif version and name:
-            found[name].append(Offer(version.group("version"), int(version.group("priority"))))
+            versions_by_package[name].append(
+                Offer(version.group("version"), int(version.group("priority")))
+            )
         elif (
             origin
             and name
-            and found[name]
+            and versions_by_package[name]
             and not origin.group("origin").startswith("/var/lib/dpkg/status")
         ):
-            last = found[name][-1]
-            found[name][-1] = Offer(
+            last = versions_by_package[name][-1]
+            versions_by_package[name][-1] = Offer(
                 last.version, last.priority, (*last.origins, origin.group("origin"))
             )
-    return {key: tuple(offers) for key, offers in found.items() if offers}
+    return {key: tuple(offers) for key, offers in versions_by_package.items() if offers}
 
 
 #: Foreign file of pins: priorities that differ from the usual with it alone, by name and version.
@@ -241,30 +243,34 @@ REPOSITORY_PRIORITY = 700
 
 def parse_pins(text: str) -> Pins:
     """Read the rows of ``foreign_pins``: file, name, version and priority."""
-    found: dict[str, dict[tuple[str, str], int]] = {}
+    priorities_by_path: dict[str, dict[tuple[str, str], int]] = {}
     for line in text.splitlines():
         path, *row = line.split("|")
         if len(row) == 3 and re.fullmatch(r"-?[0-9]{1,6}", row[2]):
-            found.setdefault(path, {})[row[0], row[1]] = int(row[2])
-    return found
+            priorities_by_path.setdefault(path, {})[row[0], row[1]] = int(row[2])
+    return priorities_by_path
 
 
-def is_forbidden(offer: Offer, offers: Iterable[Offer], own: int = REPOSITORY_PRIORITY) -> bool:
+def is_forbidden(
+    offer: Offer, offers: Iterable[Offer], pin_ceiling: int = REPOSITORY_PRIORITY
+) -> bool:
     """Pins keep apt from a version: a negative one, or one for another version.
 
     Args:
         offers: all of its package.
-        own: priority up to which a pin for another version does not.
+        pin_ceiling: priority up to which a pin for another version does not.
     """
-    highest = max(other.priority for other in offers)
-    return offer.priority < (highest if highest > own else 0)
+    highest = max(candidate.priority for candidate in offers)
+    return offer.priority < (highest if highest > pin_ceiling else 0)
 
 
 def forbidding_file(name: str, version: str, offers: Iterable[Offer], pins: Pins) -> str | None:
     """The foreign file of pins that alone would keep apt from a version."""
     for path, priorities in pins.items():
-        alone = [replace(one, priority=priorities.get((name, one.version), 500)) for one in offers]
-        if any(is_forbidden(one, alone) for one in alone if one.version == version):
+        alone = [
+            replace(offer, priority=priorities.get((name, offer.version), 500)) for offer in offers
+        ]
+        if any(is_forbidden(offer, alone) for offer in alone if offer.version == version):
             return path
     return None
 

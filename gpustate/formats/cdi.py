@@ -80,7 +80,9 @@ class World:
     mig_caps: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     missing: frozenset[str] = frozenset()  # paths in specifications that do not exist
-    there: tuple[str, ...] = ()  # files and control devices of the loaded driver, for nvidia-ctk
+    driver_files: tuple[
+        str, ...
+    ] = ()  # files and control devices of the loaded driver, for nvidia-ctk
 
 
 def parse(text: str, *, place: str = "the CDI specification") -> Spec:
@@ -90,13 +92,13 @@ def parse(text: str, *, place: str = "the CDI specification") -> Spec:
         ProbeError: it is incomplete or not a CDI specification.
     """
     try:
-        found = yaml_events.documents(text, place, _RULES)
+        parsed = yaml_events.documents(text, place, _RULES)
     except ProbeError as error:
         raise ProbeError(f"{error.place}: {error.message}") from None
-    data = found[0].data if found else None
+    data = parsed[0].data if parsed else None
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise ProbeError(f"{place} has no kind: it is incomplete or not a CDI specification")
-    devices = [one for one in _list(data.get("devices")) if isinstance(one, dict)]
+    devices = [device for device in _list(data.get("devices")) if isinstance(device, dict)]
     edits = [_dict(data.get("containerEdits")), *(_dict(d.get("containerEdits")) for d in devices)]
     nodes = tuple(dict.fromkeys(node for edit in edits for node in _nodes(edit)))
     hooks = [str(hook.get("path", "")) for edit in edits for hook in _dicts(edit.get("hooks"))]
@@ -126,13 +128,13 @@ def judge(spec: Spec, world: World) -> tuple[str, ...]:
     )
 
 
-def lacking_files(spec: Spec, there: Iterable[str]) -> list[str]:
+def lacking_files(spec: Spec, driver_files: Iterable[str]) -> list[str]:
     """Existing files and devices that a specification does not list.
 
     nvidia-ctk may list either end of a symlink, so base names are compared.
     """
     named = {path.rpartition("/")[2] for path in spec.host_paths}
-    return [path for path in there if path.rpartition("/")[2] not in named]
+    return [path for path in driver_files if path.rpartition("/")[2] not in named]
 
 
 def lists_library(spec: Spec) -> bool:
@@ -172,7 +174,7 @@ def _judge_libraries(spec: Spec, world: World) -> Iterator[str]:
         yield f"it lists files of driver {version}, but {world.driver_version} is loaded"
     if not lists_library(spec):
         yield "it lists no driver library"
-    lacking = lacking_files(spec, world.there)
+    lacking = lacking_files(spec, world.driver_files)
     if lacking:
         yield f"it lacks {listed(lacking, 1)} of the driver"
 
@@ -196,27 +198,29 @@ def _judge_devices(spec: Spec, world: World) -> Iterator[str]:
     if spec.devices and ALL not in spec.devices:
         yield "it has no device all"
     minors = {int(m[1]) for node in spec.nodes if (m := _GPU_NODE.match(node.path))}
-    there = {gpu.minor for gpu in world.gpus}
-    for minor in sorted(minors - there):
+    gpu_minors = {gpu.minor for gpu in world.gpus}
+    for minor in sorted(minors - gpu_minors):
         yield f"it lists /dev/nvidia{minor}, which is not a GPU of the driver"
     held = sorted(minors & {gpu.minor for gpu in world.gpus if gpu.held})
     if held:
         yield f"it lists /dev/nvidia{held[0]}, which is in quarantine"
-    for gpu in (one for one in world.gpus if not one.held):
+    for gpu in (candidate for candidate in world.gpus if not candidate.held):
         # A GPU in MIG mode without instances cannot be used by a container and is not listed.
         empty_mig = gpu.minor in world.mig_caps and not world.mig_caps[gpu.minor]
         if gpu.minor not in minors and not empty_mig:
             yield f"it lacks /dev/nvidia{gpu.minor}"
     uuids = {name for name in spec.devices if name.startswith("GPU-")}
-    gone = uuids - {gpu.uuid for gpu in world.gpus}
-    if gone and all(gpu.uuid for gpu in world.gpus):
-        yield f"it lists {', '.join(sorted(gone))}, which the driver does not have"
+    unknown_uuids = uuids - {gpu.uuid for gpu in world.gpus}
+    if unknown_uuids and all(gpu.uuid for gpu in world.gpus):
+        yield f"it lists {', '.join(sorted(unknown_uuids))}, which the driver does not have"
     out = {gpu.minor for gpu in world.gpus if gpu.held}
-    wanted = frozenset(cap for n, caps in world.mig_caps.items() if n not in out for cap in caps)
+    expected_caps = frozenset(
+        cap for n, caps in world.mig_caps.items() if n not in out for cap in caps
+    )
     # 1 and 2 are the capabilities to configure and monitor MIG, which belong to no instance.
     named = {int(m[1]) for node in spec.nodes if (m := _CAP_NODE.match(node.path))} - {1, 2}
-    if named != wanted:
-        yield f"its MIG devices do not match the GPUs ({len(named)} capabilities listed, {len(wanted)} exist)"
+    if named != expected_caps:
+        yield f"its MIG devices do not match the GPUs ({len(named)} capabilities listed, {len(expected_caps)} exist)"
 
 
 def _nodes(edits: dict[Any, Any]) -> Iterator[DeviceNode]:
@@ -239,4 +243,4 @@ def _dict(value: object) -> dict[Any, Any]:
 
 
 def _dicts(value: object) -> list[dict[Any, Any]]:
-    return [one for one in _list(value) if isinstance(one, dict)]
+    return [entry for entry in _list(value) if isinstance(entry, dict)]

@@ -57,7 +57,7 @@ def refusals(data: Mapping[str, Any]) -> Iterator[str]:
     yield from shape
     if shape:
         return  # the following checks rely on it
-    devices = [one or {} for one in data.get("devices") or ()]
+    devices = [device or {} for device in data.get("devices") or ()]
     edits = [data.get("containerEdits") or {}, *(d.get("containerEdits") or {} for d in devices)]
     yield from _version(data, devices, edits)
     vendor, slash, kind = _text(data.get("kind")).partition("/")
@@ -71,7 +71,7 @@ def refusals(data: Mapping[str, Any]) -> Iterator[str]:
             yield f"{quote(name)} is not a valid device name"
         if not any(_filled(device.get("containerEdits") or {})):
             yield f"the device {quote_name(name)} has no edits"
-    for name in dict.fromkeys(one for one in names if names.count(one) > 1):
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield f"the device {quote_name(name)} is defined twice"
     if not devices:
         yield "it has no devices"
@@ -87,18 +87,18 @@ def _shape(value: Any, kind: Any, place: str) -> Iterator[str]:
         if not isinstance(value, list):
             yield f"{place} is not a list"
             return
-        for number, one in enumerate(value):
-            yield from _shape(one, kind[0], f"{place}[{number}]")
+        for number, item in enumerate(value):
+            yield from _shape(item, kind[0], f"{place}[{number}]")
     elif isinstance(kind, Mapping):
         if not isinstance(value, Mapping):
             yield f"{place} is not a mapping"
             return
-        for key, one in value.items():
+        for key, entry in value.items():
             path = f"{place}.{key}" if place else str(key)
             if key not in kind:
                 yield f"unknown CDI key {quote_name(path)}"
             else:
-                yield from _shape(one, kind[key], path)
+                yield from _shape(entry, kind[key], path)
     elif not _is(value, kind):
         yield f"{place} is {quote(value, 40)}, wanted {kind}"
 
@@ -115,7 +115,7 @@ def _is(value: Any, kind: str) -> bool:
     if kind == _MAPPING:
         return isinstance(value, Mapping)
     of = _TEXT if kind == _TEXTS else _UNSIGNED
-    return isinstance(value, list) and all(one is None or _is(one, of) for one in value)
+    return isinstance(value, list) and all(item is None or _is(item, of) for item in value)
 
 
 def _version(
@@ -132,7 +132,7 @@ def _version(
         _text(device.get("name"))[:1].isdecimal() for device in devices
     ):
         needed = "0.5.0"
-    annotated = any(one.get("annotations") for one in (data, *devices))
+    annotated = any(holder.get("annotations") for holder in (data, *devices))
     if annotated or "." in _text(data.get("kind")).partition("/")[2]:
         needed = "0.6.0"
     if any(e.get("intelRdt") is not None or e.get("additionalGids") for e in edits):
@@ -169,15 +169,15 @@ def _edits(edit: Mapping[str, Any]) -> Iterator[str]:
     if closid != "/" and (closid in (".", "..") or set(closid) & set("/\n") or len(closid) >= 4096):
         yield f"intelRdt.closID is {quote(closid, 40)}, wanted a file's name or /"
     for key in ("hostInterfaceName", "name"):
-        given = [_text(net.get(key)) for net in _each(edit, "netDevices")]
-        if not all(given) or len(set(given)) < len(given):
+        net_values = [_text(net.get(key)) for net in _each(edit, "netDevices")]
+        if not all(net_values) or len(set(net_values)) < len(net_values):
             yield f"netDevices: {key} is empty or duplicate"
 
 
 def _environment(holder: Mapping[str, Any]) -> Iterator[str]:
-    for one in holder.get("env") or ():
-        if _text(one).find("=") <= 0:
-            yield f"{quote(one)} is not NAME=VALUE"
+    for variable in holder.get("env") or ():
+        if _text(variable).find("=") <= 0:
+            yield f"{quote(variable)} is not NAME=VALUE"
 
 
 def _filled(edit: Mapping[str, Any]) -> Iterator[bool]:
@@ -186,7 +186,7 @@ def _filled(edit: Mapping[str, Any]) -> Iterator[bool]:
 
 
 def _each(edit: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    return [one or {} for one in edit.get(key) or ()]
+    return [entry or {} for entry in edit.get(key) or ()]
 
 
 def _text(value: Any) -> str:

@@ -68,22 +68,22 @@ def parse_openssl(text: str, path: str, *, private: bool) -> Certificate | None:
 
 def parse_mokutil(text: str) -> tuple[Listed, ...]:
     """Read ``mokutil --list-enrolled`` or ``--list-new``, complete or filtered to the relevant lines."""
-    found: list[Listed] = []
+    certificates: list[Listed] = []
     for line in text.splitlines():
         if match := re.fullmatch(r"SHA1 Fingerprint: ([0-9a-f:]{59})", line.strip()):
-            found.append(Listed(match[1].replace(":", "")))
-        elif not found or found[-1].serial:
+            certificates.append(Listed(match[1].replace(":", "")))
+        elif not certificates or certificates[-1].serial:
             continue
         elif match := _SERIAL.fullmatch(line.rstrip()):
-            found[-1] = Listed(found[-1].fingerprint, digits(match[1] or match[2]))
-    return tuple(found)
+            certificates[-1] = Listed(certificates[-1].fingerprint, digits(match[1] or match[2]))
+    return tuple(certificates)
 
 
 def parse_keys(text: str) -> dict[str, str]:
     """Read /proc/keys: identifier of each key that can verify a signature, to its owner's name."""
-    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for line in text.splitlines():
         match = re.search(r" asymmetri[c]? +(.*): ([0-9a-f]{8,}): X509\.", line)
         if match:
-            found[match[2]] = match[1]
-    return found
+            owners[match[2]] = match[1]
+    return owners

@@ -48,46 +48,48 @@ class Files:
         texts: text by path of all files it reads, in its order.
         drop_in_path: gpustate's own file.
         main_path: the file that is read first.
-        made: gpustate created that file: other content in it is damage.
+        created: gpustate created that file: other content in it is damage.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     drop_in_path: str = posixpath.join(FOLDER, DROP_IN_NAME)
     main_path: str = MAIN_PATH
-    made: bool = False
+    created: bool = False
 
     @property
-    def ours(self) -> bool:
+    def managed(self) -> bool:
         """Whether the drop-in exists and is gpustate's."""
         text = self.texts.get(self.drop_in_path)
-        return text is not None and (self.made or text.startswith(DROP_IN))
+        return text is not None and (self.created or text.startswith(DROP_IN))
 
     @property
     def damaged(self) -> bool:
         """Whether the drop-in is gpustate's and CRI-O cannot read it."""
         try:
-            return self.ours and not parse(self.texts[self.drop_in_path], self.drop_in_path)
+            return self.managed and not parse(self.texts[self.drop_in_path], self.drop_in_path)
         except ProbeError:
             return True
 
     @property
     def own_runtimes(self) -> set[str]:
         """The runtimes of a drop-in that is gpustate's: the handler, and what somebody has renamed it to."""
-        if not self.ours or self.damaged:
+        if not self.managed or self.damaged:
             return set()
         runtimes = lookup(parse(self.texts[self.drop_in_path], self.drop_in_path), _RUNTIMES)
         names = runtimes if isinstance(runtimes, Mapping) else ()
         return {name for name in names if re.fullmatch(r"[\w-]+", name)}
 
-    def others(self) -> dict[str, str]:
+    def foreign(self) -> dict[str, str]:
         """The files without ours."""
         return {path: text for path, text in self.texts.items() if path != self.drop_in_path}
 
 
 def in_order(paths: list[str], main_path: str) -> list[str]:
     """Sort files in CRI-O's order: the main one, then by name within each folder."""
-    rest = sorted((path for path in paths if path != main_path), key=lambda path: path.split("/"))
-    return [path for path in paths if path == main_path] + rest
+    drop_ins = sorted(
+        (path for path in paths if path != main_path), key=lambda path: path.split("/")
+    )
+    return [path for path in paths if path == main_path] + drop_ins
 
 
 def merge(texts: Mapping[str, str]) -> dict[str, Any]:
@@ -96,10 +98,10 @@ def merge(texts: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         ProbeError: one of them is not TOML; CRI-O would not start.
     """
-    whole: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for path, text in texts.items():
-        whole = _merge((), whole, parse(text, path))
-    return whole
+        merged = _merge((), merged, parse(text, path))
+    return merged
 
 
 def plan_edit(files: Files, handler: Handler) -> Edit:
@@ -110,24 +112,24 @@ def plan_edit(files: Files, handler: Handler) -> Edit:
         RefusedError: a file that is read after ours overrides it.
     """
     _refuse_foreign(files)
-    others = files.others()
-    says = merge(others)
+    foreign = files.foreign()
+    foreign_config = merge(foreign)
     notes: list[str] = []
-    model = _low_level(says, handler)
-    options = dict(lookup(says, (*_RUNTIMES, model)) or {}) if model else {}
+    model = _low_level(foreign_config, handler)
+    options = dict(lookup(foreign_config, (*_RUNTIMES, model)) or {}) if model else {}
     if model is None:
         notes.append("its files define no runtime: there are no options to copy")
-    wanted = {**options, "runtime_path": handler.binary, "runtime_type": "oci"}
-    wanted.pop("inherit_default_runtime", None)
+    desired = {**options, "runtime_path": handler.binary, "runtime_type": "oci"}
+    desired.pop("inherit_default_runtime", None)
     lines: list[str] = []
-    now = lookup(says, (*_RUNTIMES, handler.name))
-    if now is not None and _equal(now, wanted):
+    defined = lookup(foreign_config, (*_RUNTIMES, handler.name))
+    if defined is not None and _equal(defined, desired):
         notes.append(f"{handler.name} has a foreign definition with the same effect")
     else:
-        lines += ["", *render_table((*_RUNTIMES, handler.name), wanted)]
-        if now is not None:
+        lines += ["", *render_table((*_RUNTIMES, handler.name), desired)]
+        if defined is not None:
             notes.append(f"{handler.name} has a different foreign definition")
-    default = lookup(says, _DEFAULT)
+    default = lookup(foreign_config, _DEFAULT)
     if handler.default and default != handler.name:
         lines[:0] = ["", "[crio.runtime]", f"  default_runtime = {render_value(handler.name)}"]
     elif not handler.default and default == handler.name:
@@ -137,9 +139,9 @@ def plan_edit(files: Files, handler: Handler) -> Edit:
     if not lines:
         return _changed(files, None, notes, "remove settings that are no longer needed")
     text = "\n".join([DROP_IN, *lines]) + "\n"
-    _refuse_later(files, others, text, handler)
-    what = f"set {'.'.join((*_RUNTIMES, handler.name))}"
-    return _changed(files, text, notes, what)
+    _refuse_later(files, foreign, text, handler)
+    change = f"set {'.'.join((*_RUNTIMES, handler.name))}"
+    return _changed(files, text, notes, change)
 
 
 def plan_removal(files: Files, handler: Handler) -> Edit:
@@ -148,12 +150,16 @@ def plan_removal(files: Files, handler: Handler) -> Edit:
     Raises:
         RefusedError: a foreign file sets the handler as default, and CRI-O would not start.
     """
-    if not files.ours:
+    if not files.managed:
         return Edit({})
-    left = files.others()
-    says = merge(left)
-    if lookup(says, _DEFAULT) == handler.name and not lookup(says, (*_RUNTIMES, handler.name)):
-        owner = [path for path, text in left.items() if lookup(parse(text, path), _DEFAULT)][-1]
+    remaining = files.foreign()
+    remaining_config = merge(remaining)
+    if lookup(remaining_config, _DEFAULT) == handler.name and not lookup(
+        remaining_config, (*_RUNTIMES, handler.name)
+    ):
+        owner = [path for path, text in remaining.items() if lookup(parse(text, path), _DEFAULT)][
+            -1
+        ]
         raise RefusedError(
             f"default_runtime is {handler.name} in a foreign file; without the handler CRI-O "
             "would not start",
@@ -163,14 +169,14 @@ def plan_removal(files: Files, handler: Handler) -> Edit:
     return _changed(files, None, [], f"remove handler {handler.name}")
 
 
-def handler_problems(says: Mapping[str, Any], handler: Handler) -> tuple[str, ...]:
+def handler_problems(config: Mapping[str, Any], handler: Handler) -> tuple[str, ...]:
     """Return why ``handler`` is not served, one line each; empty if it is.
 
     Args:
-        says: CRI-O's effective configuration.
+        config: CRI-O's effective configuration.
         handler: the desired handler.
     """
-    table = lookup(says, (*_RUNTIMES, handler.name))
+    table = lookup(config, (*_RUNTIMES, handler.name))
     if not isinstance(table, Mapping):
         return (f"runtime {handler.name} is not defined",)
     problems: list[str] = []
@@ -178,14 +184,14 @@ def handler_problems(says: Mapping[str, Any], handler: Handler) -> tuple[str, ..
         problems.append(
             f"runtimes.{handler.name} runs {table.get('runtime_path')!r}, not {handler.binary}"
         )
-    default = lookup(says, _DEFAULT)
+    default = lookup(config, _DEFAULT)
     if handler.default and default != handler.name:
         problems.append(f"the default runtime is {default!r}, not {handler.name}")
     return tuple(problems)
 
 
 def _refuse_foreign(files: Files) -> None:
-    if files.drop_in_path in files.texts and not files.ours:
+    if files.drop_in_path in files.texts and not files.managed:
         raise RefusedError(
             "this file is foreign",
             place=files.drop_in_path,
@@ -194,24 +200,26 @@ def _refuse_foreign(files: Files) -> None:
 
 
 def _changed(files: Files, text: str | None, notes: list[str], why: str) -> Edit:
-    now = files.texts.get(files.drop_in_path)
-    if text == now or (now and text and now.startswith(DROP_IN) and _same(now, text)):
+    current = files.texts.get(files.drop_in_path)
+    if text == current or (
+        current and text and current.startswith(DROP_IN) and _same(current, text)
+    ):
         return Edit({}, tuple(notes))
     return Edit({files.drop_in_path: text}, tuple(notes), why)
 
 
-def _same(one: str, two: str) -> bool:
+def _same(old_text: str, new_text: str) -> bool:
     """Whether two texts are equivalent: a changed comment needs no restart."""
     try:
-        return parse(one, "") == parse(two, "")
+        return parse(old_text, "") == parse(new_text, "")
     except ProbeError:
         return False
 
 
-def _low_level(says: Mapping[str, Any], handler: Handler) -> str | None:
+def _low_level(config: Mapping[str, Any], handler: Handler) -> str | None:
     """The runtime whose options are copied: the default, else crun, else runc."""
-    tables = lookup(says, _RUNTIMES) or {}
-    for name in (lookup(says, _DEFAULT), *_LOW_LEVEL):
+    tables = lookup(config, _RUNTIMES) or {}
+    for name in (lookup(config, _DEFAULT), *_LOW_LEVEL):
         table = tables.get(name) if isinstance(name, str) else None
         if not isinstance(table, Mapping) or str(name).startswith("nvidia") or name == handler.name:
             continue
@@ -220,20 +228,22 @@ def _low_level(says: Mapping[str, Any], handler: Handler) -> str | None:
     return None
 
 
-def _equal(there: object, wanted: Mapping[str, Any]) -> bool:
-    if not isinstance(there, Mapping):
+def _equal(foreign: object, desired: Mapping[str, Any]) -> bool:
+    if not isinstance(foreign, Mapping):
         return False
-    one, two = ({k: v for k, v in t.items() if v not in ("", [], False)} for t in (there, wanted))
-    for table in (one, two):
+    foreign_table, desired_table = (
+        {k: v for k, v in t.items() if v not in ("", [], False)} for t in (foreign, desired)
+    )
+    for table in (foreign_table, desired_table):
         table.setdefault("runtime_type", "oci")
-    return one == two
+    return foreign_table == desired_table
 
 
-def _refuse_later(files: Files, others: Mapping[str, str], text: str, handler: Handler) -> None:
+def _refuse_later(files: Files, foreign: Mapping[str, str], text: str, handler: Handler) -> None:
     """Raise if a file that CRI-O reads after ours overrides it."""
-    order = in_order([*others, files.drop_in_path], files.main_path)
-    whole = merge({p: text if p == files.drop_in_path else others[p] for p in order})
-    problems = handler_problems(whole, handler)
+    order = in_order([*foreign, files.drop_in_path], files.main_path)
+    merged = merge({p: text if p == files.drop_in_path else foreign[p] for p in order})
+    problems = handler_problems(merged, handler)
     later = order[order.index(files.drop_in_path) + 1 :]
     if problems and later:
         raise RefusedError(
@@ -244,12 +254,12 @@ def _refuse_later(files: Files, others: Mapping[str, str], text: str, handler: H
 
 
 def _merge(path: tuple[str, ...], to: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    whole = dict(to)
+    merged = dict(to)
     for key, value in new.items():
-        old = whole.get(key)
+        old = merged.get(key)
         # The table of one runtime, or of one workload, is replaced as a whole.
         if isinstance(old, Mapping) and isinstance(value, Mapping) and len(path) < 3:
-            whole[key] = _merge((*path, key), old, value)
+            merged[key] = _merge((*path, key), old, value)
         else:
-            whole[key] = value
-    return whole
+            merged[key] = value
+    return merged

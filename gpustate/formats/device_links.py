@@ -30,8 +30,8 @@ def links_needed(programs: Iterable[str]) -> bool:
         programs: as :func:`program_versions` returns them.
     """
     names = {program.split(" ")[0] for program in programs}
-    known = "systemd" in names and len(names) > 1
-    return not known or any(too_old(program) for program in programs)
+    versions_known = "systemd" in names and len(names) > 1
+    return not versions_known or any(too_old(program) for program in programs)
 
 
 def too_old(program: str) -> bool:

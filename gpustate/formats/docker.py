@@ -38,7 +38,7 @@ class File:
     Args:
         path: of the daemon's configuration file.
         text: ``None`` if it does not exist.
-        ours: dotted keys that gpustate has set in it.
+        managed: dotted keys that gpustate has set in it.
         original: its original text; ``None`` for no file.
         flags: the daemon's command line, which must not set an option of the file.
         version: of the daemon.
@@ -46,7 +46,7 @@ class File:
 
     path: str
     text: str | None
-    ours: tuple[str, ...] = ()
+    managed: tuple[str, ...] = ()
     original: str | None = None
     flags: tuple[str, ...] = ()
     version: str = ""
@@ -59,8 +59,8 @@ class File:
 
 def release(version: str) -> tuple[int, int]:
     """Major and minor of ``20.10.24+dfsg1``; (0, 0) if unknown."""
-    found = _RELEASE.match(version.strip())
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _RELEASE.match(version.strip())
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def supports_cdi(version: str) -> bool:
@@ -70,8 +70,8 @@ def supports_cdi(version: str) -> bool:
 
 def cdi_enabled(data: Mapping[str, Any], version: str) -> bool:
     """Whether the daemon injects CDI devices with this file; since 28.2 by default."""
-    says = lookup(data, CDI)
-    return says is True if says is not None else release(version) >= (28, 2)
+    configured = lookup(data, CDI)
+    return configured is True if configured is not None else release(version) >= (28, 2)
 
 
 def runtime(handler: Handler) -> dict[str, Any]:
@@ -88,43 +88,47 @@ def plan_edit(file: File, handler: Handler) -> Edit:
     """
     data = file.data
     notes: list[str] = []
-    wanted: dict[tuple[str, ...], Any] = {}
+    desired: dict[tuple[str, ...], Any] = {}
     where = ("runtimes", handler.name)
-    there = lookup(data, where)
-    if equal_in_effect(there, handler):
-        if ".".join(where) not in file.ours:
+    defined = lookup(data, where)
+    if equal_in_effect(defined, handler):
+        if ".".join(where) not in file.managed:
             notes.append(f"{handler.name} has a foreign definition with the same effect")
-    elif given := by_flag(file.flags, handler.name):
-        if not same_program(given, handler.binary):
+    elif flag_binary := by_flag(file.flags, handler.name):
+        if not same_program(flag_binary, handler.binary):
             raise RefusedError(
-                f"dockerd is started with --add-runtime {handler.name}={given}",
+                f"dockerd is started with --add-runtime {handler.name}={flag_binary}",
                 place=file.path,
                 fix="remove that option from its unit",
             )
         notes.append(f"{handler.name} is registered on dockerd's command line")
     else:
-        if there is not None and ".".join(where) not in file.ours:
+        if defined is not None and ".".join(where) not in file.managed:
             notes.append(f"{handler.name} has a different foreign definition")
-        wanted[where] = runtime(handler)
+        desired[where] = runtime(handler)
     if handler.default:
-        wanted[DEFAULT] = handler.name
-    elif lookup(data, DEFAULT) == handler.name and ".".join(DEFAULT) not in file.ours:
+        desired[DEFAULT] = handler.name
+    elif lookup(data, DEFAULT) == handler.name and ".".join(DEFAULT) not in file.managed:
         notes.append(
             f"{handler.name} is the default runtime by a foreign setting, which is preserved"
         )
     if handler.enable_cdi is not None:
         if supports_cdi(file.version):
             if cdi_enabled(data, file.version) != handler.enable_cdi:
-                wanted[CDI] = handler.enable_cdi
-            elif ".".join(CDI) in file.ours:
-                wanted[CDI] = lookup(data, CDI)
+                desired[CDI] = handler.enable_cdi
+            elif ".".join(CDI) in file.managed:
+                desired[CDI] = lookup(data, CDI)
         elif handler.enable_cdi:
             notes.append(f"docker {file.version} does not support CDI; 25.0 does")
-    _refuse_flags(file, data, wanted)
-    own = {".".join(path): path for path in (where, DEFAULT, CDI)}
-    stays = {*wanted, *([where] if equal_in_effect(there, handler) else [])}
-    back = [own[key] for key in file.ours if key in own and own[key] not in stays]
-    return _edit(file, wanted, back, notes, ", ".join(".".join(path) for path in wanted))
+    _refuse_flags(file, data, desired)
+    paths_by_key = {".".join(path): path for path in (where, DEFAULT, CDI)}
+    stays = {*desired, *([where] if equal_in_effect(defined, handler) else [])}
+    restored = [
+        paths_by_key[key]
+        for key in file.managed
+        if key in paths_by_key and paths_by_key[key] not in stays
+    ]
+    return _edit(file, desired, restored, notes, ", ".join(".".join(path) for path in desired))
 
 
 def plan_removal(file: File, handler: Handler) -> Edit:
@@ -134,16 +138,16 @@ def plan_removal(file: File, handler: Handler) -> Edit:
         ProbeError: the file is not JSON.
         RefusedError: a foreign setting makes the handler the default, and docker would not start.
     """
-    if not file.ours:
+    if not file.managed:
         return Edit({})
-    paths = [tuple(key.split(".", 1)) for key in file.ours]
+    paths = [tuple(key.split(".", 1)) for key in file.managed]
     edit = _edit(file, {}, paths, [], "", removal=True)
     if not edit.files:
         return edit
     text = edit.files[file.path]
-    left = parse(text or "", file.path)
-    default = lookup(left, DEFAULT)
-    if default == handler.name and lookup(left, ("runtimes", handler.name)) is None:
+    remaining = parse(text or "", file.path)
+    default = lookup(remaining, DEFAULT)
+    if default == handler.name and lookup(remaining, ("runtimes", handler.name)) is None:
         raise RefusedError(
             f"default-runtime is {handler.name} by a foreign setting; without the handler docker "
             "would not start",
@@ -159,40 +163,40 @@ def interim(before: str | None, after: str | None, path: str) -> str | None:
     A running daemon keeps ``runtimes`` and ``default-runtime`` if the reloaded file does not have them.
     """
     old, new = parse(before or "", path), parse(after or "", path)
-    text, found = after or "", False
+    text, needed = after or "", False
     if "runtimes" in old and "runtimes" not in new:
-        text, found = set_key(text, ("runtimes",), {}, path), True
+        text, needed = set_key(text, ("runtimes",), {}, path), True
     if "default-runtime" in old and "default-runtime" not in new:
-        text, found = set_key(text, DEFAULT, STOCK_RUNTIME, path), True
-    return text if found else None
+        text, needed = set_key(text, DEFAULT, STOCK_RUNTIME, path), True
+    return text if needed else None
 
 
-def equal_in_effect(there: object, handler: Handler) -> bool:
+def equal_in_effect(foreign: object, handler: Handler) -> bool:
     """Whether a foreign runtime table has the same effect as ours.
 
     ``nvidia-ctk runtime configure`` writes the program without its folder: docker finds it on the PATH.
     """
-    if not isinstance(there, Mapping) or not same_program(there.get("path"), handler.binary):
+    if not isinstance(foreign, Mapping) or not same_program(foreign.get("path"), handler.binary):
         return False
-    return not any(value for key, value in there.items() if key != "path")
+    return not any(value for key, value in foreign.items() if key != "path")
 
 
 def _edit(
     file: File,
-    wanted: Mapping[tuple[str, ...], Any],
-    back: Sequence[tuple[str, ...]],
+    desired: Mapping[tuple[str, ...], Any],
+    restored: Sequence[tuple[str, ...]],
     notes: list[str],
-    what: str,
+    names: str,
     *,
     removal: bool = False,
 ) -> Edit:
     was = parse(file.original or "", file.path)
     text = file.text or ""
     data = file.data
-    for path, value in wanted.items():
+    for path, value in desired.items():
         if lookup(data, path) != value:
             text = set_key(text, path, value, file.path)
-    for path in back:
+    for path in restored:
         value = lookup(was, path)
         if value is not None:
             text = text if lookup(data, path) == value else set_key(text, path, value, file.path)
@@ -203,14 +207,14 @@ def _edit(
     if removal and "runtimes" not in was:
         text = _without_empty(text, ("runtimes",), file.path)
     new: str | None = text
-    now = parse(text, file.path)
-    if back and now == was and (file.original is not None or not now):
+    current = parse(text, file.path)
+    if restored and current == was and (file.original is not None or not current):
         new = file.original
-    elif back and removal:
+    elif restored and removal:
         notes = [*notes, f"{file.path}: foreign edits are preserved"]
     if new == file.text or (new == "" and file.text is None):
         return Edit({}, tuple(notes))
-    why = f"set {what}" if what else f"take {', '.join('.'.join(path) for path in back)} out"
+    why = f"set {names}" if names else f"take {', '.join('.'.join(path) for path in restored)} out"
     return Edit({file.path: new}, tuple(notes), why)
 
 
@@ -237,7 +241,7 @@ def by_flag(flags: Sequence[str], name: str) -> str:
 
 
 def _refuse_flags(
-    file: File, data: Mapping[str, Any], wanted: Mapping[tuple[str, ...], Any]
+    file: File, data: Mapping[str, Any], desired: Mapping[tuple[str, ...], Any]
 ) -> None:
     """docker does not start when its command line and its file both set one option."""
     pairs = (
@@ -246,7 +250,7 @@ def _refuse_flags(
         ("features", "--feature"),
     )
     for key, flag in pairs:
-        if key in {path[0] for path in wanted} - data.keys() and _flag_values(file.flags, flag):
+        if key in {path[0] for path in desired} - data.keys() and _flag_values(file.flags, flag):
             raise RefusedError(
                 f"dockerd is started with {flag}, and does not start when {key} is in the file as well",
                 place=file.path,

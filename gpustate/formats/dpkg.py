@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cmp_to_key
 from itertools import zip_longest
 
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 
 #: Name, architecture, version, two-letter status (desired, state), one package a line.
 QUERY_FORMAT = "${Package}|${Architecture}|${Version}|${db:Status-Abbrev}\\n"
@@ -98,15 +98,15 @@ def repository(origin: str) -> str:
 
 def parse_madison(text: str) -> dict[str, tuple[Candidate, ...]]:
     """Read ``apt-cache madison``: ``name | version | origin``, newest first as apt lists it."""
-    found: dict[str, list[Candidate]] = {}
+    candidates_by_package: dict[str, list[Candidate]] = {}
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|")]
         if len(parts) != 3 or parts[2].endswith(" Sources"):
             continue
         if not _COPY.fullmatch(parts[0]) or not _VERSION.fullmatch(parts[1]):
             continue
-        found.setdefault(parts[0], []).append(Candidate(parts[1], parts[2]))
-    return {name: tuple(candidates) for name, candidates in found.items()}
+        candidates_by_package.setdefault(parts[0], []).append(Candidate(parts[1], parts[2]))
+    return {name: tuple(candidates) for name, candidates in candidates_by_package.items()}
 
 
 def _order(char: str) -> int:
@@ -122,21 +122,21 @@ def _parts(text: str) -> list[tuple[list[int], int, str]]:
     return [([*map(_order, head), 0], len(number), number) for head, number in rows]
 
 
-def _compare_part(left: str, right: str) -> int:
-    rows = zip_longest(_parts(left), _parts(right), fillvalue=([0], 0, ""))
+def _compare_part(version: str, other_version: str) -> int:
+    rows = zip_longest(_parts(version), _parts(other_version), fillvalue=([0], 0, ""))
     return next(((a > b) - (a < b) for a, b in rows if a != b), 0)
 
 
 def _split(version: str) -> tuple[int, str, str]:
-    epoch, _, rest = version.partition(":") if ":" in version else ("0", "", version)
-    upstream, _, revision = rest.rpartition("-")
-    return whole(epoch) or 0, upstream or rest, revision if upstream else ""
+    epoch, _, version_text = version.partition(":") if ":" in version else ("0", "", version)
+    upstream, _, revision = version_text.rpartition("-")
+    return parse_unsigned(epoch) or 0, upstream or version_text, revision if upstream else ""
 
 
-def compare_versions(left: str, right: str) -> int:
+def compare_versions(version: str, other_version: str) -> int:
     """-1, 0 or 1, in the order of ``dpkg --compare-versions``."""
-    le, lu, lr = _split(left)
-    re_, ru, rr = _split(right)
+    le, lu, lr = _split(version)
+    re_, ru, rr = _split(other_version)
     if le != re_:
         return -1 if le < re_ else 1
     return _compare_part(lu, ru) or _compare_part(lr, rr)

@@ -60,7 +60,7 @@ class Scheme:
         kernel: the package that builds the kernel module, for open and for proprietary modules.
         compute, full: packages that must be there besides, without and with display libraries.
         full_open, full_proprietary: metapackages of the full set.
-        wanted: taken along where they are offered.
+        optional: taken along where they are offered.
         prebuilt: names of packages with modules built for one kernel, of which one is needed; the first is preferred.
         branches: the first and the last branch that has these names.
         dkms: modules are built on the node by DKMS; otherwise they come with the package.
@@ -76,7 +76,7 @@ class Scheme:
     compute: tuple[str, ...]
     full_open: str
     full_proprietary: str
-    wanted: tuple[str, ...]
+    optional: tuple[str, ...]
     prebuilt: tuple[str, ...] = ()
     branches: tuple[int, int] = (0, 9999)
     dkms: bool = True
@@ -110,7 +110,7 @@ class Scheme:
 
     def extra(self, branch: int, module_type: str, *, display: bool = False) -> tuple[str, ...]:
         """Names of the packages to install as well if available; ``display``: of the full set with prebuilt modules."""
-        names = (*self.wanted, *(self.display_wanted if display else ()))
+        names = (*self.optional, *(self.display_wanted if display else ()))
         return tuple(self.fill(name, branch, module_type == OPEN) for name in names)
 
     def metapackages(self, branch: int) -> tuple[str, ...]:

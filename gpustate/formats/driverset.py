@@ -28,7 +28,7 @@ from gpustate.formats.driverschemes import BUILT_MODULES, LAST_PROPRIETARY
 from gpustate.formats.driverschemes import OPEN as OPEN
 from gpustate.formats.driverschemes import PROPRIETARY as PROPRIETARY
 from gpustate.formats.driverschemes import Scheme as Scheme
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 
 #: An installed package that belongs to the driver, as a line of ``dpkg.QUERY_FORMAT``: by its name,
 #: and by having a driver's version (the toolkit has 1.18, CUDA 12.9, nvlsm a year). For grep -E too.
@@ -100,18 +100,24 @@ class Relations:
 
     def branches(self) -> dict[int, int]:
         """Ended branches and those that follow them."""
-        return {whole(suffix[1:4]) or 0: after for (suffix, _), after in self.ended.items()}
+        return {
+            parse_unsigned(suffix[1:4]) or 0: after for (suffix, _), after in self.ended.items()
+        }
 
     def kernel_known(self, name: str, version: str, available: Versions) -> bool:
         """Packages of modules that this one installs are for kernels that were asked about."""
-        others = self.together.get((name, version), ())
-        return all(one in available for one in others if one.startswith("linux-modules-"))
+        companions = self.together.get((name, version), ())
+        return all(
+            companion in available
+            for companion in companions
+            if companion.startswith("linux-modules-")
+        )
 
     def fitting(self, available: Versions, version: str) -> dict[str, tuple[str, ...]]:
         """Versions of packages without the signed modules that are built for another driver."""
         return {
-            name: tuple(v for v in found if self.drivers.get((name, v), version) == version)
-            for name, found in available.items()
+            name: tuple(v for v in versions if self.drivers.get((name, v), version) == version)
+            for name, versions in available.items()
         }
 
 
@@ -120,27 +126,27 @@ NO_RELATIONS = Relations()
 
 def succeeded_by(name: str, depends: str) -> int | None:
     """The next branch, if a package is an empty one of an ended branch: all it wants is its like in that one."""
-    mine, after = _NAMED_AFTER.search(name), _NAMED_AFTER.search(depends)
-    if mine is None or after is None or mine[0] == after[0]:
+    branch_name, successor = _NAMED_AFTER.search(name), _NAMED_AFTER.search(depends)
+    if branch_name is None or successor is None or branch_name[0] == successor[0]:
         return None
-    return int(after[1]) if depends == name.replace(mine[0], after[0]) else None
+    return int(successor[1]) if depends == name.replace(branch_name[0], successor[0]) else None
 
 
 def parse_relations(text: str) -> Relations:
     """Read rows of ``NAME|VERSION|DRIVER|PACKAGES`` and, of ended branches, ``NAME|VERSION||SUCCESSOR``."""
-    found = Relations({}, {}, {})
-    drivers, together, ended = dict(found.drivers), dict(found.together), dict(found.ended)
+    empty = Relations({}, {}, {})
+    drivers, together, ended = dict(empty.drivers), dict(empty.together), dict(empty.ended)
     for line in text.splitlines():
-        name, _, rest = line.partition("|")
-        version, _, rest = rest.partition("|")
-        driver, bar, others = rest.partition("|")
+        name, _, fields = line.partition("|")
+        version, _, fields = fields.partition("|")
+        driver, bar, companions = fields.partition("|")
         if bar and driver:
             drivers[name, version] = driver
-            together[name, version] = tuple(others.split())
+            together[name, version] = tuple(companions.split())
         elif bar:
-            after, mine = succeeded_by(name, others), _NAMED_AFTER.search(name)
-            if after is not None and mine is not None:
-                ended[mine[0], version] = after
+            after, branch_name = succeeded_by(name, companions), _NAMED_AFTER.search(name)
+            if after is not None and branch_name is not None:
+                ended[branch_name[0], version] = after
     return Relations(drivers, together, ended)
 
 
@@ -152,7 +158,7 @@ def named_after(name: str) -> str | None:
 
 def branch_of(version: str) -> int:
     """The branch of a driver version: 580 of ``580.65.06``."""
-    return whole(version.partition(".")[0]) or 0
+    return parse_unsigned(version.partition(".")[0]) or 0
 
 
 def driver_version(full: str) -> str:
@@ -162,8 +168,8 @@ def driver_version(full: str) -> str:
 
 def branches_in(names: Iterable[str]) -> set[int]:
     """Branches that package names carry."""
-    found = (_BRANCH_NAME.search(name) for name in names)
-    return {int(match.group(1)) for match in found if match}
+    matches = (_BRANCH_NAME.search(name) for name in names)
+    return {int(match.group(1)) for match in matches if match}
 
 
 def is_member(name: str, version: str) -> bool:
@@ -198,8 +204,8 @@ def names_to_query(os_id: str, branches: Iterable[int]) -> tuple[str, ...]:
         numbers = branches if scheme.by_branch else (0,)
         for branch, kind, full in product(numbers, (OPEN, PROPRIETARY), (False, True)):
             for prebuilt in (False, True):
-                found = scheme.required(branch, kind, full=full, prebuilt=prebuilt)
-                names |= dict.fromkeys((*found, *scheme.extra(branch, kind, display=True)))
+                required = scheme.required(branch, kind, full=full, prebuilt=prebuilt)
+                names |= dict.fromkeys((*required, *scheme.extra(branch, kind, display=True)))
     return tuple(names)
 
 
@@ -247,8 +253,8 @@ def source_of(name: str, full: str) -> str | None:
     The archive's first packages for a release have revisions such as NVIDIA's. From 590 on NVIDIA's names have no branch.
     """
     named = _NAMED_AFTER.search(name)
-    own = named is not None and bool(named[2] or int(named[1]) >= 590)
-    return release_of(full) or ("archive" if own else None)
+    by_nvidia = named is not None and bool(named[2] or int(named[1]) >= 590)
+    return release_of(full) or ("archive" if by_nvidia else None)
 
 
 def is_for_desktops(name: str, full: str) -> bool:
@@ -269,23 +275,23 @@ def component(name: str) -> str:
 
 def _is_stale_tool(name: str, build: str, offers: Versions) -> bool:
     """A tool from a repository that is no longer in use, while the one in use has it, too."""
-    found = offers.get(name, ())
-    return bool(found) and build not in found and _TOOLS.match(name) is not None
+    builds = offers.get(name, ())
+    return bool(builds) and build not in builds and _TOOLS.match(name) is not None
 
 
 def at_version(versions: tuple[str, ...], version: str) -> str | None:
     """The newest build of a driver version among packages' versions."""
-    fitting = [one for one in versions if driver_version(one) == version]
+    fitting = [build for build in versions if driver_version(build) == version]
     return max(fitting, key=version_key, default=None)
 
 
 def versions_of(names: tuple[str, ...], available: Versions) -> set[str]:
     """Driver versions at which all packages are available."""
-    found: set[str] | None = None
+    common: set[str] | None = None
     for name in names:
-        have = {driver_version(one) for one in available.get(name, ())}
-        found = have if found is None else found & have
-    return {version for version in found or () if _VERSION.match(version)}
+        have = {driver_version(build) for build in available.get(name, ())}
+        common = have if common is None else common & have
+    return {version for version in common or () if _VERSION.match(version)}
 
 
 def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str, str] | None:
@@ -305,28 +311,28 @@ def complete_set(os_id: str, installed: Mapping[str, str]) -> tuple[Scheme, str,
     for scheme, branch, module_type in sets:
         for full in (False, True):
             names = scheme.required(branch, module_type, full=full, prebuilt=False)
-            found = versions_of(names, single)
-            if found and _is_of_source(scheme, names[0], installed[names[0]]):
-                return scheme, found.pop(), module_type
+            versions = versions_of(names, single)
+            if versions and _is_of_source(scheme, names[0], installed[names[0]]):
+                return scheme, versions.pop(), module_type
     signed = [name for name in installed if name.startswith("linux-modules-nvidia-")]
     for scheme, branch, module_type in sets if signed else ():
         stem = _signed_stem(scheme, branch, module_type)
         if stem is None or not any(map(stem.search, signed)):
             continue
         compute = scheme.required(branch, module_type, full=False, prebuilt=True)
-        whole = scheme.required(branch, module_type, full=True, prebuilt=False)[-1:]
-        if found := versions_of(compute, single) or versions_of(whole, single):
-            return scheme, found.pop(), module_type
+        metapackage = scheme.required(branch, module_type, full=True, prebuilt=False)[-1:]
+        if versions := versions_of(compute, single) or versions_of(metapackage, single):
+            return scheme, versions.pop(), module_type
     # With prebuilt modules no package builds them.
     modules = min(filter(BUILT_MODULES.match, installed), default="")
     for scheme, branch, module_type in sets if modules else ():
-        found = versions_of((*scheme.compute, modules), single)
+        versions = versions_of((*scheme.compute, modules), single)
         if (
-            found
-            and branch_of(max(found)) == branch
+            versions
+            and branch_of(max(versions)) == branch
             and ("-open" in modules) == (module_type == OPEN)
         ):
-            return scheme, found.pop(), module_type
+            return scheme, versions.pop(), module_type
     return None
 
 
@@ -334,7 +340,7 @@ def choices(
     os_id: str, available: Versions, *, full: bool, prebuilt: bool = False
 ) -> list[tuple[Scheme, str, str]]:
     """Scheme, version and module type of every available set, newest first."""
-    found: list[tuple[Scheme, str, str]] = []
+    sets: list[tuple[Scheme, str, str]] = []
     branches = branches_in(available) | {0}
     for scheme in driverschemes.of(os_id):
         if prebuilt and not scheme.prebuilt:
@@ -350,8 +356,8 @@ def choices(
                         and (module_type == OPEN or number <= LAST_PROPRIETARY)
                         and (prebuilt or _is_of_source(scheme, names[0], build))
                     ):
-                        found.append((scheme, version, module_type))
-    return sorted(found, key=lambda item: version_key(item[1]), reverse=True)
+                        sets.append((scheme, version, module_type))
+    return sorted(sets, key=lambda item: version_key(item[1]), reverse=True)
 
 
 def target(
@@ -380,10 +386,10 @@ def target(
         moves: packages of the same version from another repository are replaced too.
     """
     available = relations.fitting(available, version)
-    there = installed
+    all_installed = installed
     installed = {
         name: full
-        for name, full in there.items()
+        for name, full in all_installed.items()
         if relations.drivers.get((name, full), version) == version
     }
     branch = branch_of(version)
@@ -396,25 +402,29 @@ def target(
     if complete:
         # Metapackages bring nothing to what is there.
         extra = tuple(name for name in extra if "-headless-" not in name)
-    for name in (*required, *extra, *there):
+    for name in (*required, *extra, *all_installed):
         fitting = at_version(available.get(name, ()), version)
-        mine = installed.get(name)
-        own = mine in offers.get(name, ()) and _is_apart(scheme, name)
-        if complete and mine is not None and (own or driver_version(mine) == version):
-            packages[name] = mine
+        current = installed.get(name)
+        separate_tool = current in offers.get(name, ()) and _is_apart(scheme, name)
+        if (
+            complete
+            and current is not None
+            and (separate_tool or driver_version(current) == version)
+        ):
+            packages[name] = current
         elif fitting is not None:
             packages[name] = fitting
-        elif not complete and mine and _is_stale_tool(name, mine, offers):
+        elif not complete and current and _is_stale_tool(name, current, offers):
             packages[name] = max(offers[name], key=version_key)
-        elif mine is not None and any_version_fits(name):
-            packages[name] = mine
+        elif current is not None and any_version_fits(name):
+            packages[name] = current
         elif name in extra and _is_apart(scheme, name) and available.get(name):
             packages[name] = max(available[name], key=version_key)
-        elif name in there and any_version_fits(name) and available.get(name):
+        elif name in all_installed and any_version_fits(name) and available.get(name):
             # A package that follows the newest kernel is no reason to install that kernel.
             fit = [v for v in available[name] if relations.kernel_known(name, v, available)]
             packages.update({name: max(fit, key=version_key)} if fit else {})
-        elif mine is not None:
+        elif current is not None:
             packages.update(_renamed(name, version, available))
     _drop_built(packages, module_type, keep=use_prebuilt)
     _drop_foreign(packages, scheme, branch, module_type, use_prebuilt)
@@ -423,13 +433,13 @@ def target(
     for kernel in prebuilt if use_prebuilt else ():
         names = scheme.built_for(kernel, version, module_type)
         name = _built(names, version, installed, available)
-        for other in names:
-            if other != name:
-                packages.pop(other, None)
-        found = available.get(name, ())
-        if any_version_fits(name) and found:
-            packages[name] = installed.get(name) or max(found, key=version_key)
-        elif name not in packages and (fitting := at_version(found, version)) is not None:
+        for alternative in names:
+            if alternative != name:
+                packages.pop(alternative, None)
+        module_builds = available.get(name, ())
+        if any_version_fits(name) and module_builds:
+            packages[name] = installed.get(name) or max(module_builds, key=version_key)
+        elif name not in packages and (fitting := at_version(module_builds, version)) is not None:
             packages[name] = fitting
     # They want their objects and signatures in the same version, and apt takes the newest unless told.
     for name, build in list(packages.items()):
@@ -437,9 +447,9 @@ def target(
     for name in _other_type(scheme, branch, module_type, use_prebuilt):
         packages.pop(name, None)
     ordered = dict(sorted(packages.items()))
-    gone = tuple(sorted(name for name in there if name not in packages))
+    removed = tuple(sorted(name for name in all_installed if name not in packages))
     builds = scheme.dkms and not use_prebuilt
-    return Target(scheme.name, version, module_type, ordered, gone, builds)
+    return Target(scheme.name, version, module_type, ordered, removed, builds)
 
 
 def covers(
@@ -465,9 +475,9 @@ def _built(
     names: tuple[str, ...], version: str, installed: Mapping[str, str], available: Versions
 ) -> str:
     """The package with prebuilt modules for one kernel: the installed one, or the first available."""
-    there = [n for n in names if driver_version(installed.get(n, "")) == version]
+    present = [n for n in names if driver_version(installed.get(n, "")) == version]
     offered = [n for n in names if at_version(available.get(n, ()), version)]
-    return next(iter((*there, *offered, *names)))
+    return next(iter((*present, *offered, *names)))
 
 
 def _drop_built(packages: dict[str, str], module_type: str, *, keep: bool) -> None:
@@ -497,17 +507,17 @@ def _drop_foreign(
     stem = _signed_stem(scheme, branch, module_type)
     # Ubuntu's archive has the daemon in that package, and two would be one too many.
     services = any(name.startswith("nvidia-compute-utils-") for name in packages)
-    gone = "nvidia-persistenced" if scheme.display and services else ""
+    replaced = "nvidia-persistenced" if scheme.display and services else ""
     server = "-server" in scheme.kernel[0]
     for name in list(packages):
-        kept = use_prebuilt and (
+        preserved = use_prebuilt and (
             name.startswith("linux-signatures-") or (stem and stem.search(name))
         )
-        modules = _KERNEL_MODULES.match(name) and not kept
+        modules = _KERNEL_MODULES.match(name) and not preserved
         flavour = (
             _FLAVOUR.fullmatch(name) if scheme.os_id == "ubuntu" and scheme.by_branch else None
         )
-        if modules or name == gone or (flavour and bool(flavour["server"]) != server):
+        if modules or name == replaced or (flavour and bool(flavour["server"]) != server):
             packages.pop(name)
 
 
@@ -529,8 +539,8 @@ def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:
     stems = [stem, dashed.replace("fabric-manager", "fabricmanager"), dashed]
     if "-kmp" not in name:
         stems += [stem.replace(*pair) for pair in (("-G06", "-G07"), ("-G07", "-G06"))]
-    for one in stems:
-        for new in (f"{one}{colon}{arch}", f"{one}-{branch_of(version)}{colon}{arch}"):
+    for base in stems:
+        for new in (f"{base}{colon}{arch}", f"{base}-{branch_of(version)}{colon}{arch}"):
             fitting = at_version(available.get(new, ()), version)
             if new != name and fitting is not None:
                 return {new: fitting}
@@ -538,29 +548,36 @@ def _renamed(name: str, version: str, available: Versions) -> dict[str, str]:
 
 
 def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: bool) -> set[str]:
-    other = PROPRIETARY if module_type == OPEN else OPEN
-    if other == PROPRIETARY and branch > LAST_PROPRIETARY:
+    other_type = PROPRIETARY if module_type == OPEN else OPEN
+    if other_type == PROPRIETARY and branch > LAST_PROPRIETARY:
         return set()
     # NVIDIA's repository and Ubuntu's archive share the names of modules, and not of what depends on them.
-    alike = [one for one in driverschemes.of(scheme.os_id) if one.kernel == scheme.kernel]
+    alike = [
+        candidate
+        for candidate in driverschemes.of(scheme.os_id)
+        if candidate.kernel == scheme.kernel
+    ]
     names = {
         name
-        for one in alike
+        for candidate in alike
         for full in (False, True)
         for name in (
-            *one.required(branch, other, full=full, prebuilt=False),
-            *one.extra(branch, other),
+            *candidate.required(branch, other_type, full=full, prebuilt=False),
+            *candidate.extra(branch, other_type),
         )
     }
-    suffixed = other == OPEN
+    suffixed = other_type == OPEN
     names |= {
-        n for one in alike for n in one.metapackages(branch) if n.endswith("-open") == suffixed
+        n
+        for candidate in alike
+        for n in candidate.metapackages(branch)
+        if n.endswith("-open") == suffixed
     }
     # Ubuntu's sources of both types conflict, also where nothing is built from them.
     names |= {n.replace("-dkms", "-kernel-source") for n in names if n.startswith("nvidia-dkms")}
     if use_prebuilt:
         names |= {Scheme.fill(name, branch, True) for name in scheme.kernel}
-    ours = {
+    own_names = {
         n
         for full in (False, True)
         for n in (
@@ -568,4 +585,4 @@ def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: boo
             *scheme.extra(branch, module_type, display=True),
         )
     }
-    return names - ours
+    return names - own_names

@@ -126,14 +126,14 @@ def decide(sight: Sight) -> Topology:
         if not sight.nvml:
             return Topology.UNKNOWN
         # Four of them on one board are linked directly, without a fabric in NVML.
-        return Topology.MULTI_NODE if any(one.has_fabric for one in parts) else Topology.NONE
+        return Topology.MULTI_NODE if any(part.has_fabric for part in parts) else Topology.NONE
     if sight.nvswitches:
         return Topology.NVSWITCH
     if sight.bridges:
         return Topology.NVLINK5
-    if any(one.cluster for one in parts):
+    if any(part.cluster for part in parts):
         return Topology.MULTI_NODE
-    if sight.gpu_ids and any(one.has_fabric for one in parts):
+    if sight.gpu_ids and any(part.has_fabric for part in parts):
         return Topology.ELSEWHERE
     return Topology.NONE
 
@@ -148,7 +148,7 @@ def may_need(gpu_ids: Iterable[str], package: str) -> bool:
 
 
 def _models(gpu_ids: Iterable[str]) -> frozenset[str]:
-    return frozenset(name for one in gpu_ids for name in gpu_models.name(one).split("/"))
+    return frozenset(name for gpu_id in gpu_ids for name in gpu_models.name(gpu_id).split("/"))
 
 
 def summary(parts: Sequence[GpuFabric]) -> str:
@@ -156,27 +156,29 @@ def summary(parts: Sequence[GpuFabric]) -> str:
 
     Empty if no GPU reports one, as before Hopper.
     """
-    known = [one for one in parts if one.has_fabric]
-    if not known:
+    reporting = [part for part in parts if part.has_fabric]
+    if not reporting:
         return ""
     words = Counter(
-        one.state if one.state != "completed" else f"completed with {one.status or 'no status'}"
-        for one in known
-        if not one.complete
+        part.state if part.state != "completed" else f"completed with {part.status or 'no status'}"
+        for part in reporting
+        if not part.complete
     )
-    states = (f"{word} on {count} of {len(known)} GPUs" for word, count in sorted(words.items()))
+    states = (
+        f"{word} on {count} of {len(reporting)} GPUs" for word, count in sorted(words.items())
+    )
     return ", ".join(states) or COMPLETE
 
 
 def domain(parts: Sequence[GpuFabric]) -> str:
     """``CLUSTER-UUID.CLIQUE`` of the NVLink domain; empty if the GPUs have none or differ."""
-    found = {
-        f"{one.cluster.lower()}.{one.clique}"
-        for one in parts
-        if one.complete and one.cluster and one.clique is not None
+    domains = {
+        f"{part.cluster.lower()}.{part.clique}"
+        for part in parts
+        if part.complete and part.cluster and part.clique is not None
     }
-    whole = len(found) == 1 and all(one.complete for one in parts if one.has_fabric)
-    return next(iter(found)) if whole else ""
+    unanimous = len(domains) == 1 and all(part.complete for part in parts if part.has_fabric)
+    return next(iter(domains)) if unanimous else ""
 
 
 # --- packages ------------------------------------------------------------------------------------
@@ -224,8 +226,8 @@ def fitting(
         and name in (stem, f"{stem}-{driver.partition('.')[0]}", *_RPM_NAMES.get(stem, ()))
     ]
 
-    def rank(one: tuple[str, str]) -> tuple[bool, bool, bool]:
-        name, version = one
+    def rank(package: tuple[str, str]) -> tuple[bool, bool, bool]:
+        name, version = package
         by_name = (name != stem) == (archive or branch(driver) < 580)
         by_origin = bool(_ARCHIVE.search(version)) == archive
         return version not in revisions, not by_origin, not by_name

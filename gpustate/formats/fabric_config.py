@@ -90,18 +90,18 @@ IMEX: Mapping[str, str] = {
 
 
 def validate(
-    settings: Mapping[str, str | int | None], known: Mapping[str, str]
+    settings: Mapping[str, str | int | None], kinds: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Return the keys as written to the file; ``None``: without a line.
 
     Raises:
         ValueError: an unknown key or an invalid value.
     """
-    found: dict[str, str | None] = {}
+    validated: dict[str, str | None] = {}
     for key, value in settings.items():
-        kind = known.get(key)
+        kind = kinds.get(key)
         if kind is None:
-            hint = suggest(key.upper(), known, f"supported keys: {', '.join(known)}")
+            hint = suggest(key.upper(), kinds, f"supported keys: {', '.join(kinds)}")
             raise ValueError(f"unknown key {key[:60]!r}; {hint}")
         text = None if value is None else str(value)
         choices = kind.split()
@@ -109,8 +109,8 @@ def validate(
         pattern, words = _FORMS.get(kind, of_choices)
         if text is not None and not re.fullmatch(pattern, text):
             raise ValueError(f"{key} must be {words}, not {text[:60]!r}")
-        found[key] = text
-    return found
+        validated[key] = text
+    return validated
 
 
 def read(text: str | None, keys: Iterable[str]) -> dict[str, str | None]:
@@ -120,4 +120,7 @@ def read(text: str | None, keys: Iterable[str]) -> dict[str, str | None]:
         key, equals, value = line.partition("=")
         if equals and key in values:
             values[key][value.rstrip("\r")] = None
-    return {key: "\n".join(found) if found else None for key, found in values.items()}
+    return {
+        key: "\n".join(values_of_key) if values_of_key else None
+        for key, values_of_key in values.items()
+    }

@@ -54,7 +54,7 @@ _SECTION = re.compile(r"""(?m)^[ \t]*\[+[^\]\n]*?["']?(?P<name>[\w-]+)["']?\]+[ 
 _KEYS = frozenset(("httpheaders", "auth", "auths", "credentials"))
 _TABLES = _KEYS | {"header", "headers", "http_headers"}
 _WHOLE_LINE = re.compile(r"(?i)(?:cookie|authorization)$")
-_BARE = re.compile(
+_UNQUOTED = re.compile(
     r"""(?i)(?:(?:basic|bearer|negotiate)\s+)?(?:[^\s"',;\]})&\\]|[,;](?!\s|[\w.-]+[=:]))+"""
 )
 _QUOTED = re.compile(r'"""|\'\'\'|(\\*)(["\'])')
@@ -119,8 +119,8 @@ def scrub_data(data: Any, name: str = "") -> Any:
 
 def _url(match: re.Match[str]) -> str:
     url = match[0]
-    for pattern, kept in _URL_PARTS:
-        url = pattern.sub(rf"\{kept}{MASK}", url)
+    for pattern, group in _URL_PARTS:
+        url = pattern.sub(rf"\{group}{MASK}", url)
     return url
 
 
@@ -174,8 +174,8 @@ def _value(text: str, match: re.Match[str], table: bool) -> tuple[str, int]:
         end = start + len(re.split(r"""["'\\]""", text[start:end_of_line], maxsplit=1)[0])
     elif leading:
         end = end_of_line if spaced else start + len((text[start:end_of_line].split() or [""])[0])
-    elif bare := _BARE.match(text, start):
-        end = bare.end()
+    elif unquoted := _UNQUOTED.match(text, start):
+        end = unquoted.end()
     value = text[start:end]
     return (value if value.strip().lower() in _PLAIN else MASK), end
 

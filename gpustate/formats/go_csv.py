@@ -68,8 +68,8 @@ def column(text: str) -> str:
 
 def _lines(text: str) -> list[str]:
     """Lines with their ``\\n``; a carriage return before it, or at the very end, does not count."""
-    *whole, last = text.split("\n")
-    lines = [f"{line.removesuffix(chr(13))}\n" for line in whole]
+    *complete, last = text.split("\n")
+    lines = [f"{line.removesuffix(chr(13))}\n" for line in complete]
     return [*lines, last.removesuffix("\r")] if last else lines
 
 

@@ -104,17 +104,17 @@ _ASIDE = re.compile(
 )
 
 
-def plain(text: str, known: Collection[str]) -> str:
+def plain(text: str, models: Collection[str]) -> str:
     """The model in a name as NVML has it: ``A100`` for ``NVIDIA A100-SXM4-80GB``, ``RTX6000ADA``; it need not be known.
 
     Args:
         text: a product or model.
-        known: models; the suffix SUPER is dropped where none has it.
+        models: models; the suffix SUPER is dropped where none has it.
     """
     words = re.split(r"[ _-]+", text.strip().upper())
     model = "".join(word for word in words if not _ASIDE.fullmatch(word))
     model = re.sub(r"^RTX(?=A[0-9])|^(NVIDIA|TESLA|QUADRO|GEFORCE)|(SXM[2-6]?|PCIE)$", "", model)
-    return model if model in known else model.removesuffix("SUPER")
+    return model if model in models else model.removesuffix("SUPER")
 
 
 def parse_count(text: str | int) -> dict[str, int]:
@@ -162,19 +162,19 @@ def describe(device_ids: Iterable[str]) -> str:
     return ", ".join(f"{count}x{model}" for model, count in sorted(counts.items())) or "none"
 
 
-def differences(device_ids: Iterable[str], wanted: Mapping[str, int]) -> Iterator[str]:
+def differences(device_ids: Iterable[str], expected: Mapping[str, int]) -> Iterator[str]:
     """Yield the differences between the GPUs found and those wanted."""
     unclaimed = Counter(device_ids)
-    for model, count in wanted.items():
+    for model, count in expected.items():
         if model:
-            found = 0
+            model_count = 0
             for device_id in MODELS[model]:
-                taken = min(unclaimed[device_id], count - found)
-                found += taken
-                unclaimed[device_id] -= taken
-            if found != count:
-                yield f"{count} {model} wanted, {found} there"
-    rest, others = sum(unclaimed.values()), wanted.get("", 0)
-    if rest != others:
-        what = "others" if set(wanted) - {""} else "GPUs"
-        yield f"{others} {what} wanted, {rest} there"
+                claimed = min(unclaimed[device_id], count - model_count)
+                model_count += claimed
+                unclaimed[device_id] -= claimed
+            if model_count != count:
+                yield f"{count} {model} wanted, {model_count} there"
+    unclaimed_count, expected_others = sum(unclaimed.values()), expected.get("", 0)
+    if unclaimed_count != expected_others:
+        noun = "others" if set(expected) - {""} else "GPUs"
+        yield f"{expected_others} {noun} wanted, {unclaimed_count} there"

@@ -26,30 +26,30 @@ def values(text: str) -> dict[str, str]:
     return {match[1]: match[2] for match in matches if match}
 
 
-def merge(text: str, wanted: Mapping[str, str]) -> str:
+def merge(text: str, desired: Mapping[str, str]) -> str:
     """Set keys in the file; a line with the right value is not changed."""
     text = restore(text)
-    there = values(text)
+    current = values(text)
     lines: list[str] = []
-    left = {key: value for key, value in wanted.items() if there.get(key) != value}
-    if not left:
+    changed = {key: value for key, value in desired.items() if current.get(key) != value}
+    if not changed:
         return text
     placed: set[str] = set()
     for line in text.splitlines(keepends=True):
         match = _LINE.match(line)
-        if match is None or match[1] not in left:
+        if match is None or match[1] not in changed:
             lines.append(line)
             continue
         lines.append(f"{_WAS}{line}")
         if not line.endswith("\n"):
             lines.append(f"\n{_ENDED}\n")
         if match[1] not in placed:
-            lines.append(f"{_SETS}\n{match[1]}={left[match[1]]}\n")
+            lines.append(f"{_SETS}\n{match[1]}={changed[match[1]]}\n")
             placed.add(match[1])
-    rest = [key for key in left if key not in placed]
-    if rest and lines and not lines[-1].endswith("\n"):
+    added = [key for key in changed if key not in placed]
+    if added and lines and not lines[-1].endswith("\n"):
         lines.append(f"\n{_ENDED}\n")
-    lines += [f"{_SETS}\n{key}={left[key]}\n" for key in rest]
+    lines += [f"{_SETS}\n{key}={changed[key]}\n" for key in added]
     return "".join(lines)
 
 
@@ -58,12 +58,12 @@ def restore(text: str) -> str:
     out: list[str] = []
     skip = False
     for line in text.splitlines(keepends=True):
-        bare = line.rstrip("\n")
+        stripped = line.rstrip("\n")
         if skip:
             skip = False
-        elif bare == _SETS:
+        elif stripped == _SETS:
             skip = True
-        elif bare == _ENDED:
+        elif stripped == _ENDED:
             if out:
                 out[-1] = out[-1].removesuffix("\n")
         elif line.startswith(_WAS):
@@ -75,8 +75,8 @@ def restore(text: str) -> str:
 
 def license_status(text: str) -> tuple[str, ...]:
     """``License Status`` of each licensed product in ``nvidia-smi -q``, without its expiry."""
-    found = re.findall(r"^\s*License Status\s*: (.*)$", text, re.MULTILINE)
-    return tuple(status.partition("(")[0].strip() for status in found)
+    statuses = re.findall(r"^\s*License Status\s*: (.*)$", text, re.MULTILINE)
+    return tuple(status.partition("(")[0].strip() for status in statuses)
 
 
 def modes(text: str) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def _choice(lines: list[str]) -> str | None:
         line.split("=", 1) for line in lines if line.startswith(("saved_entry=", "next_entry="))
     )
     once = environment.get("next_entry")
-    found: str | None = None
+    chosen: str | None = None
     for line in lines:
         matched = _DEFAULT.match(line)
         if matched is None:
@@ -69,12 +69,12 @@ def _choice(lines: list[str]) -> str | None:
             if once:
                 return once
         elif value == "${saved_entry}":
-            found = environment.get("saved_entry", "0")
+            chosen = environment.get("saved_entry", "0")
         elif "$" in value:
             return None
         else:
-            found = value or "0"
-    return found
+            chosen = value or "0"
+    return chosen
 
 
 def _menu(lines: list[str]) -> Entry:
@@ -89,8 +89,8 @@ def _menu(lines: list[str]) -> Entry:
             entry = Entry()
             if title is not None:
                 entry.title = title[1] or title[2] or ""
-                found = _ID.search(line)
-                entry.id = next((text for text in found.groups() if text), "") if found else ""
+                match = _ID.search(line)
+                entry.id = next((text for text in match.groups() if text), "") if match else ""
                 open_entries[-1].entries.append(entry)
             open_entries.append(entry)
         elif line.strip() == "}" and len(open_entries) > 1:
@@ -143,19 +143,19 @@ def is_argument(text: str) -> bool:
 
 def menu_arguments(lines: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Release and arguments of every entry of a menu, in order."""
-    found = (_ARGUMENTS.match(line) for line in lines)
-    return tuple((match[1], tuple(match[2].split())) for match in found if match)
+    matches = (_ARGUMENTS.match(line) for line in lines)
+    return tuple((match[1], tuple(match[2].split())) for match in matches if match)
 
 
-def lacking(words: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
+def lacking(words: Iterable[str], required: Iterable[str]) -> tuple[str, ...]:
     """The wanted arguments missing in a command line."""
-    there = tuple(words)
-    return tuple(word for word in wanted if not _has(there, word))
+    present = tuple(words)
+    return tuple(word for word in required if not _has(present, word))
 
 
-def conflicting(words: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
+def conflicting(words: Iterable[str], required: Iterable[str]) -> tuple[str, ...]:
     """Arguments of a command line that contradict a wanted one: ``intel_iommu=off``."""
-    keys = {word.partition("=")[0]: word for word in wanted if "=" in word}
+    keys = {word.partition("=")[0]: word for word in required if "=" in word}
     return tuple(
         word
         for word in words
@@ -163,9 +163,9 @@ def conflicting(words: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _has(words: tuple[str, ...], wanted: str) -> bool:
-    key, _, value = wanted.partition("=")
+def _has(words: tuple[str, ...], required: str) -> bool:
+    key, _, value = required.partition("=")
     if key not in _LISTS:
-        return wanted in words
-    given = (word.partition("=") for word in words)
-    return any(name == key and value in text.split(",") for name, _, text in given)
+        return required in words
+    assignments = (word.partition("=") for word in words)
+    return any(name == key and value in text.split(",") for name, _, text in assignments)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.formats import keyed
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 
 _HOST = re.compile(
     r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
@@ -38,13 +38,13 @@ class ImexReport:
 
 def parse(text: str) -> ImexReport:
     """Parse the output of :data:`SCRIPT`."""
-    found = keyed.lists(text)
+    values = keyed.lists(text)
     return ImexReport(
-        masked="masked" in found,
-        library=keyed.first(found, "library"),
-        addresses=tuple(dict.fromkeys(found.get("address", []))),
-        channels=whole(keyed.first(found, "channels")) or 0,
-        status=keyed.first(found, "status")[:80],
+        masked="masked" in values,
+        library=keyed.first(values, "library"),
+        addresses=tuple(dict.fromkeys(values.get("address", []))),
+        channels=parse_unsigned(keyed.first(values, "channels")) or 0,
+        status=keyed.first(values, "status")[:80],
     )
 
 
@@ -65,15 +65,15 @@ def checked_nodes(nodes: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         ValueError: one is not an address or host name, or is defined twice.
     """
-    found: list[str] = []
+    checked: list[str] = []
     for node in nodes:
-        one = _address(node) or (node if _is_host(node) else None)
-        if one is None:
+        address = _address(node) or (node if _is_host(node) else None)
+        if address is None:
             raise ValueError(f"{node[:60]!r} is neither an IP address nor a host name")
-        if one in found:
-            raise ValueError(f"{one} is listed twice")
-        found.append(one)
-    return tuple(found)
+        if address in checked:
+            raise ValueError(f"{address} is listed twice")
+        checked.append(address)
+    return tuple(checked)
 
 
 def checked_domains(domains: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
@@ -82,30 +82,30 @@ def checked_domains(domains: Mapping[str, tuple[str, ...]]) -> Mapping[str, tupl
     Raises:
         ValueError: a name is not ``CLUSTER-UUID.CLIQUE``, or a domain has no nodes.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    checked: dict[str, tuple[str, ...]] = {}
     owner: dict[str, str] = {}
     for name, nodes in domains.items():
         key = name.lower()
-        if not _DOMAIN.fullmatch(key) or key in found:
+        if not _DOMAIN.fullmatch(key) or key in checked:
             raise ValueError(f"{name[:80]!r} is not CLUSTER-UUID.CLIQUE, or is defined twice")
         if not nodes:
             raise ValueError(f"domain {key} has no nodes")
-        found[key] = checked_nodes(nodes)
-        for node in found[key]:
+        checked[key] = checked_nodes(nodes)
+        for node in checked[key]:
             if owner.setdefault(node, key) != key:
                 raise ValueError(f"{node} is in two domains, {owner[node]} and {key}")
-    return found
+    return checked
 
 
 def has_own(nodes: tuple[str, ...], addresses: tuple[str, ...]) -> bool:
     """Whether a node with these addresses and names is, or may be, in the list."""
-    own = {_address(one) or one.lower() for one in addresses}
+    own_names = {_address(address) or address.lower() for address in addresses}
     for node in nodes:
         if _address(node) is None:
             # A name may be an alias of this node, which only its resolver knows.
-            if node.lower() in own or node.partition(".")[0].lower() in own:
+            if node.lower() in own_names or node.partition(".")[0].lower() in own_names:
                 return True
-        elif _address(node) in own:
+        elif _address(node) in own_names:
             return True
     return any(_address(node) is None for node in nodes)
 

@@ -37,13 +37,13 @@ def _written(value: Any, line: str) -> str:
     if kind is dict:
         if not value:
             return "{}"
-        rows = [f"{_key(key)}: {_written(one, below)}" for key, one in value.items()]
+        rows = [f"{_key(key)}: {_written(item, below)}" for key, item in value.items()]
         return "{" + below + ("," + below).join(rows) + line + "}"
     if kind is list or kind is tuple:
         if not value:
             return "[]"
         return (
-            "[" + below + ("," + below).join([_written(one, below) for one in value]) + line + "]"
+            "[" + below + ("," + below).join([_written(item, below) for item in value]) + line + "]"
         )
     # Rare: numbers with a point, and classes derived from these; their lines begin further in.
     return json.dumps(value, indent=2, ensure_ascii=False).replace("\n", line)

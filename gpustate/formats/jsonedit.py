@@ -21,7 +21,7 @@ from gpustate.errors import ProbeError
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.S)
-_BARE = re.compile(r"[^,\]} \t\r\n]+")
+_SCALAR = re.compile(r"[^,\]} \t\r\n]+")
 _BOM = "\ufeff"
 _INDENT = "    "
 
@@ -100,13 +100,13 @@ def set_key(text: str, path: Sequence[str], value: object, place: str) -> str:
     if not text.removeprefix(_BOM).strip(" \t\r\n"):
         bom = _BOM if text.startswith(_BOM) else ""
         return bom + json.dumps(expected, indent=_INDENT, ensure_ascii=False) + "\n"
-    owner, found, rest = _walk(text, path, place)
-    if not rest:
-        edited = text[: found.start] + _rendered(text, value, found.start) + text[found.end :]
+    owner, target, missing = _walk(text, path, place)
+    if not missing:
+        edited = text[: target.start] + _rendered(text, value, target.start) + text[target.end :]
     else:
-        for key in reversed(rest[1:]):
+        for key in reversed(missing[1:]):
             value = {key: value}
-        edited = _inserted(text, owner, rest[0], value)
+        edited = _inserted(text, owner, missing[0], value)
     return _verified(edited, expected, place)
 
 
@@ -163,15 +163,15 @@ def _walk(text: str, path: Sequence[str], place: str) -> tuple[_Value, _Value, l
         if value.members is None:
             raise ProbeError(f"{path[at - 1]} is not an object", place=place, fix="correct it")
         owner = value
-        there = [member for member in value.members if member.key == key]
-        if len(there) > 1:
-            line = text.count("\n", 0, there[-1].start) + 1
+        matches = [member for member in value.members if member.key == key]
+        if len(matches) > 1:
+            line = text.count("\n", 0, matches[-1].start) + 1
             raise ProbeError(
                 f"duplicate key {key}", place=f"{place}:{line}", fix="remove one of them"
             )
-        if not there:
+        if not matches:
             return owner, value, list(path[at:])
-        value = there[0].value
+        value = matches[0].value
     return owner, value, []
 
 
@@ -201,8 +201,8 @@ def _scan(text: str, at: int) -> _Value:
     elif text[at] == '"':
         value.end = _string_end(text, at)
     else:
-        found = _BARE.match(text, at)
-        value.end = found.end() if found else at
+        match = _SCALAR.match(text, at)
+        value.end = match.end() if match else at
     return value
 
 
@@ -210,14 +210,14 @@ def _inserted(text: str, owner: _Value, key: str, value: object) -> str:
     """Return ``text`` with a new last member of an object, formatted like its neighbours."""
     members = owner.members or []
     if not members:
-        own = _line_indent(text, owner.start)
+        indent = _line_indent(text, owner.start)
         if "\n" not in text:
             inner = f"{json.dumps(key, ensure_ascii=False)}: {_inline(value)}"
             return f"{text[: owner.start]}{{{inner}}}{text[owner.end :]}"
         newline, unit = _line_break(text), _unit(text)
-        lead = newline + own + unit
+        lead = newline + indent + unit
         member = _member(text, key, value, ": ", lead)
-        return f"{text[: owner.start]}{{{lead}{member}{newline}{own}}}{text[owner.end :]}"
+        return f"{text[: owner.start]}{{{lead}{member}{newline}{indent}}}{text[owner.end :]}"
     last = members[-1]
     if len(members) > 1:
         before = text[members[-2].value.end : last.start].partition(",")[2]
@@ -275,13 +275,13 @@ def _line_break(text: str) -> str:
 
 
 def _string_end(text: str, at: int) -> int:
-    found = _STRING.match(text, at)
-    return found.end() if found else at
+    match = _STRING.match(text, at)
+    return match.end() if match else at
 
 
 def _past(text: str, at: int) -> int:
-    found = _BLANK.match(text, at)
-    return found.end() if found else at
+    match = _BLANK.match(text, at)
+    return match.end() if match else at
 
 
 def _refuse_constant(name: str) -> object:

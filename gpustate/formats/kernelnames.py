@@ -37,9 +37,9 @@ def parts(manager: str, release: str) -> dict[str, str]:
     if manager == "zypper":
         base, _, flavour = release.rpartition("-")
         return {"k": release, "e": base, "r": base, "s": "", "f": flavour}
-    found = _RHEL.fullmatch(release)
-    evr = found["evr"] if found else release
-    variant = (found["variant"] if found else None) or ""
+    match = _RHEL.fullmatch(release)
+    evr = match["evr"] if match else release
+    variant = (match["variant"] if match else None) or ""
     uek = "uek" if evr.endswith("uek") else ""
     named = {
         "k": release,
@@ -64,11 +64,13 @@ def headers(
     manager: str, release: str, offers: Mapping[str, Sequence[str]]
 ) -> tuple[str, str] | None:
     """The package with the headers of a kernel, and its version; ``None`` if it is not available."""
-    wanted = parts(manager, release)["e"]
+    package_version = parts(manager, release)["e"]
     for name in header_names(manager, release):
         for version in offers.get(name, ()):
-            bare = version.rpartition(":")[2]
-            if bare == wanted or (manager == "zypper" and bare.startswith(f"{wanted}.")):
+            without_epoch = version.rpartition(":")[2]
+            if without_epoch == package_version or (
+                manager == "zypper" and without_epoch.startswith(f"{package_version}.")
+            ):
                 return name, version
     return None
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 def lists(text: str) -> dict[str, list[str]]:
     """Values by key in order, stripped; other lines are ignored."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals:
-            found.setdefault(key, []).append(value.strip())
-    return found
+            values.setdefault(key, []).append(value.strip())
+    return values
 
 
 def first(keys: Mapping[str, list[str]], key: str, default: str = "") -> str:

@@ -40,7 +40,7 @@ _STRUCTURE = frozenset(
 )
 
 
-class _Known:
+class _Secrets:
     """The secrets of this process. Threads only add; the pattern is rebuilt when it is next needed."""
 
     def __init__(self) -> None:
@@ -51,31 +51,31 @@ class _Known:
         self.made_of = 0
 
 
-_KNOWN = _Known()
+_SECRETS = _Secrets()
 
 
 def remember(value: object) -> None:
     """Register a secret: a text, or every text in a list or mapping."""
     if isinstance(value, Mapping):
-        for one in value.values():
-            remember(one)
+        for item in value.values():
+            remember(item)
     elif isinstance(value, list | tuple | set | frozenset):
-        for one in value:
-            remember(one)
+        for item in value:
+            remember(item)
     elif isinstance(value, str):
         text = str(value)
-        for one in (text, text.strip(), *_long_lines(text)):
-            plain = not one.strip() or one == MASK or one.lower() in _PLAIN_WORDS
-            if not plain and one not in _KNOWN.readable and one not in _KNOWN.values:
-                _KNOWN.values.add(one)
-                _KNOWN.version += 1
+        for form in (text, text.strip(), *_long_lines(text)):
+            plain = not form.strip() or form == MASK or form.lower() in _PLAIN_WORDS
+            if not plain and form not in _SECRETS.readable and form not in _SECRETS.values:
+                _SECRETS.values.add(form)
+                _SECRETS.version += 1
 
 
 def keep_readable(words: Iterable[str]) -> None:
     """Never mask these words: documents without names of nodes and groups would be useless."""
-    _KNOWN.readable.update(words)
-    _KNOWN.values.difference_update(_KNOWN.readable)
-    _KNOWN.version += 1
+    _SECRETS.readable.update(words)
+    _SECRETS.values.difference_update(_SECRETS.readable)
+    _SECRETS.version += 1
 
 
 def _long_lines(text: str) -> Iterable[str]:
@@ -98,8 +98,8 @@ def remember_parameters(data: object) -> None:
         for value in data:
             remember_parameters(value)
     elif isinstance(data, str) and "@" in data:
-        for found in _ADDRESS.finditer(data):
-            password = found[2].partition(":")[2] or found[2]
+        for match in _ADDRESS.finditer(data):
+            password = match[2].partition(":")[2] or match[2]
             remember(password)
             remember(unquoted(password))
 
@@ -113,7 +113,7 @@ def unquoted(text: str) -> str:
     """Decode percent escapes in a part of a URL."""
     data = re.sub(
         rb"%([0-9a-fA-F]{2})",
-        lambda found: bytes((int(found[1], 16),)),
+        lambda match: bytes((int(match[1], 16),)),
         text.encode("utf-8", "surrogateescape"),
     )
     return data.decode("utf-8", "replace")
@@ -121,26 +121,26 @@ def unquoted(text: str) -> str:
 
 def forget_all() -> None:
     """Forget all secrets; for tests."""
-    _KNOWN.values.clear()
-    _KNOWN.readable.clear()
-    _KNOWN.pattern = None
-    _KNOWN.version += 1
+    _SECRETS.values.clear()
+    _SECRETS.readable.clear()
+    _SECRETS.pattern = None
+    _SECRETS.version += 1
 
 
 def contains_secret(text: str) -> bool:
     """Whether a text contains a known secret."""
     pattern = _pattern()
-    found = pattern.search(text.replace(MASK, "")) if pattern is not None else None
-    return found is not None or text.strip() in _KNOWN.values
+    match = pattern.search(text.replace(MASK, "")) if pattern is not None else None
+    return match is not None or text.strip() in _SECRETS.values
 
 
 def mask(text: str) -> str:
     """Mask the secrets in a text; existing masks stay."""
     if "@" in text:
         text = _ADDRESS.sub(rf"\1{MASK}@", text)
-    if not _KNOWN.values:
+    if not _SECRETS.values:
         return text
-    if text in _KNOWN.values:
+    if text in _SECRETS.values:
         return MASK
     pattern = _pattern()
     return text if pattern is None else pattern.sub(MASK, text)
@@ -153,24 +153,28 @@ def mask_data(data: Any) -> Any:
 
 def _needs_masking(data: Any) -> bool:
     """Whether plain data may contain a secret: a fast check, as nearly all data contain none."""
-    known, pattern = _KNOWN.values, _pattern()
+    secret_values, pattern = _SECRETS.values, _pattern()
     stack = [data]
     while stack:
-        one = stack.pop()
-        kind = type(one)
+        data_item = stack.pop()
+        kind = type(data_item)
         if kind is str:
-            if ("@" in one and "://" in one) or (
-                known and (one in known or (pattern is not None and pattern.search(one)))
+            if ("@" in data_item and "://" in data_item) or (
+                secret_values
+                and (
+                    data_item in secret_values
+                    or (pattern is not None and pattern.search(data_item))
+                )
             ):
                 return True
         elif kind is dict:
-            stack.extend(one)
-            stack.extend(one.values())
+            stack.extend(data_item)
+            stack.extend(data_item.values())
         elif kind is list or kind is tuple:
-            stack.extend(one)
-        elif isinstance(one, Mapping):
-            stack.extend(one)
-            stack.extend(one.values())
+            stack.extend(data_item)
+        elif isinstance(data_item, Mapping):
+            stack.extend(data_item)
+            stack.extend(data_item.values())
     return False
 
 
@@ -197,14 +201,14 @@ def _masked_key(key: Any) -> Any:
 
 def _pattern() -> re.Pattern[str] | None:
     """Matches every known secret that is long enough to be looked for inside a text, and the mask itself."""
-    known = _KNOWN
-    if known.version != known.made_of:
-        known.made_of = known.version
-        values = known.values.copy()
+    secrets = _SECRETS
+    if secrets.version != secrets.made_of:
+        secrets.made_of = secrets.version
+        values = secrets.values.copy()
         words = {form for value in values if _is_long(value) for form in _forms(value)}
         parts = [re.escape(word) for word in sorted(words, key=lambda word: (-len(word), word))]
-        known.pattern = re.compile("|".join([re.escape(MASK), *parts])) if parts else None
-    return known.pattern
+        secrets.pattern = re.compile("|".join([re.escape(MASK), *parts])) if parts else None
+    return secrets.pattern
 
 
 def _is_long(value: str) -> bool:
@@ -240,19 +244,19 @@ def without_secrets(data: Any, removed: list[str], above: str = "") -> Any:
         above: the path of the data.
     """
     if isinstance(data, Mapping):
-        kept: dict[Any, Any] = {}
+        cleaned: dict[Any, Any] = {}
         for key, value in data.items():
             path = f"{above}.{key}" if above else str(key)
             listed = isinstance(value, list | tuple) and any(
-                isinstance(one, str) and mask(one) != one for one in value
+                isinstance(item, str) and mask(item) != item for item in value
             )
             if listed or (isinstance(value, str) and mask(value) != value):
                 removed.append(mask(path))
             else:
-                kept[key] = without_secrets(value, removed, path)
-        return kept
+                cleaned[key] = without_secrets(value, removed, path)
+        return cleaned
     if isinstance(data, list | tuple):
-        return [without_secrets(one, removed, f"{above}[{at}]") for at, one in enumerate(data)]
+        return [without_secrets(item, removed, f"{above}[{at}]") for at, item in enumerate(data)]
     return data
 
 
@@ -264,11 +268,11 @@ def missing_secrets(data: Any, above: tuple[str | int, ...] = ()) -> list[tuple[
     if isinstance(data, Mapping):
         rows = data.items()
     elif isinstance(data, list | tuple):
-        rows = ((_title(one, at), one) for at, one in enumerate(data))
+        rows = ((_title(item, at), item) for at, item in enumerate(data))
     return [
         path
-        for key, one in rows
-        for path in ([(*above, key)] if MASK in str(key) else missing_secrets(one, (*above, key)))
+        for key, item in rows
+        for path in ([(*above, key)] if MASK in str(key) else missing_secrets(item, (*above, key)))
     ]
 
 
@@ -281,18 +285,18 @@ def with_secrets(data: Any, original: Any) -> Any:
             else data
         )
     if isinstance(data, Mapping) and isinstance(original, Mapping):
-        theirs = {mask(str(key)): key for key in original}
+        original_keys = {mask(str(key)): key for key in original}
         return {
-            theirs.get(key, key) if MASK in str(key) else key: (
-                with_secrets(value, original[theirs[key]]) if key in theirs else value
+            original_keys.get(key, key) if MASK in str(key) else key: (
+                with_secrets(value, original[original_keys[key]]) if key in original_keys else value
             )
             for key, value in data.items()
         }
     if isinstance(data, list) and isinstance(original, list | tuple):
-        by_title = {_title(one, at): one for at, one in enumerate(original)}
-        return [with_secrets(one, by_title.get(_title(one, at))) for at, one in enumerate(data)]
+        by_title = {_title(item, at): item for at, item in enumerate(original)}
+        return [with_secrets(item, by_title.get(_title(item, at))) for at, item in enumerate(data)]
     return data
 
 
-def _title(one: Any, at: int) -> str | int:
-    return str(one["state"]) if isinstance(one, Mapping) and "state" in one else at
+def _title(item: Any, at: int) -> str | int:
+    return str(item["state"]) if isinstance(item, Mapping) and "state" in item else at

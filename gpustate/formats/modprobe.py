@@ -71,16 +71,16 @@ def parse(text: str) -> ModprobeConfig:
         if len(words) < 2 or words[0].startswith("#"):
             continue
         command, name = words[0], normal(words[1])
-        rest = words[2].strip() if len(words) == 3 else ""
+        arguments = words[2].strip() if len(words) == 3 else ""
         match command:
             case "blacklist":
                 blacklist.add(name)
-            case "alias" if rest == "off":
+            case "alias" if arguments == "off":
                 off.add(name)
-            case "options" if rest:
-                options[name] = f"{options[name]} {rest}" if name in options else rest
-            case "install" if rest:
-                install.setdefault(name, rest)
+            case "options" if arguments:
+                options[name] = f"{options[name]} {arguments}" if name in options else arguments
+            case "install" if arguments:
+                install.setdefault(name, arguments)
             case _:
                 pass
     return ModprobeConfig(frozenset(blacklist), options, install, frozenset(off))
@@ -93,19 +93,19 @@ def merge(files: Mapping[str, str]) -> ModprobeConfig:
         for path, text in files.items():
             if path.rpartition("/")[0] == folder:
                 by_name[path.rpartition("/")[2]] = text
-    whole = ModprobeConfig()
+    merged = ModprobeConfig()
     for name in sorted(by_name):
-        one = parse(by_name[name])
-        options = dict(whole.options)
-        for module, text in one.options.items():
+        config = parse(by_name[name])
+        options = dict(merged.options)
+        for module, text in config.options.items():
             options[module] = f"{options[module]} {text}" if module in options else text
-        whole = ModprobeConfig(
-            whole.blacklist | one.blacklist,
+        merged = ModprobeConfig(
+            merged.blacklist | config.blacklist,
             options,
-            {**one.install, **whole.install},
-            whole.off | one.off,
+            {**config.install, **merged.install},
+            merged.off | config.off,
         )
-    return whole
+    return merged
 
 
 def option_values(options: str) -> dict[str, str]:
@@ -133,8 +133,8 @@ def lines(pattern: str) -> str:
 
 def read(rows: Iterable[str]) -> Iterator[tuple[str, ModprobeConfig]]:
     """``FILE:NUMBER`` and the parsed line, in kmod's order; rows are ``FILE:NUMBER:LINE``."""
-    whole = [parts for row in rows if len(parts := row.split(":", 2)) == 3]
-    for path, number, line in sorted(whole, key=lambda row: row[0].rpartition("/")[2]):
+    complete = [parts for row in rows if len(parts := row.split(":", 2)) == 3]
+    for path, number, line in sorted(complete, key=lambda row: row[0].rpartition("/")[2]):
         yield f"{path}:{number}", parse(line)
 
 
@@ -142,13 +142,13 @@ def given_after(
     rows: Iterable[str], name: str, module: str, parameter: str
 ) -> tuple[str, str] | None:
     """The line that overrides a module's parameter in a file read after the named one, and its value."""
-    found = None
-    for place, says in read(rows):
-        values = option_values(says.options.get(normal(module), ""))
+    override = None
+    for place, config in read(rows):
+        values = option_values(config.options.get(normal(module), ""))
         if place.rpartition(":")[0].rpartition("/")[2] > name and normal(parameter) in values:
             value = values[normal(parameter)]
-            found = f"{place} (options {normal(module)} {parameter}={value})", value
-    return found
+            override = f"{place} (options {normal(module)} {parameter}={value})", value
+    return override
 
 
 def left_out(rows: Sequence[str], named: Sequence[str]) -> dict[str, str]:
@@ -158,27 +158,27 @@ def left_out(rows: Sequence[str], named: Sequence[str]) -> dict[str, str]:
     first of ``named`` is a dependency of all others, so it is loaded with any of them.
     """
     off = {normal(name): _blacklisting(rows, name) for name in named}
-    found = {name: place for name, place in off.items() if place}
-    first, *others = off
-    if any(not off[name] and not blocking(rows, name) for name in others):
-        found.pop(first, None)
-    return found
+    places_by_name = {name: place for name, place in off.items() if place}
+    first, *dependents = off
+    if any(not off[name] and not blocking(rows, name) for name in dependents):
+        places_by_name.pop(first, None)
+    return places_by_name
 
 
 def _blacklisting(rows: Sequence[str], module: str) -> str:
     name = normal(module)
-    places = (place for place, says in read(rows) if name in says.blacklist)
+    places = (place for place, config in read(rows) if name in config.blacklist)
     return next((f"{place} (blacklist {name})" for place in places), "")
 
 
 def blocking(rows: Iterable[str], module: str) -> str:
     """File, number and text of the line that blocks loading a module in any way; empty if there is none."""
     name = normal(module)
-    for place, says in read(rows):
-        if name in says.off:
+    for place, config in read(rows):
+        if name in config.off:
             return f"{place} (alias {name} off)"
-        if name in says.install:
-            command = says.install[name]
+        if name in config.install:
+            command = config.install[name]
             loads = "modprobe" in command or "insmod" in command or not is_nothing(command)
             return "" if loads else f"{place} (install {name} {command})"
     return ""

@@ -74,7 +74,7 @@ def unit_text(service: Service) -> str:
             return []
         return [f"{service.smi} -i {uuid} -c {word}" for uuid in uuids]
 
-    def tell(command: str) -> str:
+    def send(command: str) -> str:
         return f"/bin/sh -c 'echo {command} | {service.control}'"
 
     lines = [
@@ -93,8 +93,8 @@ def unit_text(service: Service) -> str:
     lines += [f"ExecStartPre=/bin/mkdir -p {service.pipe_folder} {service.log_folder}"]
     lines += [f"ExecStartPre={command}" for command in mode("EXCLUSIVE_PROCESS")]
     lines += [f"ExecStart={service.control} -d"]
-    lines += [f"ExecStartPost={tell(command)}" for command in limits(service.gpus, service.clients)]
-    lines += [f"ExecStop=-{tell('quit')}"]
+    lines += [f"ExecStartPost={send(command)}" for command in limits(service.gpus, service.clients)]
+    lines += [f"ExecStop=-{send('quit')}"]
     lines += [f"ExecStopPost=-{command}" for command in mode("DEFAULT")]
     lines += ["Restart=on-failure", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target"]
     return "\n".join(lines) + "\n"
@@ -107,16 +107,16 @@ def pipe_folder_of(unit_text: str) -> str:
 
 def parse_modes(text: str) -> dict[str, str]:
     """Read ``nvidia-smi --query-gpu=uuid,compute_mode --format=csv,noheader``."""
-    found: dict[str, str] = {}
+    modes: dict[str, str] = {}
     for line in text.splitlines():
         uuid, comma, mode = line.partition(",")
         if comma and uuid.startswith("GPU-"):
-            found[uuid.strip()] = mode.strip()
-    return found
+            modes[uuid.strip()] = mode.strip()
+    return modes
 
 
 def parse_processes(text: str) -> tuple[tuple[str, str], ...]:
     """Read ``nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader``, without MPS's own servers."""
     rows = (line.partition(",") for line in text.splitlines())
-    found = ((pid.strip(), name.strip()) for pid, _, name in rows)
-    return tuple((p, n) for p, n in found if p.isdigit() and n and SERVER not in n)
+    processes = ((pid.strip(), name.strip()) for pid, _, name in rows)
+    return tuple((p, n) for p, n in processes if p.isdigit() and n and SERVER not in n)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
-_WHOLE = re.compile(r"[0-9]{1,18}")
+_DIGITS = re.compile(r"[0-9]{1,18}")
 _HEX = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{1,15})")
 
 
-def whole(text: str) -> int | None:
+def parse_unsigned(text: str) -> int | None:
     """A number without sign of at most 18 decimal digits, else ``None``."""
-    return int(text) if _WHOLE.fullmatch(text) else None
+    return int(text) if _DIGITS.fullmatch(text) else None
 
 
 def hexadecimal(text: str) -> int | None:

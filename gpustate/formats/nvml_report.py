@@ -190,11 +190,11 @@ class NvmlFacts:
 
 def sysfs_address(text: str) -> str:
     """A PCI address in the form of sysfs: NVML prints eight digits of domain, sysfs four or more."""
-    domain, colon, rest = text.strip().partition(":")
-    if not colon or rest.count(":") != 1 or "." not in rest:
+    domain, colon, device = text.strip().partition(":")
+    if not colon or device.count(":") != 1 or "." not in device:
         return text.strip().lower()
     try:
-        return f"{int(domain[:9], 16):04x}:{rest.lower()}"
+        return f"{int(domain[:9], 16):04x}:{device.lower()}"
     except ValueError:
         return text.strip().lower()
 
@@ -210,22 +210,22 @@ _KINDS: dict[str, tuple[Any, ...]] = {
 
 def build(cls: Any, data: Any) -> Any:
     """Build a dataclass from plain data; raise ``ValueError`` for a value of a wrong type."""
-    for one in fields(cls):
-        if one.name not in data:
+    for spec in fields(cls):
+        if spec.name not in data:
             continue
-        value, kind = data[one.name], str(one.type)
+        value, kind = data[spec.name], str(spec.type)
         if "int, ..." in kind:
             many = value if kind.startswith("tuple[tuple") else (value,)
-            fits = all(type(item) is int for one in many for item in one)
+            fits = all(type(item) is int for row in many for item in row)
         elif kind == "tuple[str, ...]":
             fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
         else:
-            kinds = [known for word in kind.split(" | ") for known in _KINDS.get(word, ())]
+            kinds = [kind_type for word in kind.split(" | ") for kind_type in _KINDS.get(word, ())]
             fits = not kinds or (
                 isinstance(value, tuple(kinds)) and (bool in kinds or not isinstance(value, bool))
             )
         if not fits:
-            raise ValueError(f"{cls.__name__}.{one.name} is {str(value)[:60]!r}")
+            raise ValueError(f"{cls.__name__}.{spec.name} is {str(value)[:60]!r}")
     return cls(**data)
 
 
@@ -244,21 +244,23 @@ def from_json(data: object) -> NvmlFacts:
         raise ValueError("the NVML report is not a JSON object")
     try:
         gpus = []
-        for one in data.get("gpus", []):
-            migs = tuple(build(MigDevice, mig) for mig in one.get("mig_devices", []))
-            pci = sysfs_address(str(one.get("pci", "")))
+        for gpu_data in data.get("gpus", []):
+            migs = tuple(build(MigDevice, mig) for mig in gpu_data.get("mig_devices", []))
+            pci = sysfs_address(str(gpu_data.get("pci", "")))
             layout = {
-                "mig_instances": _parts(MigInstance, one.get("mig_instances", [])),
-                "mig_profiles": _parts(MigProfile, one.get("mig_profiles", [])),
+                "mig_instances": _parts(MigInstance, gpu_data.get("mig_instances", [])),
+                "mig_profiles": _parts(MigProfile, gpu_data.get("mig_profiles", [])),
             }
-            gpu = build(Gpu, {**one, **layout, "mig_devices": migs, "pci": pci, "health": None})
-            if one.get("health") is not None:
-                gpu = replace(gpu, health=_parts(GpuHealth, [one["health"]])[0])
+            gpu = build(
+                Gpu, {**gpu_data, **layout, "mig_devices": migs, "pci": pci, "health": None}
+            )
+            if gpu_data.get("health") is not None:
+                gpu = replace(gpu, health=_parts(GpuHealth, [gpu_data["health"]])[0])
             gpus.append(gpu)
-        found: NvmlFacts = build(NvmlFacts, {**data, "gpus": tuple(gpus)})
+        facts: NvmlFacts = build(NvmlFacts, {**data, "gpus": tuple(gpus)})
     except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"the NVML report is invalid ({error})") from None
-    return found
+    return facts
 
 
 def parse(text: str) -> NvmlFacts:

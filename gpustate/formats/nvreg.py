@@ -86,47 +86,49 @@ def problem(name: str, value: int | str, branch: int) -> str | None:
         value: in the policy.
         branch: of the driver.
     """
-    bare = name.removeprefix(PREFIX)
-    if bare == name:
+    parameter = name.removeprefix(PREFIX)
+    if parameter == name:
         return None
     judged = BRANCHES[0] <= branch <= BRANCHES[1]
-    if bare not in PARAMETERS:
-        near = nearest(bare, PARAMETERS) if judged else None
+    if parameter not in PARAMETERS:
+        near = nearest(parameter, PARAMETERS) if judged else None
         return f"driver {branch} has no parameter {name}; did you mean {near}" if near else None
-    first, last = PARAMETERS[bare]
+    first, last = PARAMETERS[parameter]
     if judged and branch < first:
         return f"driver {branch} has no parameter {name}, which was added in {first}; remove it"
     if judged and last is not None and branch > last:
         return f"driver {branch} has no parameter {name}, which was removed after {last}; remove it"
-    return _bad_value(bare, value)
+    return _bad_value(parameter, value)
 
 
-def nearest(bare: str, known: Iterable[str], alike: float = 0.9) -> str | None:
+def nearest(parameter: str, supported: Iterable[str], alike: float = 0.9) -> str | None:
     """The parameter most similar to a misspelt name, with its prefix.
 
     Args:
-        bare: without ``NVreg_``, like the supported ones.
-        known: the supported parameters.
+        parameter: without ``NVreg_``, like the supported ones.
+        supported: the supported parameters.
         alike: minimum similarity, from 0 to 1.
     """
-    by_fold = {one.casefold(): one for one in known}
-    found = difflib.get_close_matches(bare.casefold(), by_fold, 1, alike)
-    return PREFIX + by_fold[found[0]] if found else None
+    by_fold = {supported_name.casefold(): supported_name for supported_name in supported}
+    near = difflib.get_close_matches(parameter.casefold(), by_fold, 1, alike)
+    return PREFIX + by_fold[near[0]] if near else None
 
 
-def _bad_value(bare: str, value: int | str) -> str | None:
-    said = f"{PREFIX}{bare}={value}"
-    if bare in CHOICES and str(value) not in CHOICES[bare]:
-        return f"{said}: must be {' or '.join(CHOICES[bare])}"
-    if bare in TEXTS:
+def _bad_value(parameter: str, value: int | str) -> str | None:
+    setting = f"{PREFIX}{parameter}={value}"
+    if parameter in CHOICES and str(value) not in CHOICES[parameter]:
+        return f"{setting}: must be {' or '.join(CHOICES[parameter])}"
+    if parameter in TEXTS:
         return None
     text = str(value)
     if not _NUMBER.fullmatch(text):
-        return f"{said}: must be a number (decimal, 0x... or octal 0...); the module would not load"
+        return (
+            f"{setting}: must be a number (decimal, 0x... or octal 0...); the module would not load"
+        )
     digits = text.lstrip("+-")
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
     if int(text, base) not in _INT:
-        return f"{said}: does not fit into a signed 32-bit integer; the module would not load"
+        return f"{setting}: does not fit into a signed 32-bit integer; the module would not load"
     return None
 
 

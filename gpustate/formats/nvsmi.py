@@ -16,7 +16,7 @@ import re
 from dataclasses import replace
 
 from gpustate import shell
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 from gpustate.formats.nvml_report import (
     Gpu,
     MigDevice,
@@ -93,12 +93,12 @@ def _word(text: str) -> str:
 def _parse_row(columns: dict[str, str], number: int) -> Gpu:
     index, memory = columns["index"].strip(), columns["memory.total"].strip()
     return Gpu(
-        index=number if whole(index) is None else whole(index) or 0,
+        index=number if parse_unsigned(index) is None else parse_unsigned(index) or 0,
         uuid=_word(columns["uuid"]),
         pci=sysfs_address(columns["pci.bus_id"]),
         name=_word(columns["name"]),
         serial=_word(columns["serial"]),
-        memory_mib=whole(memory),
+        memory_mib=parse_unsigned(memory),
         persistence_mode=_flag(columns["persistence_mode"]),
         mig_current=_flag(columns["mig.mode.current"]),
         mig_pending=_flag(columns["mig.mode.pending"]),
@@ -112,30 +112,30 @@ def _parse_row(columns: dict[str, str], number: int) -> Gpu:
 
 
 def _mig_devices(lines: list[str]) -> dict[str, list[MigDevice]]:
-    found: dict[str, list[MigDevice]] = {}
+    devices: dict[str, list[MigDevice]] = {}
     gpu = ""
     for line in lines:
         if match := _GPU_LINE.match(line):
             gpu = match[2]
         elif match := _MIG_LINE.match(line):
-            found.setdefault(gpu, []).append(MigDevice(uuid=match[2], name=match[1]))
-    return found
+            devices.setdefault(gpu, []).append(MigDevice(uuid=match[2], name=match[1]))
+    return devices
 
 
 def _mig_instances(lines: list[str]) -> dict[int, list[MigInstance]]:
     """GPU instances by the GPU's number, with their compute instances."""
     rows = [match for line in lines if (match := _INSTANCE_ROW.match(line))]
     parts = [match for line in lines if (match := _COMPUTE_ROW.match(line))]
-    found: dict[int, list[MigInstance]] = {}
+    instances: dict[int, list[MigInstance]] = {}
     for row in rows:
         inside = sorted(
             (int(part[4]), int(part[6]), int(part[5]))
             for part in parts
             if (part[1], part[2]) == (row[1], row[3])
         )
-        one = MigInstance(int(row[3]), row[2], int(row[4]), tuple(inside))
-        found.setdefault(int(row[1]), []).append(one)
-    return found
+        instance = MigInstance(int(row[3]), row[2], int(row[4]), tuple(inside))
+        instances.setdefault(int(row[1]), []).append(instance)
+    return instances
 
 
 def _parse_table(table: str) -> tuple[list[Gpu], str]:
@@ -149,19 +149,19 @@ def _parse_table(table: str) -> tuple[list[Gpu], str]:
             driver = driver or columns["driver_version"].strip()
             gpus.append(_parse_row(columns, len(gpus)))
         elif match := _LOST.search(",".join(row)):
-            seen = whole(match[1] or "")
-            index = len(gpus) if seen is None else seen
+            printed_index = parse_unsigned(match[1] or "")
+            index = len(gpus) if printed_index is None else printed_index
             gpus.append(Gpu(index, pci=sysfs_address(match[2] or ""), error=15))
     return gpus, driver
 
 
 def parse(text: str) -> NvmlFacts:
     """Parse the output of :data:`SCRIPT`; never raises, invalid output becomes an error of the report."""
-    head, _, rest = text.partition("\n")
+    head, _, output = text.partition("\n")
     status = head.removeprefix("smi-status=")
-    seen = whole(status)
-    code = 999 if seen is None else seen
-    table, _, more = rest.partition("\nsmi-more\n")
+    exit_code = parse_unsigned(status)
+    code = 999 if exit_code is None else exit_code
+    table, _, more = output.partition("\nsmi-more\n")
     gpus, driver = _parse_table(table)
     lost = any(gpu.error for gpu in gpus)
     if code != 0 and not lost:
@@ -184,7 +184,9 @@ def parse(text: str) -> NvmlFacts:
             replace(
                 gpu,
                 mig_devices=tuple(migs.get(gpu.uuid, ())),
-                mig_instances=tuple(sorted(parts.get(gpu.index, ()), key=lambda one: one.start)),
+                mig_instances=tuple(
+                    sorted(parts.get(gpu.index, ()), key=lambda instance: instance.start)
+                ),
             )
             for gpu in gpus
         ),

@@ -17,7 +17,7 @@ END = "-----END PGP PUBLIC KEY BLOCK-----"
 _SIGNATURE, _PUBLIC_KEY = 2, 6
 #: Types of signatures that a primary key makes about itself: certifications of its user IDs, and one of the key alone.
 _ABOUT_ITSELF = (0x10, 0x11, 0x12, 0x13, 0x1F)
-_MADE, _LIFETIME = 2, 9  # types of subpackets
+_CREATED, _LIFETIME = 2, 9  # types of subpackets
 
 
 def fingerprints(text: str) -> tuple[str, ...]:
@@ -26,10 +26,10 @@ def fingerprints(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: no armored public key block, or an invalid one.
     """
-    found = [one for data in _blocks(text) for one in primaries(data)]
-    if not found:
+    key_fingerprints = [fingerprint for data in _blocks(text) for fingerprint in primaries(data)]
+    if not key_fingerprints:
         raise ValueError(f"contains no public key (expected {BEGIN!r})")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(key_fingerprints))
 
 
 def primaries(data: bytes) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def primaries(data: bytes) -> tuple[str, ...]:
 
 def expiries(text: str) -> dict[str, int]:
     """Times at which primary keys expire, in seconds since 1970, by fingerprint; none of keys that do not, or that are invalid."""
-    found: dict[str, int] = {}
+    expiry_times: dict[str, int] = {}
     try:
         for data in _blocks(text):
             fingerprint, created, newest = "", 0, -1
@@ -53,26 +53,26 @@ def expiries(text: str) -> dict[str, int]:
                     created = int.from_bytes(body[1:5], "big")
                 elif tag == _SIGNATURE and body[:1] == b"\x04" and body[1] in _ABOUT_ITSELF:
                     times = _times(body[6 : 6 + int.from_bytes(body[4:6], "big")])
-                    if times.get(_MADE, 0) > newest:
-                        newest = times.get(_MADE, 0)
-                        found.pop(fingerprint, None)
+                    if times.get(_CREATED, 0) > newest:
+                        newest = times.get(_CREATED, 0)
+                        expiry_times.pop(fingerprint, None)
                         if times.get(_LIFETIME):
-                            found[fingerprint] = created + times[_LIFETIME]
+                            expiry_times[fingerprint] = created + times[_LIFETIME]
     except (ValueError, IndexError):
         return {}
-    return found
+    return expiry_times
 
 
 def _times(data: bytes) -> dict[int, int]:
     """Subpackets of a signature that are times or durations, in seconds, by type."""
-    found: dict[int, int] = {}
+    seconds_by_type: dict[int, int] = {}
     while data:
         length, start = _new_length(data, 0)
         kind = data[start] & 0x7F
-        if kind in (_MADE, _LIFETIME):
-            found[kind] = int.from_bytes(data[start + 1 : start + length], "big")
+        if kind in (_CREATED, _LIFETIME):
+            seconds_by_type[kind] = int.from_bytes(data[start + 1 : start + length], "big")
         data = data[start + length :]
-    return found
+    return seconds_by_type
 
 
 def binary(data: bytes) -> bytes:
@@ -88,9 +88,9 @@ def binary(data: bytes) -> bytes:
 
 def _blocks(text: str) -> list[bytes]:
     blocks: list[bytes] = []
-    rest = text
-    while BEGIN in rest:
-        block, end, rest = rest.partition(BEGIN)[2].partition(END)
+    remainder = text
+    while BEGIN in remainder:
+        block, end, remainder = remainder.partition(BEGIN)[2].partition(END)
         if not end:
             raise ValueError(f"a key block has no {END!r}")
         lines = [line.strip() for line in block.splitlines()]

@@ -246,13 +246,13 @@ def find_error(output: str) -> tuple[str, str] | None:
     order = sorted(range(len(lines)), key=lambda n: not _MARKED.match(lines[n]))
     for pattern, move in _TABLE:
         for number in order:
-            if found := re.search(pattern, lines[number]):
-                paths = [path for path in found.groupdict().values() if path]
-                return _whole(lines, number), move.format(path=paths[0] if paths else "")
+            if match := re.search(pattern, lines[number]):
+                paths = [path for path in match.groupdict().values() if path]
+                return _full_message(lines, number), move.format(path=paths[0] if paths else "")
     return None
 
 
-def _whole(lines: list[str], number: int) -> str:
+def _full_message(lines: list[str], number: int) -> str:
     """A line joined with those it belongs to; dpkg splits most messages into two lines."""
     line = lines[number].strip()
     if line.startswith("File /"):
@@ -262,7 +262,9 @@ def _whole(lines: list[str], number: int) -> str:
     before = lines[number - 1].strip() if number else ""
     if _RELATION.match(line):
         # Further relations of a package follow below the first one, which names it.
-        owner = next((one for one in reversed(lines[:number]) if " : " in one), "")
+        owner = next(
+            (candidate for candidate in reversed(lines[:number]) if " : " in candidate), ""
+        )
         line = f"{owner.partition(' : ')[0].strip()} : {line}"
     if line.endswith(":") and after:
         line = f"{line} {after}"

@@ -15,5 +15,5 @@ _QUANTITY = re.compile(
 
 def is_quantity(value: object) -> bool:
     """Whether a value is an amount that a pod may request; it is not negative."""
-    known = isinstance(value, str | int | float) and not isinstance(value, bool)
-    return known and _QUANTITY.fullmatch(str(value)) is not None
+    scalar = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return scalar and _QUANTITY.fullmatch(str(value)) is not None

@@ -44,27 +44,29 @@ class Quarantine:
     """All entries, and the node's time when they were read."""
 
     entries: tuple[Entry, ...] = ()
-    now: int = 0
+    node_time: int = 0
     problem: str = ""  # why the file cannot be read
 
     @property
     def active(self) -> tuple[Entry, ...]:
         """Entries that have not expired."""
-        return tuple(one for one in self.entries if one.until > self.now)
+        return tuple(entry for entry in self.entries if entry.until > self.node_time)
 
     @property
     def expired(self) -> tuple[Entry, ...]:
         """Entries that have expired."""
-        return tuple(one for one in self.entries if one.until <= self.now)
+        return tuple(entry for entry in self.entries if entry.until <= self.node_time)
 
     def holds(self, uuid: str, pci: str) -> bool:
         """Whether a GPU is in quarantine now."""
-        return any((uuid and one.uuid == uuid) or (pci and one.pci == pci) for one in self.active)
+        return any(
+            (uuid and entry.uuid == uuid) or (pci and entry.pci == pci) for entry in self.active
+        )
 
 
 def stamp(seconds: int) -> str:
     """A readable time in UTC."""
-    days, rest = divmod(seconds, 86400)
+    days, day_seconds = divmod(seconds, 86400)
     era, day = divmod(days + 719468, 146097)  # of 400 years that begin with March
     years = (day - day // 1460 + day // 36524 - day // 146096) // 365
     day -= 365 * years + years // 4 - years // 100
@@ -72,33 +74,36 @@ def stamp(seconds: int) -> str:
     date = day - (153 * month + 2) // 5 + 1
     year = 400 * era + years + (month >= 10)
     number = month + 3 if month < 10 else month - 9
-    return f"{year:04d}-{number:02d}-{date:02d}T{rest // 3600:02d}:{rest % 3600 // 60:02d}Z"
+    return f"{year:04d}-{number:02d}-{date:02d}T{day_seconds // 3600:02d}:{day_seconds % 3600 // 60:02d}Z"
 
 
-def read(text: str, now: int) -> Quarantine:
+def read(text: str, node_time: int) -> Quarantine:
     """Parse the file; an invalid one has no entries and sets ``problem``."""
     if not text.strip():
-        return Quarantine(now=now)
+        return Quarantine(node_time=node_time)
     try:
         data = json.loads(text)
         if data["format"] != FORMAT:
             raise ValueError("unknown format")
-        entries = tuple(_entry(one) for one in data["gpus"])
+        entries = tuple(_entry(item) for item in data["gpus"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        return Quarantine(now=now, problem=f"{FILE} cannot be read ({str(error)[:80]})")
-    return Quarantine(entries, now)
+        return Quarantine(node_time=node_time, problem=f"{FILE} cannot be read ({str(error)[:80]})")
+    return Quarantine(entries, node_time)
 
 
 def _entry(data: dict[str, object]) -> Entry:
     texts = [data[key] for key in ("uuid", "pci", "reason", "by")]
     numbers = [data[key] for key in ("until", "since")]
-    if not all(isinstance(one, str) for one in texts) or not all(type(n) is int for n in numbers):
+    if not all(isinstance(text, str) for text in texts) or not all(type(n) is int for n in numbers):
         raise ValueError("an entry has unknown or missing fields")
-    uuid, pci, reason, by = (str(one) for one in texts)
+    uuid, pci, reason, by = (str(text) for text in texts)
     until, since = (n for n in numbers if isinstance(n, int))
     return Entry(uuid, pci, reason, until, since, by)
 
 
 def as_text(entries: tuple[Entry, ...]) -> str:
     """The file's text."""
-    return json.dumps({"format": FORMAT, "gpus": [asdict(one) for one in entries]}, indent=1) + "\n"
+    return (
+        json.dumps({"format": FORMAT, "gpus": [asdict(entry) for entry in entries]}, indent=1)
+        + "\n"
+    )

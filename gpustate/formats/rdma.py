@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 
 DMA_BUF, PEERMEM = "dma-buf", "peermem"
 #: The function nvidia-peermem registers with; OFED's ib_core has it, and that of some of Ubuntu's kernels.
@@ -37,8 +37,8 @@ _CHECKSUM = re.compile(r"0x[0-9a-fA-F]{1,16}")
 
 def kernel_version(release: str) -> tuple[int, int]:
     """The first two numbers of a kernel release; (0, 0) if it has none."""
-    found = _RELEASE.match(release)
-    return (whole(found[1]) or 0, whole(found[2]) or 0) if found else (0, 0)
+    match = _RELEASE.match(release)
+    return (parse_unsigned(match[1]) or 0, parse_unsigned(match[2]) or 0) if match else (0, 0)
 
 
 def why_no_dma_buf(
@@ -74,5 +74,5 @@ def checksum(text: str, symbol: str = SYMBOL) -> str | None:
 
 def ofed_version(text: str) -> str | None:
     """The version in the output of ``ofed_info -s``: ``24.10-1.1.4`` of ``OFED-internal-24.10-1.1.4:``."""
-    found = re.search(r"([0-9]+\.[0-9]+(?:-[0-9][0-9.]*)?)", text)
-    return found[1] if found else None
+    match = re.search(r"([0-9]+\.[0-9]+(?:-[0-9][0-9.]*)?)", text)
+    return match[1] if match else None

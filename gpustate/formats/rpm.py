@@ -57,11 +57,11 @@ def is_name(text: str) -> bool:
 
 def version(text: str) -> str | None:
     """A full version without an epoch of 0; ``None`` if it is not a version."""
-    found = _LABEL.fullmatch(text)
-    if found is None:
+    match = _LABEL.fullmatch(text)
+    if match is None:
         return None
-    epoch = (found["epoch"] or "0").lstrip("0")
-    return f"{epoch}:{found['rest']}" if epoch else found["rest"]
+    epoch = (match["epoch"] or "0").lstrip("0")
+    return f"{epoch}:{match['rest']}" if epoch else match["rest"]
 
 
 def with_epoch(full: str) -> str:
@@ -90,12 +90,14 @@ def parse_query(text: str, held: Iterable[str] = ()) -> dict[str, Package]:
         text: the output.
         held: names of held packages.
     """
-    kept = frozenset(held)
+    held_names = frozenset(held)
     packages: dict[str, Package] = {}
-    for one in parse_rows(text):
-        there = packages.get(one.name)
-        if there is None or rpmversion.compare(there.version, one.version) < 0:
-            packages[one.name] = replace(one, status="hi") if one.name in kept else one
+    for package in parse_rows(text):
+        known_package = packages.get(package.name)
+        if known_package is None or rpmversion.compare(known_package.version, package.version) < 0:
+            packages[package.name] = (
+                replace(package, status="hi") if package.name in held_names else package
+            )
     return packages
 
 
@@ -109,20 +111,20 @@ def held_by_dnf(entries: Iterable[str], packages: Mapping[str, Package]) -> froz
     """Installed packages that are locked at their version."""
     patterns = tuple(entries)
     return frozenset(
-        one.name
-        for one in packages.values()
-        if any(fnmatch.fnmatchcase(label, p) for p in patterns for label in _labels(one))
+        package.name
+        for package in packages.values()
+        if any(fnmatch.fnmatchcase(label, p) for p in patterns for label in _labels(package))
     )
 
 
 def _labels(package: Package) -> tuple[str, ...]:
     """Ways to name a package with its version."""
     full = with_epoch(package.version)
-    bare, name = full.partition(":")[2], package.name.removesuffix(f".{package.arch}")
-    found = [f"{name}-{full}"]
+    version_release, name = full.partition(":")[2], package.name.removesuffix(f".{package.arch}")
+    labels = [f"{name}-{full}"]
     if full.startswith("0:"):
-        found.append(f"{name}-{bare}")
-    return (*found, *(f"{one}.{package.arch}" for one in found))
+        labels.append(f"{name}-{version_release}")
+    return (*labels, *(f"{label}.{package.arch}" for label in labels))
 
 
 def held_by_zypper(text: str, packages: Mapping[str, Package]) -> frozenset[str]:
@@ -137,7 +139,7 @@ def held_by_zypper(text: str, packages: Mapping[str, Package]) -> frozenset[str]
             and not (keys.get("version") or keys.get("repo") or keys.get("solvable_arch"))
         ):
             patterns.append(keys["solvable_name"])
-    names = {n: n.removesuffix(f".{one.arch}") for n, one in packages.items()}
+    names = {n: n.removesuffix(f".{package.arch}") for n, package in packages.items()}
     return frozenset(
         key for key, name in names.items() if any(fnmatch.fnmatchcase(name, p) for p in patterns)
     )
@@ -154,8 +156,8 @@ def parse_repoquery(text: str) -> dict[str, tuple[Candidate, ...]]:
 def parse_search(text: str) -> dict[str, tuple[Candidate, ...]]:
     """Read ``zypper -x search -s``: versions in repositories, newest first, without installed ones."""
     rows: list[tuple[str, str, str]] = []
-    for found in _SOLVABLE.finditer(text):
-        keys = {key: unescape(value) for key, value in _ATTRIBUTE.findall(found[1])}
+    for solvable in _SOLVABLE.finditer(text):
+        keys = {key: unescape(value) for key, value in _ATTRIBUTE.findall(solvable[1])}
         origin = keys.get("repository", "")
         if keys.get("kind") == "package" and origin and origin != "(System Packages)":
             name = name_of(keys.get("name", ""), keys.get("arch", ""))
@@ -164,12 +166,16 @@ def parse_search(text: str) -> dict[str, tuple[Candidate, ...]]:
 
 
 def _candidates(rows: Iterable[tuple[str, str, str]]) -> dict[str, tuple[Candidate, ...]]:
-    found: dict[str, dict[Candidate, None]] = {}
+    by_package: dict[str, dict[Candidate, None]] = {}
     for name, label, origin in rows:
         full = version(label)
         if full is not None and is_name(name):
-            found.setdefault(name, {})[Candidate(full, origin)] = None
+            by_package.setdefault(name, {})[Candidate(full, origin)] = None
     return {
-        name: tuple(sorted(some, key=lambda one: rpmversion.version_key(one.version), reverse=True))
-        for name, some in found.items()
+        name: tuple(
+            sorted(
+                some, key=lambda candidate: rpmversion.version_key(candidate.version), reverse=True
+            )
+        )
+        for name, some in by_package.items()
     }

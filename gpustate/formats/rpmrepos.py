@@ -57,14 +57,16 @@ def sections(text: str) -> Iterator[Section]:
 
 def parse_repos(texts: Mapping[str, str]) -> tuple[RpmSource, ...]:
     """Enabled repositories of some files, by path; unreadable ones are ignored."""
-    found: list[RpmSource] = []
+    sources: list[RpmSource] = []
     for file, text in texts.items():
-        for one in sections(text):
-            said = (one.options.get(key) for key in ("baseurl", "mirrorlist", "metalink"))
-            uri = next(filter(None, said), "").split()
+        for section in sections(text):
+            locations = (section.options.get(key) for key in ("baseurl", "mirrorlist", "metalink"))
+            uri = next(filter(None, locations), "").split()
             if uri:
-                found.append(RpmSource(file, one.line, one.id, uri[0].rstrip(",").rstrip("/")))
-    return tuple(found)
+                sources.append(
+                    RpmSource(file, section.line, section.id, uri[0].rstrip(",").rstrip("/"))
+                )
+    return tuple(sources)
 
 
 def render_repo(

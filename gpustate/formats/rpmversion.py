@@ -19,16 +19,16 @@ _RUN = re.compile(r"[0-9]+|[A-Za-z]+|~|\^")
 _EPOCH = re.compile(r"([0-9]*):(.*)", re.DOTALL)
 
 
-def compare_labels(one: str, other: str) -> int:
+def compare_labels(left_label: str, right_label: str) -> int:
     """Compare two versions, or two releases: negative when the first is older, 0 when they are the same."""
-    mine, yours = _RUN.findall(one), _RUN.findall(other)
-    for a, b in zip(mine, yours, strict=False):
-        if a != b and (found := _compare_runs(a, b)):
-            return found
-    if len(mine) == len(yours):
+    left_runs, right_runs = _RUN.findall(left_label), _RUN.findall(right_label)
+    for a, b in zip(left_runs, right_runs, strict=False):
+        if a != b and (order := _compare_runs(a, b)):
+            return order
+    if len(left_runs) == len(right_runs):
         return 0
-    longer, sign = (mine, 1) if len(mine) > len(yours) else (yours, -1)
-    return -sign if longer[min(len(mine), len(yours))] == "~" else sign
+    longer, sign = (left_runs, 1) if len(left_runs) > len(right_runs) else (right_runs, -1)
+    return -sign if longer[min(len(left_runs), len(right_runs))] == "~" else sign
 
 
 def _compare_runs(a: str, b: str) -> int:
@@ -60,17 +60,17 @@ class Evr:
 @lru_cache(maxsize=65536)
 def parse(text: str) -> Evr:
     """Read ``epoch:version-release``; without an epoch it is 0."""
-    epoch, rest = 0, text
+    epoch, version_release = 0, text
     match = _EPOCH.fullmatch(text)
     if match is not None:
-        epoch, rest = int(match[1][-18:] or "0"), match[2]
-    version, dash, release = rest.rpartition("-")
-    return Evr(epoch, version, release) if dash else Evr(epoch, rest)
+        epoch, version_release = int(match[1][-18:] or "0"), match[2]
+    version, dash, release = version_release.rpartition("-")
+    return Evr(epoch, version, release) if dash else Evr(epoch, version_release)
 
 
-def compare(one: str, other: str) -> int:
+def compare(left_version: str, right_version: str) -> int:
     """Compare two full versions, the release included."""
-    a, b = parse(one), parse(other)
+    a, b = parse(left_version), parse(right_version)
     return (
         (a.epoch > b.epoch) - (a.epoch < b.epoch)
         or compare_labels(a.version, b.version)

@@ -38,7 +38,7 @@ def check(
     place: str,
     error: type[GpustateError],
     fix: str,
-    what: str = "",
+    subject: str = "",
 ) -> None:
     """Check a document.
 
@@ -49,7 +49,7 @@ def check(
         place: of the document, for messages.
         error: raised if the document does not match the schema.
         fix: the next step.
-        what: beginning of the message: ``the plan is damaged``.
+        subject: beginning of the message: ``the plan is damaged``.
 
     Raises:
         GpustateError: of the given class.
@@ -58,9 +58,9 @@ def check(
 
     try:
         _validator(package, name)(data)
-    except fastjsonschema.JsonSchemaValueException as found:
-        message = _message(found)
-        raise error(f"{what}: {message}" if what else message, place=place, fix=fix) from None
+    except fastjsonschema.JsonSchemaValueException as violation:
+        message = _message(violation)
+        raise error(f"{subject}: {message}" if subject else message, place=place, fix=fix) from None
 
 
 def check_format(
@@ -94,14 +94,14 @@ def _as_draft_7(data: dict[str, Any]) -> dict[str, Any]:
     return data if required is None else {**data, "dependencies": required}
 
 
-def _message(found: Any) -> str:
-    path, value, wanted = (
-        found.name.removeprefix("data").removeprefix("."),
-        found.value,
-        found.definition,
+def _message(violation: Any) -> str:
+    path, value, schema = (
+        violation.name.removeprefix("data").removeprefix("."),
+        violation.value,
+        violation.definition,
     )
     where = path or "the document"
-    rule, limit = found.rule, found.rule_definition
+    rule, limit = violation.rule, violation.rule_definition
     if rule == "type":
         kinds = limit if isinstance(limit, list) else [limit]
         return f"{where}: is {kind_of(value)}, expected {' or '.join(_KINDS[k] for k in kinds)}"
@@ -109,16 +109,16 @@ def _message(found: Any) -> str:
         missing = next(key for key in limit if key not in value)
         return f"{path}.{missing}: is missing".removeprefix(".")
     if rule == "additionalProperties":
-        unknown = next(key for key in value if key not in wanted.get("properties", {}))
-        known = ", ".join(wanted.get("properties", {}))
-        return f"{where}: unknown key {quote_name(unknown)}, expected {known}"
+        unknown = next(key for key in value if key not in schema.get("properties", {}))
+        supported = ", ".join(schema.get("properties", {}))
+        return f"{where}: unknown key {quote_name(unknown)}, expected {supported}"
     if rule in ("enum", "const"):
         words = limit if rule == "enum" else [limit]
         *most, last = map(str, words)
         expected = f"{', '.join(most)} or {last}" if most else last
         return f"{where}: is {quote(value)}, expected {expected}"
     if rule == "pattern":
-        return f"{where}: is {quote(value)}, expected {wanted.get('title', f'a text that matches {limit}')}"
+        return f"{where}: is {quote(value)}, expected {schema.get('title', f'a text that matches {limit}')}"
     if rule == "uniqueItems":
         return f"{where}: has a duplicate item"
     if rule == "minItems":
@@ -126,4 +126,4 @@ def _message(found: Any) -> str:
     if rule in ("minimum", "maximum"):
         bound = "from" if rule == "minimum" else "up to"
         return f"{where}: is {quote(value)}, expected a number {bound} {limit}"
-    return str(found.message).removeprefix("data.")
+    return str(violation.message).removeprefix("data.")

@@ -17,17 +17,17 @@ from gpustate.formats.words import at, quote_name
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 
 
-def _as_it_is(found: dict[str, Any]) -> Any:
-    return found
+def _as_it_is(data: dict[str, Any]) -> Any:
+    return data
 
 
 def _tokens(text: str) -> Iterator[tuple[int, str]]:
     """Texts, brackets, colons and words of JSON, each with its line."""
     line, end = 1, 0
-    for found in _TOKEN.finditer(text):
-        line += text.count("\n", end, found.start())
-        end = found.start()
-        yield line, found[0]
+    for match in _TOKEN.finditer(text):
+        line += text.count("\n", end, match.start())
+        end = match.start()
+        yield line, match[0]
 
 
 def _line_of(text: str, word: str) -> int | None:
@@ -62,7 +62,7 @@ def read(
     place: str,
     error: type[GpustateError],
     *,
-    said: str = "is not JSON",
+    problem: str = "is not JSON",
     lined: bool = True,
     fix: str | None = None,
     make: Callable[[dict[str, Any]], Any] = _as_it_is,
@@ -73,7 +73,7 @@ def read(
         text: all of it.
         place: of the text, usually a file's path.
         error: raised for every problem.
-        said: the message for a text that is not JSON.
+        problem: the message for a text that is not JSON.
         lined: whether errors have line numbers; not for text from a command line.
         fix: the next step for every problem.
         make: converts an object, after everything in it.
@@ -83,8 +83,8 @@ def read(
     """
 
     def pairs(rows: list[tuple[str, Any]]) -> Any:
-        found = dict(rows)
-        if len(found) != len(rows):
+        data = dict(rows)
+        if len(data) != len(rows):
             keys = [key for key, _ in rows]
             twice = next(key for number, key in enumerate(keys) if key in keys[:number])
             raise error(
@@ -92,7 +92,7 @@ def read(
                 place=at(place, _line_of_second(text) if lined else None),
                 fix=fix,
             )
-        return make(found)
+        return make(data)
 
     def constant(word: str) -> NoReturn:
         line = _line_of(text, word) if lined else None
@@ -103,10 +103,10 @@ def read(
     except json.JSONDecodeError as wrong:
         line = wrong.lineno if lined else None
         raise error(
-            f"{said}: {wrong.msg} (column {wrong.colno})", place=at(place, line), fix=fix
+            f"{problem}: {wrong.msg} (column {wrong.colno})", place=at(place, line), fix=fix
         ) from wrong
     except RecursionError as wrong:
-        raise error(f"{said}: nested too deep", place=place, fix=fix) from wrong
+        raise error(f"{problem}: nested too deep", place=place, fix=fix) from wrong
     except ValueError as wrong:
         why = str(wrong).partition("; use sys.")[0]
-        raise error(f"{said}: {why}", place=place, fix=fix) from wrong
+        raise error(f"{problem}: {why}", place=place, fix=fix) from wrong

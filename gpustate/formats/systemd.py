@@ -82,12 +82,12 @@ def parse_show(text: str) -> dict[str, Unit]:
 
 def as_on_disk(units: Mapping[str, Unit], listed: str) -> dict[str, Unit]:
     """Units with their file state from ``systemctl list-unit-files --plain``, if listed."""
-    found = dict(units)
+    states = dict(units)
     for line in listed.splitlines():
         name, state, *_ = (*line.split(), "", "")
-        if name in found and state not in ("", "alias"):
-            found[name] = replace(found[name], unit_file_state=state)
-    return found
+        if name in states and state not in ("", "alias"):
+            states[name] = replace(states[name], unit_file_state=state)
+    return states
 
 
 def at_boot(state: str, linked: bool) -> str:
@@ -102,20 +102,20 @@ def at_boot(state: str, linked: bool) -> str:
     return "disabled" if state == "enabled" else state
 
 
-def effective_command(drop_ins: Mapping[str, str], ours: str = "") -> tuple[str, str]:
-    """The drop-in that sets the command of a service, and the command; empty if none does or ``ours`` overrides it.
+def effective_command(drop_ins: Mapping[str, str], own_path: str = "") -> tuple[str, str]:
+    """The drop-in that sets the command of a service, and the command; empty if none does or ``own_path`` overrides it.
 
     Args:
-        drop_ins: text by path; ``ours`` may be among them.
-        ours: path of our own drop-in, which sets a command too.
+        drop_ins: text by path; ``own_path`` may be among them.
+        own_path: path of our own drop-in, which sets a command too.
     """
-    found = ("", "")
-    for path in sorted({*drop_ins, ours} - {""}, key=posixpath.basename):
-        if path == ours:
-            found = ("", "")
+    effective = ("", "")
+    for path in sorted({*drop_ins, own_path} - {""}, key=posixpath.basename):
+        if path == own_path:
+            effective = ("", "")
         elif commands := _COMMAND.findall(drop_ins[path]):
-            found = (path, commands[-1])
-    return found
+            effective = (path, commands[-1])
+    return effective
 
 
 def runs_nothing(drop_ins: Mapping[str, str], unit: str) -> str:
@@ -136,9 +136,9 @@ def runs_nothing(drop_ins: Mapping[str, str], unit: str) -> str:
 
 def effective_variable(drop_ins: Mapping[str, str], name: str) -> tuple[str, str]:
     """The drop-in that sets an environment variable of a service, and its value; empty if none does."""
-    found = ("", "")
+    effective = ("", "")
     pattern = re.compile(_VARIABLE.format(re.escape(name)), re.MULTILINE)
     for path in sorted(drop_ins, key=posixpath.basename):
         if values := pattern.findall(drop_ins[path]):
-            found = (path, values[-1])
-    return found
+            effective = (path, values[-1])
+    return effective

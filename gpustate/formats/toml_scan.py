@@ -65,8 +65,8 @@ class Scan:
         return next((s for s in self.statements if s.kind == "table" and s.path == path), None)
 
 
-def _key(found: re.Match[str]) -> str:
-    names = (n if re.fullmatch(r"[\w-]+", n) else f'"{n}"' for n in _NAME.findall(found[0]))
+def _key(match: re.Match[str]) -> str:
+    names = (n if re.fullmatch(r"[\w-]+", n) else f'"{n}"' for n in _NAME.findall(match[0]))
     return f"[{'.'.join(names)}]"
 
 
@@ -86,10 +86,10 @@ def parse(text: str, place: str) -> dict[str, Any]:
         line = _LINE_OF.search(str(error))
         number = line.group(1) if line else str(text.count("\n") + 1)
         # tomllib prints the parts of a key as a Python tuple.
-        what = _NAMES.sub(_key, str(error))
-        what = what.partition(" (at ")[0]
+        message = _NAMES.sub(_key, str(error))
+        message = message.partition(" (at ")[0]
         raise ProbeError(
-            f"not valid TOML: {what}", place=f"{place}:{number}", fix="repair the file first"
+            f"not valid TOML: {message}", place=f"{place}:{number}", fix="repair the file first"
         ) from error
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else "a number is too long"
@@ -149,8 +149,8 @@ def skip_value(text: str, at: int) -> int:
     if text[at] in "\"'":
         return _skip_string(text, at)
     if text[at] not in "[{":
-        bare = _BARE_VALUE.match(text, at)
-        return at + len(bare.group().rstrip()) if bare else at
+        match = _BARE_VALUE.match(text, at)
+        return at + len(match.group().rstrip()) if match else at
     depth = 0
     while at < len(text):
         if text[at] in "\"'":
@@ -265,8 +265,8 @@ def _skip_string(text: str, at: int) -> int:
 
 
 def _past(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    return found.end() if found else at
+    match = pattern.match(text, at)
+    return match.end() if match else at
 
 
 def _line_end(text: str, at: int) -> int:

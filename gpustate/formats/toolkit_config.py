@@ -138,12 +138,12 @@ def harmful(text: str, *, docker: bool) -> Iterator[str]:
         )
 
 
-def set_keys(text: str, wanted: Mapping[str, Value | None], path: str = CONFIG_PATH) -> str:
+def set_keys(text: str, desired: Mapping[str, Value | None], path: str = CONFIG_PATH) -> str:
     """Return ``text`` with keys set.
 
     Args:
         text: the file; empty if there is none.
-        wanted: values by dotted key; ``None`` unsets it.
+        desired: values by dotted key; ``None`` unsets it.
         path: for messages.
 
     Raises:
@@ -151,7 +151,7 @@ def set_keys(text: str, wanted: Mapping[str, Value | None], path: str = CONFIG_P
         ProbeError: the file is not TOML, or an inline table prevents the edit.
     """
     expected = read_keys(text, path)
-    for key, value in wanted.items():
+    for key, value in desired.items():
         check_key(key, value if value is not None else _any_value(key))
         if value is None:
             if key in expected:
@@ -186,25 +186,25 @@ def _any_value(key: str) -> object:
 
 
 def _set(text: str, key: tuple[str, ...], value: Value) -> str:
-    found = scan(text)
-    there = found.find(key)
+    parsed = scan(text)
+    current = parsed.find(key)
     rendered = render_value(value)
-    if there is not None:
-        return text[: there.value_start] + rendered + text[there.value_end :]
+    if current is not None:
+        return text[: current.value_start] + rendered + text[current.value_end :]
     newline = line_break(text)
     section = key[:-1]
     line = f"{render_key(key[-1:])} = {rendered}"
-    place = _commented(found, section, key[-1])
+    place = _commented(parsed, section, key[-1])
     if place is not None:
         indent = place.text[: len(place.text) - len(place.text.lstrip())]
         tail = text[place.start + len(place.text) : place.end]
         return text[: place.start] + indent + line + tail + text[place.end :]
-    header = found.header(section)
+    header = parsed.header(section)
     if header is None and section:
         lead = "" if not text or text.endswith("\n") else newline
         gap = newline if text else ""
         return f"{text}{lead}{gap}[{render_key(section)}]{newline}{line}{newline}"
-    inside = [s for s in found.statements if s.kind == "key" and s.section == section]
+    inside = [s for s in parsed.statements if s.kind == "key" and s.section == section]
     last = inside[-1] if inside else header
     if last is None:
         return line + newline + text
@@ -215,21 +215,21 @@ def _set(text: str, key: tuple[str, ...], value: Value) -> str:
 
 
 def _unset(text: str, key: tuple[str, ...]) -> str:
-    there = scan(text).find(key)
-    if there is None:
+    current = scan(text).find(key)
+    if current is None:
         return text
     # Every line of a multi-line value becomes a comment.
-    lines = text[there.key_start : there.end].removesuffix("\n").split("\n")
+    lines = text[current.key_start : current.end].removesuffix("\n").split("\n")
     commented = "\n".join("#" + line for line in lines)
-    tail = "\n" if text[there.start : there.end].endswith("\n") else ""
-    return text[: there.key_start] + commented + tail + text[there.end :]
+    tail = "\n" if text[current.start : current.end].endswith("\n") else ""
+    return text[: current.key_start] + commented + tail + text[current.end :]
 
 
-def _commented(found: Scan, section: tuple[str, ...], name: str) -> Comment | None:
+def _commented(parsed: Scan, section: tuple[str, ...], name: str) -> Comment | None:
     """Return the line of ``section`` that has the key as a comment, on one line."""
     pattern = re.compile(rf"\s*#\s*{re.escape(name)}\s*=\s*(.+)")
-    start, end = _extent(found, section)
-    for comment in found.comments:
+    start, end = _extent(parsed, section)
+    for comment in parsed.comments:
         written = pattern.fullmatch(comment.text)
         if start <= comment.start < end and written and _is_value(written.group(1)):
             return comment
@@ -245,10 +245,10 @@ def _is_value(written: str) -> bool:
     return True
 
 
-def _extent(found: Scan, section: tuple[str, ...]) -> tuple[int, int]:
+def _extent(parsed: Scan, section: tuple[str, ...]) -> tuple[int, int]:
     """Return where the lines of a section begin and end."""
-    headers: list[Statement] = [s for s in found.statements if s.kind != "key"]
-    ends = [*(s.end for s in found.statements), *(c.end for c in found.comments)]
+    headers: list[Statement] = [s for s in parsed.statements if s.kind != "key"]
+    ends = [*(s.end for s in parsed.statements), *(c.end for c in parsed.comments)]
     big = max(ends, default=0)
     if not section:
         return 0, headers[0].start if headers else big

@@ -34,14 +34,14 @@ def quote(value: object, limit: int = LIMIT_SHOWN) -> str:
 
 def suggest(
     name: object,
-    known: Iterable[str],
+    supported: Iterable[str],
     otherwise: str,
     count: int = 1,
     cutoff: float = 0.6,
     form: str = "{}",
 ) -> str:
     """``did you mean NAME``, or another hint where no known name is similar; ``form``: of a name."""
-    near = difflib.get_close_matches(str(name), list(known), count, cutoff)
+    near = difflib.get_close_matches(str(name), list(supported), count, cutoff)
     return f"did you mean {' or '.join(map(form.format, near))}" if near else otherwise
 
 
@@ -63,7 +63,12 @@ def shorten(text: str, limit: int) -> str:
         return text
     end = limit - len(_MORE)
     end = next(
-        (one.start() for one in _QUOTED.finditer(text) if one.start() < end < one.end()), end
+        (
+            quoted.start()
+            for quoted in _QUOTED.finditer(text)
+            if quoted.start() < end < quoted.end()
+        ),
+        end,
     )
     for boundary in ("; ", ". ", " "):
         at = text.rfind(boundary, limit // 2, end)
@@ -80,10 +85,10 @@ def listed(names: Sequence[str], most: int, between: str = ", ", kind: str = "")
         between: stands between two names.
         kind: what they are, after the number.
     """
-    others = len(names) - most
-    if others <= 1:
+    surplus = len(names) - most
+    if surplus <= 1:
         return between.join(names)
-    return f"{between.join(names[:most])} and {others} more{kind and f' {kind}'}"
+    return f"{between.join(names[:most])} and {surplus} more{kind and f' {kind}'}"
 
 
 def value_text(value: object, limit: int) -> str:
@@ -93,21 +98,21 @@ def value_text(value: object, limit: int) -> str:
     return cut("none" if value is None else json.dumps(value, ensure_ascii=False), limit)
 
 
-def distinguish(one: str, other: str, limit: int = 160) -> tuple[str, str]:
+def distinguish(left_text: str, right_text: str, limit: int = 160) -> tuple[str, str]:
     """Cut two different texts to ``limit`` characters each, around the first difference."""
-    one, other = mask(one), mask(other)  # before they are cut
-    pairs = enumerate(zip(one, other, strict=False))
-    same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    left_text, right_text = mask(left_text), mask(right_text)  # before they are cut
+    pairs = enumerate(zip(left_text, right_text, strict=False))
+    same = next((at for at, (a, b) in pairs if a != b), min(len(left_text), len(right_text)))
     # Keep some context before the difference.
-    start = max(0, same - limit // 4) if max(len(one), len(other)) > limit else 0
-    return _window(one, start, limit), _window(other, start, limit)
+    start = max(0, same - limit // 4) if max(len(left_text), len(right_text)) > limit else 0
+    return _window(left_text, start, limit), _window(right_text, start, limit)
 
 
 def _window(text: str, start: int, limit: int) -> str:
     start = max(0, min(start, len(text) - limit // 4))
     before = "..." if start else ""
-    rest = text[start:]
-    return before + (rest if len(rest) <= limit else rest[: limit - 3] + "...")
+    tail = text[start:]
+    return before + (tail if len(tail) <= limit else tail[: limit - 3] + "...")
 
 
 def quote_name(name: object) -> str:
@@ -127,8 +132,8 @@ def kind_of(value: object) -> str:
         (float, "a number"),
         (type(None), "nothing"),
     )
-    known = next((name for kind, name in names if isinstance(value, kind)), None)
-    return known or f"a {type(value).__name__}"
+    kind_name = next((name for kind, name in names if isinstance(value, kind)), None)
+    return kind_name or f"a {type(value).__name__}"
 
 
 def at(path: str, line: int | None) -> str:
@@ -152,8 +157,8 @@ def printable_lines(text: str) -> str:
 
 def json_text(text: str) -> str:
     """Escape control characters in a JSON document with JSON's own escapes, which keeps its meaning."""
-    return _ACTED_ON_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _ACTED_ON_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}"
+def _escape(match: re.Match[str]) -> str:
+    return f"\\x{ord(match[0]):02x}" if match[0] < "\u0100" else f"\\u{ord(match[0]):04x}"

@@ -31,7 +31,7 @@ SOURCES = {
 #: Resets a GPU, which nvidia-persistenced keeps open. Without that service the first and the last command do nothing.
 RESET_COMMAND = "systemctl stop nvidia-persistenced; nvidia-smi --gpu-reset -i INDEX; systemctl start nvidia-persistenced"
 #: Severity and remedy of NVIDIA's actions.
-RESET, REPORT, LOOK = "reset", "report", "look"
+RESET, REPORT, INVESTIGATE = "reset", "report", "look"
 ACTIONS = {
     "IGNORE": (REPORT, "nothing to do"),
     "RESTART_APP": (
@@ -44,28 +44,28 @@ ACTIONS = {
     "WORKFLOW_XID_48": (RESET, "drain the GPU, reset it, and check for remapped rows"),
     "WORKFLOW_XID_45": (REPORT, "follow the Xid before it; alone, restart Fabric Manager"),
     "WORKFLOW_NVLINK_ERR": (
-        LOOK,
+        INVESTIGATE,
         "check nvidia-smi nvlink -e; reset the GPU, and replace it if the error recurs",
     ),
     "WORKFLOW_NVLINK5_ERR": (
-        LOOK,
+        INVESTIGATE,
         "follow NVIDIA's NVLink 5 workflow for its sub-code; Fabric Manager's log has more",
     ),
-    "CHECK_MECHANICALS": (LOOK, "check the power cables and the seating of the GPU"),
-    "CHECK_UVM": (LOOK, "check dmesg for nvidia-uvm errors"),
-    "UPDATE_SWFW": (LOOK, "use another driver; see gpustate driver outdated"),
-    "CONTACT_SUPPORT": (LOOK, "collect nvidia-bug-report.sh and contact NVIDIA support"),
+    "CHECK_MECHANICALS": (INVESTIGATE, "check the power cables and the seating of the GPU"),
+    "CHECK_UVM": (INVESTIGATE, "check dmesg for nvidia-uvm errors"),
+    "UPDATE_SWFW": (INVESTIGATE, "use another driver; see gpustate driver outdated"),
+    "CONTACT_SUPPORT": (INVESTIGATE, "collect nvidia-bug-report.sh and contact NVIDIA support"),
     "RESET_FABRIC": (
         RESET,
         "drain the node and reset all its GPUs and NVSwitches: stop nvidia-fabricmanager and nvidia-persistenced, nvidia-smi --gpu-reset, start them; or reboot",
     ),
     "XID_154": (REPORT, "see nvidia-smi --query-gpu=gpu_recovery_action"),
-    "": (LOOK, "see NVIDIA's Xid catalog"),
+    "": (INVESTIGATE, "see NVIDIA's Xid catalog"),
 }
 
 
 @dataclass(frozen=True)
-class Known:
+class XidRow:
     """A row: number, NVIDIA's name, NVIDIA's immediate action, source."""
 
     number: int
@@ -74,12 +74,12 @@ class Known:
     source: str = "catalog"
 
 
-def _rows(action: str, names: dict[int, str], source: str = "catalog") -> list[Known]:
-    return [Known(number, name, action, source) for number, name in names.items()]
+def _rows(action: str, names: dict[int, str], source: str = "catalog") -> list[XidRow]:
+    return [XidRow(number, name, action, source) for number, name in names.items()]
 
 
 #: Xids in use; the catalog has the other numbers up to 172 as unused, for support.
-TABLE: dict[int, Known] = {
+TABLE: dict[int, XidRow] = {
     row.number: row
     for row in (
         *_rows(
@@ -219,15 +219,15 @@ _LAST = 172
 _FIRST_OF_SWITCHES = 10_000
 
 
-def known(number: int) -> Known:
+def find_row(number: int) -> XidRow:
     """The row of an Xid; a generic one if the table has none."""
     if number in TABLE:
         return TABLE[number]
     if number >= _FIRST_OF_SWITCHES:
-        return Known(number, "NVSwitch error", "RESET_FABRIC", "fabric")
+        return XidRow(number, "NVSwitch error", "RESET_FABRIC", "fabric")
     if 0 < number <= _LAST:
-        return Known(number, "unused", "CONTACT_SUPPORT")
-    return Known(number, "not in the table", "", "extra")
+        return XidRow(number, "unused", "CONTACT_SUPPORT")
+    return XidRow(number, "not in the table", "", "extra")
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class Xid:
     @property
     def action(self) -> str:
         """NVIDIA's action; a fatal error of NVLink 5 needs what a failed fabric needs (leptonai/gpud#1174)."""
-        action = known(self.number).action
+        action = find_row(self.number).action
         fatal = self.severity == "Fatal" and action == "WORKFLOW_NVLINK5_ERR"
         return "RESET_FABRIC" if fatal else action
 
@@ -257,9 +257,7 @@ class Xid:
     def name(self) -> str:
         """Kind, number and NVIDIA's name, with the unit and severity in the line."""
         unit = f" ({self.text.split(' (')[0]})" if self.severity else ""
-        return (
-            f"{'SXid' if self.of_switch else 'Xid'} {self.number} {known(self.number).name}{unit}"
-        )
+        return f"{'SXid' if self.of_switch else 'Xid'} {self.number} {find_row(self.number).name}{unit}"
 
 
 #: Prints lines of the kernel log since boot, and root's of resets: of the journal where that has them, else of dmesg.
@@ -287,29 +285,31 @@ def parse(lines: list[str], addresses: Mapping[str, str]) -> tuple[Xid, ...]:
         lines: of :data:`SCRIPT`.
         addresses: PCI address of each GPU, without the function, by UUID.
     """
-    found: dict[tuple[str, int, str], Xid] = {}
+    xids_by_place: dict[tuple[str, int, str], Xid] = {}
     for line in lines:
         if _LOADED in line:
-            found = {}
+            xids_by_place = {}
         if reset := _RESET.search(line):
             pci = addresses.get(reset[1])
-            found = {
+            xids_by_place = {
                 place: xid
-                for place, xid in found.items()
+                for place, xid in xids_by_place.items()
                 if xid.pci != pci or xid.action == "RESET_FABRIC"
             }
         match = _LINE.match(line)
         if match is None:
             continue
-        domain, _, rest = match[2].lower().partition(":")
+        domain, _, device = match[2].lower().partition(":")
         number, word = int(match[3]), None
-        if number >= _FIRST_OF_SWITCHES or known(number).action == "WORKFLOW_NVLINK5_ERR":
+        if number >= _FIRST_OF_SWITCHES or find_row(number).action == "WORKFLOW_NVLINK5_ERR":
             word = _SEVERITY.search(match[4])
         severity = word[1] if word else ""
         if number >= _FIRST_OF_SWITCHES and severity != "Fatal":
             continue
-        place = (f"{int(domain, 16):04x}:{rest}", number, severity)
-        before = found.get(place)
+        place = (f"{int(domain, 16):04x}:{device}", number, severity)
+        before = xids_by_place.get(place)
         count = 1 if before is None else before.count + 1
-        found[place] = Xid(*place[:2], count, float(match[1]), match[4].strip()[:200], severity)
-    return tuple(found[place] for place in sorted(found))
+        xids_by_place[place] = Xid(
+            *place[:2], count, float(match[1]), match[4].strip()[:200], severity
+        )
+    return tuple(xids_by_place[place] for place in sorted(xids_by_place))

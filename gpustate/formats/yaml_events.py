@@ -149,21 +149,21 @@ class Document:
 
         The value of an alias is wrapped once, however often it is used.
         """
-        made: dict[int, Any] = {}
+        wrapped_by_id: dict[int, Any] = {}
 
         def below(data: Any) -> Any:
             if not isinstance(data, dict | list):
                 return data
-            if id(data) not in made:
+            if id(data) not in wrapped_by_id:
                 if isinstance(data, dict):
                     of_keys = self.lines.of_keys[id(data)]
-                    rows = {key: wrap(below(one), of_keys[key]) for key, one in data.items()}
-                    made[id(data)] = rows
+                    rows = {key: wrap(below(item), of_keys[key]) for key, item in data.items()}
+                    wrapped_by_id[id(data)] = rows
                 else:
                     lines = self.lines.of_items[id(data)]
                     pairs = zip(data, lines, strict=True)
-                    made[id(data)] = [wrap(below(one), line) for one, line in pairs]
-            return made[id(data)]
+                    wrapped_by_id[id(data)] = [wrap(below(item), line) for item, line in pairs]
+            return wrapped_by_id[id(data)]
 
         return wrap(below(self.data), self.line)
 
@@ -261,9 +261,9 @@ class _Builder:
             raise self.error(f"the file contains more than {self.rules.values} values", event)
         if event.anchor is not None:
             return self.anchored(event, depth)
-        return self.bare(event, depth)
+        return self.unanchored(event, depth)
 
-    def bare(self, event: Any, depth: int) -> Any:
+    def unanchored(self, event: Any, depth: int) -> Any:
         if isinstance(event, yaml.ScalarEvent):
             return self.scalar(event)
         self.reach(depth + 1, event)
@@ -275,7 +275,7 @@ class _Builder:
         # An anchor's name may be reused: an alias refers to the last one before it.
         anchored = self.anchors[event.anchor] = _Anchored()
         values, above, self.deepest = self.values, self.deepest, depth
-        anchored.value = self.bare(event, depth)
+        anchored.value = self.unanchored(event, depth)
         anchored.size = self.values - values + 1
         anchored.height = self.deepest - depth
         self.deepest = max(above, self.deepest)
@@ -305,17 +305,17 @@ class _Builder:
 
     def sequence(self, event: Any, depth: int) -> list[Any]:
         self.check_tag(event, "seq")
-        found: list[Any] = []
+        items: list[Any] = []
         lines: list[int] = []
         while not isinstance(event := self.loader.get_event(), yaml.SequenceEndEvent):
             lines.append(event.start_mark.line + 1)
-            found.append(self.value(event, depth))
-        self.lines.of_items[id(found)] = lines
-        return found
+            items.append(self.value(event, depth))
+        self.lines.of_items[id(items)] = lines
+        return items
 
     def mapping(self, event: Any, depth: int) -> dict[Any, Any]:
         self.check_tag(event, "map")
-        found: dict[Any, Any] = {}
+        entries: dict[Any, Any] = {}
         lines: dict[Any, int] = {}
         merged: list[tuple[Any, Any]] = []
         while not isinstance(event := self.loader.get_event(), yaml.MappingEndEvent):
@@ -324,18 +324,20 @@ class _Builder:
                 merged.append((self.value(self.loader.get_event(), depth), event))
                 continue
             key = self.key(event, depth)
-            if key in found:
+            if key in entries:
                 if not self.rules.last_key_counts:
                     raise self.error(
                         f"the key {quote(key)} is a duplicate of line {lines[key]}", event
                     )
-                self.lines.repeated.setdefault(id(found), []).append((key, lines[key], found[key]))
+                self.lines.repeated.setdefault(id(entries), []).append(
+                    (key, lines[key], entries[key])
+                )
             lines[key] = line
-            found[key] = self.value(self.loader.get_event(), depth)
+            entries[key] = self.value(self.loader.get_event(), depth)
         for value, where in merged:
-            self.merge(value, where, found, lines)
-        self.lines.of_keys[id(found)] = lines
-        return found
+            self.merge(value, where, entries, lines)
+        self.lines.of_keys[id(entries)] = lines
+        return entries
 
     def key(self, event: Any, depth: int) -> Any:
         if self.rules.text_keys:
@@ -366,16 +368,16 @@ class _Builder:
             return str(value) != event.value or not -(2**63) <= value < 2**63
         return not isinstance(value, str) and event.value not in ("true", "false")
 
-    def merge(self, value: Any, event: Any, found: dict[Any, Any], lines: dict[Any, int]) -> None:
+    def merge(self, value: Any, event: Any, entries: dict[Any, Any], lines: dict[Any, int]) -> None:
         """Apply ``<<``; explicit keys and earlier merges take precedence."""
         for part in value if isinstance(value, list) else [value]:
             if not isinstance(part, dict):
                 raise self.error("'<<' must be a mapping or a list of mappings", event)
-            known = self.lines.of_keys.get(id(part), {})
+            key_lines = self.lines.of_keys.get(id(part), {})
             for key, item in part.items():
-                if key not in found:
-                    found[key] = item
-                    lines[key] = known.get(key) or event.start_mark.line + 1
+                if key not in entries:
+                    entries[key] = item
+                    lines[key] = key_lines.get(key) or event.start_mark.line + 1
 
     def scalar(self, event: Any) -> Any:
         tag = event.tag
@@ -396,15 +398,15 @@ class _Builder:
             if tag == FLOAT:
                 return _SCALARS.construct_yaml_float(node)
         except (ValueError, KeyError, OverflowError, IndexError, ConstructorError) as error:
-            wanted = tag.removeprefix(_TAG)
+            kind = tag.removeprefix(_TAG)
             # The value is not quoted: the file may contain secrets.
-            raise self.error(f"this is not a YAML {wanted}", event) from error
+            raise self.error(f"this is not a YAML {kind}", event) from error
         raise self.error(f"the tag {quote(tag.removeprefix(_TAG))} is not supported", event)
 
-    def check_tag(self, event: Any, wanted: str) -> None:
-        if event.tag not in {None, "!", _TAG + wanted}:
+    def check_tag(self, event: Any, kind: str) -> None:
+        if event.tag not in {None, "!", _TAG + kind}:
             name = event.tag.removeprefix(_TAG)
-            raise self.error(f"the tag {quote(name)} is not supported on a {wanted}", event)
+            raise self.error(f"the tag {quote(name)} is not supported on a {kind}", event)
 
     def error(self, why: str, event: Any) -> GpustateError:
         return self.rules.error(why, place=at(self.path, event.start_mark.line + 1))

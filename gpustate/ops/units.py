@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.step import Step
-from gpustate.formats.unit_log import SAYS, TELLING
+from gpustate.formats.unit_log import DEFINE_UNIT_SAYS, TELLING
 
 _q, _words = shlex.quote, shlex.join
 
@@ -24,7 +24,9 @@ def journal_command(unit: str) -> str:
 def _says(unit: str, what: str) -> str:
     """Print what is wrong with a unit, with the line of it that tells why; then the end of what it said."""
     text = shell.load("unit_failed", "gpustate.ops")
-    return SAYS + shell.fill(text, TELLING=TELLING, UNIT=_q(unit), WHAT=_q(f"{unit} {what}"))
+    return DEFINE_UNIT_SAYS + shell.fill(
+        text, TELLING=TELLING, UNIT=_q(unit), WHAT=_q(f"{unit} {what}")
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -373,7 +373,7 @@ def read_plan(data: Any, *, place: str) -> dict[str, Any]:
         place=place,
         error=PolicyError,
         fix="make a new plan: gpustate plan POLICY --out FILE",
-        what="the plan is damaged",
+        subject="the plan is damaged",
     )
     for row in data["nodes"]:
         if plain_fingerprint(row.get("observed")) != row.get("fingerprint"):

@@ -18,7 +18,7 @@ from gpustate.errors import ProbeError
 from gpustate.formats import labels
 from gpustate.formats.deviceplugin.model import Sharing
 from gpustate.formats.labels import VGpu
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
@@ -56,7 +56,7 @@ class MachineQuery(Query[Machine]):
             if key == "machine":
                 product = value
             elif key == "devices":
-                devices = whole(value)
+                devices = parse_unsigned(value)
             elif not equals and devices is not None:
                 try:
                     configs += bytes.fromhex(line)
@@ -74,14 +74,14 @@ class MachineQuery(Query[Machine]):
         return Machine()
 
 
-def look(node: Node) -> labels.Seen:
+def look(node: Node) -> labels.LabelInput:
     """Ask a node for all of it; asks that do not depend on one another leave together."""
     facts = node.facts()
     nvml = node.query(GpuFacts())
     machine = node.query(MachineQuery())
     held = node.query(ExcludedGpusQuery())
     classes = {gpu.address: gpu.class_id for gpu in facts.gpus}
-    return labels.Seen(left(nvml, held), classes, machine.product, machine.vgpus)
+    return labels.LabelInput(left(nvml, held), classes, machine.product, machine.vgpus)
 
 
 #: Where NFD reads feature files, and ours among them.

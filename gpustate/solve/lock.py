@@ -129,7 +129,7 @@ def from_text(text: str, place: str) -> Lock:
     Raises:
         PolicyError: it is not a lock file, or does not fit its schema.
     """
-    data = strict_json.read(text, place, PolicyError, said="is not a lock file", fix=_FIX)
+    data = strict_json.read(text, place, PolicyError, problem="is not a lock file", fix=_FIX)
     schemas.check_format(data, FORMAT, place=place, error=PolicyError, fix=_FIX)
     schemas.check(data, "gpustate.solve", "lock.json", place=place, error=PolicyError, fix=_FIX)
     sets = tuple(_set(row, f"sets[{n}]", place) for n, row in enumerate(data["sets"]))

@@ -93,12 +93,12 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
     def assess(self, observed: Observed) -> tuple[tuple[str, ...], str]:
         lacks, problem = super().assess(observed)
         files = self._files(observed.found)
-        if any("\ufffd" in text for text in files.others().values()):
+        if any("\ufffd" in text for text in files.foreign().values()):
             return lacks, problem
         # Our own file is written again, whatever stands in it.
         if files.damaged:
             return lacks or (f"{files.drop_in_path} is damaged",), ""
-        if files.ours and problem.startswith(files.drop_in_path):
+        if files.managed and problem.startswith(files.drop_in_path):
             problem = ""
         return lacks, problem
 
@@ -140,7 +140,7 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
 
     def daemon(self, observed: Observed) -> Daemon:
         files = self._files(observed.found)
-        texts = files.others() if files.damaged else files.texts
+        texts = files.foreign() if files.damaged else files.texts
         says = crio.merge(texts) if not observed.problem else {}
         default = says.get("crio", {}).get("runtime", {}).get("default_runtime")
         own = self.default or default == self.handler

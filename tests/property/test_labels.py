@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin, labels, slurm
-from gpustate.formats.labels import Options, Seen
+from gpustate.formats.labels import LabelInput, Options
 from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts
 
 NAMES = st.sampled_from(["NVIDIA A100-SXM4-40GB", "Tesla T4", "X (R) y", ""]) | st.text(max_size=20)
@@ -56,11 +56,11 @@ def test_labels_are_told_or_the_problem_is_and_the_order_of_gpus_means_nothing(
     nvml: NvmlFacts, sharing: deviceplugin.Sharing, strategy: str, machine: str | None
 ) -> None:
     options = Options(strategy, sharing)
-    found = labels.compute(Seen(nvml, machine=machine), options)
+    found = labels.compute(LabelInput(nvml, machine=machine), options)
     assert (found.problem is None) == bool(found.values)
     fit = {k: v for k, v in found.values.items() if k not in labels.unfit(found.values)}
     assert labels.parse(labels.as_text(fit)) == fit
-    again = labels.compute(Seen(nvml, machine=machine), options)
+    again = labels.compute(LabelInput(nvml, machine=machine), options)
     assert again == found
 
 

@@ -50,11 +50,11 @@ class Effective:
 class EffectiveChange:
     """Differences between two dumps, one ``key: before -> after`` each."""
 
-    own: tuple[str, ...]  # the handler's table, imports, and settings that the handler needs
+    expected: tuple[str, ...]  # the handler's table, imports, and settings that the handler needs
     foreign: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.own or self.foreign)
+        return bool(self.expected or self.foreign)
 
 
 def dump_arguments(root_path: str, root_text: str | None, containerd_version: str) -> list[str]:
@@ -111,25 +111,25 @@ def effective_change(before: str, after: str, handler: Handler) -> EffectiveChan
         handler: the handler that was added or removed.
     """
     old, new = effective(before), effective(after)
-    own: list[str] = []
+    expected: list[str] = []
     foreign: list[str] = []
-    for path, was, now in _differences((), old.data, new.data):
-        line = f"{'.'.join(path)}: {_shown(was)} -> {_shown(now)}"
-        (own if _is_own(path, new.cri_path, handler) else foreign).append(line)
-    return EffectiveChange(tuple(own), tuple(foreign))
+    for path, was, current in _differences((), old.data, new.data):
+        line = f"{'.'.join(path)}: {_render(was)} -> {_render(current)}"
+        (expected if _is_own(path, new.cri_path, handler) else foreign).append(line)
+    return EffectiveChange(tuple(expected), tuple(foreign))
 
 
 def handler_problems(
-    now: Effective, handler: Handler, *, low_level: str = "runc"
+    current: Effective, handler: Handler, *, low_level: str = "runc"
 ) -> tuple[str, ...]:
     """Return why ``handler`` is not served as requested, one line each; empty if it is.
 
     Args:
-        now: the effective configuration.
+        current: the effective configuration.
         handler: the desired handler.
         low_level: the runtime whose cgroup driver the handler must use; itself if there is no other.
     """
-    table = now.runtimes.get(handler.name)
+    table = current.runtimes.get(handler.name)
     if table is None:
         return (f"runtime {handler.name} is not defined",)
     problems: list[str] = []
@@ -137,30 +137,32 @@ def handler_problems(
     binary = options.get("BinaryName", "")
     if not same_program(binary, handler.binary):
         problems.append(f"runtimes.{handler.name} runs {binary!r}, not {handler.binary}")
-    model = now.runtimes.get(low_level, {}).get("options", {})
-    ours, theirs = (bool(o.get("SystemdCgroup", False)) for o in (options, model))
-    if ours != theirs:
-        problems.append(f"SystemdCgroup is {ours} for {handler.name}, {theirs} for {low_level}")
-    if handler.default and now.default_runtime != handler.name:
-        problems.append(f"the default runtime is {now.default_runtime!r}, not {handler.name}")
-    if handler.enable_cdi is not None and now.enable_cdi is not None:
-        if now.enable_cdi != handler.enable_cdi:
-            problems.append(f"enable_cdi is {now.enable_cdi}")
-        missing = missing_spec_dirs(now.cdi_spec_dirs) if handler.enable_cdi else ()
+    model = current.runtimes.get(low_level, {}).get("options", {})
+    handler_cgroup, model_cgroup = (bool(o.get("SystemdCgroup", False)) for o in (options, model))
+    if handler_cgroup != model_cgroup:
+        problems.append(
+            f"SystemdCgroup is {handler_cgroup} for {handler.name}, {model_cgroup} for {low_level}"
+        )
+    if handler.default and current.default_runtime != handler.name:
+        problems.append(f"the default runtime is {current.default_runtime!r}, not {handler.name}")
+    if handler.enable_cdi is not None and current.enable_cdi is not None:
+        if current.enable_cdi != handler.enable_cdi:
+            problems.append(f"enable_cdi is {current.enable_cdi}")
+        missing = missing_spec_dirs(current.cdi_spec_dirs) if handler.enable_cdi else ()
         problems += [f"cdi_spec_dirs lacks {directory}" for directory in missing]
     return tuple(problems)
 
 
-def handler_present(now: Effective, handler: Handler) -> bool:
+def handler_present(current: Effective, handler: Handler) -> bool:
     """Whether containerd has a runtime of that name that runs that binary."""
-    options = now.runtimes.get(handler.name, {}).get("options", {})
+    options = current.runtimes.get(handler.name, {}).get("options", {})
     return same_program(options.get("BinaryName", ""), handler.binary)
 
 
 def missing_spec_dirs(dirs: tuple[str, ...] | list[str]) -> tuple[str, ...]:
     """Return the CDI directories of the NVIDIA tools that are not in ``dirs``."""
-    known = {d.rstrip("/").replace("/var/run/", "/run/", 1) for d in dirs}
-    return tuple(d for d in CDI_SPEC_DIRS if d.replace("/var/run/", "/run/", 1) not in known)
+    present_dirs = {d.rstrip("/").replace("/var/run/", "/run/", 1) for d in dirs}
+    return tuple(d for d in CDI_SPEC_DIRS if d.replace("/var/run/", "/run/", 1) not in present_dirs)
 
 
 def normalise(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,11 +173,11 @@ def normalise(table: Mapping[str, Any]) -> dict[str, Any]:
     options = table.get("options")
     if not isinstance(options, Mapping):
         return dict(table)
-    found: dict[str, Any] = {}
+    renamed: dict[str, Any] = {}
     for key, value in options.items():
         name = _OPTIONS.get(str(key).lower(), str(key))
-        found[name] = value or found.get(name, value)
-    return {**table, "options": found}
+        renamed[name] = value or renamed.get(name, value)
+    return {**table, "options": renamed}
 
 
 def without_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,20 +186,20 @@ def without_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in slim.items() if _DEFAULTS.get(k) != v}
 
 
-def equal_in_effect(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a foreign runtime table has the same effect as ``wanted``.
+def equal_in_effect(foreign: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+    """Whether a foreign runtime table has the same effect as ``desired``.
 
     Additional pod annotations are ignored.
     """
-    one, two = without_defaults(there), without_defaults(wanted)
+    foreign_table, desired_table = without_defaults(foreign), without_defaults(desired)
     for key in _ANNOTATIONS:
-        if not set(two.pop(key, ())) <= set(one.pop(key, ())):
+        if not set(desired_table.pop(key, ())) <= set(foreign_table.pop(key, ())):
             return False
-    for table in (one, two):
+    for table in (foreign_table, desired_table):
         # Only the shim of version 1 files reads it, in addition to BinaryName.
         if isinstance(options := table.get("options"), dict):
             options.pop("Runtime", None)
-    return one == two
+    return foreign_table == desired_table
 
 
 def _slim(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,9 +211,9 @@ def _differences(
     path: tuple[str, ...], old: object, new: object
 ) -> Iterator[tuple[tuple[str, ...], object, object]]:
     if isinstance(old, Mapping | None) and isinstance(new, Mapping | None) and (old or new):
-        one, two = old or {}, new or {}
-        for key in sorted({*one, *two}):
-            yield from _differences((*path, key), one.get(key), two.get(key))
+        old_table, new_table = old or {}, new or {}
+        for key in sorted({*old_table, *new_table}):
+            yield from _differences((*path, key), old_table.get(key), new_table.get(key))
     elif old != new and (old or new):
         yield path, old, new
 
@@ -232,5 +234,5 @@ def _is_own(path: tuple[str, ...], cri_path: tuple[str, str], handler: Handler) 
             return False
 
 
-def _shown(value: object) -> str:
+def _render(value: object) -> str:
     return "unset" if value is None else repr(value)

@@ -24,7 +24,7 @@ from gpustate.errors import ProbeError
 from gpustate.formats.toml_scan import Comment, Scan, Statement, array_items, parse, scan
 
 MARK = "# gpustate"
-KEPT = "# gpustate keeps: "
+PRESERVED = "# gpustate keeps: "
 BEGIN = "# BEGIN gpustate: NVIDIA runtime handler. Edits between BEGIN and END are lost."
 END = "# END gpustate"
 UNCLOSED = f"gpustate's block begins here and its line {END!r} is missing"
@@ -69,15 +69,17 @@ def insert_after(text: str, at: int, lines: str, newline: str) -> str:
 def retire(text: str) -> str:
     """Return a foreign file as comments that :func:`strip` restores."""
     lines = text.removesuffix("\n").split("\n")
-    kept = "\n".join(KEPT + line for line in lines)
-    return f"{DROP_IN}\n{kept}" + ("\n" if text.endswith("\n") else "")
+    commented = "\n".join(PRESERVED + line for line in lines)
+    return f"{DROP_IN}\n{commented}" + ("\n" if text.endswith("\n") else "")
 
 
-def same(one: str, two: str, path: str, *, pattern: str, name: str) -> bool:
+def same(old_text: str, new_text: str, path: str, *, pattern: str, name: str) -> bool:
     """Whether two texts are equivalent with and without our lines; arguments as of :func:`strip`."""
     try:
-        left = [strip(text, path, pattern=pattern, name=name).text for text in (one, two)]
-        return left[0] == left[1] and parse(one, path) == parse(two, path)
+        stripped = [
+            strip(text, path, pattern=pattern, name=name).text for text in (old_text, new_text)
+        ]
+        return stripped[0] == stripped[1] and parse(old_text, path) == parse(new_text, path)
     except ProbeError:
         return False
 
@@ -98,20 +100,22 @@ def strip(text: str, path: str, *, pattern: str, name: str, keep_import: bool = 
     if text.startswith(DROP_IN):
         return Stripped(_kept_lines(text) or None)
     text = _readable(text, path)
-    found = scan(text)
-    blocks = _blocks(found, text, path)
-    ours = [s for s in found.statements if s.comment == MARK and not _inside(s, blocks)]
-    foreign = [s for s in found.statements if s not in ours and not _inside(s, blocks)]
-    kept = [c for c in found.comments if c.text.startswith(KEPT) and not _inside(c, blocks)]
-    names = {name} | {s.path[-1] for s in found.statements if _names_runtime(s, blocks)}
+    parsed = scan(text)
+    blocks = _blocks(parsed, text, path)
+    marked = [s for s in parsed.statements if s.comment == MARK and not _inside(s, blocks)]
+    foreign = [s for s in parsed.statements if s not in marked and not _inside(s, blocks)]
+    preserved = [
+        c for c in parsed.comments if c.text.startswith(PRESERVED) and not _inside(c, blocks)
+    ]
+    names = {name} | {s.path[-1] for s in parsed.statements if _names_runtime(s, blocks)}
     cuts = list(blocks)
     dropped: set[Comment] = set()
     notes: list[str] = []
-    for statement in ours:
-        before = _kept_before(statement, kept)
+    for statement in marked:
+        before = _preserved_before(statement, preserved)
         if statement.path == ("imports",):
             cuts.extend(_cut_import(text, statement, pattern, alone_goes=True))
-        elif statement.path == ("version",) and (foreign or kept):
+        elif statement.path == ("version",) and (foreign or preserved):
             cuts.append(_unmark(text, statement))
         elif _edited(text, statement, before, names):
             cuts.append(_unmark(text, statement))
@@ -122,14 +126,14 @@ def strip(text: str, path: str, *, pattern: str, name: str, keep_import: bool = 
             )
         else:
             cuts.append(_Cut(statement.start, statement.end))
-    cuts.extend(_Cut(c.start, c.start + len(KEPT)) for c in kept if c not in dropped)
-    made = [c for c in found.comments if c.text == NEW_FILE]
-    cuts.extend(_Cut(c.start, c.end) for c in made)
-    imports = found.find(("imports",))
+    cuts.extend(_Cut(c.start, c.start + len(PRESERVED)) for c in preserved if c not in dropped)
+    new_file_marks = [c for c in parsed.comments if c.text == NEW_FILE]
+    cuts.extend(_Cut(c.start, c.end) for c in new_file_marks)
+    imports = parsed.find(("imports",))
     if imports is not None and imports in foreign and not keep_import:
         cuts.extend(_cut_import(text, imports, pattern, alone_goes=False))
-    bare = _apply(text, cuts)
-    return Stripped(None if made and not bare.strip() else bare, tuple(notes))
+    stripped = _apply(text, cuts)
+    return Stripped(None if new_file_marks and not stripped.strip() else stripped, tuple(notes))
 
 
 def marked_runtimes(files: Mapping[str, str]) -> set[str]:
@@ -141,16 +145,16 @@ def marked_runtimes(files: Mapping[str, str]) -> set[str]:
     names: set[str] = set()
     for path, text in files.items():
         try:
-            found = scan(text)
-            blocks = _blocks(found, text, path)
+            parsed = scan(text)
+            blocks = _blocks(parsed, text, path)
         except ProbeError:
             continue
-        whole = text.startswith(DROP_IN)
-        tables = (s for s in found.statements if s.path[-2:-1] == ("runtimes",))
+        drop_in = text.startswith(DROP_IN)
+        tables = (s for s in parsed.statements if s.path[-2:-1] == ("runtimes",))
         names |= {
             s.path[-1]
             for s in tables
-            if s.kind == "table" and (whole or s.comment == MARK or _inside(s, blocks))
+            if s.kind == "table" and (drop_in or s.comment == MARK or _inside(s, blocks))
         }
     return {name for name in names if re.fullmatch(r"[\w-]+", name)}
 
@@ -185,15 +189,15 @@ def _apply(text: str, cuts: list[_Cut]) -> str:
 
 def _kept_lines(text: str) -> str:
     lines = text.split("\n")
-    return "\n".join(line.removeprefix(KEPT) for line in lines if line.startswith(KEPT)) + (
-        "\n" if text.endswith("\n") and KEPT in text else ""
-    )
+    return "\n".join(
+        line.removeprefix(PRESERVED) for line in lines if line.startswith(PRESERVED)
+    ) + ("\n" if text.endswith("\n") and PRESERVED in text else "")
 
 
-def _blocks(found: Scan, text: str, path: str) -> list[_Cut]:
+def _blocks(parsed: Scan, text: str, path: str) -> list[_Cut]:
     blocks: list[_Cut] = []
     begin: Comment | None = None
-    for comment in found.comments:
+    for comment in parsed.comments:
         if comment.text.startswith(_BEGIN_START):
             begin = comment
         elif comment.text == END and begin is not None:
@@ -217,11 +221,11 @@ def _names_runtime(statement: Statement, blocks: list[_Cut]) -> bool:
     return header_of_one and _inside(statement, blocks)
 
 
-def _kept_before(statement: Statement, kept: list[Comment]) -> list[Comment]:
+def _preserved_before(statement: Statement, preserved: list[Comment]) -> list[Comment]:
     """Return the kept lines that ``statement`` replaces: those right above it."""
     before: list[Comment] = []
     at = statement.start
-    for comment in reversed(kept):
+    for comment in reversed(preserved):
         if comment.end == at:
             before.append(comment)
             at = comment.start
@@ -233,7 +237,7 @@ def _edited(text: str, statement: Statement, before: list[Comment], names: set[s
     if statement.path[-1] == "default_runtime_name":
         return value not in names
     if isinstance(value, dict) and before:
-        old = "".join(c.text.removeprefix(KEPT) + "\n" for c in reversed(before))
+        old = "".join(c.text.removeprefix(PRESERVED) + "\n" for c in reversed(before))
         was = _nested(old, statement)
         # containerd 1.x: the built-in runc is written out if the files name other runtimes only.
         added = names if _holds(was, "runc") else {*names, "runc"}

@@ -117,19 +117,19 @@ def _cri(data: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[str, Any] |
     """The CRI plugin's table of one file, with keys that only an older name sets."""
     plugins = data.get("plugins")
     tables = [plugins.get(name) for name in names] if isinstance(plugins, Mapping) else []
-    found: Mapping[str, Any] | None = None
+    merged: Mapping[str, Any] | None = None
     for table in tables:
         if isinstance(table, Mapping):
-            found = table if found is None else _migrated(found, table)
-    return found
+            merged = table if merged is None else _migrated(merged, table)
+    return merged
 
 
 def _migrated(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
     """containerd 2 takes over the keys that the newer table lacks, and those of its ``containerd`` section."""
     both = {**older, **newer}
-    one, two = older.get("containerd"), newer.get("containerd")
-    if isinstance(one, Mapping) and isinstance(two, Mapping):
-        both["containerd"] = {**one, **two}
+    older_section, newer_section = older.get("containerd"), newer.get("containerd")
+    if isinstance(older_section, Mapping) and isinstance(newer_section, Mapping):
+        both["containerd"] = {**older_section, **newer_section}
     return both
 
 
@@ -146,19 +146,21 @@ def cri_names(
         version: of the file.
         containerd: major and minor; ``None`` if unknown.
     """
-    own, newest = _CRI_TABLES[min(version, 3)], _CRI_TABLES[3]
-    if own == newest or (containerd is not None and containerd < (2, 0)):
-        return (own,), own
+    table_name, newest = _CRI_TABLES[min(version, 3)], _CRI_TABLES[3]
+    if table_name == newest or (containerd is not None and containerd < (2, 0)):
+        return (table_name,), table_name
     plugins = data.get("plugins")
-    there = plugins if isinstance(plugins, Mapping) else {}
+    plugin_tables = plugins if isinstance(plugins, Mapping) else {}
     if version == 1:
         # The name of version 2 hides the one of version 1, and neither is read from 2.0 to 2.2.
-        own = _CRI_TABLES[2] if _CRI_TABLES[2] in there else own
+        table_name = _CRI_TABLES[2] if _CRI_TABLES[2] in plugin_tables else table_name
         if containerd is not None and containerd < (2, 3):
             return (newest,), newest
-    runtime = there.get(newest)
-    uses_newest = isinstance(runtime, Mapping) and ("containerd" in runtime or own not in there)
-    return (newest, own), newest if uses_newest else own
+    runtime = plugin_tables.get(newest)
+    uses_newest = isinstance(runtime, Mapping) and (
+        "containerd" in runtime or table_name not in plugin_tables
+    )
+    return (newest, table_name), newest if uses_newest else table_name
 
 
 def disabled_cri(data: Mapping[str, Any]) -> str:
@@ -168,8 +170,8 @@ def disabled_cri(data: Mapping[str, Any]) -> str:
         data: a file, or containerd's own dump.
     """
     names = data.get("disabled_plugins")
-    found = [name for name in names if name in _SERVICES] if isinstance(names, list) else []
-    return str(found[0]) if found else ""
+    disabled = [name for name in names if name in _SERVICES] if isinstance(names, list) else []
+    return str(disabled[0]) if disabled else ""
 
 
 def read_document(
@@ -196,16 +198,16 @@ def read_document(
     return Document(path, text, data, version, *cri_names(data, version, containerd))
 
 
-def same_program(there: object, binary: str) -> bool:
+def same_program(program: object, binary: str) -> bool:
     """Whether a runtime's configured program is ``binary``; a bare name is found through PATH."""
-    return there in (binary, posixpath.basename(binary))
+    return program in (binary, posixpath.basename(binary))
 
 
 def release(containerd_version: str) -> tuple[int, int]:
     """Return major and minor of ``1.7.24~ds1`` or ``v2.1.9``."""
-    found = _RELEASE.match(containerd_version.strip())
-    if found is None:
+    match = _RELEASE.match(containerd_version.strip())
+    if match is None:
         raise ProbeError(
             f"containerd reports version {containerd_version!r}, wanted one such as 1.7.24"
         )
-    return int(found.group(1)), int(found.group(2))
+    return int(match.group(1)), int(match.group(2))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.errors import ProbeError
-from gpustate.formats.containerd.marks import BEGIN, END, KEPT, MARK, insert_after
+from gpustate.formats.containerd.marks import BEGIN, END, MARK, PRESERVED, insert_after
 from gpustate.formats.toml_scan import (
     Statement,
     array_items,
@@ -79,12 +79,12 @@ def set_in_place(text: str, settings: Sequence[Setting]) -> str:
 
 def add_import(text: str, pattern: str) -> str:
     """Return ``text`` with ``pattern`` last among its imports."""
-    found = scan(text)
+    parsed = scan(text)
     newline = line_break(text)
     quoted = render_value(pattern)
-    statement = found.find(("imports",))
+    statement = parsed.find(("imports",))
     if statement is None:
-        version = found.find(("version",))
+        version = parsed.find(("version",))
         at = version.end if version is not None else 0
         return insert_after(text, at, f"imports = [{quoted}] {MARK}", newline)
     items = array_items(text, statement.value_start)
@@ -97,9 +97,14 @@ def add_import(text: str, pattern: str) -> str:
     has_comma = comma >= 0 and not text[end:comma].strip()
     after = comma + 1 if has_comma else end
     line_end = text.find("\n", after) + 1
-    rest = text[after:line_end].strip()
+    line_tail = text[after:line_end].strip()
     alone = not text[text.rfind("\n", 0, start) + 1 : start].strip()
-    if alone and line_end and line_end < statement.value_end and (not rest or rest[0] == "#"):
+    if (
+        alone
+        and line_end
+        and line_end < statement.value_end
+        and (not line_tail or line_tail[0] == "#")
+    ):
         indent = text[text.rfind("\n", 0, start) + 1 : start]
         line = f"{indent}{quoted}," if has_comma else f"{indent}, {quoted}"
         return text[:line_end] + line + newline + text[line_end:]
@@ -107,40 +112,40 @@ def add_import(text: str, pattern: str) -> str:
 
 
 def _set(text: str, setting: Setting, block: _Block, newline: str) -> str:
-    found = scan(text)
+    parsed = scan(text)
     path, value = setting.path, setting.value
     outer = next(
-        (s for s in found.statements if _inline_around(text, s, path)),
+        (s for s in parsed.statements if _inline_around(text, s, path)),
         None,
     )
     if outer is not None:
         new = _set_inline(text, outer.value_start, outer.path, setting)
         return _replace(text, outer, new, newline)
-    there = [s for s in found.statements if s.path[: len(path)] == path]
+    present = [s for s in parsed.statements if s.path[: len(path)] == path]
     if isinstance(value, Mapping) or value is None:
-        for statement in reversed(there):
-            text = text[: statement.start] + _kept(text, statement) + text[statement.end :]
+        for statement in reversed(present):
+            text = text[: statement.start] + _as_preserved(text, statement) + text[statement.end :]
         if value is not None:
             block.tables.append(setting)
         return text
-    if there:
-        return _replace(text, there[0], render_value(value), newline)
+    if present:
+        return _replace(text, present[0], render_value(value), newline)
     return _add_key(text, setting, block, newline)
 
 
 def _add_key(text: str, setting: Setting, block: _Block, newline: str) -> str:
-    found = scan(text)
+    parsed = scan(text)
     *parent_parts, key = setting.path
     parent = tuple(parent_parts)
     line = f"{render_key((key,))} = {render_value(setting.value)}"
-    header = found.header(parent)
+    header = parsed.header(parent)
     if header is not None:
-        inside = [s for s in found.statements if s.kind == "key" and s.section == parent]
+        inside = [s for s in parsed.statements if s.kind == "key" and s.section == parent]
         indent = _indent(text, inside[0]) if inside else _indent(text, header) + "  "
         return insert_after(text, header.end, f"{indent}{line} {MARK}", newline)
     dotted = [
         s
-        for s in found.statements
+        for s in parsed.statements
         if s.kind == "key" and len(s.section) < len(parent) and s.path[: len(parent)] == parent
     ]
     if dotted:
@@ -164,7 +169,7 @@ def _inline_around(text: str, statement: Statement, path: tuple[str, ...]) -> bo
 
 def _set_inline(text: str, start: int, at: tuple[str, ...], setting: Setting) -> str:
     """Return the inline table that starts at ``start`` with the setting made inside it."""
-    wanted = setting.path[len(at) :]
+    keys_below = setting.path[len(at) :]
     if setting.value is None:
         raise ProbeError(
             f"{render_key(setting.path)} is in an inline table and cannot be removed from it",
@@ -174,16 +179,16 @@ def _set_inline(text: str, start: int, at: tuple[str, ...], setting: Setting) ->
     entries = inline_entries(text, start)
     for keys, value_start, value_end in entries:
         end = value_end
-        inside = len(keys) < len(wanted) and wanted[: len(keys)] == keys
-        if keys == wanted or (inside and text[value_start] == "{"):
+        inside = len(keys) < len(keys_below) and keys_below[: len(keys)] == keys
+        if keys == keys_below or (inside and text[value_start] == "{"):
             new = (
                 render_value(setting.value)
-                if keys == wanted
+                if keys == keys_below
                 else _set_inline(text, value_start, (*at, *keys), setting)
             )
             close = _close(text, entries[-1][2])
             return text[start:value_start] + new + text[value_end:close]
-    entry = f"{render_key(wanted)} = {render_value(setting.value)}"
+    entry = f"{render_key(keys_below)} = {render_value(setting.value)}"
     if not entries:
         return "{ " + entry + " }"
     return text[start:end] + f", {entry}" + text[end : _close(text, end)]
@@ -199,16 +204,16 @@ def _replace(text: str, statement: Statement, value: str, newline: str) -> str:
     if statement.comment == MARK:
         tail = text[statement.value_end : statement.end].partition(MARK)[2]
         return text[: statement.start] + line + tail + text[statement.end :]
-    kept = _kept(text, statement)
-    text = text[: statement.start] + kept + text[statement.end :]
-    return insert_after(text, statement.start + len(kept), line, newline)
+    preserved = _as_preserved(text, statement)
+    text = text[: statement.start] + preserved + text[statement.end :]
+    return insert_after(text, statement.start + len(preserved), line, newline)
 
 
-def _kept(text: str, statement: Statement) -> str:
+def _as_preserved(text: str, statement: Statement) -> str:
     lines = text[statement.start : statement.end]
     last = lines.endswith("\n")
-    kept = "\n".join(KEPT + line for line in lines.removesuffix("\n").split("\n"))
-    return kept + ("\n" if last else "")
+    preserved = "\n".join(PRESERVED + line for line in lines.removesuffix("\n").split("\n"))
+    return preserved + ("\n" if last else "")
 
 
 def _indent(text: str, statement: Statement) -> str:

@@ -95,26 +95,28 @@ def plan_edit(
         RefusedError: this containerd would not apply the files as written.
     """
     ground = _ground(files, handler, release(containerd_version))
-    now = effective(dump_text)
-    need = missing_settings(merge(ground.loaded, deep=ground.deep), now, handler, ground.release)
-    notes = [*ground.notes, *need.notes]
+    current = effective(dump_text)
+    missing = missing_settings(
+        merge(ground.loaded, deep=ground.deep), current, handler, ground.release
+    )
+    notes = [*ground.notes, *missing.notes]
     new: dict[str, str | None] = dict(ground.texts)
     where = ""
-    if need.settings:
-        in_place = need.replaces or not may_import
-        made = None if in_place else _with_drop_in(ground, need.settings)
-        made = made or _in_place(ground, need.settings)
+    if missing.settings:
+        in_place = missing.replaces or not may_import
+        edited = None if in_place else _with_drop_in(ground, missing.settings)
+        edited = edited or _in_place(ground, missing.settings)
         if ground.retired is not None:
-            made.setdefault(files.drop_in_path, retire(ground.retired))
-        new.update(made)
-        traps.refuse_awakened(ground.loaded, _after(ground, made), now, ground.release)
-        where = ", ".join(made)
-        if need.replaces:
+            edited.setdefault(files.drop_in_path, retire(ground.retired))
+        new.update(edited)
+        traps.refuse_awakened(ground.loaded, _after(ground, edited), current, ground.release)
+        where = ", ".join(edited)
+        if missing.replaces:
             notes.append(
                 f"{handler.name} has a different foreign definition; those lines are kept"
                 " as comments"
             )
-    elif not any(marked != bare for marked, bare in _pairs(ground)):
+    elif not any(marked != clean for marked, clean in _pairs(ground)):
         notes.append(f"{handler.name} has a foreign definition with the same effect")
     if files.drop_in_path in files.imported and ground.texts[files.drop_in_path] is not None:
         # A foreign file has replaced our drop-in, and may be loaded by our import alone.
@@ -124,8 +126,12 @@ def plan_edit(
             new[files.root_path] = add_import(root_text, import_pattern(files.drop_in_path))
     _prove_way_back(ground, new, handler)
     changed = {p: t for p, t in new.items() if t != files.texts()[p]}
-    what = ", ".join(render_key(s.path) for s in need.settings)
-    why = f"set {what} in {where}" if need.settings else "remove settings that are no longer needed"
+    names = ", ".join(render_key(s.path) for s in missing.settings)
+    why = (
+        f"set {names} in {where}"
+        if missing.settings
+        else "remove settings that are no longer needed"
+    )
     return Edit(changed, tuple(notes), why if changed else "")
 
 
@@ -160,7 +166,7 @@ def plan_removal(
     Raises:
         RefusedError: the default runtime would be undefined, and containerd could not start pods.
     """
-    known = originals or {}
+    known_originals = originals or {}
     pattern = import_pattern(files.drop_in_path)
     new: dict[str, str | None] = {}
     notes: list[str] = []
@@ -168,23 +174,23 @@ def plan_removal(
         new[path] = text
         if text is None:
             continue
-        had_import = pattern in (known.get(path) or "")
-        bare = strip(text, path, pattern=pattern, name=handler.name, keep_import=had_import)
-        notes += bare.notes
-        new[path] = bare.text
-        if path in known and bare.text != known[path]:
-            if known[path] is None and not (bare.text or "").strip():
+        had_import = pattern in (known_originals.get(path) or "")
+        stripped = strip(text, path, pattern=pattern, name=handler.name, keep_import=had_import)
+        notes += stripped.notes
+        new[path] = stripped.text
+        if path in known_originals and stripped.text != known_originals[path]:
+            if known_originals[path] is None and not (stripped.text or "").strip():
                 new[path] = None
-            elif bare.text != text:
+            elif stripped.text != text:
                 notes.append(f"{path}: foreign edits are preserved")
     containerd = release(containerd_version) if containerd_version else None
-    left = [
+    remaining = [
         read_document(path, text, containerd=containerd)
         for path, text in new.items()
         if text is not None and (path == files.root_path or path in files.imported)
     ]
     changed = {p: t for p, t in new.items() if t != files.texts()[p]}
-    traps.refuse_dangling_default(left, handler, containerd if changed else None)
+    traps.refuse_dangling_default(remaining, handler, containerd if changed else None)
     return Edit(changed, tuple(notes), f"remove handler {handler.name}" if changed else "")
 
 
@@ -205,9 +211,9 @@ def _ground(files: Files, handler: Handler, containerd: tuple[int, int]) -> _Gro
     for path, text in files.texts().items():
         texts[path] = text
         if text is not None:
-            bare = strip(text, path, pattern=pattern, name=handler.name)
-            texts[path] = bare.text
-            notes += bare.notes
+            stripped = strip(text, path, pattern=pattern, name=handler.name)
+            texts[path] = stripped.text
+            notes += stripped.notes
     root = read_document(files.root_path, texts[files.root_path] or "", containerd=containerd)
     if _is_blank(root):
         version = 2 if containerd < (2, 0) else 3
@@ -271,10 +277,10 @@ def _with_drop_in(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str
     expected = {"version": root.version, **root.data}
     imports = parse(root_text, root.path).get("imports", [])
     _prove_meaning(root.path, root_text, {**expected, "imports": imports})
-    made: dict[str, str | None] = {path: text}
+    texts: dict[str, str | None] = {path: text}
     if root_text != ground.texts[root.path]:
-        made = {root.path: root_text, **made}
-    return made
+        texts = {root.path: root_text, **texts}
+    return texts
 
 
 def _load_order(loaded: Sequence[Document], drop_in: Document, *, by_glob: bool) -> list[Document]:
@@ -298,17 +304,19 @@ def _in_place(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str | N
     for setting in settings:
         owner, *earlier = _owners(ground, setting)
         by_path.setdefault(owner.path, []).append(setting)
-        for other in earlier:
-            by_path.setdefault(other.path, []).append(Setting(setting.path, None))
-    made: dict[str, str | None] = {}
+        for setter in earlier:
+            by_path.setdefault(setter.path, []).append(Setting(setting.path, None))
+    texts: dict[str, str | None] = {}
     after: list[Document] = []
     for path, document in documents.items():
-        mine = [Setting((*document.cri_path, *s.path), s.value) for s in by_path.get(path, ())]
-        if mine:
+        own_settings = [
+            Setting((*document.cri_path, *s.path), s.value) for s in by_path.get(path, ())
+        ]
+        if own_settings:
             base = _root_text(ground) if document is ground.root else document.text
-            text = set_in_place(base, _for_table(mine, document))
-            _prove_meaning(path, text, _expected(document, mine))
-            made[path] = text
+            text = set_in_place(base, _for_table(own_settings, document))
+            _prove_meaning(path, text, _expected(document, own_settings))
+            texts[path] = text
             document = read_document(
                 path, text, unversioned=document.version, containerd=ground.release
             )
@@ -319,22 +327,22 @@ def _in_place(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str | N
             place=ground.root.path,
             fix="keep it in only one of " + ", ".join(documents),
         )
-    return made
+    return texts
 
 
-def _after(ground: _Ground, made: Mapping[str, str | None]) -> list[Document]:
+def _after(ground: _Ground, new_texts: Mapping[str, str | None]) -> list[Document]:
     """Return the loaded files as they will be, the drop-in last."""
     after = [
         read_document(
             d.path,
-            made.get(d.path) or d.text,
+            new_texts.get(d.path) or d.text,
             unversioned=d.version,
             containerd=ground.release,
         )
         for d in ground.loaded
     ]
     path = ground.files.drop_in_path
-    text = made.get(path)
+    text = new_texts.get(path)
     return (
         after
         if text is None or path in (d.path for d in after)
@@ -349,11 +357,11 @@ def _owners(ground: _Ground, setting: Setting) -> list[Document]:
     """Return the file that takes precedence for ``setting``, then others that must not set it."""
     if not ground.deep:
         return [[d for d in ground.loaded if d is ground.root or d.get() is not None][-1]]
-    there = [d for d in ground.loaded if d.get(*setting.path) is not None]
-    if not there:
+    setters = [d for d in ground.loaded if d.get(*setting.path) is not None]
+    if not setters:
         return [ground.root]
-    earlier = there[:-1] if isinstance(setting.value, Mapping) else []
-    return [there[-1], *earlier]
+    earlier = setters[:-1] if isinstance(setting.value, Mapping) else []
+    return [setters[-1], *earlier]
 
 
 def _root_text(ground: _Ground) -> str:

@@ -73,34 +73,34 @@ def lookup(table: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def missing_settings(
-    files_say: Mapping[str, Any], now: Effective, handler: Handler, release: tuple[int, int]
+    files_say: Mapping[str, Any], current: Effective, handler: Handler, release: tuple[int, int]
 ) -> MissingSettings:
     """Return the missing settings.
 
     Args:
         files_say: the merged CRI table of the files, without our settings.
-        now: the effective configuration, with or without our settings.
+        current: the effective configuration, with or without our settings.
         handler: the desired handler.
         release: containerd's major and minor.
     """
     settings: list[Setting] = []
     notes: list[str] = []
-    model = low_level(files_say, now, handler)
-    there = lookup(files_say, (*RUNTIMES, handler.name))
-    table = _runtime_table(model, _tables(files_say, now, handler), handler, notes)
+    model = low_level(files_say, current, handler)
+    defined = lookup(files_say, (*RUNTIMES, handler.name))
+    table = _runtime_table(model, _tables(files_say, current, handler), handler, notes)
     if handler.enable_cdi and release < (1, 7):
         passed = (*table.get("container_annotations", ()), _CDI_ANNOTATIONS)
         table["container_annotations"] = list(dict.fromkeys(passed))
-    replaces = isinstance(there, Mapping) and not equal_in_effect(there, table)
-    if not isinstance(there, Mapping) or replaces:
+    replaces = isinstance(defined, Mapping) and not equal_in_effect(defined, table)
+    if not isinstance(defined, Mapping) or replaces:
         settings.append(Setting((*RUNTIMES, handler.name), table))
     if release < (2, 0) and not lookup(files_say, RUNTIMES):
         settings += [
             Setting((*RUNTIMES, name), _slim_with_type(built_in))
-            for name, built_in in now.runtimes.items()
+            for name, built_in in current.runtimes.items()
             if name != handler.name
         ]
-    settings += _missing_default(files_say, now, handler, table, release, notes)
+    settings += _missing_default(files_say, current, handler, table, release, notes)
     default = lookup(files_say, DEFAULT)
     if handler.default and default != handler.name:
         settings.append(Setting(DEFAULT, handler.name))
@@ -108,26 +108,26 @@ def missing_settings(
         notes.append(
             f"{handler.name} is the default runtime by a foreign setting, which is preserved"
         )
-    settings += _cdi(files_say, now, handler, release, notes)
+    settings += _cdi(files_say, current, handler, release, notes)
     return MissingSettings(tuple(settings), tuple(notes), replaces)
 
 
 def has_settings(files_say: Mapping[str, Any], settings: Iterable[Setting]) -> bool:
     """Whether merged files have every setting."""
     for setting in settings:
-        there = lookup(files_say, setting.path)
+        current = lookup(files_say, setting.path)
         if isinstance(setting.value, Mapping):
-            if not isinstance(there, Mapping) or not equal_in_effect(there, setting.value):
+            if not isinstance(current, Mapping) or not equal_in_effect(current, setting.value):
                 return False
         elif isinstance(setting.value, list):
-            if not set(setting.value) <= set(there or ()):
+            if not set(setting.value) <= set(current or ()):
                 return False
-        elif there != setting.value:
+        elif current != setting.value:
             return False
     return True
 
 
-def low_level(files_say: Mapping[str, Any], now: Effective, handler: Handler) -> str | None:
+def low_level(files_say: Mapping[str, Any], current: Effective, handler: Handler) -> str | None:
     """Return the runtime whose options the handler uses; ``None`` if there is none.
 
     That is another runc-type runtime in the files: the default, else runc, else crun, else any. Without one, the
@@ -136,34 +136,34 @@ def low_level(files_say: Mapping[str, Any], now: Effective, handler: Handler) ->
     """
     named = lookup(files_say, RUNTIMES)
     tables = {k: normalise(v) for k, v in (named or {}).items() if isinstance(v, Mapping)}
-    default = str(lookup(files_say, DEFAULT) or now.default_runtime)
+    default = str(lookup(files_say, DEFAULT) or current.default_runtime)
     usable = [
         name
         for name in dict.fromkeys((default, "runc", "crun", *sorted(tables)))
         if name in tables and _is_runc(tables[name])
     ]
-    own = handler.name in usable
-    if own and default == handler.name and _systemd(tables[handler.name]):
+    handler_usable = handler.name in usable
+    if handler_usable and default == handler.name and _systemd(tables[handler.name]):
         return handler.name
-    others = [name for name in usable if not _wraps(name, tables[name]) and name != handler.name]
-    if own and not others:
+    foreign = [name for name in usable if not _wraps(name, tables[name]) and name != handler.name]
+    if handler_usable and not foreign:
         return handler.name
     built_in = [
         name
         for name in (default, "runc", "crun")
-        if name in now.runtimes and _is_runc(now.runtimes[name]) and name != handler.name
+        if name in current.runtimes and _is_runc(current.runtimes[name]) and name != handler.name
     ]
-    return next(iter((*others, *usable, *built_in)), None)
+    return next(iter((*foreign, *usable, *built_in)), None)
 
 
 def _tables(
-    files_say: Mapping[str, Any], now: Effective, handler: Handler
+    files_say: Mapping[str, Any], current: Effective, handler: Handler
 ) -> dict[str, Mapping[str, Any]]:
     """containerd's runtimes by name; the handler's own as in the files without our settings."""
     named = lookup(files_say, RUNTIMES)
-    said = {k: normalise(v) for k, v in (named or {}).items() if isinstance(v, Mapping)}
-    there = {k: v for k, v in now.runtimes.items() if k != handler.name}
-    return {**said, **there}
+    from_files = {k: normalise(v) for k, v in (named or {}).items() if isinstance(v, Mapping)}
+    running = {k: v for k, v in current.runtimes.items() if k != handler.name}
+    return {**from_files, **running}
 
 
 def _is_runc(table: object) -> bool:
@@ -183,7 +183,7 @@ def _wraps(name: str, table: Mapping[str, Any]) -> bool:
 
 def _missing_default(
     files_say: Mapping[str, Any],
-    now: Effective,
+    current: Effective,
     handler: Handler,
     table: Mapping[str, Any],
     release: tuple[int, int],
@@ -194,17 +194,17 @@ def _missing_default(
     Raises:
         RefusedError: no file defines the default runtime.
     """
-    default = str(lookup(files_say, DEFAULT) or now.default_runtime)
+    default = str(lookup(files_say, DEFAULT) or current.default_runtime)
     named = set(lookup(files_say, RUNTIMES) or ())
-    built_in = () if named and release < (2, 0) else now.runtimes
-    known = {*named, *built_in, handler.name}
+    built_in = () if named and release < (2, 0) else current.runtimes
+    defined = {*named, *built_in, handler.name}
     # MicroK8s has a placeholder here, which is substituted when its containerd starts.
-    if handler.default or not default or default in known or default.startswith("$"):
+    if handler.default or not default or default in defined or default.startswith("$"):
         return []
     if default != "runc":
         raise RefusedError(
             f"default_runtime_name is {default}, which no file defines: containerd's CRI plugin does not load",
-            fix=f"define that runtime, or set another default_runtime_name (defined: {', '.join(sorted(known))})",
+            fix=f"define that runtime, or set another default_runtime_name (defined: {', '.join(sorted(defined))})",
         )
     notes.append(
         "the files define runtimes but not runc, the default: containerd's CRI plugin does not load without it,"
@@ -249,7 +249,7 @@ def _slim_with_type(built_in: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cdi(
     files_say: Mapping[str, Any],
-    now: Effective,
+    current: Effective,
     handler: Handler,
     release: tuple[int, int],
     notes: list[str],
@@ -264,7 +264,7 @@ def _cdi(
             )
         return []
     settings: list[Setting] = []
-    if release >= (2, 0) and now.enable_cdi is None:
+    if release >= (2, 0) and current.enable_cdi is None:
         if not handler.enable_cdi:
             notes.append(
                 f"containerd {release[0]}.{release[1]} always enables CDI: enable_cdi was removed"

@@ -48,9 +48,9 @@ def refuse_unseen_version(root: Document, release: tuple[int, int]) -> None:
             fix="convert it to version 2, or upgrade containerd to 2",
         )
     if root.version == 1 and (2, 0) <= release < (2, 3) and _ignored(root):
-        says = "a version 1 file" if "version" in root.data else "a file without version"
+        subject = "a version 1 file" if "version" in root.data else "a file without version"
         raise RefusedError(
-            f"{says}, whose CRI settings containerd {release[0]}.{release[1]} ignores",
+            f"{subject}, whose CRI settings containerd {release[0]}.{release[1]} ignores",
             place=root.path,
             fix=_rewrite(root),
         )
@@ -72,7 +72,7 @@ def _rewrite(root: Document) -> str:
 def refuse_awakened(
     before: Sequence[Document],
     after: Sequence[Document],
-    now: Effective,
+    current: Effective,
     release: tuple[int, int],
 ) -> None:
     """Raise if adding a runtime would enable image settings that containerd 2 ignores so far."""
@@ -82,11 +82,11 @@ def refuse_awakened(
         if lookup(old, RUNTIMES) is not None or lookup(new, RUNTIMES) is None:
             continue
         for key in _SLEEPING:
-            says = lookup(old, ("containerd", key))
-            holds = lookup(now.data, (*_IMAGES, key))
-            if says is not None and says != holds:
+            file_value = lookup(old, ("containerd", key))
+            holds = lookup(current.data, (*_IMAGES, key))
+            if file_value is not None and file_value != holds:
                 raise RefusedError(
-                    f"{key} is {says!r} here, but containerd {release[0]}.{release[1]} ignores it"
+                    f"{key} is {file_value!r} here, but containerd {release[0]}.{release[1]} ignores it"
                     f" and uses {holds!r} as long as no runtime is defined; adding one would change that",
                     place=path,
                     fix=f"remove {key}, or convert the file to version 3",
@@ -94,12 +94,12 @@ def refuse_awakened(
 
 
 def refuse_dangling_default(
-    left: Sequence[Document], handler: Handler, release: tuple[int, int] | None
+    remaining: Sequence[Document], handler: Handler, release: tuple[int, int] | None
 ) -> None:
     """Raise if the files would have a default runtime that no file defines."""
-    others = any(d.get(*RUNTIMES, handler.name) is not None for d in left)
-    for document in left:
-        if document.get(*DEFAULT) == handler.name and not others:
+    defined = any(d.get(*RUNTIMES, handler.name) is not None for d in remaining)
+    for document in remaining:
+        if document.get(*DEFAULT) == handler.name and not defined:
             raise RefusedError(
                 f"default_runtime_name is {handler.name} in a foreign line; without the handler"
                 " containerd would not serve Kubernetes",
@@ -107,13 +107,13 @@ def refuse_dangling_default(
                 fix="set another default runtime first",
             )
     if release is not None:
-        _refuse_unknown_version(left, release)
-        _refuse_missing_default(left, release)
+        _refuse_unknown_version(remaining, release)
+        _refuse_missing_default(remaining, release)
 
 
-def _refuse_unknown_version(left: Sequence[Document], release: tuple[int, int]) -> None:
+def _refuse_unknown_version(remaining: Sequence[Document], release: tuple[int, int]) -> None:
     newest = 2 if release == (1, 7) else 3
-    for document in left:
+    for document in remaining:
         if (1, 7) <= release < (2, 3) and document.version > newest:
             raise RefusedError(
                 f"removal restores a version {document.version} file, with which"
@@ -123,16 +123,16 @@ def _refuse_unknown_version(left: Sequence[Document], release: tuple[int, int]) 
             )
 
 
-def _refuse_missing_default(left: Sequence[Document], release: tuple[int, int]) -> None:
+def _refuse_missing_default(remaining: Sequence[Document], release: tuple[int, int]) -> None:
     """Raise if the default runtime is undefined: runc on containerd 1.x, or one that never existed."""
-    merged = merge(left, deep=release >= (2, 0))
+    merged = merge(remaining, deep=release >= (2, 0))
     named = set(lookup(merged, RUNTIMES) or ())
     default = lookup(merged, DEFAULT) or "runc"
     if default not in (named if named and release < (2, 0) else {*named, "runc"}):
         raise RefusedError(
             f"after removal the default runtime is {default}, which these files do not define:"
             " containerd's CRI plugin would not load",
-            place=left[0].path,
+            place=remaining[0].path,
             fix=f"define {default}, or set default_runtime_name to an existing runtime, first",
         )
 

@@ -31,19 +31,19 @@ class Missing:
         counter: the line of the counters file.
         gpu: index of the GPU.
         instance: id of the GPU instance; ``None`` if the GPU is not partitioned.
-        seen: a hint at the cause, for the message.
+        hint: a hint at the cause, for the message.
     """
 
     counter: Counter
     gpu: int
     instance: int | None
-    seen: str
+    hint: str
 
     @property
     def text(self) -> str:
         """One line."""
         where = "" if self.instance is None else f" GPU instance {self.instance}"
-        return f"{self.counter.field.name}: GPU {self.gpu}{where}: {self.seen}"
+        return f"{self.counter.field.name}: GPU {self.gpu}{where}: {self.hint}"
 
 
 def find_missing(
@@ -55,8 +55,8 @@ def find_missing(
     appear only once there is something to count.
     """
     all_gpus = tuple(gpus)
-    there, labels, uuids = _index(samples)
-    found: list[Missing] = []
+    reported, labels, uuids = _index(samples)
+    missing: list[Missing] = []
     for counter in counters:
         name = counter.field.name
         if counter.field.id is None:
@@ -67,18 +67,18 @@ def find_missing(
             for instance in _instances(gpu):
                 place = (gpu.uuid, instance)
                 holds = labels.get(place, set()) if counter.type == "label" else set[str]()
-                if name in holds or (name, gpu.uuid, instance) in there:
+                if name in holds or (name, gpu.uuid, instance) in reported:
                     continue
-                seen = _seen(place, labels, uuids)
-                found.append(Missing(counter, gpu.index, instance, seen))
-    return tuple(found)
+                hint = _hint(place, labels, uuids)
+                missing.append(Missing(counter, gpu.index, instance, hint))
+    return tuple(missing)
 
 
-def summed_up(found: Iterable[Missing]) -> tuple[str, ...]:
+def summed_up(missing: Iterable[Missing]) -> tuple[str, ...]:
     """One line per field, with its first GPU; a line per GPU would be too long."""
     lines: dict[str, list[Missing]] = {}
-    for one in found:
-        lines.setdefault(one.counter.field.name, []).append(one)
+    for field in missing:
+        lines.setdefault(field.counter.field.name, []).append(field)
     return tuple(
         rows[0].text + (f" (and on {len(rows) - 1} more)" if len(rows) > 1 else "")
         for rows in lines.values()
@@ -88,8 +88,8 @@ def summed_up(found: Iterable[Missing]) -> tuple[str, ...]:
 def _instances(gpu: Gpu) -> list[int | None]:
     if not gpu.mig_current:
         return [None]
-    ids = {one.id for one in gpu.mig_instances}
-    ids |= {one.gpu_instance for one in gpu.mig_devices if one.gpu_instance is not None}
+    ids = {instance.id for instance in gpu.mig_instances}
+    ids |= {device.gpu_instance for device in gpu.mig_devices if device.gpu_instance is not None}
     return [*sorted(ids)] or [None]
 
 
@@ -105,7 +105,7 @@ def _index(
     samples: Iterable[Sample],
 ) -> tuple[set[tuple[str, str, int | None]], dict[_Place, set[str]], set[str]]:
     """Metrics and label names by place, and UUIDs."""
-    there: set[tuple[str, str, int | None]] = set()
+    reported: set[tuple[str, str, int | None]] = set()
     labels: dict[_Place, set[str]] = {}
     uuids: set[str] = set()
     for sample in samples:
@@ -119,11 +119,11 @@ def _index(
             name for name, value in sample.labels.items() if value
         )
         if is_value(sample.value):
-            there.add((sample.name, uuid, instance))
-    return there, labels, uuids
+            reported.add((sample.name, uuid, instance))
+    return reported, labels, uuids
 
 
-def _seen(place: _Place, labels: dict[_Place, set[str]], uuids: set[str]) -> str:
+def _hint(place: _Place, labels: dict[_Place, set[str]], uuids: set[str]) -> str:
     if place in labels:
         return "missing, though other fields are exported: DCGM cannot read it, or the exporter uses another file"
     if place[0] in uuids:

@@ -121,10 +121,10 @@ def check(text: str, place: str) -> Checked:
 def as_text(counters: Iterable[Counter], head: str = "") -> str:
     """Write a counters file; a quoted column follows its comma directly, as Go requires."""
     lines = [f"# {line}" for line in head.splitlines()]
-    for one in counters:
-        quoted = go_csv.column(one.help)
+    for counter in counters:
+        quoted = go_csv.column(counter.help)
         lines.append(
-            f"{one.field.name}, {one.type},{'' if quoted.startswith(chr(34)) else ' '}{quoted}"
+            f"{counter.field.name}, {counter.type},{'' if quoted.startswith(chr(34)) else ' '}{quoted}"
         )
     return "\n".join(lines) + "\n"
 

@@ -41,14 +41,14 @@ def parse(text: str, place: str) -> tuple[Sample, ...]:
         ProbeError: a line for which Prometheus would refuse all metrics, or a duplicate series.
     """
     samples: list[Sample] = []
-    seen: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
+    first_lines: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
     # Not splitlines(): a label may contain characters that Python treats as line breaks.
     for number, line in enumerate(text.split("\n"), 1):
-        bare = line.strip(" \t\r")
-        if not bare or bare.startswith("#"):
+        stripped = line.strip(" \t\r")
+        if not stripped or stripped.startswith("#"):
             continue
-        sample = _sample(bare, f"{place}:{number}", number)
-        first = seen.setdefault((sample.name, frozenset(sample.labels.items())), number)
+        sample = _sample(stripped, f"{place}:{number}", number)
+        first = first_lines.setdefault((sample.name, frozenset(sample.labels.items())), number)
         if first != number:
             raise ProbeError(
                 f"duplicate sample {sample.name} with the same labels, first in line {first}",
@@ -66,31 +66,33 @@ def _sample(line: str, place: str, number: int) -> Sample:
             place=place,
             fix="pass the output of http://NODE:9400/metrics",
         )
-    rest = line[name.end() :].lstrip(" \t")
+    remainder = line[name.end() :].lstrip(" \t")
     labels: dict[str, str] = {}
-    if rest.startswith("{"):
-        labels, rest = _labels(rest, place)
-    words = re.split(r"[ \t]+", rest.strip(" \t"))
+    if remainder.startswith("{"):
+        labels, remainder = _labels(remainder, place)
+    words = re.split(r"[ \t]+", remainder.strip(" \t"))
     if not 1 <= len(words) <= 2 or _NUMBER.fullmatch(words[0]) is None:
-        raise ProbeError(f"{name[0]} has a value that is not a number: {quote(rest)}", place=place)
+        raise ProbeError(
+            f"{name[0]} has a value that is not a number: {quote(remainder)}", place=place
+        )
     if len(words) == 2 and _STAMP.fullmatch(words[1]) is None:
         raise ProbeError(f"{quote(words[1])} is not a time in milliseconds", place=place)
     return Sample(name[0], float(words[0]), labels, number)
 
 
 def _labels(text: str, place: str) -> tuple[dict[str, str], str]:
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     at = 1
     while True:
         match = _LABEL.match(text, at)
         if match is not None:
-            if match[1] in found:
+            if match[1] in labels:
                 raise ProbeError(f"duplicate label {match[1]}", place=place)
-            found[match[1]] = re.sub(r"\\.", lambda one: _ESCAPED[one[0]], match[2])
+            labels[match[1]] = re.sub(r"\\.", lambda escape: _ESCAPED[escape[0]], match[2])
             at = match.end()
         last = _LAST.match(text, at)
         if last is not None:
-            return found, text[last.end() :]
+            return labels, text[last.end() :]
         if match is None or text[at : at + 1] != ",":
             raise ProbeError(f"invalid labels at {quote(text[at : at + 80])}", place=place)
         at += 1

@@ -66,13 +66,13 @@ class Field:
     Args:
         name: as requested.
         id: DCGM's number; ``None`` for the exporter's own.
-        need: the GPU feature it requires; empty if none.
+        feature: the GPU feature it requires; empty if none.
         since: first release of dcgm-exporter with the name; empty for 4.0.1 or older.
     """
 
     name: str
     id: int | None
-    need: str = ""
+    feature: str = ""
     since: str = ""
 
 
@@ -80,14 +80,14 @@ class Field:
 def _table() -> Mapping[str, tuple[int, str]]:
     """Id of every field by each of its names, and the first exporter with that name."""
     text = (resources.files("gpustate.formats.dcgm") / "fields.csv").read_text("utf-8")
-    found: dict[str, tuple[int, str]] = {}
+    fields_by_name: dict[str, tuple[int, str]] = {}
     for line in text.splitlines():
         number, *names = line.split(",")
         if not line.startswith("#"):
-            for name, _, since in (one.partition("@") for one in names):
+            for name, _, since in (name_text.partition("@") for name_text in names):
                 # dcgm-exporter 1.x has names without the prefix.
-                found[name if name.islower() else PREFIX + name] = (int(number), since)
-    return found
+                fields_by_name[name if name.islower() else PREFIX + name] = (int(number), since)
+    return fields_by_name
 
 
 @cache
@@ -101,7 +101,7 @@ def find(name: str) -> Field | None:
     if name in EXPORTERS_OWN:
         return Field(name, None)
     number, since = _table().get(name, (None, ""))
-    return None if number is None else Field(name, number, _need(number), since)
+    return None if number is None else Field(name, number, _feature(number), since)
 
 
 def is_known(field: Field, exporter: str) -> bool:
@@ -112,8 +112,8 @@ def is_known(field: Field, exporter: str) -> bool:
 def known_as(field: Field, exporter: str) -> str:
     """Return the field's name in a release of dcgm-exporter; empty if there is none."""
     for name, (number, since) in _table().items():
-        other = Field(name, number, since=since)
-        if number == field.id and name.startswith(PREFIX) and is_known(other, exporter):
+        candidate = Field(name, number, since=since)
+        if number == field.id and name.startswith(PREFIX) and is_known(candidate, exporter):
             return name
     return ""
 
@@ -134,10 +134,10 @@ def like(name: str) -> str:
     return near[0] if near else ""
 
 
-def _need(number: int) -> str:
+def _feature(number: int) -> str:
     if number in _PROFILING:
         return PROFILING
-    for need, pattern in _NEEDS:  # a field has the same need under each of its names
+    for feature, pattern in _NEEDS:  # a field has the same need under each of its names
         if any(pattern.fullmatch(name) for name in _names()[number]):
-            return need
+            return feature
     return ""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpustate.formats import dpkg
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 
 #: DCGM 3 and older; conflicts with 4.
 OLD = "datacenter-gpu-manager"
@@ -29,7 +29,7 @@ MAJOR = re.compile(r"-cuda(\d+)$")
 
 def cuda_major(driver: str) -> int | None:
     """The CUDA major of a driver by its branch; ``None`` if the text is not a version."""
-    branch = whole(driver.partition(".")[0])
+    branch = parse_unsigned(driver.partition(".")[0])
     if branch is None:
         return None
     return next((major for major, first in _FIRST_BRANCH.items() if branch >= first), 11)
@@ -37,8 +37,8 @@ def cuda_major(driver: str) -> int | None:
 
 def names(major: int, *, closed: bool) -> tuple[str, ...]:
     """The packages of a host engine for drivers of a CUDA major."""
-    found = (CORE, f"{PREFIX}-cuda{major}")
-    return (*found, CLOSED, f"{CLOSED}-cuda{major}") if closed else found
+    open_names = (CORE, f"{PREFIX}-cuda{major}")
+    return (*open_names, CLOSED, f"{CLOSED}-cuda{major}") if closed else open_names
 
 
 def all_names() -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Choice:
 
 
 def choose(
-    wanted: Iterable[str],
+    required: Iterable[str],
     installed: Mapping[str, str],
     offered: Iterable[tuple[str, str]],
     version: str | None,
@@ -69,32 +69,32 @@ def choose(
     """Choose a version that all packages have.
 
     Args:
-        wanted: names of packages.
+        required: names of packages.
         installed: versions by name.
         offered: names and versions in repositories.
         version: the desired version of DCGM; ``None`` for the installed one if all packages are installed
             or available at it, else the newest.
     """
-    needed = tuple(wanted)
+    needed = tuple(required)
     sets: dict[str, set[str]] = {name: set() for name in needed}
-    for name, one in (*offered, *installed.items()):
+    for name, candidate in (*offered, *installed.items()):
         if name in sets:
-            sets[name].add(one)
+            sets[name].add(candidate)
     common = set.intersection(*sets.values()) if sets else set[str]()
     if version is not None:
-        fitting = [one for one in common if dpkg.upstream_version(one) == version]
+        fitting = [candidate for candidate in common if dpkg.upstream_version(candidate) == version]
         if fitting:
             return Choice(max(fitting, key=dpkg.version_key))
         lacking = [
             name
-            for name, found in sets.items()
-            if version not in {dpkg.upstream_version(one) for one in found}
+            for name, versions in sets.items()
+            if version not in {dpkg.upstream_version(candidate) for candidate in versions}
         ]
         return Choice(problem=f"{(lacking or list(needed))[0]} {version}")
     if installed.get(CORE) in common:
         return Choice(installed[CORE])
     if common:
         return Choice(max(common, key=dpkg.version_key))
-    lacking = [name for name, found in sets.items() if not found]
-    what = lacking[0] if lacking else f"{', '.join(needed)} at one version"
-    return Choice(problem=what)
+    lacking = [name for name, versions in sets.items() if not versions]
+    problem = lacking[0] if lacking else f"{', '.join(needed)} at one version"
+    return Choice(problem=problem)

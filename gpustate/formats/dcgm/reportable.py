@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gpustate.formats import gpu_models
 from gpustate.formats.dcgm import fields
 from gpustate.formats.dcgm.counters import Counter
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 from gpustate.formats.nvml_report import Gpu
 
 _WITHOUT_NVLINK = ("T4", "A10", "A10G", "A16", "A2", "L4", "L40", "L40S", "RTX6000ADA")
@@ -39,44 +39,46 @@ class Unfit:
 
     def text(self, place: str) -> str:
         """One line with place, field, GPUs and reason."""
-        who = ", ".join(map(str, self.gpus))
-        return f"{place}:{self.counter.line}: {self.counter.field.name}: GPU {who}: {self.because}"
+        indexes = ", ".join(map(str, self.gpus))
+        return (
+            f"{place}:{self.counter.line}: {self.counter.field.name}: GPU {indexes}: {self.because}"
+        )
 
 
 def unfit(counters: Iterable[Counter], gpus: Iterable[Gpu]) -> tuple[Unfit, ...]:
     """Return the fields that GPUs do not support, in the order of the file."""
-    known = tuple(gpus)
-    found: list[Unfit] = []
+    all_gpus = tuple(gpus)
+    unsupported: list[Unfit] = []
     for counter in counters:
         reasons: dict[str, list[int]] = {}
-        for gpu in known:
+        for gpu in all_gpus:
             reason = lacking(counter.field, gpu)
             if reason:
                 reasons.setdefault(reason, []).append(gpu.index)
-        found += [Unfit(counter, tuple(who), why) for why, who in reasons.items()]
-    return tuple(found)
+        unsupported += [Unfit(counter, tuple(indexes), why) for why, indexes in reasons.items()]
+    return tuple(unsupported)
 
 
 def lacking(field: fields.Field, gpu: Gpu) -> str:
     """Return the feature that a GPU lacks for a field; empty if none is known to be missing."""
-    major = whole(gpu.compute_capability.partition(".")[0]) or 0
-    if field.need == fields.PROFILING:
+    major = parse_unsigned(gpu.compute_capability.partition(".")[0]) or 0
+    if field.feature == fields.PROFILING:
         return _profiling(gpu, major)
-    if field.need == fields.ECC:
+    if field.feature == fields.ECC:
         if gpu.ecc is False:
             return "ECC is off; enable it with nvidia-smi -e 1 and a GPU reset"
         return "" if gpu.ecc or not major else "it has no ECC memory"
-    if field.need == fields.ROW_REMAP:
-        known = gpu.remap_failed is not None
-        return "" if known or not major else "row remapping needs Ampere or newer"
-    if field.need == fields.PAGE_RETIREMENT and major >= _AMPERE:
+    if field.feature == fields.ROW_REMAP:
+        reported = gpu.remap_failed is not None
+        return "" if reported or not major else "row remapping needs Ampere or newer"
+    if field.feature == fields.PAGE_RETIREMENT and major >= _AMPERE:
         return "it uses row remapping instead of page retirement; use the fields of remapped rows"
-    if field.need in (fields.NVLINK, fields.NVLINK_TO_4):
+    if field.feature in (fields.NVLINK, fields.NVLINK_TO_4):
         return _nvlink(field, gpu, major)
-    if field.need == fields.FABRIC and major and not gpu.fabric_state:
+    if field.feature == fields.FABRIC and major and not gpu.fabric_state:
         older = "needs Hopper or newer" if major < _HOPPER else "is in no NVLink fabric"
         return f"it {older}"
-    if field.need == fields.WHOLE_GPU and gpu.mig_current:
+    if field.feature == fields.WHOLE_GPU and gpu.mig_current:
         return "NVML does not report it in MIG mode; use DCGM_FI_PROF_GR_ENGINE_ACTIVE"
     return ""
 
@@ -91,8 +93,8 @@ def _profiling(gpu: Gpu, major: int) -> str:
 
 def _nvlink(field: fields.Field, gpu: Gpu, major: int) -> str:
     model = gpu_models.name(gpu.device_id) if gpu.device_id else ""
-    if model and all(one in _WITHOUT_NVLINK for one in model.split("/")):
+    if model and all(variant in _WITHOUT_NVLINK for variant in model.split("/")):
         return f"{model} has no NVLink"
-    if field.need == fields.NVLINK_TO_4 and major >= _BLACKWELL:
+    if field.feature == fields.NVLINK_TO_4 and major >= _BLACKWELL:
         return "NVLink 5 has other error fields (DCGM_FI_DEV_NVLINK_COUNT_...)"
     return ""

@@ -38,7 +38,7 @@ def wait_script(unit: str, host: str, port: int) -> str:
     It was started at boot, or is restarted by systemd because its host engine, also just started, did not
     listen yet.
     """
-    return shell.fill(_SETTLED, UNIT=unit, ASK=script(host, port))
+    return shell.fill(_WAIT_FOR_METRICS, UNIT=unit, ASK=script(host, port))
 
 
-_SETTLED = shell.load("settled", "gpustate.formats.dcgm")
+_WAIT_FOR_METRICS = shell.load("settled", "gpustate.formats.dcgm")

@@ -66,7 +66,7 @@ def exporter_words(
 
 def digest(counters: Iterable[Counter]) -> str:
     """Digest of the parsed counters file: comments and blanks do not count."""
-    rows = [(one.field.name, one.type, one.help) for one in counters]
+    rows = [(counter.field.name, counter.type, counter.help) for counter in counters]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
@@ -118,24 +118,24 @@ def override_error(path: str, unit: str, command: str) -> str:
 
 def listening(table: str, port: int) -> tuple[str, ...]:
     """Addresses that a port is bound to, from the rows of ``/proc/net/tcp`` and ``tcp6``."""
-    found: set[str] = set()
+    addresses: set[str] = set()
     for line in table.splitlines():
         parts = line.split()
         if len(parts) < 4 or hexadecimal(parts[3]) != _LISTENS:
             continue
         address, _, number = parts[1].partition(":")
         if hexadecimal(number) == port:
-            found.add(address_of(address))
-    return tuple(sorted(found))
+            addresses.add(address_of(address))
+    return tuple(sorted(addresses))
 
 
 def address_of(text: str) -> str:
     """Decode an address of those rows. The kernel prints each 32 bits in host byte order, little-endian."""
     try:
         raw = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
-        found = ipaddress.ip_address(raw)
+        address = ipaddress.ip_address(raw)
     except ValueError:
         return text
-    if found.is_unspecified:
+    if address.is_unspecified:
         return EVERYWHERE
-    return str(getattr(found, "ipv4_mapped", None) or found)
+    return str(getattr(address, "ipv4_mapped", None) or address)

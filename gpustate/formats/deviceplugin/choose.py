@@ -28,15 +28,15 @@ def read_all(text: str, path: str) -> dict[str, PluginConfig]:
     Raises:
         PolicyError: with the line.
     """
-    found = yaml_events.documents(text, path, RULES)
-    if not found or not isinstance(found[0].data, Mapping):
+    parsed = yaml_events.documents(text, path, RULES)
+    if not parsed or not isinstance(parsed[0].data, Mapping):
         return {"": read(text, path)}
-    data, lines = found[0].data, found[0].lines
+    data, lines = parsed[0].data, parsed[0].lines
     helm = _below(data)
     if (data.get("kind") == "ConfigMap" or helm) and lines.repeated:
         owner, ((key, line, _), *_) = next(iter(lines.repeated.items()))
-        said = f"the key {quote(key)} is a duplicate of line {line}"
-        raise PolicyError(said, place=at(path, lines.of_keys[owner][key]))
+        message = f"the key {quote(key)} is a duplicate of line {line}"
+        raise PolicyError(message, place=at(path, lines.of_keys[owner][key]))
     if data.get("kind") == "ConfigMap":
         holder = data.get("data")
         if not isinstance(holder, Mapping) or not holder:
@@ -71,20 +71,20 @@ def _named(
 
 
 def choose(
-    configs: Mapping[str, PluginConfig], wanted: str = "", default: str = "", *, place: str = ""
+    configs: Mapping[str, PluginConfig], selected: str = "", default: str = "", *, place: str = ""
 ) -> PluginConfig:
     """Return the selected configuration.
 
     Args:
         configs: by name.
-        wanted: the selected name, if any.
+        selected: the selected name, if any.
         default: the name used without a selection.
         place: of the configurations, for the error.
 
     Raises:
         PolicyError: the name does not exist, or the selection is ambiguous.
     """
-    name = wanted or default
+    name = selected or default
     if not name:
         if "default" in configs:
             return configs["default"]
@@ -97,10 +97,13 @@ def choose(
         )
     if name not in configs:
         near = difflib.get_close_matches(name, configs, 1)
-        known = ", ".join(quote_name(one) for one in configs if one) or "only an unnamed one"
+        available = (
+            ", ".join(quote_name(config_name) for config_name in configs if config_name)
+            or "only an unnamed one"
+        )
         raise PolicyError(
             f"no configuration {quote_name(name)}",
             place=place or None,
-            fix=f"did you mean {near[0]}" if near else f"available: {known}",
+            fix=f"did you mean {near[0]}" if near else f"available: {available}",
         )
     return configs[name]

@@ -35,7 +35,7 @@ class Sharing:
 
     def replicas(self, resource: str) -> int:
         """How often a device of a resource is advertised; 1 if it is not shared."""
-        return next((one.replicas for one in self.resources if one.name == resource), 1)
+        return next((shared.replicas for shared in self.resources if shared.name == resource), 1)
 
 
 NO_SHARING = Sharing()

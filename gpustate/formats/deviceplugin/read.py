@@ -47,23 +47,23 @@ def read(text: str, path: str) -> PluginConfig:
     Raises:
         PolicyError: with the line, and a suggestion if there is one.
     """
-    found = yaml_events.documents(text, path, RULES)
-    if not found or found[0].data is None:
+    parsed = yaml_events.documents(text, path, RULES)
+    if not parsed or parsed[0].data is None:
         return PluginConfig(data={"version": "v1"})
-    return read_data(found[0].data, path, found[0].lines)
+    return read_data(parsed[0].data, path, parsed[0].lines)
 
 
 def faults(text: str, path: str) -> tuple[list[PolicyError], list[PolicyError]]:
     """All errors of a file in its order, and the parts that the plugin ignores."""
     try:
-        found = yaml_events.documents(text, path, RULES)
+        parsed = yaml_events.documents(text, path, RULES)
     except PolicyError as error:
         return [error], []
-    if not found or found[0].data is None:
+    if not parsed or parsed[0].data is None:
         return [], []  # the plugin reads it as one with its defaults
-    reader = _Reader(path, found[0].lines, lenient=True)
+    reader = _Reader(path, parsed[0].lines, lenient=True)
     try:
-        reader.config(found[0].data)
+        reader.config(parsed[0].data)
     except PolicyError as error:
         if error not in reader.faults:
             reader.faults.append(error)
@@ -107,17 +107,17 @@ class _Reader:
         #: Of single keys and values; combinations are checked once these are valid.
         self.faults: list[PolicyError] = []
 
-    def fault(self, where: str, said: str, fix: str, line: int | None) -> PolicyError:
-        what = f"{where}: {said}" if where else said
-        return PolicyError(what, place=at(self.path, line), fix=fix or None)
+    def fault(self, where: str, problem: str, fix: str, line: int | None) -> PolicyError:
+        message = f"{where}: {problem}" if where else problem
+        return PolicyError(message, place=at(self.path, line), fix=fix or None)
 
-    def fail(self, where: str, said: str, fix: str = "", line: int | None = None) -> NoReturn:
-        raise self.fault(where, said, fix, line)
+    def fail(self, where: str, problem: str, fix: str = "", line: int | None = None) -> NoReturn:
+        raise self.fault(where, problem, fix, line)
 
-    def passable(self, where: str, said: str, fix: str, line: int | None) -> PolicyError:
-        found = self.fault(where, said, fix, line)
-        (self.passed if self.lenient else self.faults).append(found)
-        return found
+    def passable(self, where: str, problem: str, fix: str, line: int | None) -> PolicyError:
+        error = self.fault(where, problem, fix, line)
+        (self.passed if self.lenient else self.faults).append(error)
+        return error
 
     def line(self, holder: Any, key: str) -> int | None:
         return self.lines.of_keys.get(id(holder), {}).get(key)
@@ -154,21 +154,21 @@ class _Reader:
         missing = [key for key in branch.required if key not in data]
         if missing and len(self.unrecognized) > before:
             # Possibly the missing key under another name.
-            found = self.unrecognized[before]
-            self.passed = [one for one in self.passed if one is not found]
-            raise found
+            first_unrecognized = self.unrecognized[before]
+            self.passed = [passed for passed in self.passed if passed is not first_unrecognized]
+            raise first_unrecognized
         if missing:
             self.fail(path, f"{missing[0]} is missing", line=self.first_line(data))
 
     def normalise_case(self, data: Any, branch: Branch) -> None:
         """Normalise the case of keys: Go ignores it, except for keys of a resource."""
-        folded = {known.lower(): known for known in branch.keys}
+        folded = {key_name.lower(): key_name for key_name in branch.keys}
         for key in [*data]:
-            known = folded.get(str(key).lower(), key)
-            if known not in data:
-                data[known] = data.pop(key)
+            normal_key = folded.get(str(key).lower(), key)
+            if normal_key not in data:
+                data[normal_key] = data.pop(key)
                 lines = self.lines.of_keys.get(id(data), {})
-                lines[known] = lines.get(key, 0)
+                lines[normal_key] = lines.get(key, 0)
 
     def key(self, data: Any, key: object, value: Any, branch: Branch, path: str) -> None:
         below = f"{path}.{key}" if path else str(key)
@@ -188,8 +188,8 @@ class _Reader:
                     del data[key]
 
     def first_line(self, data: Any) -> int | None:
-        known = self.lines.of_keys.get(id(data), {})
-        return min(known.values(), default=None)
+        key_lines = self.lines.of_keys.get(id(data), {})
+        return min(key_lines.values(), default=None)
 
     def leaf(self, value: Any, kind: Leaf, path: str, line: int | None) -> None:
         wrong = values.check(kind, value)
@@ -205,73 +205,73 @@ class _Reader:
             self.mapping(value, branch, path)
             return
         if not isinstance(value, list) or not value:
-            said = "is empty" if value == [] else f"wanted a list, is {kind_of(value)}"
-            self.fail(path, said, "name at least one resource", line)
+            problem = "is empty" if value == [] else f"wanted a list, is {kind_of(value)}"
+            self.fail(path, problem, "name at least one resource", line)
         items = self.lines.of_items.get(id(value), [])
-        for number, one in enumerate(value):
+        for number, item in enumerate(value):
             place = f"{path}[{number}]"
-            if not isinstance(one, Mapping):
+            if not isinstance(item, Mapping):
                 where = items[number] if number < len(items) else line
-                self.fail(place, f"wanted a mapping, is {kind_of(one)}", line=where)
-            self.mapping(one, branch, place)
+                self.fail(place, f"wanted a mapping, is {kind_of(item)}", line=where)
+            self.mapping(item, branch, place)
 
     def unknown(self, key: object, branch: Branch, path: str, line: int | None) -> None:
         """Suggest a key of this mapping, or the mapping to which the key belongs."""
         word = str(key)
-        folded = {known.lower(): known for known in branch.keys}
+        folded = {key_name.lower(): key_name for key_name in branch.keys}
         near = difflib.get_close_matches(word.lower(), folded, 1)
-        everywhere = {known.lower(): known for known, _ in places()}
+        everywhere = {key_name.lower(): key_name for key_name, _ in places()}
         anywhere = difflib.get_close_matches(word.lower(), everywhere, 1, 0.85)
         if near and (word.lower() == near[0] or not anywhere or anywhere[0] in folded):
             fix = f"did you mean {folded[near[0]]}"
         elif anywhere:
-            meant = everywhere[anywhere[0]]
-            homes = [home or "the top" for known, home in places() if known == meant]
-            fix = f"move {meant} to {' or '.join(homes)}"
+            intended_key = everywhere[anywhere[0]]
+            homes = [home or "the top" for key_name, home in places() if key_name == intended_key]
+            fix = f"move {intended_key} to {' or '.join(homes)}"
         else:
             fix = f"supported keys: {', '.join(branch.keys)}"
-        said = f"unknown key {quote_name(word)}"
-        found = self.passable(path, said, f"{fix}; the device plugin ignores it", line)
+        problem = f"unknown key {quote_name(word)}"
+        error = self.passable(path, problem, f"{fix}; the device plugin ignores it", line)
         if self.lenient:
-            self.unrecognized.append(found)
+            self.unrecognized.append(error)
 
     def sharing(self, data: Mapping[str, Any]) -> Sharing:
-        given = {key: value for key, value in (data.get("sharing") or {}).items() if value}
-        if len(given) > 1:
+        strategies = {key: value for key, value in (data.get("sharing") or {}).items() if value}
+        if len(strategies) > 1:
             self.fail(
                 "sharing",
                 "has timeSlicing and mps, and timeSlicing would have no effect",
                 "keep one of them",
                 self.line(data["sharing"], "timeSlicing"),
             )
-        for key, block in given.items():
+        for key, block in strategies.items():
             shared: list[Shared] = []
-            for number, one in enumerate(block["resources"]):
-                name = values.full_name(one["name"])
+            for number, item in enumerate(block["resources"]):
+                name = values.full_name(item["name"])
                 place = f"sharing.{key}.resources[{number}]"
-                if any(name == other.name for other in shared):
-                    self.fail(place, f"duplicate resource {name}", line=self.line(one, "name"))
+                if any(name == earlier.name for earlier in shared):
+                    self.fail(place, f"duplicate resource {name}", line=self.line(item, "name"))
                 if block.get("renameByDefault") and len(name + ".shared") > values.LONGEST_NAME:
                     self.fail(place, f"{name}.shared is longer than {values.LONGEST_NAME}")
                 if key == "mps":
-                    self.mps(one, name, place)
-                shared.append(Shared(name, one["replicas"]))
+                    self.mps(item, name, place)
+                shared.append(Shared(name, item["replicas"]))
             return Sharing(_STRATEGIES[key], tuple(shared), bool(block.get("renameByDefault")))
         return NO_SHARING
 
-    def mps(self, one: Mapping[str, Any], name: str, place: str) -> None:
+    def mps(self, item: Mapping[str, Any], name: str, place: str) -> None:
         if name != GPU:
             self.fail(
                 place,
                 f"{name}: MIG devices cannot be shared with MPS",
                 "use timeSlicing for them",
-                self.line(one, "name"),
+                self.line(item, "name"),
             )
-        if one["replicas"] > MPS_MOST:
+        if item["replicas"] > MPS_MOST:
             self.fail(
                 f"{place}.replicas",
-                f"is {one['replicas']}, and MPS supports {MPS_MOST} clients",
-                line=self.line(one, "replicas"),
+                f"is {item['replicas']}, and MPS supports {MPS_MOST} clients",
+                line=self.line(item, "replicas"),
             )
 
     def check_combination(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> None:
@@ -282,34 +282,34 @@ class _Reader:
                 "use none, or share with timeSlicing",
                 self.line(data["flags"], "migStrategy"),
             )
-        for one in sharing.resources:
-            if one.name != GPU and strategy in ("none", "single"):
-                other = GPU if strategy == "single" else "whole GPUs"
+        for shared in sharing.resources:
+            if shared.name != GPU and strategy in ("none", "single"):
+                alternative = GPU if strategy == "single" else "whole GPUs"
                 self.fail(
                     "sharing",
-                    f"{one.name} is advertised only with flags.migStrategy mixed, and it is {strategy}",
-                    f"set mixed, or share {other}",
+                    f"{shared.name} is advertised only with flags.migStrategy mixed, and it is {strategy}",
+                    f"set mixed, or share {alternative}",
                 )
 
     def notes(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> list[str]:
-        found: list[str] = []
+        notes: list[str] = []
         for path, instead in _OPERATORS.items():
-            here: Any = data
+            node: Any = data
             for key in path.split("."):
-                here = here.get(key) if isinstance(here, Mapping) else None
-            if here is not None:
+                node = node.get(key) if isinstance(node, Mapping) else None
+            if node is not None:
                 way = f", from its own {instead}" if instead else ""
-                found.append(
+                notes.append(
                     f"{path} applies only without the GPU Operator, which overrides it through the "
                     f"environment{way}"
                 )
         root = (data.get("flags") or {}).get("mpsRoot")
         if sharing.strategy == "mps" and root == "":
-            found.append(
+            notes.append(
                 "flags.mpsRoot is empty: without the GPU Operator the plugin does not start with MPS and no root; "
                 "set a folder such as /run/nvidia/mps, or remove the key"
             )
-        mig = [one.name for one in sharing.resources if one.name != GPU]
+        mig = [shared.name for shared in sharing.resources if shared.name != GPU]
         if mig and not strategy:
-            found.append(f"{mig[0]} is advertised only with the MIG strategy mixed")
-        return found
+            notes.append(f"{mig[0]} is advertised only with the MIG strategy mixed")
+        return notes

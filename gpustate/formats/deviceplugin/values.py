@@ -40,23 +40,25 @@ def check(leaf: Leaf, value: Any) -> Wrong | None:
     match leaf.kind:
         case "boolean":
             fine = isinstance(value, bool)
-            return None if fine else (f"wanted true or false, is {_seen(value)}", "")
+            return None if fine else (f"wanted true or false, is {_describe(value)}", "")
         case "text":
             fine = _is_text(value) and value.isprintable()
-            return None if fine else (f"wanted text, is {_seen(value)}", "put it in quotes")
+            return None if fine else (f"wanted text, is {_describe(value)}", "put it in quotes")
         case "choice":
             return _choice(leaf, value)
         case "choices":
             values = value if isinstance(value, list) else [value]
-            return next((wrong for one in values if (wrong := _choice(leaf, one))), None)
+            return next((wrong for item in values if (wrong := _choice(leaf, item))), None)
         case "duration":
             return _duration(value)
         case "count":
             return _count(value)
         case "channels":
-            fine = isinstance(value, list) and all(type(one) is int and one == 0 for one in value)
+            fine = isinstance(value, list) and all(
+                type(channel) is int and channel == 0 for channel in value
+            )
             fine = fine and len(value) <= 1
-            return None if fine else (f"wanted [] or [0], is {_seen(value)}", "")
+            return None if fine else (f"wanted [] or [0], is {_describe(value)}", "")
         case "resource":
             return _resource(value)
         case "devices":
@@ -72,7 +74,7 @@ def full_name(name: str) -> str:
     return name if name.startswith(PREFIX) else PREFIX + name
 
 
-def _seen(value: Any) -> str:
+def _describe(value: Any) -> str:
     return quote(value) if isinstance(value, str) else f"{kind_of(value)} ({quote(value, 30)})"
 
 
@@ -81,9 +83,9 @@ def _choice(leaf: Leaf, value: Any) -> Wrong | None:
         return None
     near = difflib.get_close_matches(str(value).lower(), leaf.words, 1)
     if isinstance(value, str) and leaf.words == ("v1",) and near:
-        return f"is {_seen(value)}, wanted v1", ""
+        return f"is {_describe(value)}, wanted v1", ""
     hint = f"did you mean {near[0]}" if near else ""
-    return f"is {_seen(value)}, wanted {_or(leaf.words)}", hint
+    return f"is {_describe(value)}, wanted {_or(leaf.words)}", hint
 
 
 def _or(words: tuple[str, ...]) -> str:
@@ -102,17 +104,17 @@ def _duration(value: Any) -> Wrong | None:
         seconds = sum(float(n) * _SECONDS[unit] for n, unit in _DURATION.findall(value))
         if seconds < _LONGEST_S:
             return None
-    return f"is {_seen(value)}, wanted a duration", "write 60s, 5m or infinite"
+    return f"is {_describe(value)}, wanted a duration", "write 60s, 5m or infinite"
 
 
 def _devices(value: Any) -> Wrong | None:
     """Check a selection of devices: ``all``, a count, or a list of indices and UUIDs."""
     if isinstance(value, list):
-        return next((wrong for one in value if (wrong := _device(one))), None)
-    whole = _is_whole(value)
-    if value == "all" or (whole and value > 0):
+        return next((wrong for device in value if (wrong := _device(device))), None)
+    is_count = _is_whole(value)
+    if value == "all" or (is_count and value > 0):
         return None
-    return f"is {_seen(value)}, wanted all, a count or a list of devices", "write all"
+    return f"is {_describe(value)}, wanted all, a count or a list of devices", "write all"
 
 
 def _device(value: Any) -> Wrong | None:
@@ -120,7 +122,7 @@ def _device(value: Any) -> Wrong | None:
         return None
     if isinstance(value, str) and _DEVICE.fullmatch(value):
         return None
-    return f"has {_seen(value)}, wanted a device index or UUID", "write all"
+    return f"has {_describe(value)}, wanted a device index or UUID", "write all"
 
 
 def _is_text(value: Any) -> bool:
@@ -136,12 +138,12 @@ def _is_whole(value: Any) -> bool:
 def _name(value: Any) -> Wrong | None:
     """Check the name of a resource, NVIDIA's or another one."""
     if not _is_text(value):
-        return f"wanted the name of a resource, is {_seen(value)}", "put it in quotes"
+        return f"wanted the name of a resource, is {_describe(value)}", "put it in quotes"
     full = full_name(value)
     if len(full) > LONGEST_NAME:
-        return f"is {_seen(value)}, longer than {LONGEST_NAME} characters", ""
+        return f"is {_describe(value)}, longer than {LONGEST_NAME} characters", ""
     if not _SUBDOMAIN.fullmatch(full.removeprefix(PREFIX)):
-        return f"is {_seen(value)}, wanted lower-case letters, digits, dots and dashes", ""
+        return f"is {_describe(value)}, wanted lower-case letters, digits, dots and dashes", ""
     return None
 
 
@@ -151,15 +153,15 @@ def _patterns(value: Any) -> Wrong | None:
         return None
     if not isinstance(value, list):
         return f"wanted a list, is {kind_of(value)}", ""
-    for one in value:
-        if not isinstance(one, Mapping):
-            return f"wanted mappings with pattern and name, has {kind_of(one)}", ""
-        missing = [key for key in ("pattern", "name") if key not in one]
+    for entry in value:
+        if not isinstance(entry, Mapping):
+            return f"wanted mappings with pattern and name, has {kind_of(entry)}", ""
+        missing = [key for key in ("pattern", "name") if key not in entry]
         if missing:
             return f"has an entry without {missing[0]}", "set pattern and name"
-        if one["pattern"] is not None and not _is_text(one["pattern"]):
-            return f"has the pattern {_seen(one['pattern'])}, wanted text", "put it in quotes"
-        wrong = _name(one["name"])
+        if entry["pattern"] is not None and not _is_text(entry["pattern"]):
+            return f"has the pattern {_describe(entry['pattern'])}, wanted text", "put it in quotes"
+        wrong = _name(entry["name"])
         if wrong is not None:
             return f"has a name that {wrong[0]}", wrong[1]
     return None
@@ -167,7 +169,7 @@ def _patterns(value: Any) -> Wrong | None:
 
 def _count(value: Any) -> Wrong | None:
     if type(value) is not int:
-        return f"wanted a whole number, is {_seen(value)}", "write replicas: 4"
+        return f"wanted a whole number, is {_describe(value)}", "write replicas: 4"
     if value < 2:
         return f"is {value}, wanted 2 or more", "remove the resource to disable sharing"
     if value > MOST_REPLICAS:
@@ -177,17 +179,17 @@ def _count(value: Any) -> Wrong | None:
 
 def _resource(value: Any) -> Wrong | None:
     if not isinstance(value, str):
-        return f"wanted the name of a resource, is {_seen(value)}", f"write {GPU}"
+        return f"wanted the name of a resource, is {_describe(value)}", f"write {GPU}"
     name = full_name(value).removeprefix(PREFIX)
     if name == "gpu" or _MIG.fullmatch(name):
         return None
     dotted = name.replace("+", ".")
     if dotted != name and _MIG.fullmatch(dotted):
-        return f"is {_seen(value)}", f"the resource is named {PREFIX}{dotted}"
+        return f"is {_describe(value)}", f"the resource is named {PREFIX}{dotted}"
     if re.fullmatch(_MIG.pattern.removeprefix("mig-"), dotted):
-        return f"is {_seen(value)}", f"the resource is named {PREFIX}mig-{dotted}"
-    what = f"the device plugin advertises only {GPU} and {PREFIX}mig-<profile>"
+        return f"is {_describe(value)}", f"the resource is named {PREFIX}mig-{dotted}"
+    advertised = f"the device plugin advertises only {GPU} and {PREFIX}mig-<profile>"
     near = difflib.get_close_matches(name.lower(), ("gpu", "mig"), 1, 0.5)
     if "mig" in name.lower():
-        return f"is {_seen(value)}", f"{what}; write {PREFIX}mig-1g.10gb"
-    return f"is {_seen(value)}", f"did you mean {GPU}" if near else what
+        return f"is {_describe(value)}", f"{advertised}; write {PREFIX}mig-1g.10gb"
+    return f"is {_describe(value)}", f"did you mean {GPU}" if near else advertised

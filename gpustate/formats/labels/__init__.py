@@ -8,15 +8,15 @@ Sources:
     internal/vgpu/*.go, and their tests.
 """
 
-from gpustate.formats.labels.gfd import Labels, Options, Seen, compute
+from gpustate.formats.labels.gfd import LabelInput, Labels, Options, compute
 from gpustate.formats.labels.nfd import TIMESTAMP, as_text, parse, unfit
 from gpustate.formats.labels.vgpu import VGpu, vgpus
 
 __all__ = [
     "TIMESTAMP",
+    "LabelInput",
     "Labels",
     "Options",
-    "Seen",
     "VGpu",
     "as_text",
     "compute",

@@ -11,7 +11,7 @@ from gpustate.formats.labels import mig
 from gpustate.formats.labels.names import family, product, sanitise
 from gpustate.formats.labels.resource import base_labels
 from gpustate.formats.labels.vgpu import VGpu
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 
 _PREFIX = "nvidia.com/"
@@ -19,7 +19,7 @@ _MODES = {"030000": "graphics", "030200": "compute"}
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LabelInput:
     """The input for labels.
 
     Args:
@@ -63,16 +63,16 @@ class Labels:
     problem: str | None = None
 
 
-def compute(seen: Seen, options: Options) -> Labels:
+def compute(node: LabelInput, options: Options) -> Labels:
     """Compute the labels; without any GPU only whether there are vGPUs, as GFD does."""
-    nvml = seen.nvml
+    nvml = node.nvml
     problem = _problem(nvml, options)
     if problem is not None:
         return Labels(problem=problem)
     labels: dict[str, str] = {}
     notes: list[str] = []
     if nvml.gpus:
-        labels[_PREFIX + "gpu.machine"] = _machine(seen.machine)
+        labels[_PREFIX + "gpu.machine"] = _machine(node.machine)
         labels |= _versions(nvml)
         capable = any(gpu.mig_current is not None for gpu in nvml.gpus)
         labels[_PREFIX + "mig.capable"] = _word(capable)
@@ -81,9 +81,9 @@ def compute(seen: Seen, options: Options) -> Labels:
         if options.mig_strategy != "none":
             labels[_PREFIX + "mig.strategy"] = options.mig_strategy
             labels |= mig.labels(nvml.gpus, options.mig_strategy, options.sharing, notes)
-        labels[_PREFIX + "gpu.mode"] = _mode(nvml.gpus, seen.classes)
+        labels[_PREFIX + "gpu.mode"] = _mode(nvml.gpus, node.classes)
         labels |= _clique(nvml.gpus, notes)
-    labels |= _virtual(seen.vgpus)
+    labels |= _virtual(node.vgpus)
     return Labels(dict(sorted(labels.items())), tuple(notes))
 
 
@@ -107,7 +107,7 @@ def _problem(nvml: NvmlFacts, options: Options) -> str | None:
         return None
     if len(nvml.driver_version.split(".")) not in (2, 3):
         return f"the driver's version is {nvml.driver_version!r}, wanted X.Y or X.Y.Z"
-    if whole(nvml.cuda_version.partition(".")[0]) is None:
+    if parse_unsigned(nvml.cuda_version.partition(".")[0]) is None:
         return "the driver's CUDA version is unknown; install python3 on the node"
     enabled = [gpu for gpu in nvml.gpus if gpu.mig_current]
     if enabled and options.sharing.strategy == "mps":
@@ -116,8 +116,8 @@ def _problem(nvml: NvmlFacts, options: Options) -> str | None:
 
 
 def _versions(nvml: NvmlFacts) -> dict[str, str]:
-    major, minor, *rest = nvml.driver_version.split(".")
-    revision = rest[0] if rest else ""
+    major, minor, *revisions = nvml.driver_version.split(".")
+    revision = revisions[0] if revisions else ""
     cuda_major, _, cuda_minor = nvml.cuda_version.partition(".")
     values = {
         # The first five are deprecated aliases that GFD still writes.
@@ -146,12 +146,12 @@ def _gpus(gpus: Iterable[Gpu], sharing: Sharing, notes: list[str]) -> dict[str, 
         if not models:
             continue
         # GFD uses the last one of an unordered map; here it is the most frequent one, then by name.
-        name = min(models, key=lambda one: (-models[one], one))
-        one = [gpu for gpu in gpus if gpu.name == name and bool(gpu.mig_current) == enabled][-1]
+        name = min(models, key=lambda model: (-models[model], model))
+        gpu = [gpu for gpu in gpus if gpu.name == name and bool(gpu.mig_current) == enabled][-1]
         labels |= base_labels(
             GPU, counts[name], None if enabled else sharing, product_parts=(name,)
         )
-        labels |= _described(one)
+        labels |= _described(gpu)
     if len(counts) > 1:
         listed = ", ".join(f"{count} x {name}" for name, count in sorted(counts.items()))
         notes.append(
@@ -166,7 +166,7 @@ def _described(gpu: Gpu) -> dict[str, str]:
     if gpu.memory_mib:
         labels[GPU + ".memory"] = str(gpu.memory_mib)
     major, _, minor = gpu.compute_capability.partition(".")
-    numbers = whole(major), whole(minor)
+    numbers = parse_unsigned(major), parse_unsigned(minor)
     if numbers[0] and numbers[1] is not None:
         labels[GPU + ".family"] = family(numbers[0], numbers[1])
         labels[GPU + ".compute.major"] = str(numbers[0])
@@ -175,8 +175,8 @@ def _described(gpu: Gpu) -> dict[str, str]:
 
 
 def _mode(gpus: Iterable[Gpu], classes: Mapping[str, str]) -> str:
-    found = {classes.get(gpu.pci, "") for gpu in gpus}
-    return _MODES.get(found.pop(), "unknown") if len(found) == 1 else "unknown"
+    device_classes = {classes.get(gpu.pci, "") for gpu in gpus}
+    return _MODES.get(device_classes.pop(), "unknown") if len(device_classes) == 1 else "unknown"
 
 
 def _clique(gpus: Iterable[Gpu], notes: list[str]) -> dict[str, str]:
@@ -197,10 +197,10 @@ def _virtual(vgpus: tuple[VGpu, ...] | None) -> dict[str, str]:
     if vgpus is None:
         return {}
     labels = {_PREFIX + "vgpu.present": _word(bool(vgpus))}
-    for one in vgpus:
-        labels[_PREFIX + "vgpu.host-driver-version"] = one.host_driver_version
-        labels[_PREFIX + "vgpu.host-driver-branch"] = one.host_driver_branch
+    for vgpu in vgpus:
+        labels[_PREFIX + "vgpu.host-driver-version"] = vgpu.host_driver_version
+        labels[_PREFIX + "vgpu.host-driver-branch"] = vgpu.host_driver_branch
     return labels
 
 
-__all__ = ["Labels", "Options", "Seen", "compute", "product"]
+__all__ = ["LabelInput", "Labels", "Options", "compute", "product"]

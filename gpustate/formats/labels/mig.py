@@ -31,8 +31,8 @@ _ATTRIBUTES = (
 
 def profile(device: MigDevice) -> str:
     """The profile as in resource names: ``1g.10gb.me`` for ``... MIG 1g.10gb+me``; empty if unknown."""
-    found = _PROFILE.search(device.name.strip())
-    return found[1].replace("+", ".") if found else ""
+    match = _PROFILE.search(device.name.strip())
+    return match[1].replace("+", ".") if match else ""
 
 
 def problem(gpus: Iterable[Gpu]) -> str | None:
@@ -64,15 +64,17 @@ def labels(
         if why:
             notes.append(f"the MIG strategy single is not applicable: {why}")
             return _invalid_labels(enabled[0])
-    found: dict[str, str] = {}
+    labels_by_name: dict[str, str] = {}
     for name in profiles:
         same = [(gpu, device) for gpu, device in devices if profile(device) == name]
         resource = GPU if strategy == "single" else f"nvidia.com/mig-{name}"
         gpu, device = same[0]
-        found |= base_labels(resource, len(same), sharing, product_parts=(gpu.name, "MIG", name))
+        labels_by_name |= base_labels(
+            resource, len(same), sharing, product_parts=(gpu.name, "MIG", name)
+        )
         for suffix, field in _ATTRIBUTES:
-            found[f"{resource}.{suffix}"] = str(getattr(device, field) or 0)
-    return found
+            labels_by_name[f"{resource}.{suffix}"] = str(getattr(device, field) or 0)
+    return labels_by_name
 
 
 def _invalid(gpus: tuple[Gpu, ...], enabled: list[Gpu], profiles: list[str]) -> str:

@@ -42,8 +42,8 @@ def parse(text: str) -> dict[str, str]:
     """
     labels: dict[str, str] = {}
     skip = expires = False
-    for whole in text.split("\n"):
-        line = whole.strip(_BLANKS)
+    for raw_line in text.split("\n"):
+        line = raw_line.strip(_BLANKS)
         if line.startswith("#"):
             skip = skip or line.partition("=")[0] == "# +no-label"
             if line.startswith(_EXPIRY):
@@ -72,17 +72,17 @@ def _is_time(text: str) -> bool:
 
 def unfit(labels: Mapping[str, str]) -> dict[str, str]:
     """Labels that Kubernetes would refuse, with the reason; GFD writes them anyway."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for label, value in labels.items():
         name = label.partition("/")[2]
         if len(name) > LONGEST:
-            found[label] = f"its name is longer than {LONGEST} characters"
+            reasons[label] = f"its name is longer than {LONGEST} characters"
         elif not _NAME.fullmatch(name):
-            found[label] = "its name contains characters not allowed in label names"
+            reasons[label] = "its name contains characters not allowed in label names"
         elif len(value) > LONGEST:
-            found[label] = f"{value} is longer than {LONGEST} characters"
+            reasons[label] = f"{value} is longer than {LONGEST} characters"
         elif value and not _NAME.fullmatch(value):
-            found[label] = (
+            reasons[label] = (
                 f"{value!r} contains characters not allowed in label values, or begins or ends with punctuation"
             )
-    return found
+    return reasons

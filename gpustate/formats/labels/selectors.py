@@ -50,40 +50,46 @@ def parse(text: str) -> tuple[Requirement, ...]:
     Raises:
         UsageError: it is not one.
     """
-    found: list[Requirement] = []
-    for part in filter(None, (one.strip() for one in _PARTS.split(text))):
+    requirements: list[Requirement] = []
+    for part in filter(None, (part_text.strip() for part_text in _PARTS.split(text))):
         if match := _SET.fullmatch(part):
             values = frozenset(value.strip() for value in match["values"].split(","))
-            found.append(
+            requirements.append(
                 Requirement(match["key"], "In" if match["op"] == "in" else "NotIn", values)
             )
         elif match := _EQUAL.fullmatch(part):
             operator = "NotIn" if match["op"] == "!=" else "In"
-            found.append(Requirement(match["key"], operator, frozenset({match["value"]})))
+            requirements.append(Requirement(match["key"], operator, frozenset({match["value"]})))
         elif match := _EXISTS.fullmatch(part):
-            found.append(Requirement(match["key"], "DoesNotExist" if match["op"] else "Exists"))
+            requirements.append(
+                Requirement(match["key"], "DoesNotExist" if match["op"] else "Exists")
+            )
         else:
             raise UsageError(
                 f"{part!r} is not a label selector", fix="write it as in app=train,!keep"
             )
-    return tuple(found)
+    return tuple(requirements)
 
 
 def of_object(selector: Mapping[str, Any] | None) -> tuple[Requirement, ...] | None:
     """The requirements of a LabelSelector; ``None``: it selects nothing."""
     if selector is None:
         return None
-    found = [
+    requirements = [
         Requirement(key, "In", frozenset({value}))
         for key, value in (selector.get("matchLabels") or {}).items()
     ]
-    found += [
-        Requirement(one["key"], one["operator"], frozenset(one.get("values") or ()))
-        for one in selector.get("matchExpressions") or ()
+    requirements += [
+        Requirement(
+            expression["key"], expression["operator"], frozenset(expression.get("values") or ())
+        )
+        for expression in selector.get("matchExpressions") or ()
     ]
-    return tuple(found)
+    return tuple(requirements)
 
 
 def matches(requirements: tuple[Requirement, ...] | None, labels: Mapping[str, str]) -> bool:
     """Whether labels meet all of them."""
-    return requirements is not None and all(one.holds(labels) for one in requirements)
+    return requirements is not None and all(
+        requirement.holds(labels) for requirement in requirements
+    )

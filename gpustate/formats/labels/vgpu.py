@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_WHOLE = 256
+_CONFIG_SPACE_BYTES = 256
 _STATUS, _HAS_CAPABILITIES, _FIRST = 0x06, 0x10, 0x34
 _VENDOR_SPECIFIC = 0x09
 _RECORDS = 5
@@ -29,17 +29,17 @@ class VGpu:
 
 def vgpus(configs: Iterable[bytes]) -> tuple[VGpu, ...] | None:
     """The vGPUs among devices; ``None`` where one cannot be judged (GFD then says nothing at all)."""
-    found: list[VGpu] = []
+    devices: list[VGpu] = []
     for config in configs:
-        if len(config) < _WHOLE:
+        if len(config) < _CONFIG_SPACE_BYTES:
             return None
         capability = _capability(config)
         if capability[3:5] == b"VF":
             vgpu = _host_driver(capability)
             if vgpu is None:
                 return None
-            found.append(vgpu)
-    return tuple(found)
+            devices.append(vgpu)
+    return tuple(devices)
 
 
 def _capability(config: bytes) -> bytes:
@@ -47,11 +47,11 @@ def _capability(config: bytes) -> bytes:
     if not config[_STATUS] & _HAS_CAPABILITIES:
         return b""
     at = config[_FIRST]
-    seen: set[int] = set()
-    while at and at not in seen and at + 2 < _WHOLE and config[at] != 0xFF:
+    visited: set[int] = set()
+    while at and at not in visited and at + 2 < _CONFIG_SPACE_BYTES and config[at] != 0xFF:
         if config[at] == _VENDOR_SPECIFIC:
-            return config[at : min(at + config[at + 2], _WHOLE)]
-        seen.add(at)
+            return config[at : min(at + config[at + 2], _CONFIG_SPACE_BYTES)]
+        visited.add(at)
         at = config[at + 1]
     return b""
 

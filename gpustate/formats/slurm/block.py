@@ -19,28 +19,28 @@ _DETECTED = re.compile(r"(?:^|\s)autodetect\s*=\s*(?!off\b)\S", re.IGNORECASE)
 
 def find_block(text: str) -> str | None:
     """The block with its marks; ``None`` if there is none."""
-    found = _BLOCK.search(text)
-    return found[0] if found else None
+    match = _BLOCK.search(text)
+    return match[0] if match else None
 
 
 def text_outside(text: str) -> str:
     """The original file, without the block."""
-    while found := _BLOCK.search(text):
-        before = text[: found.start()]
-        if found[0].partition("\n")[0].endswith(_ADDED):
+    while match := _BLOCK.search(text):
+        before = text[: match.start()]
+        if match[0].partition("\n")[0].endswith(_ADDED):
             before = before.removesuffix("\n")
-        text = before + text[found.end() :]
+        text = before + text[match.end() :]
     return text
 
 
 def place(text: str, lines: list[str]) -> str:
     """The file with the block at its previous place or at the end; without it if there are no lines."""
-    found = _BLOCK.search(text)
+    match = _BLOCK.search(text)
     if not lines:
         return text_outside(text)
-    if found:
-        before, after = text[: found.start()], text_outside(text[found.end() :])
-        begin = found[0].partition("\n")[0]
+    if match:
+        before, after = text[: match.start()], text_outside(text[match.end() :])
+        begin = match[0].partition("\n")[0]
         begin = BEGIN + (_ADDED if begin.endswith(_ADDED) else "")
     else:
         added = text != "" and not text.endswith("\n")

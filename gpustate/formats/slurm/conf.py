@@ -50,15 +50,15 @@ class SlurmConf:
     def nodes(self, names: Collection[str], without: str = "") -> list[Row]:
         """The lines of some nodes, with the values of ``NodeName=DEFAULT``."""
         default: Mapping[str, str] = {}
-        found: list[Row] = []
+        node_rows: list[Row] = []
         for row in self.rows:
             listed = row.values.get("nodename", "")
-            whole = Row(row.place, {**default, **row.written})
+            complete = Row(row.place, {**default, **row.written})
             if listed.upper() == "DEFAULT":
-                default = whole.written
+                default = complete.written
             elif _file(row) != without and not {*hosts(listed)}.isdisjoint(names):
-                found.append(whole)
-        return found
+                node_rows.append(complete)
+        return node_rows
 
     def node(self, name: str, without: str = "") -> Row | None:
         """The line of a node."""
@@ -105,12 +105,12 @@ def replaced(path: str, text: str) -> SlurmConf:
 
 def hosts(names: str) -> list[str]:
     """The names of a hostlist such as ``gpu[01-16,20],head``."""
-    found: list[str] = []
+    host_names: list[str] = []
     for item in re.findall(r"(?:[^,\[]|\[[^]]*\])+", names):
         parts = re.split(r"\[([^]]*)\]", item)
         choices = [_numbers(part) if n % 2 else [part] for n, part in enumerate(parts)]
-        found += map("".join, islice(product(*choices), _MOST))
-    return found
+        host_names += map("".join, islice(product(*choices), _MOST))
+    return host_names
 
 
 def _numbers(ranges: str) -> list[str]:
@@ -128,13 +128,15 @@ def _parts(gres: str) -> list[str]:
 
 def with_gpus(configured: str, right: str) -> str:
     """``Gres=`` of a node with the right GPUs, and what else is configured."""
-    other = [part for part in _parts(configured) if part.split(":")[0] not in ("", "gpu", "shard")]
-    return ",".join([right, *other])
+    foreign = [
+        part for part in _parts(configured) if part.split(":")[0] not in ("", "gpu", "shard")
+    ]
+    return ",".join([right, *foreign])
 
 
 def _counts(gres: str) -> dict[tuple[str, str], int]:
-    found = map(_GRES.fullmatch, _parts(gres))
-    return {(row[1], row[2] or ""): int(row[3] or 1) for row in found if row}
+    matches = map(_GRES.fullmatch, _parts(gres))
+    return {(row[1], row[2] or ""): int(row[3] or 1) for row in matches if row}
 
 
 def gres_fits(configured: str, right: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpustate.formats.labels.names import family
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 from gpustate.formats.nvml_report import NvmlFacts
 
 _MAKER = re.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce)\s+", re.IGNORECASE)
@@ -55,11 +55,11 @@ class SlurmGpu:
 
 def type_name(name: str) -> str:
     """``h100`` for ``NVIDIA H100 80GB HBM3``, ``rtx_pro_6000`` for the RTX PRO 6000."""
-    rest, before = name.strip(), ""
-    while rest != before:
-        rest, before = _MAKER.sub("", rest), rest
+    model, before = name.strip(), ""
+    while model != before:
+        model, before = _MAKER.sub("", model), model
     words: list[str] = []
-    for word in rest.split():
+    for word in model.split():
         words.append(word.partition("-")[0])
         if any(letter.isdigit() for letter in word):
             break
@@ -115,31 +115,31 @@ def gpu_types(gres: str) -> set[str]:
 
 def features(nvml: NvmlFacts) -> tuple[str, ...]:
     """Features for ``--constraint`` of jobs; of all GPUs if they differ."""
-    found: list[str] = ["gpu"] if nvml.gpus else []
+    words: list[str] = ["gpu"] if nvml.gpus else []
     for gpu in nvml.gpus:
-        found.append(type_name(gpu.name))
+        words.append(type_name(gpu.name))
         major, _, minor = gpu.compute_capability.partition(".")
-        numbers = whole(major), whole(minor)
+        numbers = parse_unsigned(major), parse_unsigned(minor)
         if numbers[0] and numbers[1] is not None:
-            found.append(family(numbers[0], numbers[1]).replace("-", "_"))
-            found.append(f"cc{numbers[0]}.{numbers[1]}")
+            words.append(family(numbers[0], numbers[1]).replace("-", "_"))
+            words.append(f"cc{numbers[0]}.{numbers[1]}")
         if gpu.memory_mib:
-            found.append(f"gpumem{round(gpu.memory_mib / 1024)}g")
+            words.append(f"gpumem{round(gpu.memory_mib / 1024)}g")
         if gpu.mig_current:
-            found.append("mig")
+            words.append("mig")
         if gpu.fabric_state == "completed":
-            found.append("nvlink_fabric")
+            words.append("nvlink_fabric")
     if nvml.gpus and nvml.driver_version:
-        found.append(f"driver{nvml.driver_version.partition('.')[0]}")
+        words.append(f"driver{nvml.driver_version.partition('.')[0]}")
     if nvml.gpus and nvml.cuda_version:
-        found.append(f"cuda{nvml.cuda_version}")
-    return tuple(dict.fromkeys(found))
+        words.append(f"cuda{nvml.cuda_version}")
+    return tuple(dict.fromkeys(words))
 
 
 def with_features(configured: str, right: Sequence[str]) -> tuple[str, ...]:
     """The right features of a node, and what else is configured but for versions and sizes of such as these."""
-    other = (word for word in configured.split(",") if word and not _VERSIONED.fullmatch(word))
-    return tuple(dict.fromkeys((*right, *other)))
+    foreign = (word for word in configured.split(",") if word and not _VERSIONED.fullmatch(word))
+    return tuple(dict.fromkeys((*right, *foreign)))
 
 
 def node_line(node: str, gres: str, words: Sequence[str]) -> str:

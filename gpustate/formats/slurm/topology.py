@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpustate.formats.numbers import whole
+from gpustate.formats.numbers import parse_unsigned
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_CPUS = 65536
@@ -33,24 +33,24 @@ class Cpu:
 
 def expand(text: str) -> frozenset[int]:
     """The numbers of a list such as ``0-3,8``; empty for invalid text."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        low, high = whole(first), whole(last or first)
+        low, high = parse_unsigned(first), parse_unsigned(last or first)
         if low is not None and high is not None and low <= high < _MOST_CPUS:
-            found.update(range(low, high + 1))
-    return frozenset(found)
+            numbers.update(range(low, high + 1))
+    return frozenset(numbers)
 
 
 def core_numbers(cpus: Iterable[Cpu], local: Iterable[int]) -> str:
     """Slurm's numbers of the cores that CPUs belong to, as ``0-15,32-47``; empty: all, or none."""
-    known = list(cpus)
+    all_cpus = list(cpus)
     groups: dict[tuple[int, int], list[Cpu]] = {}
-    for cpu in known:
+    for cpu in all_cpus:
         groups.setdefault((cpu.package, cpu.core), []).append(cpu)
     first_of: dict[int, int] = {}
     first_in_node: dict[tuple[int, int], int] = {}
-    for cpu in known:
+    for cpu in all_cpus:
         first_of[cpu.package] = min(first_of.get(cpu.package, cpu.number), cpu.number)
         place = cpu.package, cpu.node
         first_in_node[place] = min(first_in_node.get(place, cpu.number), cpu.number)
@@ -63,11 +63,11 @@ def core_numbers(cpus: Iterable[Cpu], local: Iterable[int]) -> str:
             min(cpu.number for cpu in members),
         )
 
-    wanted = set(local)
+    local_numbers = set(local)
     chosen = [
         index
         for index, key in enumerate(sorted(groups, key=order))
-        if any(cpu.number in wanted for cpu in groups[key])
+        if any(cpu.number in local_numbers for cpu in groups[key])
     ]
     return "" if len(chosen) == len(groups) else _ranges(chosen)
 
@@ -94,17 +94,17 @@ def links(text: str, count: int) -> tuple[tuple[int, ...], ...] | None:
         if not re.fullmatch(r"GPU\d+", cells[0]) or cells[0] != f"GPU{len(rows)}":
             continue
         row = [_linked(cell) for cell in cells[1 : count + 1]]
-        if len(row) < count or any(one is None for one in row):
+        if len(row) < count or any(link_count is None for link_count in row):
             return None
-        rows.append(tuple(one for one in row if one is not None))
+        rows.append(tuple(link_count for link_count in row if link_count is not None))
     if len(rows) != count or any(row[index] != -1 for index, row in enumerate(rows)):
         return None
-    return tuple(rows) if any(one > 0 for row in rows for one in row) else None
+    return tuple(rows) if any(link_count > 0 for row in rows for link_count in row) else None
 
 
 def _linked(cell: str) -> int | None:
     if cell == "X":
         return -1
     if cell.startswith("NV"):
-        return whole(cell[2:])
+        return parse_unsigned(cell[2:])
     return 0 if cell in ("SYS", "NODE", "PHB", "PXB", "PIX") else None

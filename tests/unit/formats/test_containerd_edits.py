@@ -319,7 +319,7 @@ def test_foreign_changes_between_dumps_are_told_apart_from_ours() -> None:
     after_text = before.replace("sandbox = 'registry.k8s.io", "sandbox = 'registry.example.org")
     after_text += runtimes + "runtime_type = 'io.containerd.runc.v2'\nsnapshotter = ''\n"
     change = effective_change(before, after_text, Handler())
-    assert change.own == (
+    assert change.expected == (
         "plugins.io.containerd.cri.v1.runtime.containerd.runtimes.nvidia.runtime_type:"
         " unset -> 'io.containerd.runc.v2'",
     )

@@ -10,7 +10,7 @@ import pytest
 
 from gpustate.formats import labels
 from gpustate.formats.deviceplugin import NO_SHARING, Shared, Sharing
-from gpustate.formats.labels import Options, Seen, VGpu, compute
+from gpustate.formats.labels import LabelInput, Options, VGpu, compute
 from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts
 
 TWICE = Sharing("time-slicing", (Shared("nvidia.com/gpu", 2),))
@@ -49,7 +49,7 @@ def nvml(*gpus: Gpu, **fields: object) -> NvmlFacts:
 
 
 def told(*gpus: Gpu, strategy: str = "none", sharing: Sharing = NO_SHARING) -> labels.Labels:
-    return compute(Seen(nvml(*gpus)), Options(strategy, sharing))
+    return compute(LabelInput(nvml(*gpus)), Options(strategy, sharing))
 
 
 def of_gpu(found: labels.Labels) -> dict[str, str]:
@@ -182,7 +182,7 @@ def test_a_renamed_resource_keeps_its_product_without_the_suffix() -> None:
 
 
 def test_versions_stand_under_their_new_and_their_old_names() -> None:
-    observed = Seen(nvml(full(), driver_version="580.65.06", cuda_version="13.0"))
+    observed = LabelInput(nvml(full(), driver_version="580.65.06", cuda_version="13.0"))
     found = compute(observed, Options()).values
     assert found["nvidia.com/cuda.driver-version.full"] == "580.65.06"
     assert found["nvidia.com/cuda.driver-version.revision"] == "06"
@@ -223,7 +223,7 @@ def test_the_family_is_that_of_the_compute_capability(capability: str, family: s
     ],
 )
 def test_the_machine_is_written_as_a_label_can_be(machine: str | None, label: str) -> None:
-    found = compute(Seen(nvml(full()), machine=machine), Options()).values
+    found = compute(LabelInput(nvml(full()), machine=machine), Options()).values
     assert found["nvidia.com/gpu.machine"] == label
 
 
@@ -237,7 +237,7 @@ def test_the_machine_is_written_as_a_label_can_be(machine: str | None, label: st
     ],
 )
 def test_the_mode_is_the_class_all_gpus_have(classes: dict[str, str], mode: str) -> None:
-    found = compute(Seen(nvml(full(0), full(1)), classes), Options()).values
+    found = compute(LabelInput(nvml(full(0), full(1)), classes), Options()).values
     assert found["nvidia.com/gpu.mode"] == mode
 
 
@@ -275,7 +275,7 @@ def test_a_node_with_two_models_always_gets_the_same_labels_and_a_note() -> None
     ],
 )
 def test_what_cannot_be_told_is_a_problem_and_no_label(facts: NvmlFacts, words: str) -> None:
-    found = compute(Seen(facts), Options())
+    found = compute(LabelInput(facts), Options())
     assert found.problem is not None
     assert words in found.problem
     assert not found.values
@@ -309,7 +309,7 @@ def test_a_vgpu_tells_the_driver_of_its_host() -> None:
     assert labels.vgpus([config_space(b"\x09\x00\x14\x01")]) == ()
     assert labels.vgpus([bytes(256)]) == ()
     assert labels.vgpus([bytes(64)]) is None
-    found = compute(Seen(nvml(full()), vgpus=(VGpu("460.16", "r460_00"),)), Options()).values
+    found = compute(LabelInput(nvml(full()), vgpus=(VGpu("460.16", "r460_00"),)), Options()).values
     assert found["nvidia.com/vgpu.present"] == "true"
     assert found["nvidia.com/vgpu.host-driver-branch"] == "r460_00"
 

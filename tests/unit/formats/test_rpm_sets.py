@@ -64,7 +64,7 @@ def moved(
     branch = driverset.branch_of(version)
     scheme = next(one for one in driverschemes.of(os_id) if one.has(branch) and one.dkms)
     kinds = [scheme.required(branch, "open", full=f, prebuilt=False) for f in (False, True)]
-    names = {*kinds[0], *kinds[1], *scheme.wanted, *offers}
+    names = {*kinds[0], *kinds[1], *scheme.optional, *offers}
     available: dict[str, tuple[str, ...]] = {n: (v,) for n, v in installed.items()}
     for one in names:
         available[one] = (*available.get(one, ()), build)

@@ -76,11 +76,11 @@ def test_dockers_file_keeps_what_is_not_ours_and_comes_back(
 @pytest.mark.parametrize("case", DOCKER)
 def test_an_edit_made_by_others_since_survives_the_removal(case: str) -> None:
     there = after(docker.File(PATH, DOCKER[case], version="26.1.5"), HANDLERS[1])
-    if not there.ours:
+    if not there.managed:
         return
     edited = jsonedit.set_key(there.text or "", ("bip",), "10.9.0.1/24", PATH)
     edit = docker.plan_removal(
-        docker.File(PATH, edited, there.ours, there.original, version="26.1.5"), HANDLERS[1]
+        docker.File(PATH, edited, there.managed, there.original, version="26.1.5"), HANDLERS[1]
     )
     left = jsonedit.parse(edit.files[PATH] or "", PATH)
     assert left == {**jsonedit.parse(there.original or "", PATH), "bip": "10.9.0.1/24"}

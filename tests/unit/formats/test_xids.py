@@ -36,12 +36,12 @@ def test_every_row_has_a_name_a_known_action_and_a_source() -> None:
     ],
 )
 def test_actions_are_nvidias(number: int, action: str) -> None:
-    assert xids.known(number).action == action
+    assert xids.find_row(number).action == action
 
 
 def test_a_number_beyond_the_table_is_nobodys() -> None:
-    assert xids.known(4000).action == ""
-    assert {xids.known(number).name for number in (173, 174, 176, 185)} == {
+    assert xids.find_row(4000).action == ""
+    assert {xids.find_row(number).name for number in (173, 174, 176, 185)} == {
         "C2C_FATAL_LINK_FAILURE",
         "ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT",
         "PCIE_CORRECTABLE_ERROR_FAULT",

@@ -231,7 +231,7 @@ def test_a_field_has_one_id_and_one_need_under_all_its_names() -> None:
         first, second = fields.find(old), fields.find(new)
         assert first is not None
         assert second is not None
-        assert (first.id, first.need) == (second.id, second.need) == (number, first.need)
+        assert (first.id, first.feature) == (second.id, second.feature) == (number, first.feature)
     own = fields.find("DCGM_EXP_XID_ERRORS_COUNT")
     assert own is not None
     assert own.id is None
