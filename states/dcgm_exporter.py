@@ -257,7 +257,9 @@ class DcgmExporterRunning(ServiceState[Observed]):
             packaged_unit="unit" in keys,
             gpus=len(nvml.gpus),
             problem="" if nvml.works else nvml.error_text or nvml.error_name or "a GPU is lost",
-            taken=listeners.others(keys.get("listener", ()), self.listen.rpartition(":")[0], UNIT),
+            taken=listeners.find_conflicts(
+                keys.get("listener", ()), self.listen.rpartition(":")[0], UNIT
+            ),
             elsewhere="elsewhere" in keys,
             others={path: text for path, text in drop_ins.items() if path != DROP_IN_PATH},
         )

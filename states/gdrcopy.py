@@ -87,9 +87,9 @@ class GdrCopyInstalled(KernelModuleState[Observed]):
         module, fields = self.read(node, TESTS)
         driver = node.shell(_DRIVER).stdout.strip() or None
         device = node.shell(_DEVICE).stdout.strip() or None
-        if module.here is not None:
+        if module.version_on_disk is not None:
             kind = "open" if "opensource" in module.description else "proprietary"
-            fields["built"] = f"{module.here} {kind}"
+            fields["built"] = f"{module.version_on_disk} {kind}"
         return Observed(**fields, driver=driver, device=device)
 
     def working(self, observed: Observed, version: str) -> Observed:

@@ -103,7 +103,7 @@ class SubnetManagerInstalled(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        sight = asking.look(node)
+        sight = asking.observe(node)
         package = node.packages(NVLSM).get(NVLSM)
         offered = node.candidates(NVLSM).get(NVLSM, ())
         load_text = node.own_text(LOAD_PATH)

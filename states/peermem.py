@@ -104,7 +104,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
         found = node.query(RdmaQuery())
         module = node.query(KernelModuleQuery("nvidia-peermem", "nvidia", (rdma.SYMBOL,)))
         built = None
-        if module.here is not None:
+        if module.version_on_disk is not None:
             built = rdma.checksum(module.symbols) or "none"
         return Observed(
             autoload_text=autoload,

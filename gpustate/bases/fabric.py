@@ -76,7 +76,7 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
 
     def look(self, node: Node, *more: str) -> tuple[fabric.Sight, dict[str, Any]]:
         """What decides, and the fields of :class:`FabricService`; ``more``: keys to read beside the policy's."""
-        sight, fields = asking.look(node), self.read(node)
+        sight, fields = asking.observe(node), self.read(node)
         text = node.read_text(self.originals[0])
         kept = node.stats(*(f"{original_path(path)}.path" for path in self.originals))
         image = fabric.may_need(sight.gpu_ids, self.stem)

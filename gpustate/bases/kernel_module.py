@@ -124,7 +124,7 @@ class KernelModuleState(State[M], Generic[M]):
             "packages": {p.name: p.version for p in packages.values() if p.installed and p.name in own},
             "autoload_text": node.own_text(self.autoload_path),
             "loaded": "without a version" if module.loaded == "" else module.loaded,
-            "built": module.here,
+            "built": module.version_on_disk,
             "brought": node.read_text(owned_packages.record_path(self.name)),
             "offered": tuple((n, tuple(row.version for row in rows)) for n, rows in offered.items() if n in own),
             "forbidden": node.forbidden(*names),

@@ -73,7 +73,7 @@ def _topology(node: Node) -> dict[str, Any]:
     from gpustate.formats import fabric, imex
     from gpustate.probes import fabric as fabric_probe
 
-    sight = fabric_probe.look(node)
+    sight = fabric_probe.observe(node)
     facts = node.facts()
     found = imex.parse(node.shell(imex.SCRIPT).stdout)
     # The subnet manager has no unit: Fabric Manager's starts it.

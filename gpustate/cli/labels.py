@@ -73,9 +73,9 @@ def _plugin_config(config: str | None, name: str) -> PluginConfig | None:
 def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) -> dict[str, Any]:
     from gpustate.formats import deviceplugin
     from gpustate.formats import labels as gfd
-    from gpustate.probes.gpu_labels import look
+    from gpustate.probes.gpu_labels import observe
 
-    observed = look(node)
+    observed = observe(node)
     text = node.read_text(_ON_NODE)
     try:
         config = given or deviceplugin.read(text or "", _ON_NODE)

@@ -578,7 +578,7 @@ def _runtime(observed: ChainObservation, wanted: Wanted) -> Check:
         return Check("runtime", FAILED, evidence, remedies.HANDLER_BINARY)
     if found.cri is None or found.cri.outcome != "ok":
         return _ok("runtime", f"containerd runs; handler {handler} is {binary}")
-    if lacks := found.cri.lacks(handler):
+    if lacks := found.cri.missing_handler(handler):
         evidence = f"the running containerd has not read its configuration files: {lacks}"
         return Check("runtime", FAILED, evidence, remedies.NOT_READ)
     one = found.cri.handler(handler)

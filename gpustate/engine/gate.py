@@ -348,7 +348,7 @@ def in_use(
         if state.may_end is None:
             return None
         stoppable.update(state.may_end)
-    users = [user.who for user in processes if not user.pod and user.unit not in stoppable]
+    users = [user.description for user in processes if not user.pod and user.unit not in stoppable]
     if not users:
         return None
     return RefusedError(

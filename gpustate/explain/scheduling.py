@@ -456,7 +456,7 @@ def _taken(view: View, exporter: str = "") -> str:
     for name, port, row in view.clues.fields("taken", 3):
         if exporter not in ("", name):
             continue
-        by = listeners.who(row)
+        by = listeners.describe_listener(row)
         return f"{view.clues.unit(name).failure}; its port {port} is taken by {by}"
     return ""
 

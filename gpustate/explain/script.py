@@ -29,7 +29,7 @@ from gpustate.probes import (
     shadowing_libraries,
     slurm_gpus,
 )
-from gpustate.probes.kernels import NAMES, WHOLE
+from gpustate.probes.kernels import MODULE_CHECKS, NAMES
 
 #: Services whose state tells something.
 UNITS = (
@@ -65,7 +65,7 @@ _KERNEL = shell.load("kernel", "gpustate.explain")
 #: While an operator's container has the modules, the node itself may have none.
 _WHOLE = f"""
 if [ -r "$PROC/driver/nvidia/version" ]; then (
-{WHOLE}ko "$kernel" {NAMES} || ko "$kernel" nvidia-uvm nvidia-modeset || {{ echo no_module=1; exit 0; }}
+{MODULE_CHECKS}ko "$kernel" {NAMES} || ko "$kernel" nvidia-uvm nvidia-modeset || {{ echo no_module=1; exit 0; }}
 whole "$kernel" "$module_file" || printf 'not_whole=%s\\n' "$lost_module"
 ) fi
 """

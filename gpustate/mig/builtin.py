@@ -37,7 +37,7 @@ def file_of(text: str | None, path: str = "") -> ConfigFile:
 
 def config_file(models: Sequence[Model] = MODELS) -> ConfigFile:
     """The built-in configurations of some GPU models; by default of all."""
-    made = {
+    configs = {
         "all-disabled": Config("all-disabled", (Entry(False, {}, place=PATH),), PATH),
         "all-enabled": Config("all-enabled", (Entry(True, {}, place=PATH),), PATH),
     }
@@ -53,27 +53,27 @@ def config_file(models: Sequence[Model] = MODELS) -> ConfigFile:
             Entry(True, {profile_name: most}, None, _ids(users) if len(counts) > 1 else (), PATH)
             for most, users in sorted(counts.items(), reverse=True)
         ]
-        made[name] = Config(name, tuple(entries), PATH)
+        configs[name] = Config(name, tuple(entries), PATH)
     balanced = tuple(
         Entry(True, devices, None, _ids([model]) if len(models) > 1 else (), PATH)
         for model in models
         if (devices := balance(model.geometry))
     )
-    made["all-balanced"] = Config("all-balanced", balanced, PATH)
-    return ConfigFile(PATH, dict(sorted(made.items())))
+    configs["all-balanced"] = Config("all-balanced", balanced, PATH)
+    return ConfigFile(PATH, dict(sorted(configs.items())))
 
 
 def balance(geometry: Geometry) -> dict[str, int]:
     """``all-balanced`` on a GPU; empty if upstream has no formula."""
     formula = _BALANCED.get(geometry.compute_slices, {})
-    found: dict[str, int] = {}
+    counts_by_profile: dict[str, int] = {}
     for slices, count in formula.items():
         plain = [p for p in geometry.profiles if p.slices == slices and _is_plain(p)]
         if not plain:
             return {}
         # Of 1g and 1g with double memory, the one with the higher maximum.
-        found[max(plain, key=lambda profile: profile.most).name] = count
-    return found
+        counts_by_profile[max(plain, key=lambda profile: profile.most).name] = count
+    return counts_by_profile
 
 
 def _is_plain(profile: Profile) -> bool:
@@ -88,10 +88,10 @@ def export(layout: Layout, name: str) -> Config:
     """Convert a layout into a configuration, with equal entries merged."""
     groups: list[tuple[bool, dict[str, int], list[GpuLayout]]] = []
     for gpu in layout.gpus:
-        said = bool(gpu.enabled), gpu.counts()
-        group = next((g for g in groups if g[:2] == said), None)
+        enabled_and_counts = bool(gpu.enabled), gpu.counts()
+        group = next((g for g in groups if g[:2] == enabled_and_counts), None)
         if group is None:
-            groups.append((*said, [gpu]))
+            groups.append((*enabled_and_counts, [gpu]))
         else:
             group[2].append(gpu)
     entries = [
@@ -112,7 +112,7 @@ def _lines(configs: Iterable[Config]) -> Iterator[str]:
         for entry in config.entries:
             indices = "all" if entry.indices is None else f"[{', '.join(map(str, entry.indices))}]"
             if entry.filters:
-                filters = ", ".join(f'"{one}"' for one in entry.filters)
+                filters = ", ".join(f'"{device_filter}"' for device_filter in entry.filters)
                 yield f"    - device-filter: [{filters}]"
                 yield f"      devices: {indices}"
             else:

@@ -26,7 +26,7 @@ from gpustate.mig.refute import by_profile
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptInstance:
     """A GPU instance that stays.
 
     Args:
@@ -42,7 +42,11 @@ class Kept:
     @property
     def destroyed(self) -> tuple[ComputeInstance, ...]:
         """Its compute instances to destroy."""
-        return tuple(one for one in self.instance.compute if one not in self.compute)
+        return tuple(
+            compute_instance
+            for compute_instance in self.instance.compute
+            if compute_instance not in self.compute
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +62,30 @@ class Created:
 class Change:
     """Kept, destroyed and created instances on one GPU; falsy without changes."""
 
-    kept: tuple[Kept, ...] = ()
+    preserved: tuple[KeptInstance, ...] = ()
     destroyed: tuple[GpuInstance, ...] = ()
     created: tuple[Created, ...] = ()
 
     def __bool__(self) -> bool:
-        touched = any(one.destroyed or one.created for one in self.kept)
+        touched = any(instance.destroyed or instance.created for instance in self.preserved)
         return bool(self.destroyed or self.created or touched)
 
 
 def plan(
-    geometry: Geometry, instances: Sequence[GpuInstance], wanted: Mapping[str, int]
+    geometry: Geometry, instances: Sequence[GpuInstance], desired: Mapping[str, int]
 ) -> Change | None:
     """Find the smallest change.
 
     Args:
         geometry: the GPU's profiles.
         instances: current instances with valid profiles and placements.
-        wanted: number of devices by name; all names must be valid for the GPU.
+        desired: number of devices by name; all names must be valid for the GPU.
 
     Returns:
         ``None`` if the devices do not fit on this GPU.
     """
-    ordered = sorted(instances, key=lambda one: (one.start, one.id))
-    finder = _Finder(geometry, ordered, by_profile(geometry, wanted))
+    ordered = sorted(instances, key=lambda instance: (instance.start, instance.id))
+    finder = _Finder(geometry, ordered, by_profile(geometry, desired))
     return finder.best()
 
 
@@ -94,25 +98,27 @@ class _Finder:
         self,
         geometry: Geometry,
         instances: Sequence[GpuInstance],
-        wanted: Mapping[Profile, Mapping[int, int]],
+        desired: Mapping[Profile, Mapping[int, int]],
     ) -> None:
         self.geometry = geometry
         self.instances = instances
-        self.wanted = {profile.name: Counter(sizes) for profile, sizes in wanted.items()}
-        self.profiles = {profile.name: profile for profile in wanted}
-        found = (geometry.get(one.profile) for one in instances)
-        self.names = [profile.name if profile else "" for profile in found]
+        self.wanted = {profile.name: Counter(sizes) for profile, sizes in desired.items()}
+        self.profiles = {profile.name: profile for profile in desired}
+        profiles = (geometry.get(instance.profile) for instance in instances)
+        self.names = [profile.name if profile else "" for profile in profiles]
 
     def best(self) -> Change | None:
         ranked = sorted(
             ((self.worth(choice), choice) for choice in self.choices()),
-            key=lambda one: one[0],
+            key=lambda ranking: ranking[0],
             reverse=True,
         )
-        for _, equals in groupby(ranked, key=lambda one: one[0]):
-            made = [done for _, choice in equals if (done := self.complete(choice)) is not None]
-            if made:
-                return min(made, key=lambda change: len(change.created))
+        for _, equals in groupby(ranked, key=lambda ranking: ranking[0]):
+            completed = [
+                change for _, choice in equals if (change := self.complete(choice)) is not None
+            ]
+            if completed:
+                return min(completed, key=lambda change: len(change.created))
         return None
 
     def choices(self) -> Iterator[_Choice]:
@@ -128,72 +134,76 @@ class _Finder:
         if profile is not None:
             compute = self.instances[number].compute
             # Otherwise it would lose and regain the same compute instance.
-            whole = any(one.slices == profile.slices for one in compute)
-            least = 1 if whole and set(self.wanted[profile.name]) == {profile.slices} else 0
+            full_size = any(instance.slices == profile.slices for instance in compute)
+            least = 1 if full_size and set(self.wanted[profile.name]) == {profile.slices} else 0
             for count in range(len(compute), least - 1, -1):
                 yield from combinations(range(len(compute)), count)
         yield None
 
     def within(self, choice: _Choice) -> bool:
-        left = {name: Counter(sizes) for name, sizes in self.wanted.items()}
-        for number, kept in enumerate(choice):
-            for which in kept or ():
-                slices = self.instances[number].compute[which].slices
-                left[self.names[number]][slices] -= 1
-                if left[self.names[number]][slices] < 0:
+        remaining = {name: Counter(sizes) for name, sizes in self.wanted.items()}
+        for number, indexes in enumerate(choice):
+            for index in indexes or ():
+                slices = self.instances[number].compute[index].slices
+                remaining[self.names[number]][slices] -= 1
+                if remaining[self.names[number]][slices] < 0:
                     return False
         return True
 
     def worth(self, choice: _Choice) -> tuple[int, int, int, int]:
-        busy = unseen = whole = pieces = 0
-        for number, kept in enumerate(choice):
-            if kept is None:
+        busy = unseen = instance_count = pieces = 0
+        for number, indexes in enumerate(choice):
+            if indexes is None:
                 continue
             instance = self.instances[number]
-            users = [instance.users, *(instance.compute[which].users for which in kept)]
-            busy += sum(bool(one) for one in users)
-            unseen += sum(one is None for one in users)
-            whole += 1
-            pieces += len(kept)
-        return busy, unseen, whole, pieces
+            users = [instance.users, *(instance.compute[index].users for index in indexes)]
+            busy += sum(bool(user) for user in users)
+            unseen += sum(user is None for user in users)
+            instance_count += 1
+            pieces += len(indexes)
+        return busy, unseen, instance_count, pieces
 
     def complete(self, choice: _Choice) -> Change | None:
         """Complete a change, if the kept instances leave room for the desired ones."""
-        kept: list[Kept] = []
+        preserved: list[KeptInstance] = []
         new: dict[str, list[list[Span]]] = {}
         for name, profile in self.profiles.items():
-            mine = [
+            numbers = [
                 n for n, keep in enumerate(choice) if keep is not None and self.names[n] == name
             ]
-            stay = [self.staying(number, choice[number] or ()) for number in mine]
-            left = self.wanted[name].copy()
-            left.subtract(one.slices for pieces in stay for one in pieces)
-            bins = [tuple(one.span for one in pieces) for pieces in stay]
-            shared = pack(profile, bins, left, profile.most - len(mine))
+            stay = [self.staying(number, choice[number] or ()) for number in numbers]
+            remaining = self.wanted[name].copy()
+            remaining.subtract(piece.slices for pieces in stay for piece in pieces)
+            bins = [tuple(piece.span for piece in pieces) for pieces in stay]
+            shared = pack(profile, bins, remaining, profile.most - len(numbers))
             if shared is None:
                 return None
-            for number, pieces, added in zip(mine, stay, shared, strict=False):
-                kept.append(Kept(self.instances[number], pieces, tuple(sorted(added))))
-            new[name] = shared[len(mine) :]
-        spans = [(self.name_of(one), self.span_of(one)) for one in kept]
-        laid = place(self.geometry, {name: len(made) for name, made in new.items()}, spans)
+            for number, pieces, added in zip(numbers, stay, shared, strict=False):
+                preserved.append(KeptInstance(self.instances[number], pieces, tuple(sorted(added))))
+            new[name] = shared[len(numbers) :]
+        spans = [(self.name_of(instance), self.span_of(instance)) for instance in preserved]
+        laid = place(
+            self.geometry, {name: len(instances) for name, instances in new.items()}, spans
+        )
         if laid is None:
             return None
         created = [Created(name, span, tuple(sorted(new[name].pop(0)))) for name, span in laid]
-        gone = [one for one, keep in zip(self.instances, choice, strict=True) if keep is None]
+        destroyed = [
+            instance for instance, keep in zip(self.instances, choice, strict=True) if keep is None
+        ]
         return Change(
-            tuple(sorted(kept, key=lambda one: one.instance.start)),
-            tuple(gone),
-            tuple(sorted(created, key=lambda one: one.span)),
+            tuple(sorted(preserved, key=lambda stay: stay.instance.start)),
+            tuple(destroyed),
+            tuple(sorted(created, key=lambda create: create.span)),
         )
 
-    def staying(self, number: int, which: tuple[int, ...]) -> tuple[ComputeInstance, ...]:
-        return tuple(self.instances[number].compute[one] for one in which)
+    def staying(self, number: int, indexes: tuple[int, ...]) -> tuple[ComputeInstance, ...]:
+        return tuple(self.instances[number].compute[index] for index in indexes)
 
-    def name_of(self, kept: Kept) -> str:
-        profile = self.geometry.get(kept.instance.profile)
-        return profile.name if profile else kept.instance.profile
+    def name_of(self, preserved: KeptInstance) -> str:
+        profile = self.geometry.get(preserved.instance.profile)
+        return profile.name if profile else preserved.instance.profile
 
-    def span_of(self, kept: Kept) -> Span:
-        profile = self.geometry.get(kept.instance.profile)
-        return Span(kept.instance.start, profile.size if profile else 1)
+    def span_of(self, preserved: KeptInstance) -> Span:
+        profile = self.geometry.get(preserved.instance.profile)
+        return Span(preserved.instance.start, profile.size if profile else 1)

@@ -64,7 +64,7 @@ class Entry:
         """Whether it applies to a GPU."""
         if self.indices is not None and index not in self.indices:
             return False
-        kinds = (one.matches(device_id, subsystem_id) for one in self.filters)
+        kinds = (device_filter.matches(device_id, subsystem_id) for device_filter in self.filters)
         return not self.filters or any(kinds)
 
 
@@ -90,8 +90,10 @@ class Config:
 
     def entry_for(self, index: int, device_id: str, subsystem_id: str = "") -> Entry | None:
         """The entry for a GPU; ``None`` if there is none."""
-        said = [one for one in self.entries if one.matches(index, device_id, subsystem_id)]
-        return said[-1] if said else None
+        matching = [
+            entry for entry in self.entries if entry.matches(index, device_id, subsystem_id)
+        ]
+        return matching[-1] if matching else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class ConfigFile:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings of all configurations."""
-        return tuple(one for config in self.configs.values() for one in config.warnings)
+        return tuple(warning for config in self.configs.values() for warning in config.warnings)
 
     def config(self, name: str | None = None) -> Config:
         """The configuration of a name; without a name, the only one.
@@ -118,12 +120,12 @@ class ConfigFile:
             raise PolicyError(
                 f"has {len(self.configs)} configurations", place=self.path, fix=self._hint("")
             )
-        found = self.configs.get(name)
-        if found is None:
+        config = self.configs.get(name)
+        if config is None:
             raise PolicyError(
                 f"no configuration {quote(name)}", place=self.path, fix=self._hint(name)
             )
-        return replace(found, siblings=self.configs)
+        return replace(config, siblings=self.configs)
 
     def _hint(self, name: str) -> str:
         near = difflib.get_close_matches(name, self.configs, 3) or self._with_profiles_of(name)[:3]
@@ -133,14 +135,14 @@ class ConfigFile:
 
     def _with_profiles_of(self, name: str) -> list[str]:
         """The configurations with profiles that a name consists of, those with most of them and fewest others first."""
-        wanted = set(_PROFILE.findall(name))
+        profiles = set(_PROFILE.findall(name))
 
         def likeness(config: Config) -> tuple[int, int]:
             devices = [set(entry.devices) for entry in config.entries]
-            return max((len(wanted & one), -len(one - wanted)) for one in devices)
+            return max((len(profiles & names), -len(names - profiles)) for names in devices)
 
-        near = [one for one in self.configs.values() if likeness(one)[0]]
-        return [one.name for one in sorted(near, key=likeness, reverse=True)]
+        near = [config for config in self.configs.values() if likeness(config)[0]]
+        return [config.name for config in sorted(near, key=likeness, reverse=True)]
 
 
 def read(text: str, path: str) -> ConfigFile:
@@ -149,10 +151,10 @@ def read(text: str, path: str) -> ConfigFile:
     Raises:
         PolicyError: with the line.
     """
-    found = yaml_events.documents(text, path, _RULES)
-    if not found or found[0].data is None:
+    parsed = yaml_events.documents(text, path, _RULES)
+    if not parsed or parsed[0].data is None:
         raise PolicyError("is empty, wanted version and mig-configs", place=path)
-    return _Reader(path, found[0].lines).file(found[0].data, found[0].line)
+    return _Reader(path, parsed[0].lines).file(parsed[0].data, parsed[0].line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +168,15 @@ class _Reader:
     def key_line(self, owner: Mapping[str, Any], key: str, otherwise: int) -> int:
         return self.lines.of_keys.get(id(owner), {}).get(key, otherwise)
 
-    def closed(self, owner: Any, known: tuple[str, ...], line: int, what: str) -> dict[str, Any]:
+    def closed(
+        self, owner: Any, supported: tuple[str, ...], line: int, subject: str
+    ) -> dict[str, Any]:
         """A mapping with only known keys."""
         if not isinstance(owner, dict):
-            self.fail(f"{what} is {kind_of(owner)}, wanted a mapping", line)
+            self.fail(f"{subject} is {kind_of(owner)}, wanted a mapping", line)
         for key in owner:
-            if key not in known:
-                hint = suggest(key, known, f"supported keys: {', '.join(known)}")
+            if key not in supported:
+                hint = suggest(key, supported, f"supported keys: {', '.join(supported)}")
                 self.fail(f"unknown key {quote(key)}", self.key_line(owner, key, line), hint)
         return owner
 
@@ -188,8 +192,8 @@ class _Reader:
         where = self.key_line(top, "mig-configs", line)
         if not isinstance(configs, dict) or not configs:
             self.fail("mig-configs needs at least one configuration", where)
-        made = {name: self.config(configs, name, where) for name in configs}
-        return ConfigFile(self.path, made)
+        parsed_configs = {name: self.config(configs, name, where) for name in configs}
+        return ConfigFile(self.path, parsed_configs)
 
     def config(self, configs: dict[str, Any], name: str, otherwise: int) -> Config:
         line = self.key_line(configs, name, otherwise)
@@ -197,10 +201,12 @@ class _Reader:
         if not isinstance(entries, list) or not entries:
             self.fail(f"{name} needs a list of at least one entry", line)
         lines = self.lines.of_items.get(id(entries), [line] * len(entries))
-        made = tuple(self.entry(one, where) for one, where in zip(entries, lines, strict=True))
+        parsed_entries = tuple(
+            self.entry(entry, where) for entry, where in zip(entries, lines, strict=True)
+        )
         earlier = [str(n) for key, n, _ in self.lines.repeated.get(id(configs), ()) if key == name]
-        said = f"{at(self.path, line)}: {quote(name)} is a duplicate of line {', '.join(earlier)}; the last one is used"
-        return Config(name, made, at(self.path, line), (said,) if earlier else ())
+        warning = f"{at(self.path, line)}: {quote(name)} is a duplicate of line {', '.join(earlier)}; the last one is used"
+        return Config(name, parsed_entries, at(self.path, line), (warning,) if earlier else ())
 
     def only_repeated(self, configs: Any) -> None:
         """Refuse duplicate keys, except names of configurations."""
@@ -245,9 +251,13 @@ class _Reader:
             return None
         if not isinstance(value, list):
             self.fail(f"devices is {quote(value)}, wanted all or a list of GPU numbers", line)
-        for one in value:
-            if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < _MOST_GPUS:
-                self.fail(f"{quote(one)} is not a GPU number, wanted 0, 1 and so on", line)
+        for number in value:
+            if (
+                not isinstance(number, int)
+                or isinstance(number, bool)
+                or not 0 <= number < _MOST_GPUS
+            ):
+                self.fail(f"{quote(number)} is not a GPU number, wanted 0, 1 and so on", line)
         return tuple(sorted(set(value)))
 
     def filters(self, entry: dict[str, Any], otherwise: int) -> tuple[DeviceFilter, ...]:
@@ -255,16 +265,16 @@ class _Reader:
         line = self.key_line(entry, "device-filter", otherwise)
         if value in (None, ""):
             return ()
-        found: list[DeviceFilter] = []
-        for one in value if isinstance(value, list) else [value]:
-            if not isinstance(one, str):
+        device_filters: list[DeviceFilter] = []
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str):
                 hint = 'put it in quotes: "0x233010DE"'
-                self.fail(f"device-filter contains {kind_of(one)}, wanted text", line, hint)
+                self.fail(f"device-filter contains {kind_of(item)}, wanted text", line, hint)
             try:
-                found.append(parse_device_filter(one))
+                device_filters.append(parse_device_filter(item))
             except ValueError as error:
-                self.fail(f"device-filter {quote(one)}: {error}", line)
-        return tuple(found)
+                self.fail(f"device-filter {quote(item)}: {error}", line)
+        return tuple(device_filters)
 
     def devices(self, entry: dict[str, Any], otherwise: int) -> dict[str, int] | None:
         value = entry.get("mig-devices")
@@ -273,7 +283,7 @@ class _Reader:
         line = self.key_line(entry, "mig-devices", otherwise)
         if not isinstance(value, dict):
             self.fail(f"mig-devices is {kind_of(value)}, wanted profiles and counts", line)
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for key, count in value.items():
             where = self.key_line(value, key, line)
             try:
@@ -282,20 +292,24 @@ class _Reader:
                 self.fail(f"{quote(key)}: {error}", where, self.suggest(key))
             if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST:
                 self.fail(f"{key}: {quote(count)} is not a count, wanted 0 to {_MOST}", where)
-            if name in found:
+            if name in counts:
                 self.fail(f"{quote(key)} is a duplicate of a profile above", where)
-            found[name] = count
-        if found and not any(found.values()):
+            counts[name] = count
+        if counts and not any(counts.values()):
             self.fail(
                 "every count in mig-devices is 0", line, "for no devices write mig-devices: {}"
             )
-        return {name: count for name, count in found.items() if count}
+        return {name: count for name, count in counts.items() if count}
 
     def suggest(self, key: str) -> str | None:
         """Suggest a profile; names of configurations have a dot instead of the plus."""
-        for other in (key.replace(".me", "+me").replace(".gfx", "+gfx"), key.lower(), key.strip()):
+        for spelling in (
+            key.replace(".me", "+me").replace(".gfx", "+gfx"),
+            key.lower(),
+            key.strip(),
+        ):
             try:
-                return f"did you mean {parse_device_name(other)}"
+                return f"did you mean {parse_device_name(spelling)}"
             except ValueError:
                 continue
         return None

@@ -16,13 +16,13 @@ def as_data(plan: NodePlan) -> dict[str, Any]:
         "config": plan.config,
         "changes": bool(plan),
         "disruption": plan.disruption.word,
-        "gpus": [_gpu(one) for one in plan.gpus],
+        "gpus": [_gpu(gpu_plan) for gpu_plan in plan.gpus],
         **({"notes": list(plan.notes)} if plan.notes else {}),
     }
 
 
 def _gpu(plan: GpuPlan) -> dict[str, Any]:
-    gpu, wanted = plan.gpu, plan.wanted
+    gpu, entry = plan.gpu, plan.entry
     return {
         "index": gpu.index,
         "name": gpu.name,
@@ -32,22 +32,22 @@ def _gpu(plan: GpuPlan) -> dict[str, Any]:
         "mode": {
             "current": gpu.enabled,
             "pending": gpu.pending_mode,
-            "wanted": None if wanted is None else wanted.enabled,
+            "wanted": None if entry is None else entry.enabled,
         },
         "devices": {
             "current": gpu.counts(),
-            "wanted": None if wanted is None else dict(wanted.devices),
+            "wanted": None if entry is None else dict(entry.devices),
         },
         "disruption": plan.disruption.word,
         "why": list(plan.why),
         "kept": [
             {
-                "gpu_instance": one.instance.id,
-                "profile": one.instance.profile,
-                "start": one.instance.start,
-                "compute_instances": [piece.id for piece in one.compute],
+                "gpu_instance": stay.instance.id,
+                "profile": stay.instance.profile,
+                "start": stay.instance.start,
+                "compute_instances": [piece.id for piece in stay.compute],
             }
-            for one in plan.change.kept
+            for stay in plan.change.preserved
         ],
         "steps": [{"do": step.do, **step.data} for step in plan.steps],
         "notes": list(plan.notes),
@@ -80,18 +80,21 @@ def layout_text(layout: Layout) -> str:
     lines: list[str] = []
     for gpu in layout.gpus:
         if gpu.enabled is None:
-            lines.append(f"{gpu.shown()}: does not support MIG")
+            lines.append(f"{gpu.label()}: does not support MIG")
             continue
         mode = "on" if gpu.enabled else "off"
         if gpu.pending_mode is not gpu.enabled:
             mode += f", {'on' if gpu.pending_mode else 'off'} after a reset"
-        lines.append(f"{gpu.shown()}: MIG {mode}")
-        for one in gpu.instances:
-            inside = ", ".join(one.devices()) or "no compute instance"
-            users = [*(one.users or ()), *(who for part in one.compute for who in part.users or ())]
+        lines.append(f"{gpu.label()}: MIG {mode}")
+        for instance in gpu.instances:
+            inside = ", ".join(instance.devices()) or "no compute instance"
+            users = [
+                *(instance.users or ()),
+                *(user for part in instance.compute for user in part.users or ()),
+            ]
             used = f"  in use by {'; '.join(dict.fromkeys(users))}" if users else ""
             lines.append(
-                f"    {one.profile} at {one.start} (GPU instance {one.id}: {inside}){used}"
+                f"    {instance.profile} at {instance.start} (GPU instance {instance.id}: {inside}){used}"
             )
     return "".join(f"  {line}\n" for line in lines)
 
@@ -101,16 +104,19 @@ def _lines(plan: NodePlan) -> Iterator[str]:
     fates: dict[tuple[str, ...], list[GpuPlan]] = {}
     for gpu in plan.gpus:
         fates.setdefault((gpu.gpu.model_name, *_outcome(gpu)), []).append(gpu)
-    for (model, first, *rest), gpus in fates.items():
+    for (model, first, *details), gpus in fates.items():
         numbers = ", ".join(str(gpu.gpu.index) for gpu in gpus)
         yield f"GPU {numbers} ({model}): {first}"
-        yield from (f"    {line}" for line in rest)
+        yield from (f"    {line}" for line in details)
     yield from (f"note: {note}" for note in plan.notes)
-    kept = sum(len(gpu.change.kept) for gpu in plan.gpus)
+    kept_count = sum(len(gpu.change.preserved) for gpu in plan.gpus)
     words = [step.do for gpu in plan.gpus for step in gpu.steps]
-    gone, made = words.count("destroy-gpu-instance"), words.count("create-gpu-instance")
+    destroyed_count, created_count = (
+        words.count("destroy-gpu-instance"),
+        words.count("create-gpu-instance"),
+    )
     yield (
-        f"{plan.config}: GPU instances kept={kept} destroyed={gone} created={made} "
+        f"{plan.config}: GPU instances kept={kept_count} destroyed={destroyed_count} created={created_count} "
         f"disruption={plan.disruption.word}"
     )
 
@@ -128,11 +134,11 @@ def _outcome(plan: GpuPlan) -> Iterator[str]:
 
 def _parts(plan: GpuPlan, *, numbers: bool) -> Iterator[str]:
     """Kept, destroyed and created instances; ``numbers``: with instance ids."""
-    for kept in plan.change.kept:
-        devices = ", ".join(sorted(kept.instance.devices())) or "empty"
-        number = f"GPU instance {kept.instance.id}: " if numbers else ""
-        yield f"= {kept.instance.profile} at {kept.instance.start} ({number}{devices})"
-    going = {one.id for one in plan.change.destroyed}
+    for stay in plan.change.preserved:
+        devices = ", ".join(sorted(stay.instance.devices())) or "empty"
+        number = f"GPU instance {stay.instance.id}: " if numbers else ""
+        yield f"= {stay.instance.profile} at {stay.instance.start} ({number}{devices})"
+    going = {instance.id for instance in plan.change.destroyed}
     for step in plan.steps:
         if not _is_implied(step, going):
             line = _step(step)
@@ -161,5 +167,5 @@ def _step(step: Step) -> str:
         case "destroy-gpu-instance":
             return f"- {data['profile']} at {data['start']} (GPU instance {data['gpu_instance']})"
         case _:
-            piece, whole = data["compute_instance"], data["gpu_instance"]
-            return f"-   {data['device']} (compute instance {piece} of GPU instance {whole})"
+            piece, gpu_instance = data["compute_instance"], data["gpu_instance"]
+            return f"-   {data['device']} (compute instance {piece} of GPU instance {gpu_instance})"

@@ -124,7 +124,7 @@ class Geometry:
 
     @cached_property
     def _by_name(self) -> dict[str, Profile]:
-        named = {other: profile for profile in self.profiles for other in profile.also}
+        named = {alias: profile for profile in self.profiles for alias in profile.also}
         return named | {profile.name: profile for profile in self.profiles}
 
     def get(self, name: str) -> Profile | None:
@@ -141,4 +141,6 @@ class Geometry:
         """How many placements of all profiles a span blocks; few leave more room for others."""
         places = {span for profile in self.profiles for span in profile.spans()}
         every = [span for profile in self.profiles for span in profile.spans()]
-        return {one: sum(bool(one.mask & other.mask) for other in every) for one in places}
+        return {
+            span: sum(bool(span.mask & neighbour.mask) for neighbour in every) for span in places
+        }

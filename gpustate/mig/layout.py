@@ -87,7 +87,7 @@ class GpuInstance(_Part):
 
     def devices(self) -> list[str]:
         """Names of its MIG devices."""
-        return [device_name(one.slices, self.profile) for one in self.compute]
+        return [device_name(part.slices, self.profile) for part in self.compute]
 
 
 class LiveComputeProfile(_Part):
@@ -165,7 +165,7 @@ class GpuLayout(_Part):
         name = self.name.removeprefix("NVIDIA ") or (model.name if model else "")
         return name or f"{NVIDIA}:{self.device_id}"
 
-    def shown(self) -> str:
+    def label(self) -> str:
         """``GPU 0 (H100 NVL)``."""
         return f"GPU {self.index} ({self.model_name})"
 
@@ -178,11 +178,11 @@ class GpuLayout(_Part):
 
     def counts(self) -> dict[str, int]:
         """Number of MIG devices by name, as in mig-parted."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for instance in self.instances:
             for name in instance.devices():
-                found[name] = found.get(name, 0) + 1
-        return dict(sorted(found.items()))
+                counts[name] = counts.get(name, 0) + 1
+        return dict(sorted(counts.items()))
 
 
 class Layout(_Part):
@@ -274,7 +274,7 @@ def _wrong(gpu: GpuLayout) -> str | None:
     if geometry is None:
         reason = tables.UNKNOWN.get(gpu.device_id, ("", "it is not in the tables"))[1]
         return f"the profiles of {gpu.device_id} are unknown ({reason}); add those reported by NVML"
-    taken = 0
+    occupied = 0
     for instance in gpu.instances:
         profile = geometry.get(instance.profile)
         if profile is None:
@@ -283,43 +283,45 @@ def _wrong(gpu: GpuLayout) -> str | None:
             places = ", ".join(map(str, profile.starts))
             return f"{instance.profile} cannot begin at {instance.start}, only at {places}"
         mask = Span(instance.start, profile.size).mask
-        if taken & mask:
+        if occupied & mask:
             return f"GPU instance {instance.id} overlaps another one"
-        taken |= mask
+        occupied |= mask
         if why := _compute_wrong(instance, profile):
             return f"GPU instance {instance.id}: {why}"
     return None
 
 
 def _compute_wrong(instance: GpuInstance, profile: Profile) -> str | None:
-    taken = 0
-    ids = [one.id for one in instance.compute]
+    occupied = 0
+    ids = [piece.id for piece in instance.compute]
     if len(set(ids)) < len(ids):
         return "two compute instances have the same id"
-    for one in instance.compute:
-        kind = profile.compute_profile(one.slices)
-        if kind is None or one.start not in kind.starts:
-            return f"no compute instance of {one.slices} slices can begin at {one.start}"
-        if taken & one.span.mask:
-            return f"compute instance {one.id} overlaps another one"
-        taken |= one.span.mask
+    for piece in instance.compute:
+        kind = profile.compute_profile(piece.slices)
+        if kind is None or piece.start not in kind.starts:
+            return f"no compute instance of {piece.slices} slices can begin at {piece.start}"
+        if occupied & piece.span.mask:
+            return f"compute instance {piece.id} overlaps another one"
+        occupied |= piece.span.mask
     return None
 
 
 def _geometry(live: LiveGeometry) -> Geometry:
     profiles = tuple(
         Profile(
-            one.name,
-            one.slices,
-            one.size,
-            one.starts,
-            one.most,
-            _media(one.media),
-            tuple(ComputeProfile(c.slices, c.starts, c.nvml_id) for c in one.compute),
-            one.nvml_id,
-            one.smi_id,
+            profile.name,
+            profile.slices,
+            profile.size,
+            profile.starts,
+            profile.most,
+            _media(profile.media),
+            tuple(ComputeProfile(c.slices, c.starts, c.nvml_id) for c in profile.compute),
+            profile.nvml_id,
+            profile.smi_id,
         )
-        for one in sorted(live.profiles, key=lambda one: (-one.size, -one.slices, one.name))
+        for profile in sorted(
+            live.profiles, key=lambda profile: (-profile.size, -profile.slices, profile.name)
+        )
     )
     return Geometry(live.memory_slices, live.compute_slices, profiles, _media(live.media), "NVML")
 

@@ -42,25 +42,29 @@ class Use:
         minor: of the GPU's device node.
         instance: number of the GPU instance; ``None`` for the GPU itself.
         compute: number of the compute instance; ``None`` for the GPU instance itself.
-        who: description of the process.
+        user: description of the process.
     """
 
     minor: int
     instance: int | None
     compute: int | None
-    who: str
+    user: str
 
 
 def uses_of(process: GpuProcess) -> Iterator[Use]:
     """The parts that a process has open."""
     for minor, instance, compute in process.parts:
-        yield Use(minor, instance, None if compute < 0 else compute, process.who)
+        yield Use(minor, instance, None if compute < 0 else compute, process.description)
 
 
 def in_order(facts: NvmlFacts, pci: Iterable[PciGpu] = ()) -> tuple[Gpu, ...]:
     """GPUs in PCI order; a lost one, which NVML cannot name, has the address that only the driver still has."""
     listed = {gpu.pci for gpu in facts.gpus}
-    away = (one.address for one in pci if one.driver == "nvidia" and one.address not in listed)
+    away = (
+        pci_gpu.address
+        for pci_gpu in pci
+        if pci_gpu.driver == "nvidia" and pci_gpu.address not in listed
+    )
     gpus = [gpu if gpu.pci else replace(gpu, pci=next(away, "")) for gpu in facts.gpus]
     return tuple(sorted(gpus, key=lambda gpu: gpu.pci))
 
@@ -82,14 +86,14 @@ def layout(
     Raises:
         RefusedError: the data of a GPU are inconsistent.
     """
-    ids = {one.address: one.device_id for one in pci}
-    found = []
+    ids = {pci_gpu.address: pci_gpu.device_id for pci_gpu in pci}
+    layouts = []
     for number, gpu in enumerate(gpus):
         if gpu.error is not None or number in excluded:
             continue
         device_id = gpu.device_id or ids.get(gpu.pci, "0000")
-        mine = None if uses is None else [use for use in uses if use.minor == gpu.minor]
-        found.append(
+        gpu_uses = None if uses is None else [use for use in uses if use.minor == gpu.minor]
+        layouts.append(
             GpuLayout(
                 index=number,
                 device_id=device_id,
@@ -98,48 +102,64 @@ def layout(
                 uuid=gpu.uuid,
                 enabled=gpu.mig_current,
                 pending=gpu.mig_pending,
-                instances=tuple(_instance(one, mine) for one in gpu.mig_instances),
+                instances=tuple(
+                    _instance(mig_instance, gpu_uses) for mig_instance in gpu.mig_instances
+                ),
                 geometry=_geometry(gpu, gpus, device_id),
             )
         )
-    made = Layout(gpus=tuple(found))
+    node_layout = Layout(gpus=tuple(layouts))
     try:
-        check(made, "NVML")
+        check(node_layout, "NVML")
     except Exception as error:
         raise RefusedError(f"NVML reports inconsistent MIG instances: {error}") from error
-    return made
+    return node_layout
 
 
-def _instance(one: MigInstance, uses: Sequence[Use] | None) -> GpuInstance:
+def _instance(instance: MigInstance, uses: Sequence[Use] | None) -> GpuInstance:
     def users(compute: int | None) -> Users:
         if uses is None:
             return None
-        mine = [use.who for use in uses if (use.instance, use.compute) == (one.id, compute)]
-        return tuple(dict.fromkeys(mine))
+        user_names = [
+            use.user for use in uses if (use.instance, use.compute) == (instance.id, compute)
+        ]
+        return tuple(dict.fromkeys(user_names))
 
     inside = tuple(
         ComputeInstance(id=number, slices=slices, start=start, users=users(number))
-        for number, slices, start in one.compute
+        for number, slices, start in instance.compute
     )
-    listed = {who for piece in inside for who in piece.users or ()}
+    listed = {user for piece in inside for user in piece.users or ()}
     # A user of a compute instance has its GPU instance open as well: listed once.
-    own = tuple(who for who in users(None) or () if who not in listed)
-    return GpuInstance(id=one.id, profile=one.profile, start=one.start, users=own, compute=inside)
+    own_users = tuple(user for user in users(None) or () if user not in listed)
+    return GpuInstance(
+        id=instance.id,
+        profile=instance.profile,
+        start=instance.start,
+        users=own_users,
+        compute=inside,
+    )
 
 
 def _geometry(gpu: Gpu, gpus: Sequence[Gpu], device_id: str) -> LiveGeometry | None:
-    alike = [one for one in gpus if one.mig_profiles and one.device_id == gpu.device_id]
+    alike = [
+        candidate
+        for candidate in gpus
+        if candidate.mig_profiles and candidate.device_id == gpu.device_id
+    ]
     # NVML reports less of a GPU without MIG mode, and nothing before R550.
-    alike.sort(key=lambda one: (one.mig_current is not gpu.mig_current, one.pci))
+    alike.sort(key=lambda candidate: (candidate.mig_current is not gpu.mig_current, candidate.pci))
     if not alike or not gpu.device_id:
         return None
     profiles = alike[0].mig_profiles
-    media = Media(*(max(each) for each in zip(*(_media(one) for one in profiles), strict=True)))
+    media = Media(
+        *(max(each) for each in zip(*(_media(profile) for profile in profiles), strict=True))
+    )
     return LiveGeometry(
-        memory_slices=max(max(one.starts) + one.size for one in profiles),
-        compute_slices=max(one.slices for one in profiles),
+        memory_slices=max(max(profile.starts) + profile.size for profile in profiles),
+        compute_slices=max(profile.slices for profile in profiles),
         media=_engines(media),
-        profiles=tuple(_profile(one, device_id) for one in profiles),
+        profiles=tuple(_profile(profile, device_id) for profile in profiles),
     )
 
 
@@ -157,25 +177,27 @@ def _engines(media: Media) -> Engines:
     return {word: count for word, count in counts.items() if count}
 
 
-def _profile(one: MigProfile, device_id: str) -> LiveProfile:
+def _profile(profile: MigProfile, device_id: str) -> LiveProfile:
     model = tables.by_device_id().get(device_id)
-    known = model.geometry.get(one.name) if model else None
-    most = known.most if known is not None and device_id == _A30 else one.most
+    table_profile = model.geometry.get(profile.name) if model else None
+    most = table_profile.most if table_profile is not None and device_id == _A30 else profile.most
     compute = tuple(
         LiveComputeProfile(slices=slices, starts=tuple(starts), nvml_id=number)
-        for slices, number, *starts in one.compute
+        for slices, number, *starts in profile.compute
     ) or tuple(
         LiveComputeProfile(slices=kind.slices, starts=kind.starts, nvml_id=kind.nvml_id)
-        for kind in (known.compute if known else tables.compute_profiles(one.slices))
+        for kind in (
+            table_profile.compute if table_profile else tables.compute_profiles(profile.slices)
+        )
     )
     return LiveProfile(
-        name=one.name,
-        slices=one.slices,
-        size=one.size,
-        starts=one.starts,
+        name=profile.name,
+        slices=profile.slices,
+        size=profile.size,
+        starts=profile.starts,
         most=most,
-        media=_engines(_media(one)),
+        media=_engines(_media(profile)),
         compute=compute,
-        nvml_id=one.nvml_id,
-        smi_id=one.smi_id,
+        nvml_id=profile.nvml_id,
+        smi_id=profile.smi_id,
     )

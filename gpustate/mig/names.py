@@ -59,9 +59,9 @@ def parse_device_name(text: str) -> DeviceName:
     match = _PROFILE.fullmatch(text)
     if match is None:
         raise ValueError("wanted a MIG profile such as 1g.10gb, 1g.10gb+me or 1c.3g.40gb")
-    slices, whole = int(match["c"] or match["g"]), int(match["g"])
-    if slices > whole:
-        raise ValueError(f"{slices} compute slices do not fit into {whole}")
+    slices, gpu_slices = int(match["c"] or match["g"]), int(match["g"])
+    if slices > gpu_slices:
+        raise ValueError(f"{slices} compute slices do not fit into {gpu_slices}")
     suffix = ""
     if match["sign"]:
         attributes = match["attributes"].split(",")
@@ -71,7 +71,7 @@ def parse_device_name(text: str) -> DeviceName:
         if len(set(attributes)) < len(attributes):
             raise ValueError("duplicate attribute")
         suffix = match["sign"] + ",".join(sorted(attributes))
-    return DeviceName(slices, f"{whole}g.{int(match['gb'])}gb{suffix}")
+    return DeviceName(slices, f"{gpu_slices}g.{int(match['gb'])}gb{suffix}")
 
 
 @dataclass(frozen=True, slots=True)

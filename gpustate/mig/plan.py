@@ -47,7 +47,7 @@ class GpuPlan:
 
     Args:
         gpu: its current layout.
-        wanted: desired mode and devices; ``None`` if the configuration does not mention it.
+        entry: desired mode and devices; ``None`` if the configuration does not mention it.
         change: of its instances.
         steps: in order.
         disruption: the highest of its steps.
@@ -57,7 +57,7 @@ class GpuPlan:
     """
 
     gpu: GpuLayout
-    wanted: Entry | None = None
+    entry: Entry | None = None
     change: Change = field(default_factory=Change)
     steps: tuple[Step, ...] = ()
     disruption: Disruption = Disruption.NONE
@@ -96,9 +96,9 @@ def plan(config: Config, layout: Layout) -> NodePlan:
         RefusedError: a GPU cannot have its desired layout, or the filters match no GPU; with the reason.
     """
     gpus = tuple(_gpu(config, gpu) for gpu in layout.gpus)
-    uncovered = [plan.gpu for plan in gpus if plan.wanted is None and plan.gpu.enabled is not None]
+    uncovered = [plan.gpu for plan in gpus if plan.entry is None and plan.gpu.enabled is not None]
     filtered = any(entry.filters for entry in config.entries)
-    if uncovered and filtered and not any(plan.wanted for plan in gpus):
+    if uncovered and filtered and not any(plan.entry for plan in gpus):
         raise RefusedError(
             f"no entry of {config.name} matches a GPU of this node "
             f"({', '.join(dict.fromkeys(gpu.model_name for gpu in uncovered))})",
@@ -112,7 +112,9 @@ def plan(config: Config, layout: Layout) -> NodePlan:
 def _fitting(config: Config, gpus: Sequence[GpuLayout]) -> str | None:
     """The names of the configuration's file that suit GPUs, those most like its own first."""
     fitting = [
-        name for name, other in config.siblings.items() if all(_fits(other, gpu) for gpu in gpus)
+        name
+        for name, sibling in config.siblings.items()
+        if all(_fits(sibling, gpu) for gpu in gpus)
     ]
     if not fitting:
         return None
@@ -137,26 +139,31 @@ def _uncovered(config: Config, gpus: Sequence[GpuLayout]) -> Iterator[str]:
 
 def _absent(config: Config, layout: Layout) -> Iterator[str]:
     """Notes on GPU numbers in entries that do not exist."""
-    there = {gpu.index for gpu in layout.gpus}
-    known = f"the node has GPUs 0 to {max(there)}" if there else "the node has none"
+    indices = {gpu.index for gpu in layout.gpus}
+    extent = f"the node has GPUs 0 to {max(indices)}" if indices else "the node has none"
     for entry in config.entries:
         kinds = (f.matches(g.device_id, g.subsystem_id) for f in entry.filters for g in layout.gpus)
-        missing = sorted(set(entry.indices or ()) - there)
+        missing = sorted(set(entry.indices or ()) - indices)
         if missing and (not entry.filters or any(kinds)):
             place = f"{entry.place}: " if entry.place else ""
-            yield f"{place}GPU {', '.join(map(str, missing))} of devices does not exist: {known}"
+            yield f"{place}GPU {', '.join(map(str, missing))} of devices does not exist: {extent}"
 
 
 def _overridden(config: Config, layout: Layout) -> Iterator[str]:
     """Notes on GPUs for which a later entry overrides an earlier one."""
-    found: dict[tuple[str, str], list[str]] = {}
+    gpus_by_places: dict[tuple[str, str], list[str]] = {}
     for gpu in layout.gpus:
-        who = (gpu.index, gpu.device_id, gpu.subsystem_id)
-        said = [entry for entry in config.entries if entry.matches(*who)]
-        for one in said[:-1]:
-            if (one.enabled, one.devices) != (said[-1].enabled, said[-1].devices):
-                found.setdefault((one.place, said[-1].place), []).append(str(gpu.index))
-    for (first, last), numbers in found.items():
+        identity = (gpu.index, gpu.device_id, gpu.subsystem_id)
+        matching = [entry for entry in config.entries if entry.matches(*identity)]
+        for overridden in matching[:-1]:
+            if (overridden.enabled, overridden.devices) != (
+                matching[-1].enabled,
+                matching[-1].devices,
+            ):
+                gpus_by_places.setdefault((overridden.place, matching[-1].place), []).append(
+                    str(gpu.index)
+                )
+    for (first, last), numbers in gpus_by_places.items():
         yield (
             f"{last or config.name}: overrides {first or 'an earlier entry'} for GPU {', '.join(numbers)}"
         )
@@ -171,16 +178,16 @@ def _gpu(config: Config, gpu: GpuLayout) -> GpuPlan:
             raise _refused(gpu, entry, "it does not support MIG", "remove its number from devices")
         return GpuPlan(gpu, entry, notes=("it does not support MIG: not changed",))
     geometry = _geometry(gpu, entry)
-    made = _instances(gpu, entry, geometry)
+    change = _instances(gpu, entry, geometry)
     steps = (
-        *_destroys(made),
+        *_destroys(change),
         *_mode_steps(gpu, entry.enabled),
-        *_creates(made, geometry),
+        *_creates(change, geometry),
     )
-    costs = [*_mode_costs(gpu, entry.enabled), *_instance_costs(made)]
+    costs = [*_mode_costs(gpu, entry.enabled), *_instance_costs(change)]
     worst = max((cost for cost, _ in costs), default=Disruption.NONE)
     why = tuple(text for cost, text in costs if cost is worst and worst is not Disruption.NONE)
-    return GpuPlan(gpu, entry, made, steps, worst, why, _notes(gpu, steps), geometry.source)
+    return GpuPlan(gpu, entry, change, steps, worst, why, _notes(gpu, steps), geometry.source)
 
 
 def _geometry(gpu: GpuLayout, entry: Entry) -> Geometry:
@@ -199,23 +206,23 @@ def _instances(gpu: GpuLayout, entry: Entry, geometry: Geometry) -> Change:
     if not entry.enabled:
         return Change(destroyed=gpu.instances)
     if why := why_not(geometry, entry.devices):
-        wanted = ", ".join(f"{count} x {name}" for name, count in entry.devices.items())
-        raise _refused(gpu, entry, f"cannot have {wanted}: " + "; ".join(why))
-    made = changes.plan(geometry, gpu.instances, entry.devices)
-    if made is None:  # why_not would have said so
+        devices = ", ".join(f"{count} x {name}" for name, count in entry.devices.items())
+        raise _refused(gpu, entry, f"cannot have {devices}: " + "; ".join(why))
+    change = changes.plan(geometry, gpu.instances, entry.devices)
+    if change is None:  # why_not would have said so
         raise _refused(gpu, entry, "no sequence of changes leads to the desired layout")
-    return made
+    return change
 
 
 def _refused(gpu: GpuLayout, entry: Entry, why: str, fix: str | None = None) -> RefusedError:
-    return RefusedError(f"{gpu.shown()}: {why}", place=entry.place or None, fix=fix)
+    return RefusedError(f"{gpu.label()}: {why}", place=entry.place or None, fix=fix)
 
 
-def _mode_steps(gpu: GpuLayout, wanted: bool) -> Iterator[Step]:
-    resets = gpu.enabled is not wanted and _resets(gpu)
+def _mode_steps(gpu: GpuLayout, desired_mode: bool) -> Iterator[Step]:
+    resets = gpu.enabled is not desired_mode and _resets(gpu)
     # A pending mode is already set; an unwanted pending mode is reverted.
-    if gpu.pending_mode is not wanted or (gpu.enabled is not wanted and not resets):
-        yield Step("set-mode", {"enabled": wanted})
+    if gpu.pending_mode is not desired_mode or (gpu.enabled is not desired_mode and not resets):
+        yield Step("set-mode", {"enabled": desired_mode})
     if resets:
         yield Step("reset")
 
@@ -225,13 +232,13 @@ def _resets(gpu: GpuLayout) -> bool:
     return gpu.architecture in ("ampere", "")
 
 
-def _mode_costs(gpu: GpuLayout, wanted: bool) -> Iterator[tuple[Disruption, str]]:
-    if gpu.enabled is wanted:
+def _mode_costs(gpu: GpuLayout, desired_mode: bool) -> Iterator[tuple[Disruption, str]]:
+    if gpu.enabled is desired_mode:
         return
-    word = "on" if wanted else "off"
+    word = "on" if desired_mode else "off"
     if _resets(gpu):
         reason = "on Ampere" if gpu.architecture else "assumed, because its architecture is unknown"
-        waits = ", already pending" if gpu.pending_mode is wanted else ""
+        waits = ", already pending" if gpu.pending_mode is desired_mode else ""
         yield Disruption.RESET, f"MIG mode {word}: a GPU reset ({reason}){waits}"
     else:
         yield Disruption.DRAIN, f"MIG mode {word}: the GPU must not be in use, no reset is needed"
@@ -239,15 +246,15 @@ def _mode_costs(gpu: GpuLayout, wanted: bool) -> Iterator[tuple[Disruption, str]
 
 def _lost(change: Change) -> Iterator[tuple[str, Users]]:
     """Names and users of the devices and GPU instances to destroy."""
-    for one in change.destroyed:
-        named = f"GPU instance {one.id} ({one.profile})"
-        yield named, one.users
-        for piece in one.compute:
-            yield device_name(piece.slices, one.profile) + f" of {named}", piece.users
-    for kept in change.kept:
-        named = f"GPU instance {kept.instance.id} ({kept.instance.profile})"
-        for piece in kept.destroyed:
-            yield device_name(piece.slices, kept.instance.profile) + f" of {named}", piece.users
+    for instance in change.destroyed:
+        named = f"GPU instance {instance.id} ({instance.profile})"
+        yield named, instance.users
+        for piece in instance.compute:
+            yield device_name(piece.slices, instance.profile) + f" of {named}", piece.users
+    for stay in change.preserved:
+        named = f"GPU instance {stay.instance.id} ({stay.instance.profile})"
+        for piece in stay.destroyed:
+            yield device_name(piece.slices, stay.instance.profile) + f" of {named}", piece.users
 
 
 def _instance_costs(change: Change) -> Iterator[tuple[Disruption, str]]:
@@ -259,19 +266,27 @@ def _instance_costs(change: Change) -> Iterator[tuple[Disruption, str]]:
 
 
 def _is_busy(instance: GpuInstance) -> bool:
-    return bool(instance.users) or any(one.users for one in instance.compute)
+    return bool(instance.users) or any(piece.users for piece in instance.compute)
 
 
 def _destroys(change: Change) -> Iterator[Step]:
     """Destroy instances in use first: if one is still in use, nothing else is lost yet."""
-    for kept in change.kept:
-        for piece in sorted(kept.destroyed, key=lambda one: (not one.users, one.id)):
-            yield _destroy_compute(kept.instance, piece.id, piece.slices, piece.users)
-    for one in sorted(change.destroyed, key=lambda one: (not _is_busy(one), one.start)):
-        for piece in sorted(one.compute, key=lambda one: (not one.users, one.id)):
-            yield _destroy_compute(one, piece.id, piece.slices, piece.users)
-        data: dict[str, Any] = {"gpu_instance": one.id, "profile": one.profile}
-        data |= {"start": one.start, "users": _plain(one.users)}
+    for stay in change.preserved:
+        for piece in sorted(
+            stay.destroyed,
+            key=lambda compute_instance: (not compute_instance.users, compute_instance.id),
+        ):
+            yield _destroy_compute(stay.instance, piece.id, piece.slices, piece.users)
+    for instance in sorted(
+        change.destroyed, key=lambda instance: (not _is_busy(instance), instance.start)
+    ):
+        for piece in sorted(
+            instance.compute,
+            key=lambda compute_instance: (not compute_instance.users, compute_instance.id),
+        ):
+            yield _destroy_compute(instance, piece.id, piece.slices, piece.users)
+        data: dict[str, Any] = {"gpu_instance": instance.id, "profile": instance.profile}
+        data |= {"start": instance.start, "users": _plain(instance.users)}
         yield Step("destroy-gpu-instance", data)
 
 
@@ -286,19 +301,19 @@ def _plain(users: Users) -> list[str] | None:
 
 
 def _creates(change: Change, geometry: Geometry) -> Iterator[Step]:
-    for kept in change.kept:
-        for span in kept.created:
-            instance = kept.instance
+    for stay in change.preserved:
+        for span in stay.created:
+            instance = stay.instance
             data: dict[str, Any] = {"gpu_instance": instance.id, "at": instance.start}
             yield _create_compute(data, instance.profile, span, geometry)
-    for one in change.created:
-        profile = geometry.get(one.profile)
+    for creation in change.created:
+        profile = geometry.get(creation.profile)
         ids = {"nvml_id": profile and profile.nvml_id, "smi_id": profile and profile.smi_id}
-        place: dict[str, Any] = {"profile": one.profile, **one.span._asdict()}
+        place: dict[str, Any] = {"profile": creation.profile, **creation.span._asdict()}
         yield Step("create-gpu-instance", {**place, **ids})
-        for span in one.compute:
-            where = {"gpu_instance": None, "at": one.span.start}
-            yield _create_compute(where, one.profile, span, geometry)
+        for span in creation.compute:
+            where = {"gpu_instance": None, "at": creation.span.start}
+            yield _create_compute(where, creation.profile, span, geometry)
 
 
 def _create_compute(

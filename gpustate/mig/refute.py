@@ -20,14 +20,19 @@ LISTED = 3
 def unknown(geometry: Geometry, names: Mapping[str, int]) -> str | None:
     """Report a device that the GPU does not support, with alternatives; ``None`` if there is none."""
     for name in names:
-        wanted = parse_device_name(name)
-        profile = geometry.get(wanted.profile)
+        device = parse_device_name(name)
+        profile = geometry.get(device.profile)
         if profile is None:
-            begins = f"{profile_slices(wanted.profile)}g."
-            alike = [one for one in geometry.names if one.startswith(begins)] or geometry.names
+            begins = f"{profile_slices(device.profile)}g."
+            alike = [
+                profile_name for profile_name in geometry.names if profile_name.startswith(begins)
+            ] or geometry.names
             return f"{name} is not a profile of this GPU, it has {', '.join(alike)}"
-        if profile.compute_profile(wanted.slices) is None:
-            sizes = ", ".join(device_name(one.slices, profile.name) for one in profile.compute)
+        if profile.compute_profile(device.slices) is None:
+            sizes = ", ".join(
+                device_name(compute_profile.slices, profile.name)
+                for compute_profile in profile.compute
+            )
             return f"{name} is not a compute instance of {profile.name}; it has {sizes}"
     return None
 
@@ -36,23 +41,23 @@ def fewest(geometry: Geometry, names: Mapping[str, int]) -> dict[str, int] | str
     """The minimum number of GPU instances by profile, or why the devices do not fit."""
     needed: dict[str, int] = {}
     for profile, pieces in by_profile(geometry, names).items():
-        made = pack(profile, (), pieces, sum(pieces.values()))
-        if made is None:  # every piece fits into an empty GPU instance
+        packed = pack(profile, (), pieces, sum(pieces.values()))
+        if packed is None:  # every piece fits into an empty GPU instance
             return f"{profile.name}: its compute instances do not fit"
-        needed[profile.name] = len(made)
+        needed[profile.name] = len(packed)
     return needed
 
 
 def by_profile(geometry: Geometry, names: Mapping[str, int]) -> dict[Profile, dict[int, int]]:
     """Number of desired compute instances by GPU instance profile and size."""
-    found: dict[Profile, dict[int, int]] = {}
+    sizes_by_profile: dict[Profile, dict[int, int]] = {}
     for name, count in names.items():
-        wanted = parse_device_name(name)
-        profile = geometry.get(wanted.profile)
+        device = parse_device_name(name)
+        profile = geometry.get(device.profile)
         if profile is not None and count:
-            sizes = found.setdefault(profile, {})
-            sizes[wanted.slices] = sizes.get(wanted.slices, 0) + count
-    return found
+            sizes = sizes_by_profile.setdefault(profile, {})
+            sizes[device.slices] = sizes.get(device.slices, 0) + count
+    return sizes_by_profile
 
 
 def why_not(geometry: Geometry, names: Mapping[str, int]) -> list[str]:
@@ -62,13 +67,13 @@ def why_not(geometry: Geometry, names: Mapping[str, int]) -> list[str]:
         geometry: the GPU's profiles.
         names: number of devices by name, in the form of :func:`gpustate.mig.names.parse_device_name`.
     """
-    if said := unknown(geometry, names):
-        return [said]
+    if problem := unknown(geometry, names):
+        return [problem]
     needed = fewest(geometry, names)
     if isinstance(needed, str):
         return [needed]
-    if said := shortage(geometry, needed):
-        return [said]
+    if problem := shortage(geometry, needed):
+        return [problem]
     if place(geometry, needed) is not None:
         return []
     return list(_conflict(geometry, needed))
@@ -81,11 +86,11 @@ def _conflict(geometry: Geometry, needed: Mapping[str, int]) -> Iterator[str]:
             core[name] -= 1
     core = {name: count for name, count in core.items() if count}
     profiles = [p for p in geometry.profiles if p.name in core]
-    whole = " + ".join(f"{core[p.name]} x {p.name}" for p in profiles)
-    yield f"{whole} do not fit together in any arrangement"
+    combination = " + ".join(f"{core[p.name]} x {p.name}" for p in profiles)
+    yield f"{combination} do not fit together in any arrangement"
     last = min(profiles, key=lambda p: (p.size, -len(p.starts)))
-    others = {**core, last.name: core[last.name] - 1}
-    ways = sorted(set(_arrangements(geometry, others)))
+    without_smallest = {**core, last.name: core[last.name] - 1}
+    ways = sorted(set(_arrangements(geometry, without_smallest)))
     for way in ways[:LISTED]:
         laid = ", ".join(f"{name} at {span}" for name, span in way)
         yield f"with {laid}: no room for {_places(last)}"
@@ -100,16 +105,16 @@ def _arrangements(
     items = [p for p in geometry.profiles for _ in range(counts.get(p.name, 0))]
 
     def go(
-        number: int, taken: int, laid: tuple[tuple[str, Span], ...]
+        number: int, occupied: int, laid: tuple[tuple[str, Span], ...]
     ) -> Iterator[tuple[tuple[str, Span], ...]]:
         if number == len(items):
-            yield tuple(sorted(laid, key=lambda one: one[1]))
+            yield tuple(sorted(laid, key=lambda named_span: named_span[1]))
             return
         profile = items[number]
         after = laid[-1][1].start if laid and laid[-1][0] == profile.name else -1
         for span in profile.spans():
-            if span.start > after and not taken & span.mask:
-                yield from go(number + 1, taken | span.mask, (*laid, (profile.name, span)))
+            if span.start > after and not occupied & span.mask:
+                yield from go(number + 1, occupied | span.mask, (*laid, (profile.name, span)))
 
     return go(0, 0, ())
 

@@ -30,43 +30,44 @@ _INSTANCE = re.compile(r"instance ([0-9A-F:.]+) (\d+) (\d+) (\S+) (\S+)")
 
 def bus_id(address: str) -> str:
     """A PCI address in NVML's form: ``00000000:1B:00.0`` for ``0000:1b:00.0``."""
-    domain, _, rest = address.partition(":")
-    return f"{int(domain, 16):08X}:{rest.upper()}"
+    domain, _, device = address.partition(":")
+    return f"{int(domain, 16):08X}:{device.upper()}"
 
 
 def after(plans: Sequence[GpuPlan], addresses: Mapping[int, str]) -> str:
     """The file after a plan; GPUs outside of the plan are not in it."""
     lines: list[str] = []
     for plan in plans:
-        if plan.wanted is None or plan.gpu.enabled is None:
+        if plan.entry is None or plan.gpu.enabled is None:
             continue
         address = bus_id(addresses[plan.gpu.index])
-        lines.append(f"gpu {address} {'on' if plan.wanted.enabled else 'off'}")
+        lines.append(f"gpu {address} {'on' if plan.entry.enabled else 'off'}")
         geometry = plan.gpu.profiles()
-        if plan.wanted.enabled and geometry is not None:
+        if plan.entry.enabled and geometry is not None:
             lines += sorted(_instances(address, plan.change, geometry), key=_start)
     return HEAD + "".join(f"{line}\n" for line in lines)
 
 
-def now(gpu: GpuLayout, address: str) -> str:
+def current_lines(gpu: GpuLayout, address: str) -> str:
     """The lines of a GPU's current layout."""
-    kept = [
-        (one.profile, one.start, [piece.slices for piece in one.compute]) for one in gpu.instances
+    instances = [
+        (instance.profile, instance.start, [piece.slices for piece in instance.compute])
+        for instance in gpu.instances
     ]
     geometry = gpu.profiles()
     lines = [f"gpu {bus_id(address)} {'on' if gpu.enabled else 'off'}"]
     if geometry is not None:
-        lines += [_line(bus_id(address), geometry, *one) for one in kept]
+        lines += [_line(bus_id(address), geometry, *instance) for instance in instances]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _instances(address: str, change: Change, geometry: Geometry) -> Iterator[str]:
-    for kept in change.kept:
-        pieces = [one.slices for one in kept.compute] + [span.size for span in kept.created]
-        yield _line(address, geometry, kept.instance.profile, kept.instance.start, pieces)
-    for made in change.created:
-        pieces = [span.size for span in made.compute]
-        yield _line(address, geometry, made.profile, made.span.start, pieces)
+    for stay in change.preserved:
+        pieces = [piece.slices for piece in stay.compute] + [span.size for span in stay.created]
+        yield _line(address, geometry, stay.instance.profile, stay.instance.start, pieces)
+    for creation in change.created:
+        pieces = [span.size for span in creation.compute]
+        yield _line(address, geometry, creation.profile, creation.span.start, pieces)
 
 
 def _line(address: str, geometry: Geometry, name: str, start: int, pieces: list[int]) -> str:
@@ -94,11 +95,11 @@ def is_whole(text: str) -> bool:
     return bool(lines) and valid
 
 
-def is_equivalent(text: str, other: str) -> bool:
+def is_equivalent(text: str, other_text: str) -> bool:
     """Whether two files give the same modes and devices; placements of their instances may differ."""
     first, second = (
         sorted(_INSTANCE.sub(r"\1 \2 \4 \5", line) for line in lines.splitlines())
-        for lines in (text, other)
+        for lines in (text, other_text)
     )
     return first == second
 
@@ -129,6 +130,6 @@ def device_counts(text: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for line in text.splitlines() if is_whole(text) else ():
         if match := _INSTANCE.fullmatch(line):
-            made = sum(device != "-" for device in match[5].split(","))
-            counts[match[1]] = counts.get(match[1], 0) + made
+            device_count = sum(device != "-" for device in match[5].split(","))
+            counts[match[1]] = counts.get(match[1], 0) + device_count
     return counts

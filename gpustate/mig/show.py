@@ -45,32 +45,32 @@ def model_data(model: Model) -> dict[str, Any]:
         "compute_slices": model.geometry.compute_slices,
         "media": model.geometry.media.named(),
         "note": model.note,
-        "profiles": [_profile(one) for one in model.geometry.profiles],
+        "profiles": [_profile(profile) for profile in model.geometry.profiles],
     }
 
 
 def model_text(model: Model) -> str:
     """One GPU with its profiles, one per line."""
     rows = [["profile", "most", "compute", "memory", "begins at", "nvidia-smi", "NVML", "media"]]
-    for one in model.geometry.profiles:
+    for profile in model.geometry.profiles:
         rows.append(
             [
-                one.name,
-                str(one.most),
-                f"{one.slices}/{model.geometry.compute_slices}",
-                f"{one.size}/{model.geometry.memory_slices}",
-                " ".join(map(str, one.starts)),
-                str(one.smi_id),
-                str(one.nvml_id),
-                " ".join(f"{count} {word}" for word, count in one.media.named().items()) or "-",
+                profile.name,
+                str(profile.most),
+                f"{profile.slices}/{model.geometry.compute_slices}",
+                f"{profile.size}/{model.geometry.memory_slices}",
+                " ".join(map(str, profile.starts)),
+                str(profile.smi_id),
+                str(profile.nvml_id),
+                " ".join(f"{count} {word}" for word, count in profile.media.named().items()) or "-",
             ]
         )
     head = f"{model.name}  ({', '.join(model.device_ids)}; {model.architecture})"
     smaller = [
-        device_name(piece.slices, one.name)
-        for one in model.geometry.profiles
-        for piece in one.compute
-        if piece.slices < one.slices
+        device_name(piece.slices, profile.name)
+        for profile in model.geometry.profiles
+        for piece in profile.compute
+        if piece.slices < profile.slices
     ]
     lines = [head, *_columns(rows), "", f"smaller compute instances: {' '.join(smaller)}"]
     if model.note:
@@ -101,8 +101,12 @@ def _profile(profile: Profile) -> dict[str, Any]:
         "nvml_id": profile.nvml_id,
         "smi_id": profile.smi_id,
         "compute": [
-            {"slices": one.slices, "starts": list(one.starts), "nvml_id": one.nvml_id}
-            for one in profile.compute
+            {
+                "slices": compute_profile.slices,
+                "starts": list(compute_profile.starts),
+                "nvml_id": compute_profile.nvml_id,
+            }
+            for compute_profile in profile.compute
         ],
     }
 

@@ -70,10 +70,10 @@ _IDS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 
 def _compute(sizes: tuple[int, ...]) -> tuple[ComputeProfile, ...]:
     """Compute instances of a GPU instance with the last of these sizes."""
-    whole = sizes[-1]
-    places = {1: tuple(range(whole)), 2: (0, 2, 4), 3: (0, 4), 4: (0,), 7: (0,)}
+    full_size = sizes[-1]
+    places = {1: tuple(range(full_size)), 2: (0, 2, 4), 3: (0, 4), 4: (0,), 7: (0,)}
     return tuple(
-        ComputeProfile(size, tuple(s for s in places[size] if s + size <= whole), _IDS[size])
+        ComputeProfile(size, tuple(s for s in places[size] if s + size <= full_size), _IDS[size])
         for size in sizes
     )
 
@@ -121,11 +121,17 @@ def compute_profiles(slices: int) -> tuple[ComputeProfile, ...]:
 
 def _seven(gb: tuple[int, int, int, int], media: dict[str, Media]) -> Geometry:
     """A GPU with seven slices; memory in the names of 1g, 2g, 3g and 7g."""
-    one, two, half, whole = gb
-    memory = {"7g": whole, "4g": half, "3g": half, "2g": two, "1g double": two}
+    memory_1g, memory_2g, memory_half, memory_full = gb
+    memory = {
+        "7g": memory_full,
+        "4g": memory_half,
+        "3g": memory_half,
+        "2g": memory_2g,
+        "1g double": memory_2g,
+    }
     profiles = []
     for kind, (slices, size, starts, most, nvml_id, smi_id) in _SEVEN.items():
-        name = f"{slices}g.{memory.get(kind, one)}gb{'+me' if kind == '1g+me' else ''}"
+        name = f"{slices}g.{memory.get(kind, memory_1g)}gb{'+me' if kind == '1g+me' else ''}"
         profiles.append(
             Profile(
                 name,
@@ -193,13 +199,13 @@ _RTX_PRO_6000 = _four(
 
 def _gb200() -> Geometry:
     """GB200, whose large profiles had other names in early drivers."""
-    made = _seven((23, 47, 93, 186), _HOPPER)
+    seven_slices = _seven((23, 47, 93, 186), _HOPPER)
     earlier = {"3g.93gb": "3g.95gb", "4g.93gb": "4g.95gb", "7g.186gb": "7g.189gb"}
     profiles = tuple(
-        replace(one, also=(earlier[one.name],)) if one.name in earlier else one
-        for one in made.profiles
+        replace(profile, also=(earlier[profile.name],)) if profile.name in earlier else profile
+        for profile in seven_slices.profiles
     )
-    return replace(made, profiles=profiles)
+    return replace(seven_slices, profiles=profiles)
 
 
 MODELS: tuple[Model, ...] = (
@@ -336,26 +342,28 @@ def find(text: str) -> Model:
     Raises:
         UsageError: it is unknown or ambiguous.
     """
-    wanted = _plain(text)
-    if model := by_device_id().get(wanted.lower()):
+    plain_text = _plain(text)
+    if model := by_device_id().get(plain_text.lower()):
         return model
     for device, (name, why) in UNKNOWN.items():
-        if wanted in (_plain(name), device.upper()):
+        if plain_text in (_plain(name), device.upper()):
             raise UsageError(
                 f"{text}: {why}", fix="pass a layout with the profiles reported by NVML (--current)"
             )
-    exact = [model for model in MODELS if wanted in map(_plain, model.names)]
-    begun = [m for m in MODELS if wanted and any(_plain(n).startswith(wanted) for n in m.names)]
-    found = exact or begun
-    if len(found) == 1:
-        return found[0]
-    if found:
+    exact = [model for model in MODELS if plain_text in map(_plain, model.names)]
+    begun = [
+        m for m in MODELS if plain_text and any(_plain(n).startswith(plain_text) for n in m.names)
+    ]
+    candidates = exact or begun
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
         raise UsageError(
-            f"{text} is ambiguous: {', '.join(repr(model.name) for model in found)} have different profiles",
-            fix=f"use the name in nvidia-smi -L: --gpu '{found[0].name}'",
+            f"{text} is ambiguous: {', '.join(repr(model.name) for model in candidates)} have different profiles",
+            fix=f"use the name in nvidia-smi -L: --gpu '{candidates[0].name}'",
         )
     names = {_plain(name): name for name in _names()}
-    near = difflib.get_close_matches(wanted, names, 1, 0.6)
+    near = difflib.get_close_matches(plain_text, names, 1, 0.6)
     raise UsageError(
         f"{text!r} is not a supported MIG-capable GPU",
         fix=f"did you mean {names[near[0]]!r}" if near else "list them with gpustate node mig show",

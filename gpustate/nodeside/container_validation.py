@@ -392,11 +392,11 @@ def in_pods(
     if dead := status.dead(name):
         return [ContainerResult(runtime, "cri-dead", dead)]
     handler = chain.gpu_handler(programs, default, wanted)
-    handler = "" if status.lacks(handler) else handler
+    handler = "" if status.missing_handler(handler) else handler
     named = handler or ("nvidia" if wanted.handler in (chain.AUTO, "") else wanted.handler)
     way = f"{runtime}, handler {named}"
     if not handler and not chain.needs_no_handler(name, status, observed, wanted):
-        lacks = status.lacks(named) or f"no {named}"
+        lacks = status.missing_handler(named) or f"no {named}"
         return [ContainerResult(way, "no-handler", lacks)] if wanted.handler else []
     if drivers := status.cgroup_drivers(handler):
         return [ContainerResult(way, "cgroup-drivers", drivers)]

@@ -88,7 +88,9 @@ class CriStatus:
 
     def handler(self, name: str) -> CriHandler | None:
         """A handler by name."""
-        return next((one for one in self.handlers if one.name == name), None)
+        return next(
+            (known_handler for known_handler in self.handlers if known_handler.name == name), None
+        )
 
     def dead(self, runtime: str) -> str:
         """Why no pod can start with it at all, in one line; empty where one can, or nobody knows."""
@@ -100,28 +102,28 @@ class CriStatus:
             return f"{runtime} says that it is not ready: {self.not_ready}"
         return ""
 
-    def lacks(self, handler: str) -> str:
+    def missing_handler(self, handler: str) -> str:
         """That the running process does not have a handler, in one line; empty where it has, or does not say."""
         if not self.handlers or self.handler(handler) is not None:
             return ""
-        return f"no {handler}; it has {', '.join(one.name for one in self.handlers)}"
+        return f"no {handler}; it has {', '.join(known_handler.name for known_handler in self.handlers)}"
 
     def cgroup_drivers(self, handler: str) -> str:
         """How the cgroup drivers of kubelet and runtimes differ, in one line; empty where they agree.
 
         Pods run with the default handler and with ours: these and the kubelet have to agree.
         """
-        found: dict[str, str] = {}
+        drivers_by_owner: dict[str, str] = {}
         for name in dict.fromkeys((self.default, handler)):
-            one = self.handler(name) if name else None
-            if one is not None and one.driver:
-                found[f"handler {name}"] = one.driver
+            cri_handler = self.handler(name) if name else None
+            if cri_handler is not None and cri_handler.driver:
+                drivers_by_owner[f"handler {name}"] = cri_handler.driver
         # With it, a kubelet takes the runtime's word.
         if self.kubelet and not self.driver:
-            found[f"kubelet ({self.kubelet_from})"] = self.kubelet
-        if len(set(found.values())) < 2:
+            drivers_by_owner[f"kubelet ({self.kubelet_from})"] = self.kubelet
+        if len(set(drivers_by_owner.values())) < 2:
             return ""
-        return ", ".join(f"{one}: {driver}" for one, driver in found.items())
+        return ", ".join(f"{owner}: {driver}" for owner, driver in drivers_by_owner.items())
 
 
 def read(keys: Mapping[str, Sequence[str]]) -> CriStatus | None:
@@ -134,10 +136,10 @@ def read(keys: Mapping[str, Sequence[str]]) -> CriStatus | None:
         return None
     socket = keys["cri_socket"][0]
     kubelet, _, where = (keys.get("kubelet_cgroup") or ("",))[0].partition("|")
-    outcome, _, rest = (keys.get("cri") or ("",))[0].partition("|")
+    outcome, _, details = (keys.get("cri") or ("",))[0].partition("|")
     if outcome != "ok":
-        return CriStatus(socket, outcome, rest, kubelet=kubelet, kubelet_from=where)
-    name, version, driver, default, cdi, folders = (*rest.split("|"), *[""] * 6)[:6]
+        return CriStatus(socket, outcome, details, kubelet=kubelet, kubelet_from=where)
+    name, version, driver, default, cdi, folders = (*details.split("|"), *[""] * 6)[:6]
     broken = [
         row.partition("|")[2]
         for row in keys.get("cri_false", ())

@@ -46,22 +46,22 @@ def make(nodes: str) -> str:
     return shell.fill(shell.load("make_device_nodes", "gpustate.probes"), NODES=nodes)
 
 
-def wrong(wanted: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
-    """What is wrong with device nodes, from the rows ``node=`` and ``cap=``, and ``found=``, of :data:`NODES`."""
-    there: dict[str, str] = {}
-    for row in found:
+def wrong(expected: Iterable[str], present: Iterable[str]) -> tuple[str, ...]:
+    """What is wrong with device nodes, from the rows ``node=`` and ``cap=``, and ``present=``, of :data:`NODES`."""
+    numbers_by_path: dict[str, str] = {}
+    for row in present:
         path, kind, major, minor = (*row.split("|"), "", "", "")[:4]
         numbers = f"{hexadecimal(major)}:{hexadecimal(minor)}"
-        there[path] = numbers if kind == "character special file" else f"a {kind}"
-    told: list[str] = []
-    for row in wanted:
+        numbers_by_path[path] = numbers if kind == "character special file" else f"a {kind}"
+    problems: list[str] = []
+    for row in expected:
         path, numbers, opened, _, name = (*row.split(" "), "", "", "", "")[:5]
-        has, whose = there.get(path), f" ({name})" if name else ""
+        has, label = numbers_by_path.get(path), f" ({name})" if name else ""
         if has is None and opened:
-            told.append(f"{path} is missing{whose}")
+            problems.append(f"{path} is missing{label}")
         elif has is not None and has != numbers:
-            told.append(f"{path} is {has}, not {numbers}{whose}")
-    return tuple(sorted(told))
+            problems.append(f"{path} is {has}, not {numbers}{label}")
+    return tuple(sorted(problems))
 
 
 __all__ = ["CAPABILITIES", "NODES", "make", "wrong"]

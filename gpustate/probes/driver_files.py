@@ -41,7 +41,7 @@ FILES = PackageFiles(
         *("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe", "/usr/bin/nvidia-persistenced"),
         *unit_paths("nvidia-persistenced"),
     ),
-    there=(
+    present_only=(
         *_MORE_LIBRARIES,
         *_FIRMWARE,
         *("/usr/bin/nvidia-debugdump", "/usr/bin/nvidia-cuda-mps-*"),

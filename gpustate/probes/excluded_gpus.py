@@ -21,14 +21,16 @@ class ExcludedGpusQuery(Query[Quarantine]):
 
     def parse(self, answer: Answer) -> Quarantine:
         keys = keyed.lists(answer.text)
-        now = keyed.first(keys, "now")
-        return quarantine.read(keyed.first(keys, "quarantine"), int(now) if now.isdecimal() else 0)
+        seconds = keyed.first(keys, "now")
+        return quarantine.read(
+            keyed.first(keys, "quarantine"), int(seconds) if seconds.isdecimal() else 0
+        )
 
     def placeholder(self) -> Quarantine:
         return Quarantine()
 
 
-def left(nvml: NvmlFacts, held: Quarantine) -> NvmlFacts:
+def drop_excluded(nvml: NvmlFacts, held: Quarantine) -> NvmlFacts:
     """The facts without the GPUs in quarantine.
 
     A lost GPU may have no name any more. As many as there are entries without a GPU are taken for those.
@@ -36,15 +38,15 @@ def left(nvml: NvmlFacts, held: Quarantine) -> NvmlFacts:
     nameless = [gpu for gpu in nvml.gpus if not gpu.uuid and not gpu.pci]
     named = [gpu for gpu in nvml.gpus if gpu not in nameless]
     unmatched = [
-        one
-        for one in held.active
-        if not any((gpu.uuid and gpu.uuid == one.uuid) or gpu.pci == one.pci for gpu in named)
+        entry
+        for entry in held.active
+        if not any((gpu.uuid and gpu.uuid == entry.uuid) or gpu.pci == entry.pci for gpu in named)
     ]
-    gone = nameless if len(nameless) <= len(unmatched) else []
+    lost = nameless if len(nameless) <= len(unmatched) else []
     return replace(
         nvml,
         gpus=tuple(
-            gpu for gpu in nvml.gpus if gpu not in gone and not held.holds(gpu.uuid, gpu.pci)
+            gpu for gpu in nvml.gpus if gpu not in lost and not held.holds(gpu.uuid, gpu.pci)
         ),
     )
 
@@ -59,7 +61,7 @@ def unseen(gpus: Iterable[PciGpu], nvml: NvmlFacts, held: Quarantine) -> str | N
         return None
     driven = [gpu.address for gpu in gpus if gpu.driver == "nvidia"]
     listed = {gpu.pci for gpu in nvml.gpus}
-    away = [one for one in driven if one not in listed and not held.holds("", one)]
+    away = [address for address in driven if address not in listed and not held.holds("", address)]
     if len(away) <= sum(not gpu.pci for gpu in nvml.gpus):
         return None
     return (

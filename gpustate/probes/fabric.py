@@ -44,7 +44,7 @@ class BridgesQuery(Query[int]):
         return 0
 
 
-def look(node: Node) -> fabric.Sight:
+def observe(node: Node) -> fabric.Sight:
     """Ask a node for all that decides; the asks leave together."""
     facts = node.facts()
     bridges = node.query(BridgesQuery())
@@ -59,13 +59,13 @@ def look(node: Node) -> fabric.Sight:
 
 
 def pinned(
-    settings: Iterable[str], observed: Mapping[str, str | None], known: Mapping[str, str]
+    settings: Iterable[str], observed: Mapping[str, str | None], kinds: Mapping[str, str]
 ) -> dict[str, object]:
     """The parameter ``config`` that restores what some keys were observed to have, as far as a policy may say that."""
     values: dict[str, str | None] = {}
     for key in settings:
         with suppress(ValueError):
-            values |= fabric_config.validate({key: observed.get(key)}, known)
+            values |= fabric_config.validate({key: observed.get(key)}, kinds)
     return {"config": values} if values else {}
 
 
@@ -90,7 +90,7 @@ def matrix_facts(fact: str, planned: PlannedObservation) -> dict[str, object]:
 __all__ = [
     "COUNT_BRIDGES",
     "BridgesQuery",
-    "look",
     "matrix_facts",
+    "observe",
     "pinned",
 ]

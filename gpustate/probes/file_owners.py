@@ -22,15 +22,15 @@ SCRIPT = shell.load("file_owners", "gpustate.probes")
 
 def parse(rows: Iterable[str]) -> dict[str, str]:
     """Path to package, of rows ``PACKAGE[:ARCHITECTURE][, PACKAGE]: PATH``; by either path of a merged /usr."""
-    found: dict[str, str] = {}
+    packages_by_path: dict[str, str] = {}
     for row in rows:
         names, mark, path = row.partition(": /")
         if not mark or names.startswith("diversion "):
             continue
-        bare = path.removeprefix("usr/").strip()
+        below_usr = path.removeprefix("usr/").strip()
         package = names.partition(",")[0].partition(":")[0]
-        found.update({f"/{bare}": package, f"/usr/{bare}": package})
-    return found
+        packages_by_path.update({f"/{below_usr}": package, f"/usr/{below_usr}": package})
+    return packages_by_path
 
 
 def state_of(package: str, path: str) -> str:

@@ -49,7 +49,7 @@ class GpuProcess:
     pod_uid: str = ""
 
     @property
-    def who(self) -> str:
+    def description(self) -> str:
         """For people."""
         where = f"pod {self.pod}" if self.pod else f"unit {self.unit}" if self.unit else ""
         return f"pid {self.pid} ({', '.join(filter(None, (self.command, f'user {self.user}', where)))})"
@@ -58,9 +58,9 @@ class GpuProcess:
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 
 #: Defines ``who PID``: prints ``pid|command|uid|user|hostname|cgroup``, and fails where it has ended.
-WHO = shell.load("who", "gpustate.probes")
+DEFINE_WHO = shell.load("who", "gpustate.probes")
 #: Capabilities first, then processes: what ``who`` prints, and files.
-_HOLDERS = WHO + shell.load("gpu_clients", "gpustate.probes")
+_HOLDERS = DEFINE_WHO + shell.load("gpu_clients", "gpustate.probes")
 _CAP = re.compile(r"(\d+) gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access")
 
 
@@ -73,15 +73,15 @@ class GpuClientsQuery(Query[tuple[GpuProcess, ...]]):
 
     def parse(self, answer: Answer) -> tuple[GpuProcess, ...]:
         caps: dict[int, tuple[int, int, int]] = {}
-        found: list[GpuProcess] = []
+        processes: list[GpuProcess] = []
         for line in answer.text.splitlines():
             key, _, value = line.partition("=")
             if key == "cap" and (match := _CAP.fullmatch(value)):
                 caps[int(match[1])] = (int(match[2]), int(match[3]), int(match[4] or -1))
             elif key == "holder":
-                found += _gpu_process(value, caps)
-        found = [one for one in found if one.unit != gpu_services.VALIDATION]
-        return tuple(sorted(found, key=lambda process: process.pid))
+                processes += _gpu_process(value, caps)
+        processes = [process for process in processes if process.unit != gpu_services.VALIDATION]
+        return tuple(sorted(processes, key=lambda process: process.pid))
 
     def placeholder(self) -> tuple[GpuProcess, ...]:
         return ()
@@ -107,10 +107,10 @@ def gpu_process(text: str) -> GpuProcess | None:
 
 
 def _gpu_process(text: str, caps: dict[int, tuple[int, int, int]]) -> Iterator[GpuProcess]:
-    one, rest = gpu_process(text), text.split("|")[6:]
-    if one is None or not rest:
+    process, fields = gpu_process(text), text.split("|")[6:]
+    if process is None or not fields:
         return
-    files = "|".join(rest).split()
+    files = "|".join(fields).split()
     gpus = {
         parse_unsigned(name) for file in files if (name := file.removeprefix("/dev/nvidia")) != file
     }
@@ -120,7 +120,7 @@ def _gpu_process(text: str, caps: dict[int, tuple[int, int, int]]) -> Iterator[G
         if "/nvidia-caps/" in file
     }
     yield replace(
-        one,
+        process,
         gpus=tuple(sorted(gpu for gpu in gpus if gpu is not None)),
-        parts=tuple(sorted(caps[one] for one in minors if one is not None and one in caps)),
+        parts=tuple(sorted(caps[minor] for minor in minors if minor is not None and minor in caps)),
     )

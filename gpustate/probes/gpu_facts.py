@@ -76,9 +76,9 @@ class GpuFacts(Query[NvmlFacts]):
 def parse(text: str) -> NvmlFacts:
     """Read what the fragment printed; raise ``ProbeError`` when it makes no sense."""
     head: dict[str, str] = {}
-    rest = text
-    while rest and not rest.startswith("smi-status="):
-        line, _, rest = rest.partition("\n")
+    remainder = text
+    while remainder and not remainder.startswith("smi-status="):
+        line, _, remainder = remainder.partition("\n")
         key, equals, value = line.partition("=")
         if equals:
             head[key] = value
@@ -89,8 +89,8 @@ def parse(text: str) -> NvmlFacts:
             facts = nvml_report.parse(head["nvml"])
         except ValueError as error:
             raise ProbeError(printable(str(error))) from None
-    elif rest:
-        facts = nvsmi.parse(rest)
+    elif remainder:
+        facts = nvsmi.parse(remainder)
     else:
         code = parse_unsigned(head.get("error", "")) or 999
         facts = NvmlFacts(error=code, error_text=nvml_report.error_name(code))

@@ -19,7 +19,7 @@ from gpustate.formats import labels
 from gpustate.formats.deviceplugin.model import Sharing
 from gpustate.formats.labels import VGpu
 from gpustate.formats.numbers import parse_unsigned
-from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, drop_excluded, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
 _SCRIPT = shell.load("gpu_labels", "gpustate.probes")
@@ -74,14 +74,14 @@ class MachineQuery(Query[Machine]):
         return Machine()
 
 
-def look(node: Node) -> labels.LabelInput:
+def observe(node: Node) -> labels.LabelInput:
     """Ask a node for all of it; asks that do not depend on one another leave together."""
     facts = node.facts()
     nvml = node.query(GpuFacts())
     machine = node.query(MachineQuery())
     held = node.query(ExcludedGpusQuery())
     classes = {gpu.address: gpu.class_id for gpu in facts.gpus}
-    return labels.LabelInput(left(nvml, held), classes, machine.product, machine.vgpus)
+    return labels.LabelInput(drop_excluded(nvml, held), classes, machine.product, machine.vgpus)
 
 
 #: Where NFD reads feature files, and ours among them.
@@ -113,7 +113,7 @@ def desired_labels(node: Node, strategy: str, sharing: Sharing) -> DesiredLabels
         sharing: as the device plugin's configuration has it.
     """
     facts = node.facts()
-    observed = look(node)
+    observed = observe(node)
     problem = unseen(facts.gpus, node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
     if not (facts.gpus or observed.nvml.gpus):
         return DesiredLabels()
@@ -153,6 +153,6 @@ __all__ = [
     "MachineQuery",
     "desired_labels",
     "find_rival",
-    "look",
+    "observe",
     "rival_reason",
 ]

@@ -42,28 +42,28 @@ class CommandLine:
     drop_in: str | None = None
     cpu: str = ""
 
-    def running_lacks(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    def running_lacks(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
         """Wanted arguments that the kernel that runs was not given."""
-        return grub.lacking(self.running, wanted)
+        return grub.lacking(self.running, arguments)
 
-    def menu_lacks(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    def menu_lacks(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
         """Wanted arguments that some entry of the menu lacks; all of them where there is no menu."""
         if not self.menu:
-            return wanted
-        rows = (grub.lacking(words, wanted) for _, words in self.menu)
-        found = {word for row in rows for word in row}
-        return tuple(word for word in wanted if word in found)
+            return arguments
+        rows = (grub.lacking(words, arguments) for _, words in self.menu)
+        lacking_words = {word for row in rows for word in row}
+        return tuple(word for word in arguments if word in lacking_words)
 
-    def problem(self, wanted: tuple[str, ...]) -> str:
+    def problem(self, arguments: tuple[str, ...]) -> str:
         """Why they cannot be given to the kernels of this node, and what to do; empty: they can."""
         opposite = dict.fromkeys(
-            w for _, given in self.menu for w in grub.conflicting(given, wanted)
+            w for _, entry_words in self.menu for w in grub.conflicting(entry_words, arguments)
         )
         if opposite:
             return f"the kernel command line has {' '.join(opposite)}; remove it from /etc/default/grub"
-        if self.way == "grub" or not (self.menu_lacks(wanted) or self.running_lacks(wanted)):
+        if self.way == "grub" or not (self.menu_lacks(arguments) or self.running_lacks(arguments)):
             return ""
-        words = " ".join(wanted)
+        words = " ".join(arguments)
         if self.way == "grubby":
             return f"the kernel needs {words}; run: grubby --update-kernel=ALL --args='{words}', and reboot"
         return (

@@ -49,7 +49,7 @@ class Kmod:
     error: str = ""
 
     @property
-    def here(self) -> str | None:
+    def version_on_disk(self) -> str | None:
         """Version on disk for the kernel that runs."""
         return self.built.get(self.running)
 
@@ -98,11 +98,12 @@ class KernelModuleQuery(Query[Kmod]):
             if path and (runs or not description):
                 description = about.get("description", "")
         version, _, source = keyed.first(keys, "loaded").partition("|")
-        here = built.get(running) or ""
+        disk_version = built.get(running) or ""
         stale = bool(
             "loaded" in keys
             and (
-                (source and on_disk and source != on_disk) or (version and here and version != here)
+                (source and on_disk and source != on_disk)
+                or (version and disk_version and version != disk_version)
             )
         )
         return Kmod(

@@ -82,7 +82,7 @@ DKMS_HALF = shell.load("dkms_half", "gpustate.probes")
 DKMS_WHOLE = shell.load("dkms_whole", "gpustate.probes")
 
 #: sh: :data:`DKMS_WHOLE` with ``sound``, and :data:`gpustate.probes.module_files.KO`.
-WHOLE = (
+MODULE_CHECKS = (
     DKMS_WHOLE
     + KO
     + r"""nl='
@@ -96,7 +96,7 @@ NAMES = "nvidia 'nvidia-current*' 'nvidia-tesla*' 'nvidia-legacy*'"
 
 _SCRIPT = (
     DKMS_HALF
-    + WHOLE
+    + MODULE_CHECKS
     + shell.fill(shell.load("kernels", "gpustate.probes"), LINES=grub.LINES_ERE, NAMES=NAMES)
 )
 
@@ -112,23 +112,23 @@ class Kernels(Query[tuple[Kernel, ...]]):
         return _SCRIPT
 
     def parse(self, answer: Answer) -> tuple[Kernel, ...]:
-        found: list[dict[str, str]] = []
+        rows: list[dict[str, str]] = []
         listed, _, menu = answer.text.partition("grub=\n")
         for line in listed.splitlines():
             if line.startswith("kernel|"):
                 parts = line.split("|")
                 if len(parts) != 6:
                     raise ProbeError(f"the list of kernels is torn at {line!r}")
-                found.append(dict(zip(_KEYS, parts[1:], strict=True)))
-            elif found:
+                rows.append(dict(zip(_KEYS, parts[1:], strict=True)))
+            elif rows:
                 key, _, value = line.partition(":")
                 if key in ("module", "version", "license", "signer", "sig_key", "lacks"):
-                    found[-1].setdefault(key, value.strip())
+                    rows[-1].setdefault(key, value.strip())
         image = any(line == "no kernel runs" for line in answer.text.splitlines())
-        if not image and not any(keys["running"] for keys in found):
+        if not image and not any(keys["running"] for keys in rows):
             raise ProbeError("the node did not say which kernel it runs (uname failed)")
         chosen = grub.next_release(menu.splitlines())
-        kernels = (_kernel(keys, chosen) for keys in found)
+        kernels = (_kernel(keys, chosen) for keys in rows)
         return tuple(sorted(kernels, key=lambda kernel: version_key(kernel.release)))
 
     def placeholder(self) -> tuple[Kernel, ...]:

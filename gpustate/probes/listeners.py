@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 from gpustate import shell
 from gpustate.core.shared_probes import LISTENING
 from gpustate.formats.dcgm import services
-from gpustate.probes.gpu_clients import WHO, gpu_process
+from gpustate.probes.gpu_clients import DEFINE_WHO, gpu_process
 
 #: While the process ``$m`` itself has the port, that is all that is looked at.
-_SCRIPT = WHO + shell.load("listeners", "gpustate.probes")
+_SCRIPT = DEFINE_WHO + shell.load("listeners", "gpustate.probes")
 _ELSEWHERE = r"""
 [ -n "${GPUSTATE_IMAGE-}" ] || [ ! -r /proc/net/fib_trie ] || grep -qs 1 /proc/sys/net/ipv4/ip_nonlocal_bind ||
   awk '/\|-- /{ a = $2 } /\/32 host LOCAL/ && a == "@HOST@" { f = 1 } END { exit !f }' /proc/net/fib_trie || echo elsewhere=1
@@ -35,7 +35,7 @@ def script(port: int | None = None) -> str:
     return shell.fill(_SCRIPT, PORT=number, LISTENING=LISTENING)
 
 
-def others(rows: Iterable[str], host: str, unit: str) -> tuple[str, ...]:
+def find_conflicts(rows: Iterable[str], host: str, unit: str) -> tuple[str, ...]:
     """Who keeps a service from its address, in words.
 
     Args:
@@ -43,24 +43,24 @@ def others(rows: Iterable[str], host: str, unit: str) -> tuple[str, ...]:
         host: IPv4 address it is to listen on; empty: every one.
         unit: of the service, which does not stand in its own way.
     """
-    return tuple(dict.fromkeys(_others(rows, host, unit)))
+    return tuple(dict.fromkeys(_conflicts(rows, host, unit)))
 
 
-def _others(rows: Iterable[str], host: str, unit: str) -> Iterator[str]:
+def _conflicts(rows: Iterable[str], host: str, unit: str) -> Iterator[str]:
     for row in rows:
-        address, _, rest = row.partition("|")
-        found = services.address_of(address.partition(":")[0])
-        one = gpu_process(rest)
-        every = host == "" or (host == "0.0.0.0" and ":" not in found)
-        hinders = every or found in (services.EVERYWHERE, host)
-        if hinders and (one is None or one.unit != unit):
-            yield who(rest)
+        address, _, process_row = row.partition("|")
+        bound_address = services.address_of(address.partition(":")[0])
+        process = gpu_process(process_row)
+        every = host == "" or (host == "0.0.0.0" and ":" not in bound_address)
+        hinders = every or bound_address in (services.EVERYWHERE, host)
+        if hinders and (process is None or process.unit != unit):
+            yield describe_listener(process_row)
 
 
-def who(row: str) -> str:
+def describe_listener(row: str) -> str:
     """Who listens, in words; a row is what :func:`script` prints behind the address."""
-    one = gpu_process(row)
-    return one.who if one is not None else "a process that cannot be seen from here"
+    process = gpu_process(row)
+    return process.description if process is not None else "a process that cannot be seen from here"
 
 
 def elsewhere(host: str) -> str:
@@ -82,4 +82,4 @@ def ipv4(host: str) -> str:
         raise ValueError(f"{host!r} is no IPv4 address") from None
 
 
-__all__ = ["elsewhere", "ipv4", "others", "script", "who"]
+__all__ = ["describe_listener", "elsewhere", "find_conflicts", "ipv4", "script"]

@@ -46,23 +46,27 @@ class PackageFiles(SharedQuery[tuple[str, ...]]):
         name: of the ask, in the answer to several.
         packages: shell patterns of package names.
         files: shell patterns of paths that decide; a library has the soname ``.so.1``.
-        there: shell patterns of paths of which only that they are there is looked at.
-        others: asks that leave with this one.
+        present_only: shell patterns of paths of which only that they are there is looked at.
+        joined_queries: asks that leave with this one.
     """
 
     name: str
     packages: tuple[str, ...]
     files: tuple[str, ...]
-    there: tuple[str, ...] = ()
-    others: tuple[PackageFiles, ...] = ()
+    present_only: tuple[str, ...] = ()
+    joined_queries: tuple[PackageFiles, ...] = ()
 
     def script(self) -> str:
-        queries = (self, *self.others)
-        every = "".join(f"{one.checked()}echo '{_OF}{one.name}'; checked\n" for one in queries)
+        queries = (self, *self.joined_queries)
+        every = "".join(
+            f"{query.checked()}echo '{_OF}{query.name}'; checked\n" for query in queries
+        )
         return shell.fill(
             f"{KEPT}all() {{\n{every}}}\n{_SCRIPT}",
             FOUND=" ".join(
-                dict.fromkeys(path for one in queries for path in (*one.files, *one.there))
+                dict.fromkeys(
+                    path for query in queries for path in (*query.files, *query.present_only)
+                )
             ),
             KEPT=hashlib.sha256(every.encode()).hexdigest()[:16],
         )
@@ -75,23 +79,23 @@ class PackageFiles(SharedQuery[tuple[str, ...]]):
             _CHECK,
             INFO=" ".join(info),
             FILES="|".join(self.files),
-            THERE="|".join(self.there) or "''",
+            THERE="|".join(self.present_only) or "''",
             NAMES=shlex.join(self.packages),
         )
 
     def watches(self, package: str, path: str) -> bool:
         """A file of a package is one of these; the node need not have it."""
         return any(fnmatchcase(package, name) for name in self.packages) and any(
-            fnmatchcase(path, pattern) for pattern in (*self.files, *self.there)
+            fnmatchcase(path, pattern) for pattern in (*self.files, *self.present_only)
         )
 
-    def joined(self, others: Sequence[Query[Any]]) -> PackageFiles:
-        mine = tuple(one for one in others if isinstance(one, PackageFiles))
-        return replace(self, others=(*self.others, *mine))
+    def joined(self, queries: Sequence[Query[Any]]) -> PackageFiles:
+        own_kind = tuple(query for query in queries if isinstance(query, PackageFiles))
+        return replace(self, others=(*self.joined_queries, *own_kind))
 
     def parse(self, answer: Answer) -> tuple[str, ...]:
-        _, _, mine = answer.text.partition(f"{_OF}{self.name}\n")
-        rows = itertools.takewhile(lambda row: not row.startswith(_OF), mine.splitlines())
+        _, _, own_text = answer.text.partition(f"{_OF}{self.name}\n")
+        rows = itertools.takewhile(lambda row: not row.startswith(_OF), own_text.splitlines())
         return tuple(sorted(row for row in rows if _ROW.fullmatch(row)))
 
     def placeholder(self) -> tuple[str, ...]:
@@ -105,20 +109,20 @@ def unit_paths(name: str) -> tuple[str, str]:
 
 def packages_of(damaged: Iterable[str]) -> tuple[str, ...]:
     """Names of the packages whose files are damaged, without their architecture."""
-    found = (match[1] for match in map(_ROW.fullmatch, damaged) if match)
-    return tuple(sorted(dict.fromkeys(found)))
+    names = (match[1] for match in map(_ROW.fullmatch, damaged) if match)
+    return tuple(sorted(dict.fromkeys(names)))
 
 
 def absent_of(damaged: Iterable[str]) -> tuple[str, ...]:
     """Files that are missing, or in whose place is something that is none."""
-    found = (match for match in map(_ROW.fullmatch, damaged) if match)
-    return tuple(match[2] for match in found if match[3] in ("is missing", "is not a file"))
+    matches = (match for match in map(_ROW.fullmatch, damaged) if match)
+    return tuple(match[2] for match in matches if match[3] in ("is missing", "is not a file"))
 
 
 def sources_of(damaged: Iterable[str]) -> tuple[str, ...]:
     """The rows of sources that are missing."""
-    found = ((row, _ROW.fullmatch(row)) for row in damaged)
-    return tuple(row for row, match in found if match and match[2].startswith("/usr/src/"))
+    pairs = ((row, _ROW.fullmatch(row)) for row in damaged)
+    return tuple(row for row, match in pairs if match and match[2].startswith("/usr/src/"))
 
 
 __all__ = ["PackageFiles", "absent_of", "packages_of", "sources_of", "unit_paths"]

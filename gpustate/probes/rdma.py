@@ -71,7 +71,7 @@ class RdmaQuery(Query[Rdma]):
 
 def _by_name(lines: list[str]) -> dict[str, str]:
     pairs = (line.partition(" ") for line in lines)
-    return {name: rest.strip() for name, _, rest in pairs}
+    return {name: values.strip() for name, _, values in pairs}
 
 
 def _differs(loaded: dict[str, str], disk: dict[str, str], name: str) -> bool:
@@ -82,4 +82,6 @@ def _differs(loaded: dict[str, str], disk: dict[str, str], name: str) -> bool:
         # The cards are driven by the kernel's own modules although OFED is installed.
         return name == "mlx_compat" and "mlx5_core" in loaded
     pairs = zip(loaded[name].split("|"), disk[name].split("|"), strict=False)
-    return any(left and right and left != right for left, right in pairs)
+    return any(
+        loaded_part and disk_part and loaded_part != disk_part for loaded_part, disk_part in pairs
+    )

@@ -89,8 +89,8 @@ def foreign_default(path: str, text: str, programs: Collection[str]) -> str:
 def _default(table: Any, programs: Collection[str]) -> str:
     if not isinstance(table, dict):
         return ""
-    found = table.get("runtimes")
-    runtimes = found if isinstance(found, dict) else {}
+    runtimes_value = table.get("runtimes")
+    runtimes = runtimes_value if isinstance(runtimes_value, dict) else {}
     for key in _KEYS:
         name = table.get(key)
         runtime = json.dumps(runtimes.get(name), default=str) if isinstance(name, str) else ""

@@ -22,7 +22,7 @@ def describe(rows: Iterable[str]) -> tuple[str, ...]:
     """What programs get in place of what, in words; a row is ``FOREIGN|OWN``."""
     pairs = (row.partition("|") for row in rows)
     return tuple(
-        f"programs get {foreign}, which belongs to no package, in place of {own.rpartition('/')[2]}"
-        for foreign, mark, own in pairs
+        f"programs get {foreign}, which belongs to no package, in place of {packaged.rpartition('/')[2]}"
+        for foreign, mark, packaged in pairs
         if mark
     )

@@ -18,7 +18,7 @@ from gpustate.formats import slurm
 from gpustate.formats.numbers import parse_unsigned
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.formats.slurm import Cpu, MigFiles, SlurmGpu
-from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left, unseen
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, drop_excluded, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
 _SCRIPT = shell.load("slurm_gpus", "gpustate.probes")
@@ -60,8 +60,8 @@ class SlurmPlacesQuery(Query[Places]):
     for_slurmd: bool = False
 
     def script(self) -> str:
-        wanted = "command -v slurmd >/dev/null && " if self.for_slurmd else ""
-        return shell.fill(_SCRIPT, WANTED=wanted)
+        condition = "command -v slurmd >/dev/null && " if self.for_slurmd else ""
+        return shell.fill(_SCRIPT, WANTED=condition)
 
     def parse(self, answer: Answer) -> Places:
         head, _, topology = answer.text.partition("\ntopo\n")
@@ -79,16 +79,16 @@ class SlurmPlacesQuery(Query[Places]):
             elif key == "near":
                 address, _, cpulist = value.partition(" ")
                 near[address] = cpulist
-            elif key == "cap" and (found := _CAP.fullmatch(value)):
-                instance = None if found[3] is None else int(found[3])
-                caps[int(found[1]), int(found[2]), instance] = int(found[4])
+            elif key == "cap" and (match := _CAP.fullmatch(value)):
+                instance = None if match[3] is None else int(match[3])
+                caps[int(match[1]), int(match[2]), instance] = int(match[4])
         return Places(host.partition(".")[0], tuple(cpus), near, caps, topology)
 
     def placeholder(self) -> Places:
         return Places()
 
 
-_HERE = "command -v slurmd >/dev/null && echo slurmd; :"
+_SLURMD_CHECK = "command -v slurmd >/dev/null && echo slurmd; :"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,28 +139,28 @@ def desired_gres(
         for_slurmd: NVLinks are wanted only where slurmd is installed.
     """
     facts = node.facts()
-    here = node.shell(_HERE)
+    slurmd_check = node.shell(_SLURMD_CHECK)
     every, held = node.query(GpuFacts()), node.query(ExcludedGpusQuery())
-    nvml = left(every, held)
+    nvml = drop_excluded(every, held)
     places = node.query(SlurmPlacesQuery(for_slurmd))
     observed = DesiredGres(
         host=name or places.host,
         gpus=bool(facts.gpus or nvml.gpus),
-        slurmd="slurmd" in here.stdout.split(),
+        slurmd="slurmd" in slurmd_check.stdout.split(),
     )
     if facts.image or not observed.gpus:
         return observed
     if not nvml.works:
         broken = nvml.error_text or nvml.error_name or "a GPU does not answer"
         return replace(observed, problem=f"NVML: {broken}; see: gpustate explain")
-    found, problem = gpus(nvml, places)
+    slurm_gpus, problem = gpus(nvml, places)
     words = (*slurm.features(nvml), *features)
     return replace(
         observed,
-        lines=tuple(slurm.gres_lines(found, shards=shards)),
-        gres=slurm.gres_value(found, shards=shards),
+        lines=tuple(slurm.gres_lines(slurm_gpus, shards=shards)),
+        gres=slurm.gres_value(slurm_gpus, shards=shards),
         words=tuple(dict.fromkeys(words)),
-        names=tuple(name for gpu in found for name in gpu.dcgm_names),
+        names=tuple(name for gpu in slurm_gpus for name in gpu.dcgm_names),
         problem=problem or unseen(facts.gpus, every, held),
     )
 
@@ -183,7 +183,7 @@ def gpus(nvml: NvmlFacts, places: Places) -> tuple[tuple[SlurmGpu, ...], str | N
     """Describe the GPUs in PCI order, or say why that cannot be done."""
     ordered = sorted(nvml.gpus, key=lambda gpu: gpu.pci)
     linked = slurm.links(places.topology, len(ordered))
-    found: list[SlurmGpu] = []
+    slurm_gpus: list[SlurmGpu] = []
     for index, gpu in enumerate(ordered):
         if gpu.minor is None:
             return (), (
@@ -199,12 +199,12 @@ def gpus(nvml: NvmlFacts, places: Places) -> tuple[tuple[SlurmGpu, ...], str | N
         cores = slurm.core_numbers(places.cpus, slurm.expand(places.near.get(gpu.pci, "")))
         row = linked[index] if linked and migs is None else ()
         kind = slurm.type_name(gpu.name)
-        found.append(SlurmGpu(gpu.minor, kind, cores, row, migs, gpu.index))
-    return tuple(found), None
+        slurm_gpus.append(SlurmGpu(gpu.minor, kind, cores, row, migs, gpu.index))
+    return tuple(slurm_gpus), None
 
 
 def _migs(gpu: Gpu, minor: int, places: Places) -> tuple[tuple[MigFiles, ...], str | None]:
-    found: list[MigFiles] = []
+    mig_files: list[MigFiles] = []
     for mig in gpu.mig_devices:
         profile = mig.name.split()[-1].replace("+", ".") if mig.name.split() else ""
         instance = mig.gpu_instance or 0
@@ -218,5 +218,5 @@ def _migs(gpu: Gpu, minor: int, places: Places) -> tuple[tuple[MigFiles, ...], s
                 f"/proc/driver/nvidia/capabilities/gpu{minor}; see: nvidia-modprobe -f"
             )
         files = (f"/dev/nvidia{minor}", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps))
-        found.append(MigFiles(profile, files, instance))
-    return tuple(found), None
+        mig_files.append(MigFiles(profile, files, instance))
+    return tuple(mig_files), None

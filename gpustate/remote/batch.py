@@ -118,9 +118,9 @@ def make_batch(
     waiting = [
         number for number, query in enumerate(queries) if isinstance(query, Shell) and query.waits
     ]
-    others = [number for number in range(len(queries)) if number not in waiting]
+    parallel = [number for number in range(len(queries)) if number not in waiting]
     parts += [_part(number, scripts[number], nonce) for number in waiting]
-    parts.append(_side_by_side({number: scripts[number] for number in others}, nonce))
+    parts.append(_side_by_side({number: scripts[number] for number in parallel}, nonce))
     parts.append(f"printf '\\n%s end\\n' {nonce}\n}} | gzip -1 -c &\n")
     parts.append(shell.fill(shell.load("hung", "gpustate.remote"), NONCE=nonce))
     return Batch("".join(parts), nonce, tuple(queries), numbers, shipped)
@@ -145,15 +145,15 @@ def _side_by_side(scripts: dict[int, str], nonce: str) -> str:
     if len(free) < _WORTH_LANES:
         free = []
     lanes = ["".join(_part(n, scripts[n], nonce) for n in free[lane::2]) for lane in (0, 1)]
-    rest = before + "".join(_part(n, scripts[n], nonce) for n in scripts if n not in free)
+    sequential = before + "".join(_part(n, scripts[n], nonce) for n in scripts if n not in free)
     if not free:
-        return early(text, module_files.SHARED) + rest
+        return early(text, module_files.SHARED) + sequential
     return early(text, module_files.SHARED) + shell.fill(
         shell.load("lanes", "gpustate.remote"),
         LANE_A=lanes[0],
         LANE_B=lanes[1],
         NONCE=nonce,
-        REST=rest,
+        REST=sequential,
     )
 
 
@@ -168,8 +168,8 @@ def _joined(queries: Sequence[Query[Any]]) -> tuple[Sequence[Query[Any]], tuple[
     for place, query in enumerate(queries):
         if stands.get(place, place) != place:
             continue
-        others = [queries[one] for one in kinds.get(type(query), ())[:-1]]
-        sent[place] = query.joined(others) if isinstance(query, SharedQuery) and others else query
+        earlier = [queries[place_of_kind] for place_of_kind in kinds.get(type(query), ())[:-1]]
+        sent[place] = query.joined(earlier) if isinstance(query, SharedQuery) and earlier else query
     order = {place: number for number, place in enumerate(sent)}
     return tuple(sent.values()), tuple(order[stands.get(n, n)] for n in range(len(queries)))
 
@@ -220,8 +220,8 @@ class AnswerReader:
                 self.needed.append(words[2])
             elif words[1:] == ["answer"]:
                 self._unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)
-                rest, self._head = self._head, b""
-                self._inflate(rest)
+                compressed, self._head = self._head, b""
+                self._inflate(compressed)
             else:
                 raise ProbeError(f"invalid answer, unknown frame: {' '.join(words[1:])[:80]!r}")
 
@@ -252,14 +252,16 @@ class AnswerReader:
 
     def answers(self) -> tuple[Answer, ...]:
         """Return an answer for each requested query; raise ``ProbeError`` when one is missing."""
-        found = split_answers(bytes(self._body), self.batch.nonce, len(self.batch.queries))
-        return tuple(found[number] for number in self.batch.numbers)
+        answers_by_number = split_answers(
+            bytes(self._body), self.batch.nonce, len(self.batch.queries)
+        )
+        return tuple(answers_by_number[number] for number in self.batch.numbers)
 
 
 def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:
     """Split a decompressed answer into its parts, in one pass; incomplete parts are left out."""
     mark = b"\n" + nonce.encode() + b" "
-    found: dict[int, Answer] = {}
+    answers_by_number: dict[int, Answer] = {}
     number, start = b"", 0
     at = body.find(mark)
     while at >= 0 and (end := body.find(b"\n", at + len(mark))) >= 0:
@@ -268,13 +270,13 @@ def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:
         if frame and frame[1]:
             number, start = frame[1], end + 1
         elif frame and frame[2] == number and at >= start:
-            found[int(number)] = Answer(int(frame[3]), body[start:at])
+            answers_by_number[int(number)] = Answer(int(frame[3]), body[start:at])
             number = b""
         at = body.find(mark, end)
-    missing = [number for number in range(count) if number not in found]
+    missing = [number for number in range(count) if number not in answers_by_number]
     if missing:
         raise ProbeError(
             f"incomplete answer: {len(missing)} of {count} queries have no result",
             fix="check free memory, and space in /tmp and /run (df /tmp /run), then try again",
         )
-    return tuple(found[number] for number in range(count))
+    return tuple(answers_by_number[number] for number in range(count))

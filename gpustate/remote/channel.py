@@ -78,7 +78,7 @@ class SshChannel:
 
     def read(self, deadline: float) -> bytes:
         try:
-            self._channel.settimeout(_left(deadline))
+            self._channel.settimeout(_remaining_s(deadline))
             data: bytes = self._channel.recv(65536)
         except TimeoutError as error:
             raise ConnectionFailed("timed out waiting for output") from error
@@ -141,7 +141,7 @@ class LocalChannel:
                 pass
 
     def read(self, deadline: float) -> bytes:
-        if not self.readable(_left(deadline)):
+        if not self.readable(_remaining_s(deadline)):
             raise ConnectionFailed("timed out waiting for output")
         return (self._process.stdout.read(65536) if self._process.stdout else b"") or b""
 
@@ -174,12 +174,12 @@ class LocalChannel:
                 self._process.wait()
 
 
-def _left(deadline: float) -> float:
+def _remaining_s(deadline: float) -> float:
     """Seconds to wait; output that goes on after the deadline is not waited for."""
-    left = deadline - time.monotonic()
-    if left < -1.0:
+    remaining_s = deadline - time.monotonic()
+    if remaining_s < -1.0:
         raise ConnectionFailed("timed out: output without end")
-    return max(0.05, left)
+    return max(0.05, remaining_s)
 
 
 def _describe(error: BaseException) -> str:

@@ -160,10 +160,10 @@ def lock_root(root: str) -> Iterator[None]:
 
 def _process_in(folder: int) -> str:
     """Return a process that has the directory as its root; empty without one."""
-    wanted = os.fstat(folder)
+    root_stat = os.fstat(folder)
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if os.path.samestat(wanted, os.stat(f"/proc/{pid}/root")):
+            if os.path.samestat(root_stat, os.stat(f"/proc/{pid}/root")):
                 return pid
         except OSError:  # the process ended
             continue
@@ -171,20 +171,20 @@ def _process_in(folder: int) -> str:
 
 
 def _check_root(root: str) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         argv(root, "[ -r /etc/os-release ] || [ -r /usr/lib/os-release ] || exit 66"),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode == 66:
+    if completed.returncode == 66:
         raise UsageError(
             "no operating system: /etc/os-release is missing",
             place=root,
             fix="install one with debootstrap, or mount the image's root file system",
         )
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        why = lines[-1].removeprefix("gpustate-bake: ") if lines else f"exit {done.returncode}"
+    if completed.returncode != 0:
+        lines = completed.stderr.strip().splitlines()
+        why = lines[-1].removeprefix("gpustate-bake: ") if lines else f"exit {completed.returncode}"
         raise UsageError(why, place=root)

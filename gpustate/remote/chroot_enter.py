@@ -67,12 +67,10 @@ NODES = (
 COVERED_FOLDERS = ("driver", "bus", "scsi", "asound", "acpi", "irq")
 COVERED_FILES = ("modules", "devices", "cmdline", "kcore", "timer_list", "iomem", "ioports")
 READ_ONLY = ("sys", "sysrq-trigger")
-HERE = "/run/gpustate-bake"
+RUN_FOLDER = "/run/gpustate-bake"
 NOTE = "/var/lib/gpustate/bake.made"
 # A placeholder that a killed bake leaves behind must have no effect on a machine that boots the image.
-POLICY_RC_D = (
-    f"#!/bin/sh\n# Written while gpustate bakes this image.\n[ ! -e {HERE} ] || exit 101\nexit 0\n"
-)
+POLICY_RC_D = f"#!/bin/sh\n# Written while gpustate bakes this image.\n[ ! -e {RUN_FOLDER} ] || exit 101\nexit 0\n"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -81,10 +79,10 @@ class CannotEnter(Exception):
     """The root cannot be entered; the message is shown to the user."""
 
 
-def _checked(what: str, result: int) -> None:
+def _checked(action: str, result: int) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{action}: {os.strerror(number)}")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
@@ -132,9 +130,9 @@ def build_namespace(path: str, resolver: bytes) -> None:
     make_devices("image/dev")
     mount("tmpfs", "image/sys", "tmpfs", NOSUID | NODEV | NOEXEC | RDONLY, "mode=555,size=4k")
     cover_proc("image/proc", "image/dev/null")
-    os.mkdir(f"image{HERE}", 0o755)
-    write(f"image{HERE}/resolv.conf", resolver, 0o644)
-    write(f"image{HERE}/policy-rc.d", POLICY_RC_D.encode(), 0o755)
+    os.mkdir(f"image{RUN_FOLDER}", 0o755)
+    write(f"image{RUN_FOLDER}/resolv.conf", resolver, 0o644)
+    write(f"image{RUN_FOLDER}/policy-rc.d", POLICY_RC_D.encode(), 0o755)
     os.mkdir("image/run/lock", 0o1777)
     _checked("pivot_root", _libc.syscall(_pivot_root(), b".", b"old"))
     os.chdir("/")
@@ -234,8 +232,8 @@ def remove_placeholders() -> None:
                 continue
             _libc.umount2(os.fsencode(path), DETACH)
             with open(path, "rb") as placeholder:
-                ours = placeholder.read(4096) in (b"", POLICY_RC_D.encode())
-            if ours:
+                unchanged = placeholder.read(4096) in (b"", POLICY_RC_D.encode())
+            if unchanged:
                 os.unlink(path)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
@@ -246,13 +244,13 @@ def remove_placeholders() -> None:
 def cover_files() -> None:
     """Cover policy-rc.d and resolv.conf of the image with our own."""
     remove_placeholders()
-    cover("/usr/sbin/policy-rc.d", f"{HERE}/policy-rc.d", POLICY_RC_D.encode(), 0o755)
-    if os.path.getsize(f"{HERE}/resolv.conf"):
-        cover("/etc/resolv.conf", f"{HERE}/resolv.conf", b"", 0o644)
+    cover("/usr/sbin/policy-rc.d", f"{RUN_FOLDER}/policy-rc.d", POLICY_RC_D.encode(), 0o755)
+    if os.path.getsize(f"{RUN_FOLDER}/resolv.conf"):
+        cover("/etc/resolv.conf", f"{RUN_FOLDER}/resolv.conf", b"", 0o644)
 
 
-def cover(path: str, ours: str, placeholder: bytes, mode: int) -> None:
-    """Mount ``ours`` over a file, or over a new placeholder, which is recorded first."""
+def cover(path: str, source: str, placeholder: bytes, mode: int) -> None:
+    """Mount ``source`` over a file, or over a new placeholder, which is recorded first."""
     real = os.path.realpath(path)
     if not os.path.lexists(real):
         missing: list[str] = []
@@ -262,10 +260,10 @@ def cover(path: str, ours: str, placeholder: bytes, mode: int) -> None:
             folder = os.path.dirname(folder)
         if not real.startswith("/run/"):
             record([*reversed(missing), real])
-        for one in reversed(missing):
-            os.mkdir(one)
+        for missing_folder in reversed(missing):
+            os.mkdir(missing_folder)
         write(real, placeholder, mode)
-    mount(ours, real, "", BIND)
+    mount(source, real, "", BIND)
 
 
 def record(paths: list[str]) -> None:

@@ -27,7 +27,7 @@ def check(program: str, container: str) -> None:
     """
     inspect = [program, "container", "inspect", "--format", "{{.State.Running}}", container]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             inspect, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
         )
     except OSError as error:
@@ -38,10 +38,12 @@ def check(program: str, container: str) -> None:
         raise ConnectionFailed(
             f"{program} container inspect timed out after {_TIMEOUT_S:g} s"
         ) from error
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        raise ConnectionFailed(lines[-1] if lines else f"{program} exited with {done.returncode}")
-    if done.stdout.strip() != "true":
+    if completed.returncode != 0:
+        lines = completed.stderr.strip().splitlines()
+        raise ConnectionFailed(
+            lines[-1] if lines else f"{program} exited with {completed.returncode}"
+        )
+    if completed.stdout.strip() != "true":
         raise ConnectionFailed(
             f"container {container} is not running",
             fix=f"{program} start {container}",

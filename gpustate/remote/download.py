@@ -31,7 +31,7 @@ def fetch(
     packages: Mapping[str, str],
     pins: str,
     folder: Path,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[FetchedPackage]:
     """Fetch packages and everything that they need.
 
@@ -40,7 +40,7 @@ def fetch(
         packages: in the words of its package manager, with their names.
         pins: text of preferences with which apt chooses them.
         folder: where their files go.
-        say: takes the progress.
+        report: takes the progress.
 
     Raises:
         ConnectionFailed: the connection broke.
@@ -56,32 +56,32 @@ def fetch(
     deadline = time.monotonic() + _LIMIT_S
     channel = session.start(script, deadline, _LIMIT_S)
     try:
-        return list(_packages(_Stream(channel, deadline), nonce, folder, say))
+        return list(_packages(_Stream(channel, deadline), nonce, folder, report))
     finally:
         channel.close()
 
 
 def _packages(
-    stream: _Stream, nonce: str, folder: Path, say: Callable[[str], None]
+    stream: _Stream, nonce: str, folder: Path, report: Callable[[str], None]
 ) -> Iterator[FetchedPackage]:
     while True:
-        prefix, _, rest = stream.line().partition(" ")
-        words = rest.split(" ")
+        prefix, _, message = stream.line().partition(" ")
+        words = message.split(" ")
         if prefix != nonce or words == ["begin"]:
             continue
         if words == ["end"]:
             return
         if words == ["failed"]:
-            output = package_errors.without_progress(stream.rest())
+            output = package_errors.without_progress(stream.read_all())
             line, move = package_errors.find_error(output) or (output.strip()[-400:], "")
             raise RefusedError(
                 f"the packages cannot be fetched: {line}", fix=move or "see docs/bundle.md"
             )
         size, length = (parse_unsigned(words[n]) if len(words) == 6 else None for n in (1, 3))
         if size is None or length is None or not _NAME.fullmatch(words[4]):
-            raise ProbeError(f"unexpected answer of the node: {quote(rest)}")
+            raise ProbeError(f"unexpected answer of the node: {quote(message)}")
         name, path = words[4], folder / words[4]
-        say(f"{name} ({size / (1 << 20):.1f} MiB)")
+        report(f"{name} ({size / (1 << 20):.1f} MiB)")
         text = b"".join(stream.take(length)).decode("utf-8", "replace")
         digest = hashlib.sha256()
         with open(path, "wb") as file:
@@ -124,7 +124,7 @@ class _Stream:
             count -= len(block)
             yield block
 
-    def rest(self) -> str:
+    def read_all(self) -> str:
         """Everything up to the end."""
         while data := self._channel.read(self._deadline):
             self._buffer += data

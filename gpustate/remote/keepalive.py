@@ -60,7 +60,7 @@ class Keepalive:
     timeout_s: float
     lost: str = ""
 
-    def check(self, now: float) -> float | None:
+    def check(self, time_s: float) -> float | None:
         """Close the connection if it received nothing within the timeout.
 
         Returns:
@@ -69,7 +69,7 @@ class Keepalive:
         if not self.transport.is_active():
             return None
         due = self.sock.received_at + self.timeout_s
-        if now < due:
+        if time_s < due:
             return due
         self.lost = f"no reply to keepalive requests for {self.timeout_s:g} s"
         self.transport.close()
@@ -94,17 +94,17 @@ class _Monitor:
 
     def _run(self) -> None:
         while True:
-            now = time.monotonic()
+            time_s = time.monotonic()
             next_s = 3600.0
             with self._changed:
                 connections = list(self._connections)
             closed: set[Keepalive] = set()
             for connection in connections:
-                due = connection.check(now)
+                due = connection.check(time_s)
                 if due is None:
                     closed.add(connection)
                 else:
-                    next_s = min(next_s, due - now)
+                    next_s = min(next_s, due - time_s)
             with self._changed:
                 self._connections -= closed
                 if not self._connections:

@@ -259,12 +259,12 @@ class Session:
                 output += data
                 if len(output) > _OUTPUT_BYTES:
                     raise ProbeError("the command printed more than 64 MiB")
-            _, began, rest = output.partition(f"\n{nonce} begin\n".encode())
+            _, began, after_begin = output.partition(f"\n{nonce} begin\n".encode())
             if not began and not self._disconnected(channel):
                 raise ProbeError(self._not_started(channel))
         finally:
             channel.close()
-        body, ended, tail = rest.rpartition(f"\n{nonce} end ".encode())
+        body, ended, tail = after_begin.rpartition(f"\n{nonce} end ".encode())
         if not began or not ended:
             raise ProbeError("the command ended before it was complete")
         status = (
@@ -334,13 +334,13 @@ class Session:
     ) -> Iterator[dict[str, Any]]:
         buffer = b""
         began = stopping = False
-        heard = time.monotonic()
+        last_line_at = time.monotonic()
         while True:
             if stop() and not stopping and began:
                 channel.write(b"stop\n", time.monotonic() + 5)
                 stopping = True
             readable = channel.readable(0.5)
-            silent_s = time.monotonic() - heard
+            silent_s = time.monotonic() - last_line_at
             if silent_s > (quiet_s if began else START_TIMEOUT_S):
                 raise Silence(f"timed out: the program reported nothing for {silent_s:.0f} s")
             if not readable:
@@ -358,7 +358,7 @@ class Session:
                 line = raw.decode("utf-8", "replace")
                 # Only these lines are from the program.
                 if line.startswith(("{", f"{nonce} ")):
-                    heard = time.monotonic()
+                    last_line_at = time.monotonic()
                 if line == f"{nonce} begin":
                     began = True
                 elif line.startswith(f"{nonce} refused "):

@@ -101,7 +101,7 @@ def _target(name: str, connection: Connection) -> _Target:
     configured = _config(connection.ssh_config_file).lookup(alias)
     identities = list(configured.get("identityfile") or [])
     keys = (connection.key_file,) if connection.key_file else tuple(identities)
-    known = [
+    host_files = [
         connection.known_hosts_file or configured.get("userknownhostsfile", _USER_KNOWN_HOSTS),
         configured.get("globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
     ]
@@ -123,7 +123,7 @@ def _target(name: str, connection: Connection) -> _Target:
         certificates=tuple(os.path.expanduser(f) for f in configured.get("certificatefile", [])),
         known_hosts=tuple(
             os.devnull if file == "none" else os.path.expanduser(file)
-            for file in " ".join(known).split()
+            for file in " ".join(host_files).split()
         ),
         revoked_keys=os.path.expanduser(configured.get("revokedhostkeys", "none")),
         strict=strict,
@@ -242,12 +242,12 @@ class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
                 )
             if "" in same:
                 return
-            others = [entry for entry in entries if not entry.marker]
+            other_keys = [entry for entry in entries if not entry.marker]
             # A line for the name without the port accepts, but does not refuse.
-            if others and entries is self.entries[0]:
-                file = others[0].place.rpartition(":")[0]
+            if other_keys and entries is self.entries[0]:
+                file = other_keys[0].place.rpartition(":")[0]
                 raise ConnectionFailed(
-                    f"host key of {target.host} differs from the one in {others[0].place} "
+                    f"host key of {target.host} differs from the one in {other_keys[0].place} "
                     f"(received {key.get_name()} {key.fingerprint})",
                     fix=f"if the node was reinstalled: ssh-keygen -f {file} -R {shlex.quote(target.names[0])}; otherwise this may be a man-in-the-middle attack",
                 )
@@ -283,10 +283,10 @@ def open_client(name: str, connection: Connection) -> paramiko.SSHClient:
 
 
 def _hop_connection(jump: str, connection: Connection) -> tuple[str, Connection]:
-    user, at, rest = jump.rpartition("@")
-    host, colon, port = rest.rpartition(":")
+    user, at, address = jump.rpartition("@")
+    host, colon, port = address.rpartition(":")
     if not colon or host.endswith(":"):
-        host, port = rest, ""
+        host, port = address, ""
     if port and parse_unsigned(port) is None:
         raise UsageError(f"jump host {jump!r}: invalid port")
     return host, replace(
@@ -327,7 +327,7 @@ def _socket(
             ) from error
     if target.command:
         words = {"%%": "%", "%h": target.host, "%p": str(target.port), "%r": target.user}
-        line = re.sub("%[%hpr]", lambda found: words[found[0]], target.command)
+        line = re.sub("%[%hpr]", lambda match: words[match[0]], target.command)
         try:
             return _ProxyCommand(line)
         except (ValueError, OSError) as error:

@@ -26,7 +26,7 @@ _QUIET_S = 120.0
 _SCRIPT = shell.load("upload", "gpustate.remote")
 
 
-def send(session: Session, step: Upload, say: Callable[[str], None] = lambda _: None) -> None:
+def send(session: Session, step: Upload, report: Callable[[str], None] = lambda _: None) -> None:
     """Send the files of a step that the node lacks.
 
     Raises:
@@ -52,12 +52,12 @@ def send(session: Session, step: Upload, say: Callable[[str], None] = lambda _: 
         sent = 0
         for number, start in have.items():
             name, _, size = step.files[number]
-            say(f"{name} ({sent >> 20} of {total >> 20} MiB)")
-            left = size - start
+            report(f"{name} ({sent >> 20} of {total >> 20} MiB)")
+            remaining = size - start
             for data in bundle.blocks(f"{step.prefix}/{name}", start):
-                _write(channel, replies, data[:left])
-                left -= len(data[:left])
-            if left:
+                _write(channel, replies, data[:remaining])
+                remaining -= len(data[:remaining])
+            if remaining:
                 raise StepFailed(
                     f"{name} is shorter than the bundle's manifest says; verify it: gpustate image bundle check {step.source}"
                 )
@@ -79,14 +79,14 @@ class _Replies:
 
     def next(self) -> list[str]:
         while True:
-            line, found, rest = self._buffer.partition(b"\n")
-            if not found:
+            line, newline, remainder = self._buffer.partition(b"\n")
+            if not newline:
                 data = self._channel.read(_deadline())
                 if not data:
                     raise ConnectionFailed("the connection broke during the upload")
                 self._buffer += data
                 continue
-            self._buffer = rest
+            self._buffer = remainder
             text = line.decode("utf-8", "replace")
             if text.startswith(self._nonce):
                 return text.removeprefix(self._nonce).split()
@@ -122,9 +122,9 @@ def _write(channel: Channel, replies: _Replies, data: bytes) -> None:
 
 def _failure(words: list[str], step: Upload) -> StepFailed | ConnectionFailed:
     if words[:1] == ["room"] and len(words) == 3:
-        need, room = ((parse_unsigned(one) or 0) >> 20 for one in words[1:])
+        needed, room = ((parse_unsigned(word) or 0) >> 20 for word in words[1:])
         return StepFailed(
-            f"{step.folder}: No space left on device: {room} MiB free, the bundle needs {need} MiB"
+            f"{step.folder}: No space left on device: {room} MiB free, the bundle needs {needed} MiB"
         )
     if words[:1] == ["bad"]:
         number = parse_unsigned(words[1]) or 0

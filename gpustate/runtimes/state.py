@@ -245,7 +245,7 @@ class RuntimeState(State[R], Generic[R]):
         if self.absent or found.active != "active":
             return True
         if found.cri is not None and found.cri.handlers:
-            return not found.cri.lacks(self.handler) or not self.lists_handler(observed)
+            return not found.cri.missing_handler(self.handler) or not self.lists_handler(observed)
         if found.cri is not None and found.cri.outcome == "unserved":
             return not found.newer
         return found.served or not any(self.handler in found.files.get(p, "") for p in found.newer)
@@ -467,6 +467,6 @@ def bundled_problems(
         handler: the handler.
         lacks: what it lacks in the files.
     """
-    if cri is None or lacks or not (unserved := cri.lacks(handler)):
+    if cri is None or lacks or not (unserved := cri.missing_handler(handler)):
         return lacks
     return (f"the running containerd has {unserved}",)

@@ -28,7 +28,7 @@ from gpustate.nodeside import container_hooks
 from gpustate.nodeside.container_validation import CONTAINERD_SOCKET, CRIO_SOCKET
 from gpustate.nodeside.pod_image import MARK
 from gpustate.probes import cri_status
-from gpustate.probes.excluded_gpus import ExcludedGpusQuery, left
+from gpustate.probes.excluded_gpus import ExcludedGpusQuery, drop_excluded
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.remote.session import Session
 from gpustate.validation import causes
@@ -147,7 +147,7 @@ def _prove(
 
 def _usable(node: Node) -> NvmlFacts:
     """The GPUs of a machine, without those in quarantine."""
-    return left(node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
+    return drop_excluded(node.query(GpuFacts()), node.query(ExcludedGpusQuery()))
 
 
 def _with_hook(session: Session, check: Check) -> Check:

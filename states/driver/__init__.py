@@ -538,7 +538,7 @@ class DriverInstalled(DriverParameters):
         unloads = self.desired(observed).loaded is None
         foreign = self._foreign_holders(observed)
         if foreign and self.in_use == "reboot":
-            return Disruption.REBOOT, f"{foreign[0].who} holds a GPU"
+            return Disruption.REBOOT, f"{foreign[0].description} holds a GPU"
         return Disruption.DRAIN, f"the loaded modules are {'un' if unloads else 're'}loaded"
 
     def worst_case(self, observed: Observed, facts: NodeFacts) -> tuple[Disruption, str] | None:
@@ -578,7 +578,7 @@ class DriverInstalled(DriverParameters):
             paths=files.PATHS,
         )
         warnings = refusals.warnings(observed) if wanted.autoload_text else ()
-        users = tuple(holder.who for holder in self._foreign_holders(observed))
+        users = tuple(holder.description for holder in self._foreign_holders(observed))
         notes = tuple(self._notes(observed, wanted))
         return Plan(
             plan.changes,
@@ -650,7 +650,7 @@ class DriverInstalled(DriverParameters):
         foreign = [one for one in self._foreign_holders(observed) if not one.pod]
         if foreign and self.in_use == "refuse":
             return (
-                f"the GPUs are in use by {', '.join(holder.who for holder in foreign)}, and the driver must be "
+                f"the GPUs are in use by {', '.join(holder.description for holder in foreign)}, and the driver must be "
                 "unloaded; stop these processes, or set in_use: reboot"
             )
         return None

@@ -205,10 +205,10 @@ class MigLayoutApplied(State[Observed]):
         """Why only a reboot does it; empty when it is not needed."""
         for gpu in planning.resets(plan):
             if why := (observed.no_reset or {}).get(str(gpu.gpu.index)):
-                return f"{gpu.gpu.shown()} cannot be reset: {why}"
+                return f"{gpu.gpu.label()} cannot be reset: {why}"
         if self.in_use == "reboot":
             for holder, what in planning.in_the_way(observed, plan, self._stoppable(plan)):
-                return f"{what} is in use by {holder.who}"
+                return f"{what} is in use by {holder.description}"
         return ""
 
     def _held_by_pods(self, observed: Observed, plan: NodePlan) -> bool:
@@ -231,7 +231,7 @@ class MigLayoutApplied(State[Observed]):
         wanted = planning.after(observed, plan)
         if self.absent:
             return replace(gone, modes=wanted.modes, instances=wanted.instances, before=None)
-        on = any(gpu.wanted is not None and gpu.wanted.enabled for gpu in plan.gpus)
+        on = any(gpu.entry is not None and gpu.entry.enabled for gpu in plan.gpus)
         able = any(gpu.gpu.enabled is not None for gpu in plan.gpus)
         before = observed.before
         if before is None and observed.saved is None and (plan or (on and able)):
@@ -282,7 +282,7 @@ class MigLayoutApplied(State[Observed]):
             return found.refusal
         if self.in_use != "reboot":
             held = [
-                f"{holder.who} has {what} open"
+                f"{holder.description} has {what} open"
                 for holder, what in planning.in_the_way(
                     observed, found.plan, self._stoppable(found.plan)
                 )
@@ -457,9 +457,9 @@ def _now(observed: Observed, plan: NodePlan) -> str:
     """The layout as it is, of the GPUs that the plan speaks of."""
     addresses = planning.addresses(observed.gpus)
     lines = [
-        saved.now(gpu.gpu, addresses[gpu.gpu.index])
+        saved.current_lines(gpu.gpu, addresses[gpu.gpu.index])
         for gpu in plan.gpus
-        if gpu.wanted is not None and gpu.gpu.enabled is not None
+        if gpu.entry is not None and gpu.gpu.enabled is not None
     ]
     return saved.HEAD + "".join(lines)
 
@@ -481,7 +481,7 @@ def _parts_cost(plan: NodePlan) -> Disruption:
 
 def _counts(plan: NodePlan) -> str:
     words = [step.do for gpu in plan.gpus for step in gpu.steps]
-    kept = sum(len(gpu.change.kept) for gpu in plan.gpus if gpu.steps)
+    kept = sum(len(gpu.change.preserved) for gpu in plan.gpus if gpu.steps)
     gone, made = words.count("destroy-gpu-instance"), words.count("create-gpu-instance")
     return f"GPU instances kept={kept} destroyed={gone} created={made}" if words else ""
 

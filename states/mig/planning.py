@@ -113,7 +113,7 @@ def shown(
 
 def becomes(plan: GpuPlan) -> tuple[str, tuple[str, ...]]:
     """Mode and instances of a GPU once its plan is carried out."""
-    if plan.wanted is None or not plan.wanted.enabled:
+    if plan.entry is None or not plan.entry.enabled:
         return "off", ()
     rows = [
         (
@@ -121,7 +121,7 @@ def becomes(plan: GpuPlan) -> tuple[str, tuple[str, ...]]:
             kept.instance.profile,
             [*(one.slices for one in kept.compute), *(span.size for span in kept.created)],
         )
-        for kept in plan.change.kept
+        for kept in plan.change.preserved
     ]
     rows += [
         (made.span.start, made.profile, [span.size for span in made.compute])
@@ -146,7 +146,7 @@ def resets(plan: NodePlan) -> list[GpuPlan]:
 
 def changes_mode(gpu: GpuPlan) -> bool:
     """The GPU's mode is not what it will be."""
-    return bool(gpu.steps) and gpu.wanted is not None and gpu.wanted.enabled is not gpu.gpu.enabled
+    return bool(gpu.steps) and gpu.entry is not None and gpu.entry.enabled is not gpu.gpu.enabled
 
 
 def takes_something(plan: NodePlan) -> bool:
@@ -187,11 +187,11 @@ def in_the_way(
             if holder.unit in stopped or (not reset and holder.unit in RESET_CLIENTS):
                 continue
             if changes_mode(gpu) and minor in holder.gpus:
-                yield holder, gpu.gpu.shown()
+                yield holder, gpu.gpu.label()
                 continue
             for part_minor, instance, compute in holder.parts:
                 if part_minor == minor and (instance, compute) in gone:
-                    yield holder, f"GPU instance {instance} of {gpu.gpu.shown()}"
+                    yield holder, f"GPU instance {instance} of {gpu.gpu.label()}"
                     break
 
 
@@ -199,5 +199,5 @@ def _gone(gpu: GpuPlan) -> Iterator[tuple[int, int]]:
     for one in gpu.change.destroyed:
         yield one.id, -1
         yield from ((one.id, piece.id) for piece in one.compute)
-    for kept in gpu.change.kept:
+    for kept in gpu.change.preserved:
         yield from ((kept.instance.id, piece.id) for piece in kept.destroyed)

@@ -107,8 +107,8 @@ def wait_for_reboot(plans: Iterable[GpuPlan], addresses: dict[int, str]) -> Step
     """Set the modes that a reset would make true; the reboot does. ``None``: no board keeps its mode."""
     lines = []
     for plan in plans:
-        if any(step.do == "reset" for step in plan.steps) and plan.wanted is not None:
-            word = "1" if plan.wanted.enabled else "0"
+        if any(step.do == "reset" for step in plan.steps) and plan.entry is not None:
+            word = "1" if plan.entry.enabled else "0"
             bus = bus_id(addresses[plan.gpu.index])
             lines.append(f'o=$(smi -i {bus} -mig {word}) || fail "GPU {bus}: $(why "$o")"')
     if not lines:

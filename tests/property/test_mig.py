@@ -84,14 +84,14 @@ def check_one(model: Model, instances: list[GpuInstance], wanted: dict[str, int]
         (one.instance.profile, one.instance.start): frozenset(
             [*((c.start, c.slices) for c in one.compute), *((c.start, c.size) for c in one.created)]
         )
-        for one in made.gpus[0].change.kept
+        for one in made.gpus[0].change.preserved
     }
     kept |= {
         (one.profile, one.span.start): frozenset((c.start, c.size) for c in one.compute)
         for one in made.gpus[0].change.created
     }
     assert worth(kept, instances) == best(model.geometry, instances, wanted)
-    stayed = {one.instance.id for one in made.gpus[0].change.kept}
+    stayed = {one.instance.id for one in made.gpus[0].change.preserved}
     assert stayed.isdisjoint(gpu.destroyed)
     assert stayed | set(gpu.destroyed) == {one.id for one in instances}
     lost = [one for one in instances if one.id not in stayed]

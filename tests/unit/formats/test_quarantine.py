@@ -10,7 +10,7 @@ import pytest
 from gpustate.formats import quarantine
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.formats.quarantine import Entry, Quarantine
-from gpustate.probes.excluded_gpus import left
+from gpustate.probes.excluded_gpus import drop_excluded
 
 ENTRY = Entry("GPU-a", "0000:1b:00.0", "RMA 4711", 200, 50, "somebody")
 
@@ -71,7 +71,10 @@ def test_no_file_is_nothing() -> None:
 def test_what_is_left_of_the_gpus_leaves_out_a_lost_one_too() -> None:
     gpus = (Gpu(0, "GPU-b", "0000:01:00.0"), Gpu(1, error=15))
     held = Quarantine((ENTRY,), 100)
-    assert left(NvmlFacts(gpus=gpus), held).gpus == gpus[:1]
-    assert left(NvmlFacts(gpus=(*gpus, Gpu(2, error=15))), held).gpus == (*gpus, Gpu(2, error=15))
+    assert drop_excluded(NvmlFacts(gpus=gpus), held).gpus == gpus[:1]
+    assert drop_excluded(NvmlFacts(gpus=(*gpus, Gpu(2, error=15))), held).gpus == (
+        *gpus,
+        Gpu(2, error=15),
+    )
     there = (Gpu(0, "GPU-a", "0000:1b:00.0"), Gpu(1, error=15))
-    assert left(NvmlFacts(gpus=there), held).gpus == there[1:], "another one is lost"
+    assert drop_excluded(NvmlFacts(gpus=there), held).gpus == there[1:], "another one is lost"

@@ -112,7 +112,7 @@ def test_the_instance_in_use_stays_and_the_idle_ones_go() -> None:
         whole(2, "1g.10gb", 4),
         whole(3, "1g.10gb", 5),
     )
-    assert [kept.instance.id for kept in made.gpus[0].change.kept] == [1]
+    assert [kept.instance.id for kept in made.gpus[0].change.preserved] == [1]
     assert made.disruption is Disruption.NONE
     assert [(c.profile, c.span.start) for c in made.gpus[0].change.created][-1] == ("3g.40gb", 4)
 
@@ -151,7 +151,7 @@ def test_compute_instances_of_an_instance_in_use_are_changed_around_it() -> None
         ),
     )
     made = one(H100, {"1c.3g.40gb": 1, "2c.3g.40gb": 1}, present)
-    kept = made.gpus[0].change.kept[0]
+    kept = made.gpus[0].change.preserved[0]
     assert [c.id for c in kept.compute] == [0]
     assert [tuple(span) for span in kept.created] == [(0, 2)]
     assert steps(made) == ["destroy-compute-instance", "create-compute-instance"]
@@ -183,7 +183,7 @@ def test_of_two_entries_for_one_gpu_the_last_counts_and_that_is_noted() -> None:
     )
     rest = Entry(True, {}, (2,), place="mig.yaml:9")
     made = plan(Config("asked", (on, off, rest, rest)), Layout(gpus=gpus))
-    assert [gpu.wanted and gpu.wanted.enabled for gpu in made.gpus] == [False, False, True]
+    assert [gpu.entry and gpu.entry.enabled for gpu in made.gpus] == [False, False, True]
     assert made.notes == ("mig.yaml:7: overrides mig.yaml:4 for GPU 0, 1",)
 
 

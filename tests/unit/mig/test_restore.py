@@ -179,7 +179,7 @@ def test_a_file_of_a_layout_reads_back_as_what_was_asked(node: Simulated, restor
     restore(wanted(node, "all-balanced"))
     gpus = live.in_order(node.report())
     addresses = {number: gpu.pci for number, gpu in enumerate(gpus)}
-    text = saved.now(node.layout().gpus[0], addresses[0])
+    text = saved.current_lines(node.layout().gpus[0], addresses[0])
     again = saved.config(text, addresses, "before")
     assert not plan.plan(again, node.layout())
 

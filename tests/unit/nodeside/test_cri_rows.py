@@ -53,7 +53,12 @@ def status(default: str = "runc", **changes: Any) -> cri.Status:
 def test_a_runtime_that_serves_the_handler_is_not_accused() -> None:
     found = judged(status(conditions=(("NetworkReady", False, "cni plugin not initialized"),)))
     assert (found.outcome, found.default) == ("ok", "runc")
-    assert found.dead("containerd") == found.lacks("nvidia") == found.cgroup_drivers("nvidia") == ""
+    assert (
+        found.dead("containerd")
+        == found.missing_handler("nvidia")
+        == found.cgroup_drivers("nvidia")
+        == ""
+    )
     nvidia = found.handler("nvidia")
     assert nvidia is not None
     assert (nvidia.binary, nvidia.driver) == ("/usr/bin/nvidia-container-runtime", "systemd")
@@ -76,9 +81,9 @@ def test_one_that_is_just_starting_is_asked_again() -> None:
 
 
 def test_a_handler_that_the_process_does_not_have_is_named_with_those_it_has() -> None:
-    assert judged(status()).lacks("other") == "no other; it has nvidia, runc"
+    assert judged(status()).missing_handler("other") == "no other; it has nvidia, runc"
     # CRI-O before 1.31 lists none: nothing is known.
-    assert judged(cri.Status(name="cri-o", version="1.30.0")).lacks("nvidia") == ""
+    assert judged(cri.Status(name="cri-o", version="1.30.0")).missing_handler("nvidia") == ""
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_the_process_that_has_a_port_is_named_unless_it_is_the_service_itself(ad
             )
             return [row.removeprefix("listener=") for row in done.stdout.splitlines()]
 
-        (who,) = listeners.others(rows(""), address, "exporter.service")
+        (who,) = listeners.find_conflicts(rows(""), address, "exporter.service")
         command = Path("/proc/self/comm").read_text(encoding="utf-8").strip()
         assert who.startswith(f"pid {os.getpid()} ({command}, user ")
         assert rows("0") == rows("")
@@ -53,7 +53,7 @@ def test_the_process_that_has_a_port_is_named_unless_it_is_the_service_itself(ad
     ],
 )
 def test_only_who_stands_in_the_way_is_named(row: str, host: str, found: tuple[str, ...]) -> None:
-    assert listeners.others([row, row], host, "exporter.service") == found
+    assert listeners.find_conflicts([row, row], host, "exporter.service") == found
 
 
 @pytest.mark.parametrize(

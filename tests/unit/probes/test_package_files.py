@@ -169,7 +169,7 @@ def test_of_sources_one_that_is_missing_is_told_and_what_somebody_changed_is_the
 
 def test_of_some_files_only_that_they_are_there_is_looked_at(root: Root) -> None:
     mine = PackageFiles(
-        "t-files", ("libx1",), ("/usr/bin/z",), there=("/usr/lib/*-linux-gnu/other.so.*",)
+        "t-files", ("libx1",), ("/usr/bin/z",), present_only=("/usr/lib/*-linux-gnu/other.so.*",)
     )
     (root.top / f"{FOLDER}/other.so.2").write_text("of another kind")
     assert root.look(mine) == ()

@@ -201,7 +201,7 @@ def test_the_fragment_of_a_module_is_read_as_it_is_printed() -> None:
     )
     found = KernelModuleQuery("gdrdrv", "gdrdrv").parse(Answer(0, text.encode()))
     assert found.built == {"5.10": None, "6.1": "2.6"}
-    assert found.here == "2.6"
+    assert found.version_on_disk == "2.6"
     assert found.stale
     assert "opensource" in found.description
     assert found.sources == ("2.5", "2.6")

@@ -161,4 +161,4 @@ def test_the_answer_of_a_node_is_read() -> None:
     out += f"cri_socket={SOCKET}\ncri=ok|containerd|v2.1.5||runc\ncri_handler=runc|||1\n".encode()
     told = K3sQuery().parse(Answer(0, out)).cri
     assert told is not None
-    assert told.lacks("nvidia") == "no nvidia; it has runc"
+    assert told.missing_handler("nvidia") == "no nvidia; it has runc"
