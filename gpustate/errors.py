@@ -58,8 +58,8 @@ def worst_exit_code(codes: Iterable[int]) -> int:
 
     An interruption outranks everything: the run is not over, and the resume command says how to go on.
     """
-    seen = set(codes)
-    return next((code for code in EXIT_CODES if code in seen), EXIT_OK)
+    present_codes = set(codes)
+    return next((code for code in EXIT_CODES if code in present_codes), EXIT_OK)
 
 
 class GpustateError(Exception):

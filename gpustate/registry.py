@@ -73,10 +73,10 @@ class Registry:
         """
         if self._all is None:
             owners: dict[str, tuple[StateClass, str]] = {}
-            for cls, owner in (*self._bundled(), *self._installed(), *self._own()):
-                other = owners.get(cls.name)
-                if other is not None and other[0] is not cls:
-                    raise _two_owners(cls.name, other[1], owner)
+            for cls, owner in (*self._bundled(), *self._installed(), *self._from_projects()):
+                registered = owners.get(cls.name)
+                if registered is not None and registered[0] is not cls:
+                    raise _two_owners(cls.name, registered[1], owner)
                 owners[cls.name] = (cls, owner)
             self._all = {name: owners[name][0] for name in sorted(owners)}
         return dict(self._all)
@@ -84,10 +84,10 @@ class Registry:
     def find(self, name: str) -> StateClass | None:
         """Return the state called ``name``, ``None`` where there is none."""
         if self._all is None:
-            found = self._known.get(name) or self._guess(name)
-            if found is not None:
-                self._known[name] = found
-                return found
+            state_class = self._known.get(name) or self._guess(name)
+            if state_class is not None:
+                self._known[name] = state_class
+                return state_class
         return self.states().get(name) or self._guess(name)
 
     def get(self, name: str) -> StateClass:
@@ -96,15 +96,15 @@ class Registry:
         Raises:
             GraphError: there is none; the nearest names are in the message.
         """
-        found = self.find(name)
-        if found is None:
+        state_class = self.find(name)
+        if state_class is None:
             raise GraphError(f"there is no state {quote(name)}", fix=self.hint(name))
-        return found
+        return state_class
 
     def hint(self, name: str) -> str:
         """Say which names are near one that does not exist, or all there are."""
-        known = self.states()
-        return suggest(name, known, f"states: {', '.join(known)}", 3)
+        states_by_name = self.states()
+        return suggest(name, states_by_name, f"states: {', '.join(states_by_name)}", 3)
 
     def use_project(self, start: Path) -> Path | None:
         """Take in the nearest ``gpustate.toml`` in ``start`` or above it.
@@ -121,22 +121,24 @@ class Registry:
             file = folder / PROJECT_FILE
             if file.is_file():
                 if file not in self._projects:
-                    found = _project_states(file)
-                    self._check_free(found, str(file))
-                    self._projects[file] = found
+                    project_states = _project_states(file)
+                    self._check_free(project_states, str(file))
+                    self._projects[file] = project_states
                     self._all = None
                 return file
         return None
 
-    def _check_free(self, found: dict[str, StateClass], owner: str) -> None:
+    def _check_free(self, project_states: dict[str, StateClass], owner: str) -> None:
         """Say now, not when one is asked for, that a project takes somebody's name; import little."""
         installed = {point.name: point.value for point in _entry_points()}
-        for name, cls in found.items():
+        for name, cls in project_states.items():
             self._check_prefix(name, owner)
-            own = (more[name] for more in self._projects.values() if name in more)
-            for other in (self._guess(name), *own):
-                if other is not None and other is not cls:
-                    raise _two_owners(name, f"{other.__module__}.{other.__qualname__}", owner)
+            same_name = (more[name] for more in self._projects.values() if name in more)
+            for owner_class in (self._guess(name), *same_name):
+                if owner_class is not None and owner_class is not cls:
+                    raise _two_owners(
+                        name, f"{owner_class.__module__}.{owner_class.__qualname__}", owner
+                    )
             if name in installed:
                 raise _two_owners(name, f"an installed package ({installed[name]})", owner)
 
@@ -147,9 +149,9 @@ class Registry:
 
     def _guess(self, name: str) -> StateClass | None:
         """The bundled state ``name``, from modules whose own names are in its name; no others."""
-        wanted = name.replace("-", "_")
+        module_words = name.replace("-", "_")
         for module in _modules(self.package):
-            if module.rpartition(".")[2] in wanted:
+            if module.rpartition(".")[2] in module_words:
                 loaded = importlib.import_module(module)
                 for cls in _classes(loaded):
                     if cls.name == name:
@@ -161,24 +163,24 @@ class Registry:
 
     def families(self) -> dict[str, StateClass]:
         """Return the bundled classes that a policy may have many states of, by what their names begin with."""
-        found = (
-            one
+        family_classes = (
+            family_class
             for module in _modules(self.package)
-            for one in _families(importlib.import_module(module))
+            for family_class in _families(importlib.import_module(module))
         )
-        return {cls.family: cls for cls in found}
+        return {cls.family: cls for cls in family_classes}
 
     def _installed(self) -> Iterator[tuple[StateClass, str]]:
         for point in _entry_points():
             owner = f"package {point.dist.name} {point.dist.version}" if point.dist else "a package"
             try:
-                found = point.load()
+                loaded = point.load()
             except Exception as error:
                 raise GraphError(
                     f"{owner}: state {point.name!r} ({point.value}) cannot be imported: {_cause(error)}",
                     fix="repair or uninstall the package",
                 ) from error
-            cls = _checked(found, point.value, owner)
+            cls = _checked(loaded, point.value, owner)
             if cls.name != point.name:
                 raise GraphError(
                     f"{owner}: entry point {point.name!r} leads to a state called {cls.name!r}",
@@ -187,9 +189,9 @@ class Registry:
             self._check_prefix(cls.name, owner)
             yield cls, owner
 
-    def _own(self) -> Iterator[tuple[StateClass, str]]:
-        for file, found in self._projects.items():
-            for name, cls in found.items():
+    def _from_projects(self) -> Iterator[tuple[StateClass, str]]:
+        for file, project_states in self._projects.items():
+            for name, cls in project_states.items():
                 self._check_prefix(name, str(file))
                 yield cls, str(file)
 
@@ -226,9 +228,9 @@ def _entry_points() -> Iterable[EntryPoint]:
     return metadata.entry_points(group=ENTRY_POINTS)
 
 
-def _two_owners(name: str, one: str, other: str) -> GraphError:
+def _two_owners(name: str, owner: str, other_owner: str) -> GraphError:
     return GraphError(
-        f"state {name!r} has two owners: {one} and {other}",
+        f"state {name!r} has two owners: {owner} and {other_owner}",
         fix="rename or remove one of them",
     )
 
@@ -262,12 +264,12 @@ def _families(module: ModuleType) -> list[StateClass]:
     ]
 
 
-def _checked(found: object, reference: str, owner: str) -> StateClass:
-    if not (inspect.isclass(found) and issubclass(found, State)):
+def _checked(loaded: object, reference: str, owner: str) -> StateClass:
+    if not (inspect.isclass(loaded) and issubclass(loaded, State)):
         raise GraphError(f"{owner}: {reference} is not a subclass of gpustate.State")
-    if not found.name:
+    if not loaded.name:
         raise GraphError(f"{owner}: {reference} has no name", fix="set its class attribute 'name'")
-    return found
+    return loaded
 
 
 def _cause(error: Exception) -> str:
@@ -298,13 +300,13 @@ def _project_states(file: Path) -> dict[str, StateClass]:
     if folder not in sys.path:
         # Last: a folder of policies must not hide what gpustate itself imports later.
         sys.path.append(folder)
-    found: dict[str, StateClass] = {}
+    states_by_name: dict[str, StateClass] = {}
     for reference in references:
         cls = _project_state(reference, place)
-        if cls.name in found:
+        if cls.name in states_by_name:
             raise GraphError(f"{place}: state {cls.name!r} is named twice", fix="name it once")
-        found[cls.name] = cls
-    return found
+        states_by_name[cls.name] = cls
+    return states_by_name
 
 
 def _project_state(reference: object, place: str) -> StateClass:
@@ -332,10 +334,10 @@ def current() -> Registry:
     """Return the registry of this process; its first use takes in the current directory's states."""
     global _registry
     if _registry is None:
-        made = Registry()
+        registry = Registry()
         if (Path.cwd() / PROJECT_FILE).is_file():
-            made.use_project(Path.cwd())
-        _registry = made
+            registry.use_project(Path.cwd())
+        _registry = registry
     return _registry
 
 

@@ -146,7 +146,7 @@ def level(kind: Kind, name: str) -> Level | None:
 def summary(kind: Kind) -> str:
     """What is supported, in one line, for refusals."""
     return "; ".join(
-        f"{', '.join(ids(kind, one))} ({one.value})" for one in Level if ids(kind, one)
+        f"{', '.join(ids(kind, grade))} ({grade.value})" for grade in Level if ids(kind, grade)
     )
 
 
@@ -157,5 +157,5 @@ def markdown(rows: Iterable[Support] = TABLE) -> str:
         f"| {row.kind.value} | {row.name} | {row.level.value}{f': {row.note}' if row.note else ''} |"
         for row in rows
     ]
-    lines += ["", *(f"- **{one.value}**: {meaning}." for one, meaning in MEANINGS.items())]
+    lines += ["", *(f"- **{grade.value}**: {meaning}." for grade, meaning in MEANINGS.items())]
     return "\n".join(lines) + "\n"

@@ -110,8 +110,8 @@ class GdrCopyInstalled(KernelModuleState[Observed]):
         reason = f"the driver is {driver}, and gdrdrv was built for the other kind"
         return {"built": reason if other else "", "device": "created only by this state"}
 
-    def finish(self, plan: Plan, wanted: Observed) -> Iterator[Step]:
+    def finish(self, plan: Plan, desired: Observed) -> Iterator[Step]:
         if self.absent and "device" in plan.fields:
             yield ops.Run(f"rm -f {NODE}; effect removed", f"remove {NODE}", 60, running=True)
-        elif plan.fields - {"autoload_text"} and wanted.device is not None and not self.absent:
+        elif plan.fields - {"autoload_text"} and desired.device is not None and not self.absent:
             yield ops.Run(_MAKE, f"check that {NODE} can be opened", timeout=60, running=True)

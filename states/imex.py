@@ -105,7 +105,7 @@ class ImexRunning(FabricServiceState[Observed]):
     restarts: ClassVar[frozenset[str]] = FabricServiceState.restarts | {"nodes"}
     cleared: ClassVar[Mapping[str, Any]] = {"kept": False, "masked": False}
     fact: ClassVar[str] = "imex"
-    known: ClassVar[Mapping[str, str]] = fabric_config.IMEX
+    config_kinds: ClassVar[Mapping[str, str]] = fabric_config.IMEX
 
     nodes: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(imex.checked_nodes)] = ()
     domains: Annotated[
@@ -126,7 +126,7 @@ class ImexRunning(FabricServiceState[Observed]):
         return self.managed_by == "host"
 
     def probe(self, node: Node) -> Observed:
-        sight, fields = self.look(node, _NODES_KEY, _COMMANDS_KEY)
+        sight, fields = self.observe_fabric(node, _NODES_KEY, _COMMANDS_KEY)
         listed, otherwise = node.read_text(NODES_PATH), node.otherwise(NODES_PATH)
         said = imex.parse(node.shell(imex.SCRIPT).stdout)
         if fields["image"]:
@@ -243,15 +243,15 @@ class ImexRunning(FabricServiceState[Observed]):
         if self._host and moved & {"nodes", "nodes_file"}:
             yield ops.PutText(NODES_PATH, imex.render(wanted.nodes or ()), mode=0o644)
 
-    def start(self, observed: Observed, wanted: Observed, moved: frozenset[str]) -> Iterator[Step]:
+    def start(self, observed: Observed, desired: Observed, moved: frozenset[str]) -> Iterator[Step]:
         if not self._host:
             if moved & {"masked", "active", "at_boot"}:
                 yield ops.Run(_MASK, f"stop and mask {UNIT}", timeout=120)
             return
         if "masked" in moved:
             yield _unmask("systemd_reload\n")
-        yield from super().start(observed, wanted, moved)
-        if not moved <= {"held", "at_boot", "masked", "nodes_file"} and self._answers(wanted):
+        yield from super().start(observed, desired, moved)
+        if not moved <= {"held", "at_boot", "masked", "nodes_file"} and self._answers(desired):
             yield ops.Run(
                 _wait(self.timeout_s),
                 "wait until IMEX is ready",

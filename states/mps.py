@@ -355,8 +355,8 @@ class MpsRunning(ServiceState[Observed]):
                 timeout=30,
             )
 
-    def start(self, observed: Observed, wanted: Observed, moved: frozenset[str]) -> Iterator[Step]:
-        yield from super().start(observed, wanted, moved)
+    def start(self, observed: Observed, desired: Observed, moved: frozenset[str]) -> Iterator[Step]:
+        yield from super().start(observed, desired, moved)
         label = "validate MPS with two clients"
         yield ops.Run(self._prove(observed), label, timeout=120, running=True)
 

@@ -191,14 +191,14 @@ class PersistenceModeEnabled(ServiceState[Observed]):
         # The daemon alone sets the mode.
         return replace(plan, changes=tuple(c for c in plan.changes if c.field != "persistent"))
 
-    def start(self, observed: Observed, wanted: Observed, moved: frozenset[str]) -> Iterator[Step]:
+    def start(self, observed: Observed, desired: Observed, moved: frozenset[str]) -> Iterator[Step]:
         if "at_boot" in moved:
-            yield from self._enable(observed) if wanted.at_boot else self._disable()
+            yield from self._enable(observed) if desired.at_boot else self._disable()
         # Disabling stops it.
-        restarts = moved & {"drop_in_text", "active", "persistent"} or not wanted.at_boot
-        if observed.active and not wanted.active:
+        restarts = moved & {"drop_in_text", "active", "persistent"} or not desired.at_boot
+        if observed.active and not desired.active:
             yield ops.Run(f"systemctl stop {UNIT}\neffect stopped", f"stop {UNIT}", timeout=120)
-        elif restarts and wanted.active and observed.has_gpus:
+        elif restarts and desired.active and observed.has_gpus:
             yield ops.RestartUnit(UNIT)
 
     def remove(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:

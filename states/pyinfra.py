@@ -136,7 +136,7 @@ with warnings.catch_warnings():
                 raise
             if holds:
                 return Observed()
-            shown = tuple(_TIME.sub(".TIME", command.shown) for command in planned.commands)
+            shown = tuple(_TIME.sub(".TIME", command.display) for command in planned.commands)
             return Observed(shown, planned.commands, planned.notes)
 
         def desired(self, observed: Observed) -> Observed:
@@ -149,9 +149,9 @@ with warnings.catch_warnings():
                 Change(
                     f"command-{number}",
                     None,
-                    command.shown,
+                    command.display,
                     self._cost(command),
-                    lines=tuple(f"+ {line}" for line in command.shown.splitlines()),
+                    lines=tuple(f"+ {line}" for line in command.display.splitlines()),
                 )
                 for number, command in enumerate(observed.commands, 1)
             )
@@ -179,7 +179,7 @@ with warnings.catch_warnings():
                 return self.plan(observed)
             left = tuple(command for command in observed.commands if not command.repeats)
             return self.plan(
-                replace(observed, shown=tuple(one.shown for one in left), commands=left)
+                replace(observed, shown=tuple(one.display for one in left), commands=left)
             )
 
         def _cost(self, command: PlannedCommand) -> Disruption:

@@ -138,7 +138,7 @@ class FirstBoot(State[Observed]):
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if "result" in plan.fields:
             yield ops.RemoveFile(f"{self._folder}/result")
         if plan.fields & {"program", "work"}:
@@ -148,24 +148,29 @@ class FirstBoot(State[Observed]):
             for path, text in observed.wanted_files.items():
                 yield ops.PutText(path, text, mode=0o755 if path.endswith("/run") else 0o600)
         if "unit" in plan.fields:
-            if wanted.unit is None:
+            if desired.unit is None:
                 yield ops.RemoveFile(UNIT_PATH)
             else:
-                yield ops.PutText(UNIT_PATH, wanted.unit, mode=0o644)
+                yield ops.PutText(UNIT_PATH, desired.unit, mode=0o644)
         if "enabled" in plan.fields:
             folder = UNIT_LINK.rpartition("/")[0]
             make = (
                 f"mkdir -p {folder}\nln -sfn {UNIT_PATH} {UNIT_LINK}\nsync {folder}\neffect enabled"
             )
-            text = make if wanted.enabled else f"rm -f {UNIT_LINK}\neffect disabled"
-            yield ops.Run(text, f"{'enable' if wanted.enabled else 'disable'} {UNIT}")
+            text = make if desired.enabled else f"rm -f {UNIT_LINK}\neffect disabled"
+            yield ops.Run(text, f"{'enable' if desired.enabled else 'disable'} {UNIT}")
 
 
 def first_boot_of(states: Sequence[AnyState], node: InventoryNode) -> FirstBoot:
     """Return the last state of a bake, which is probed after all others are applied."""
     names = tuple(state.name for state in states)
-    mine = {"known_after": names, "states": tuple(states), "node": node, "__module__": __name__}
-    after_all: type[FirstBoot] = type("FirstBoot", (FirstBoot,), mine)
+    attributes = {
+        "known_after": names,
+        "states": tuple(states),
+        "node": node,
+        "__module__": __name__,
+    }
+    after_all: type[FirstBoot] = type("FirstBoot", (FirstBoot,), attributes)
     return after_all()
 
 
@@ -176,7 +181,9 @@ def compiled(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return path and text of the program's files, and the labels of its steps; empty without steps."""
     blocks = tuple(
-        ops.Block(state.name, must_hold_first(state, states), own) for state, own in steps if own
+        ops.Block(state.name, must_hold_first(state, states), state_steps)
+        for state, state_steps in steps
+        if state_steps
     )
     program = ops.compile_program(blocks)
     if not program.steps:

@@ -36,7 +36,7 @@ class Image:
 def bake(
     image: Image,
     policy: Policy,
-    known: Collection[str],
+    state_names: Collection[str],
     *,
     apply: bool,
     listen: Listener = ignore,
@@ -48,8 +48,8 @@ def bake(
         GpustateError: policy, graph or overrides are invalid; nothing was changed.
     """
     started = time.monotonic()
-    names = [state.name for state in fleet.ordered(policy.states, known)]
-    resolved = resolve(policy, image.node, known)
+    names = [state.name for state in fleet.ordered(policy.states, state_names)]
+    resolved = resolve(policy, image.node, state_names)
     gate.refuse_unknown_rules(policy, image.node, resolved.allow)
     by_name = {state.name: state for state in resolved.states}
     states = [by_name[name] for name in names]
@@ -72,10 +72,10 @@ def bake(
 
 def left_to_apply(policy: Policy, node: NodeResult) -> list[str]:
     """Return states that neither the image nor its first boot can apply; ``gpustate apply`` must."""
-    done = {one.state for one in node.states if one.outcome is Outcome.NOT_APPLICABLE}
-    done.update(line.partition(": ")[0] for line in first_boot_work(node))
-    states = (one for one in policy.states if one.left_to_apply and not one.absent)
-    return [state.name for state in states if state.name not in done]
+    applied = {result.state for result in node.states if result.outcome is Outcome.NOT_APPLICABLE}
+    applied.update(line.partition(": ")[0] for line in first_boot_work(node))
+    states = (state for state in policy.states if state.left_to_apply and not state.absent)
+    return [state.name for state in states if state.name not in applied]
 
 
 def first_boot_work(node: NodeResult) -> list[str]:

@@ -38,7 +38,7 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
     Class attributes:
         fact: the fact of the compatibility matrix that is its version.
         originals: files of its package that are kept before that comes, and restored after its removal; first its configuration.
-        known: keys of that, with their types.
+        config_kinds: keys of that, with their types.
 
     Args:
         config: keys of its configuration; ``null`` for one without a line. All others stay.
@@ -49,7 +49,7 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
     cleared: ClassVar[Mapping[str, Any]] = {"kept": False}
     fact: ClassVar[str] = ""
     originals: ClassVar[tuple[str, ...]] = ()
-    known: ClassVar[Mapping[str, str]] = {}
+    config_kinds: ClassVar[Mapping[str, str]] = {}
 
     config: Mapping[str, str | int | None] = Field(default_factory=dict)
 
@@ -58,11 +58,11 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
     def _has_known_keys(
         cls, config: Mapping[str, str | int | None]
     ) -> Mapping[str, str | int | None]:
-        return fabric_config.validate(config, cls.known)
+        return fabric_config.validate(config, cls.config_kinds)
 
     def config_keys(self, observed: F) -> dict[str, str | None]:
         """MAY: keys to set."""
-        return fabric_config.validate(self.config, self.known)
+        return fabric_config.validate(self.config, self.config_kinds)
 
     def settings(self, observed: F) -> Mapping[str, Any]:
         return {"config": {**observed.config, **self.config_keys(observed)}}
@@ -72,33 +72,33 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
         return asking.matrix_facts(self.fact, planned) | {f"{self.fact}_runs": runs}
 
     def pinned(self, observed: F) -> Mapping[str, object]:
-        return asking.pinned(self.config, observed.config, self.known)
+        return asking.pinned(self.config, observed.config, self.config_kinds)
 
-    def look(self, node: Node, *more: str) -> tuple[fabric.Sight, dict[str, Any]]:
+    def observe_fabric(self, node: Node, *more: str) -> tuple[fabric.Sight, dict[str, Any]]:
         """What decides, and the fields of :class:`FabricService`; ``more``: keys to read beside the policy's."""
         sight, fields = asking.observe(node), self.read(node)
         text = node.read_text(self.originals[0])
-        kept = node.stats(*(f"{original_path(path)}.path" for path in self.originals))
+        original_records = node.stats(*(f"{original_path(path)}.path" for path in self.originals))
         image = fabric.may_need(sight.gpu_ids, self.stem)
         return sight, {
             **fields,
             "topology": sight.topology.value,
             "needed": image if fields["image"] else self.stem in sight.topology.packages,
             "config": fabric_config.read(text, (*self.config, *more)),
-            "kept": bool(kept),
+            "kept": bool(original_records),
         }
 
-    def install(self, observed: F, wanted: F, moved: frozenset[str]) -> Iterator[Step]:
-        if wanted.package and observed.package is None:
+    def install(self, observed: F, desired: F, moved: frozenset[str]) -> Iterator[Step]:
+        if desired.package and observed.package is None:
             yield from map(KeepOriginal, self.originals)
-        yield from super().install(observed, wanted, moved)
+        yield from super().install(observed, desired, moved)
 
     def remove(self, observed: F, moved: frozenset[str]) -> Iterator[Step]:
         yield from super().remove(observed, moved)
         if "kept" in moved:
             yield from map(RestoreOriginal, self.originals)
 
-    def configure(self, observed: F, wanted: F, moved: frozenset[str]) -> Iterator[Step]:
+    def configure(self, observed: F, desired: F, moved: frozenset[str]) -> Iterator[Step]:
         # A new package may replace the file.
         if self.config_keys(observed) and moved & {"config", "package", "version"}:
             yield keys.set_keys(self.originals[0], self.config_keys(observed))

@@ -91,7 +91,7 @@ class KernelModuleState(State[M], Generic[M]):
         """MAY: the observation once the module is unloaded and removed."""
         return replace(observed, loaded=None, built=None, stale=False)
 
-    def finish(self, plan: Plan, wanted: M) -> Iterator[Step]:
+    def finish(self, plan: Plan, desired: M) -> Iterator[Step]:
         """MAY: steps that follow the load of the module, or its unload where it is removed."""
         return iter(())
 
@@ -119,14 +119,14 @@ class KernelModuleState(State[M], Generic[M]):
         packages, offered = node.packages(*names), node.candidates(*names)
         module = node.query(KernelModuleQuery(self.module, self.module))
         # A package of one family may have the name of something else in the other.
-        own = self.rpm if is_rpm(facts.package_manager) else (*self.deb, *more)
+        own_names = self.rpm if is_rpm(facts.package_manager) else (*self.deb, *more)
         return module, {
-            "packages": {p.name: p.version for p in packages.values() if p.installed and p.name in own},
+            "packages": {p.name: p.version for p in packages.values() if p.installed and p.name in own_names},
             "autoload_text": node.own_text(self.autoload_path),
             "loaded": "without a version" if module.loaded == "" else module.loaded,
             "built": module.version_on_disk,
             "brought": node.read_text(owned_packages.record_path(self.name)),
-            "offered": tuple((n, tuple(row.version for row in rows)) for n, rows in offered.items() if n in own),
+            "offered": tuple((n, tuple(row.version for row in rows)) for n, rows in offered.items() if n in own_names),
             "forbidden": node.forbidden(*names),
             "kernel": facts.kernel,
             "image": facts.image,
@@ -152,25 +152,27 @@ class KernelModuleState(State[M], Generic[M]):
 
     def desired(self, observed: M) -> M:
         if self.absent:
-            gone = replace(observed, packages={}, autoload_text=None, brought=None)
-            return self.without(gone) if self._owns(observed) else gone
+            removed = replace(observed, packages={}, autoload_text=None, brought=None)
+            return self.without(removed) if self._owns(observed) else removed
         versions = self.versions(observed)
         if not versions:
             return observed
         names = self.names(observed.manager)
-        others = {name: v for name, v in observed.packages.items() if name not in names}
-        wanted = replace(observed, packages=others | versions, autoload_text=self.autoload_text)
+        other_packages = {name: v for name, v in observed.packages.items() if name not in names}
+        desired = replace(
+            observed, packages=other_packages | versions, autoload_text=self.autoload_text
+        )
         if observed.driver is None or observed.image:
-            return wanted
-        return self.working(wanted, dpkg.upstream_version(versions[names[0]]))
+            return desired
+        return self.working(desired, dpkg.upstream_version(versions[names[0]]))
 
     def _unavailable(self, observed: M) -> str | None:
         if self.absent or self.versions(observed) or not self.required:
             return None
         names = self.names(observed.manager)
-        what = f"{' and '.join(names)} of {self.product} {self.version}"
+        product = f"{' and '.join(names)} of {self.product} {self.version}"
         offered = dict(observed.offered).get(names[0], ())
-        return not_offered(what, offered, self.advice, observed.forbidden)
+        return not_offered(product, offered, self.advice, observed.forbidden)
 
     def plan(self, observed: M) -> Plan:
         notes: tuple[str, ...] = ()
@@ -194,22 +196,22 @@ class KernelModuleState(State[M], Generic[M]):
         return {"stale": "the loaded build differs from the one on disk"}
 
     def apply(self, observed: M, plan: Plan) -> Iterator[Step]:
-        wanted, moved = self.desired(observed), plan.fields
+        desired, moved = self.desired(observed), plan.fields
         replaced = {"packages", "built", "stale", "loaded"} if not self.absent else {"loaded"}
         if observed.loaded and moved & replaced:
             yield kmod.unload(self.module.replace("-", "_"), f"programs that use {self.product}")
         if self.absent:
-            yield from self.finish(plan, wanted)
+            yield from self.finish(plan, desired)
             if "autoload_text" in moved:
                 yield RemoveOwn(self.autoload_path)
             if moved & {"packages", "brought", "built"}:
                 roots = tuple(sorted(observed.packages))
                 yield owned_packages.take_back(self.name, roots, manager=observed.manager)
             return
-        version = dpkg.upstream_version(wanted.packages.get(self.names(observed.manager)[0], ""))
+        version = dpkg.upstream_version(desired.packages.get(self.names(observed.manager)[0], ""))
         if "packages" in moved:
             packages = tuple(
-                (n, v) for n, v in wanted.packages.items() if observed.packages.get(n) != v
+                (n, v) for n, v in desired.packages.items() if observed.packages.get(n) != v
             )
             yield owned_packages.bring(
                 self.name, (*packages, *self.extras()), dkms=(self.module,), manager=observed.manager
@@ -218,6 +220,6 @@ class KernelModuleState(State[M], Generic[M]):
             yield kmod.rebuild(self.module, version, observed.kernel, self.module)
         if "autoload_text" in moved:
             yield PutText(self.autoload_path, self.autoload_text, mode=0o644)
-        if wanted.loaded is not None and moved - self.beside:
+        if desired.loaded is not None and moved - self.beside:
             yield kmod.load(self.module, version, self.module)
-        yield from self.finish(plan, wanted)
+        yield from self.finish(plan, desired)

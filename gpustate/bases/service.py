@@ -164,16 +164,16 @@ class ServiceState(State[S], Generic[S]):
         )
 
     def apply(self, observed: S, plan: Plan) -> Iterator[Step]:
-        wanted, moved = self.desired(observed), plan.fields
+        desired, moved = self.desired(observed), plan.fields
         if moved and (self.absent or not observed.needed):
             yield from self.remove(observed, moved)
         elif moved:
             for steps in (self.install, self.configure, self.start):
-                yield from steps(observed, wanted, moved)
+                yield from steps(observed, desired, moved)
 
-    def install(self, observed: S, wanted: S, moved: frozenset[str]) -> Iterator[Step]:
+    def install(self, observed: S, desired: S, moved: frozenset[str]) -> Iterator[Step]:
         """MAY: the packages, their hold, and files of theirs that are damaged."""
-        before, after, hold = observed.installed, wanted.installed, wanted.all_held
+        before, after, hold = observed.installed, desired.installed, desired.all_held
         if after and moved & _PACKAGES:
             yield families.install(
                 observed.manager,
@@ -189,16 +189,16 @@ class ServiceState(State[S], Generic[S]):
                 observed.manager, observed.damaged, before, after, hold=hold
             )
 
-    def configure(self, observed: S, wanted: S, moved: frozenset[str]) -> Iterator[Step]:
+    def configure(self, observed: S, desired: S, moved: frozenset[str]) -> Iterator[Step]:
         """MAY: the files."""
         for name, path in self.files.items():
             if name in moved:
-                text = getattr(wanted, name)
+                text = getattr(desired, name)
                 yield RemoveOwn(path) if text is None else PutText(path, text, mode=0o644)
         if moved & self.reloads:
             yield DaemonReload()
 
-    def start(self, observed: S, wanted: S, moved: frozenset[str]) -> Iterator[Step]:
+    def start(self, observed: S, desired: S, moved: frozenset[str]) -> Iterator[Step]:
         """MAY: the service, at boot and now."""
         if "at_boot" in moved:
             yield EnableUnit(self.unit, now=False)
@@ -266,13 +266,15 @@ class DriverServiceState(ServiceState[D], Generic[D]):
     def read(self, node: Node, *names: str) -> dict[str, Any]:
         names = (*fabric.names(self.stem), *names)
         packages = node.packages(*names, "libcuda1", "libnvidia-compute*")
-        own = {name: row for name, row in packages.items() if name in names}
+        own_packages = {name: row for name, row in packages.items() if name in names}
         return {
             **super().read(node, *names),
-            **package_fields(own),
+            **package_fields(own_packages),
             "driver": fabric.loaded_version(node.read_text("/proc/driver/nvidia/version")),
             "driver_packages": {
-                n: row.version for n, row in packages.items() if row.installed and n not in own
+                n: row.version
+                for n, row in packages.items()
+                if row.installed and n not in own_packages
             },
             "idle": systemd.runs_nothing(node.drop_ins(self.unit), self.unit),
         }
@@ -299,9 +301,9 @@ class DriverServiceState(ServiceState[D], Generic[D]):
 
     def desired(self, observed: D) -> D:
         if self.absent:
-            gone = replace(observed, package=None, version=None, held=False, damaged=())
+            removed = replace(observed, package=None, version=None, held=False, damaged=())
             texts: dict[str, Any] = dict.fromkeys(self.files)
-            return replace(gone, active=False, at_boot=False, **texts, **self.cleared)
+            return replace(removed, active=False, at_boot=False, **texts, **self.cleared)
         package = self.fitting(observed) if observed.needed else None
         if package is None:
             return observed if observed.needed else self.elsewhere(observed)
@@ -327,5 +329,5 @@ class DriverServiceState(ServiceState[D], Generic[D]):
         advice = "use a repository that has it (NVIDIA's own, or a mirror of it)"
         if observed.image:
             advice = f"name the GPUs (--gpu) if those of the image do not need it, or {advice}"
-        what = f"{self.stem} {observed.driver}, the driver's version"
-        return f"{self.reason}, and {not_offered(what, (), advice, self.forbidden(observed))}"
+        package = f"{self.stem} {observed.driver}, the driver's version"
+        return f"{self.reason}, and {not_offered(package, (), advice, self.forbidden(observed))}"

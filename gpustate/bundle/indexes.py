@@ -91,8 +91,8 @@ def build_indexes(packages: Sequence[FetchedPackage], label: str) -> dict[str, b
     if packages and packages[0].is_rpm:
         return _repodata(packages)
     rows = sorted(
-        f"{one.text.rstrip()}\nFilename: {one.file.name}\nSize: {one.file.size}\nSHA256: {one.file.sha256}\n\n"
-        for one in packages
+        f"{package.text.rstrip()}\nFilename: {package.file.name}\nSize: {package.file.size}\nSHA256: {package.file.sha256}\n\n"
+        for package in packages
     )
     index = "".join(rows).encode()
     release = (
@@ -104,7 +104,7 @@ def build_indexes(packages: Sequence[FetchedPackage], label: str) -> dict[str, b
 
 
 def _repodata(packages: Sequence[FetchedPackage]) -> dict[str, bytes]:
-    rows = "".join(sorted(_element(one) for one in packages))
+    rows = "".join(sorted(_element(package) for package in packages))
     text = (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<metadata xmlns="{_SPACE}/common" '
         f'xmlns:rpm="{_SPACE}/rpm" packages="{len(packages)}">\n{rows}</metadata>\n'
@@ -126,11 +126,11 @@ def _element(package: FetchedPackage) -> str:
     relations: dict[str, dict[str, None]] = {letter: {} for letter in _RELATIONS}
     files: dict[str, None] = {}
     for line in package.text.splitlines()[1:]:
-        letter, rest = line[:1], line[1:]
-        if letter == "F" and _PRIMARY_FILE.match(rest):
-            files[f"<file>{escape(rest)}</file>\n"] = None
-        elif letter in relations and not rest.startswith("rpmlib("):
-            relations[letter][_entry(rest)] = None
+        letter, value = line[:1], line[1:]
+        if letter == "F" and _PRIMARY_FILE.match(value):
+            files[f"<file>{escape(value)}</file>\n"] = None
+        elif letter in relations and not value.startswith("rpmlib("):
+            relations[letter][_entry(value)] = None
     groups = "".join(
         f"<rpm:{_RELATIONS[letter]}>\n{''.join(rows)}</rpm:{_RELATIONS[letter]}>\n"
         for letter, rows in relations.items()

@@ -67,7 +67,7 @@ class Repository:
     @property
     def repomd(self) -> File | None:
         """``repomd.xml`` of a repository of rpm packages; ``None`` for apt."""
-        return next((one for one in self.indexes if one.name == REPOMD), None)
+        return next((index for index in self.indexes if index.name == REPOMD), None)
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -83,14 +83,14 @@ class Target:
         distribution: as NVIDIA writes it: ``debian12``.
         machine: ``x86_64``.
         kernels: releases with headers or modules in the bundle.
-        asked: by state, the packages it was built for, as ``name=version``.
+        requested: by state, the packages it was built for, as ``name=version``.
         repositories: by name.
     """
 
     distribution: str
     machine: str
     kernels: tuple[str, ...] = ()
-    asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    requested: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     repositories: tuple[Repository, ...] = ()
 
     @property
@@ -101,19 +101,21 @@ class Target:
     @property
     def rpm(self) -> bool:
         """Whether its packages are rpm packages."""
-        return any(one.repomd is not None for one in self.repositories)
+        return any(repository.repomd is not None for repository in self.repositories)
 
     def repository(self, name: str) -> Repository | None:
         """A repository by name."""
-        return next((one for one in self.repositories if one.name == name), None)
+        return next(
+            (repository for repository in self.repositories if repository.name == name), None
+        )
 
     def versions(self) -> dict[str, tuple[str, ...]]:
         """Versions by package name."""
-        found: dict[str, list[str]] = {}
+        versions_by_name: dict[str, list[str]] = {}
         for repository in self.repositories:
             for entry in repository.entries:
-                found.setdefault(entry.name, []).append(entry.version)
-        return {name: tuple(versions) for name, versions in found.items()}
+                versions_by_name.setdefault(entry.name, []).append(entry.version)
+        return {name: tuple(versions) for name, versions in versions_by_name.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,8 @@ class Manifest:
 
     def target(self, distribution: str, machine: str) -> Target | None:
         """The target for a node; ``None`` if there is none."""
-        wanted = (distribution, machine)
-        return next((t for t in self.targets if (t.distribution, t.machine) == wanted), None)
+        platform = (distribution, machine)
+        return next((t for t in self.targets if (t.distribution, t.machine) == platform), None)
 
 
 def to_text(manifest: Manifest) -> str:
@@ -137,7 +139,9 @@ def to_text(manifest: Manifest) -> str:
     data = {
         "format": FORMAT,
         "licence": LICENCE,
-        "targets": [_target_data(one) for one in sorted(manifest.targets, key=lambda t: t.name)],
+        "targets": [
+            _target_data(target) for target in sorted(manifest.targets, key=lambda t: t.name)
+        ],
     }
     return json.dumps(mask_data(data), indent=1, ensure_ascii=True) + "\n"
 
@@ -147,11 +151,11 @@ def _target_data(target: Target) -> dict[str, Any]:
         "distribution": target.distribution,
         "machine": target.machine,
         "kernels": sorted(target.kernels),
-        "asked": {state: sorted(target.asked[state]) for state in sorted(target.asked)},
+        "asked": {state: sorted(target.requested[state]) for state in sorted(target.requested)},
         "repositories": [
             {
                 "name": repository.name,
-                "indexes": [_file_data(one) for one in sorted(repository.indexes)],
+                "indexes": [_file_data(index) for index in sorted(repository.indexes)],
                 "packages": [
                     {
                         "name": entry.name,
@@ -197,13 +201,14 @@ def from_text(text: str, place: str) -> Manifest:
     for number, row in enumerate(data["targets"]):
         path = f"targets[{number}].repositories"
         repositories = tuple(
-            _repository(one, f"{path}[{n}]", fail) for n, one in enumerate(row["repositories"])
+            _repository(repository_row, f"{path}[{n}]", fail)
+            for n, repository_row in enumerate(row["repositories"])
         )
-        if len({one.name for one in repositories}) != len(repositories):
+        if len({repository.name for repository in repositories}) != len(repositories):
             raise fail(path, "has a duplicate")
-        asked = {state: tuple(names) for state, names in row["asked"].items()}
+        requested = {state: tuple(names) for state, names in row["asked"].items()}
         target = Target(
-            row["distribution"], row["machine"], tuple(row["kernels"]), asked, repositories
+            row["distribution"], row["machine"], tuple(row["kernels"]), requested, repositories
         )
         targets.append(target)
     if len({target.name for target in targets}) != len(targets):
@@ -216,15 +221,18 @@ def _repository(
 ) -> Repository:
     entries = tuple(
         Entry(
-            one["name"],
-            one["version"],
-            one["architecture"],
-            File(one["file"], one["sha256"], int(one["size"])),
-            one["source"],
+            package_row["name"],
+            package_row["version"],
+            package_row["architecture"],
+            File(package_row["file"], package_row["sha256"], int(package_row["size"])),
+            package_row["source"],
         )
-        for one in row["packages"]
+        for package_row in row["packages"]
     )
-    indexes = tuple(File(one["name"], one["sha256"], int(one["size"])) for one in row["indexes"])
+    indexes = tuple(
+        File(index_row["name"], index_row["sha256"], int(index_row["size"]))
+        for index_row in row["indexes"]
+    )
     repository = Repository(row["name"], entries, indexes)
     if len({file.name for file in repository.files}) != len(repository.files):
         raise fail(f"{path}.packages", "has a duplicate file")

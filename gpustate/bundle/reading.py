@@ -56,14 +56,16 @@ class Bundle:
         Raises:
             RefusedError: there is none.
         """
-        found = self.manifest.target(distribution, machine)
-        if found is None:
-            there = ", ".join(one.name for one in self.manifest.targets) or "nothing"
+        target = self.manifest.target(distribution, machine)
+        if target is None:
+            available = (
+                ", ".join(target_row.name for target_row in self.manifest.targets) or "nothing"
+            )
             raise RefusedError(
-                f"the bundle {self.path} has no packages for {distribution}-{machine} (available: {there})",
+                f"the bundle {self.path} has no packages for {distribution}-{machine} (available: {available})",
                 fix="build one: gpustate image bundle POLICY -i INVENTORY --out FILE",
             )
-        return found
+        return target
 
 
 def load(path: str) -> Bundle:
@@ -73,14 +75,14 @@ def load(path: str) -> Bundle:
         UsageError: it is not a bundle.
     """
     try:
-        seen = os.stat(os.path.join(path, NAME) if os.path.isdir(path) else path)
+        status = os.stat(os.path.join(path, NAME) if os.path.isdir(path) else path)
     except OSError as error:
         raise UsageError(
             f"is not a bundle ({error.strerror})", place=path or "--bundle", fix=_FIX
         ) from error
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise UsageError("is not a bundle (neither folder nor file)", place=path, fix=_FIX)
-    return _load(path, seen.st_mtime_ns, seen.st_size)
+    return _load(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=8)
@@ -91,14 +93,16 @@ def _load(path: str, mtime_ns: int, size: int) -> Bundle:
         text = data.decode("utf-8")
     except ValueError as error:
         raise UsageError(f"is not a bundle ({error})", place=path, fix=_FIX) from None
-    found = manifests.from_text(text, f"{path}: {NAME}")
-    return Bundle(path, manifests.bundle_id(text), found, members)
+    manifest = manifests.from_text(text, f"{path}: {NAME}")
+    return Bundle(path, manifests.bundle_id(text), manifest, members)
 
 
 def _members(path: str) -> dict[str, tuple[int, int]]:
     try:
         with tarfile.open(path, "r:") as tar:
-            return {one.name: (one.offset_data, one.size) for one in tar if one.isfile()}
+            return {
+                member.name: (member.offset_data, member.size) for member in tar if member.isfile()
+            }
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise UsageError(f"is not a bundle ({error})", place=path, fix=_FIX) from None
 
@@ -116,12 +120,12 @@ def _blocks(
             if size > limit:
                 raise UsageError(f"{name} is larger than {limit >> 20} MiB", place=path, fix=_FIX)
             file.seek(offset + start)
-            left = size - start
-            while left > 0:
-                data = file.read(min(_CHUNK, left))
+            remaining = size - start
+            while remaining > 0:
+                data = file.read(min(_CHUNK, remaining))
                 if not data:
                     return
-                left -= len(data)
+                remaining -= len(data)
                 yield data
     except OSError as error:
         raise UsageError(f"cannot read {name} ({error.strerror})", place=path, fix=_FIX) from error
@@ -131,22 +135,22 @@ def check(bundle: Bundle) -> list[str]:
     """Verify a bundle: problems with hashes, missing and unknown files, one line each."""
     wrong: list[str] = []
     named = {NAME}
-    there = bundle.names()
+    present = bundle.names()
     for target in bundle.manifest.targets:
         for repository in target.repositories:
             folder = f"{target.name}/{repository.name}"
             named |= {f"{folder}/{file.name}" for file in repository.files}
-            wrong += _wrong_files(bundle, folder, repository.files, there)
-    wrong += [f"{name}: not in the manifest" for name in sorted(there - named)]
+            wrong += _wrong_files(bundle, folder, repository.files, present)
+    wrong += [f"{name}: not in the manifest" for name in sorted(present - named)]
     return wrong
 
 
 def _wrong_files(
-    bundle: Bundle, folder: str, files: tuple[File, ...], there: set[str]
+    bundle: Bundle, folder: str, files: tuple[File, ...], present: set[str]
 ) -> Iterator[str]:
     for file in files:
         name = f"{folder}/{file.name}"
-        if name not in there:
+        if name not in present:
             yield f"{name}: missing"
             continue
         digest, size = hashlib.sha256(), 0

@@ -48,7 +48,7 @@ class Origin:
         """Whether a package from a source is of this repository."""
         return self.source in source if self.source else name in self.names
 
-    def takes(self, package: FetchedPackage) -> bool:
+    def accepts(self, package: FetchedPackage) -> bool:
         """Whether a package goes into this repository of the bundle."""
         return package.identity[0] in self.names or self.has("", package.source)
 
@@ -66,7 +66,7 @@ class Selection:
     distribution: str
     machine: str
     kernels: tuple[str, ...]
-    asked: Mapping[str, tuple[str, ...]]
+    requested: Mapping[str, tuple[str, ...]]
     packages: Sequence[FetchedPackage]
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
 
@@ -97,18 +97,22 @@ class PreparedBundle:
 def prepare(chosen: Sequence[Selection]) -> PreparedBundle:
     """Build the indexes and the manifest."""
     contents: dict[str, Content] = {}
-    targets = sorted((_target(one, contents) for one in chosen), key=lambda one: one.name)
+    targets = sorted(
+        (_target(selection, contents) for selection in chosen), key=lambda selection: selection.name
+    )
     bundle = PreparedBundle(Manifest(tuple(targets)), contents)
     contents[NAME] = bundle.text.encode()
     return bundle
 
 
-def _target(one: Selection, contents: dict[str, Content]) -> Target:
-    target = Target(one.distribution, one.machine, one.kernels, one.asked)
+def _target(selection: Selection, contents: dict[str, Content]) -> Target:
+    target = Target(
+        selection.distribution, selection.machine, selection.kernels, selection.requested
+    )
     repositories: list[Repository] = []
     by_name: dict[str, list[FetchedPackage]] = {}
-    for package in one.packages:
-        takers = (name for name, origin in one.origins.items() if origin.takes(package))
+    for package in selection.packages:
+        takers = (name for name, origin in selection.origins.items() if origin.accepts(package))
         by_name.setdefault(next(takers, BASE), []).append(package)
     for name, packages in sorted(by_name.items()):
         folder = f"{target.name}/{name}"

@@ -129,7 +129,7 @@ def _print_result(path: str, identity: str, manifest: Manifest, text: str, outpu
             click.echo(
                 f"{target.name}  {repository.name}  packages={len(repository.entries)} MiB={mib:.1f}"
             )
-        for state, names in target.asked.items():
+        for state, names in target.requested.items():
             click.echo(f"  {state}: {', '.join(names)}")
     click.echo(f"{path}: bundle {identity}")
 

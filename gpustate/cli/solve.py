@@ -56,7 +56,7 @@ def solve(
     found = driver_sets.survey(request)
     gone = _gone(old.by_node(), inventory, options)
     solved = driver_sets.resolve_all(
-        found, old, update=found.cases if update else (), gone=gone if prune else ()
+        found, old, update=found.cases if update else (), absent_nodes=gone if prune else ()
     )
     changed = solved.lock.sets != old.sets
     written = changed and not solved.refused

@@ -22,7 +22,7 @@ class About:
 
     Args:
         name: its name.
-        what: the condition that holds afterwards, in one sentence.
+        condition: the condition that holds afterwards, in one sentence.
         place: file and line in the policy; empty if unknown.
         only: the nodes it applies to; empty for all.
         left_out: why it does not apply to the node; empty if it does.
@@ -32,7 +32,7 @@ class About:
     """
 
     name: str
-    what: str = ""
+    condition: str = ""
     place: str = ""
     only: str = ""
     left_out: str = ""
@@ -50,7 +50,7 @@ def of_states(
     return {
         state.name: About(
             state.name,
-            what=_sentence(type(state)),
+            condition=_sentence(type(state)),
             place=(places or {}).get(state.name, ""),
             only=state.only.text if state.only is not None else "",
             left_out=(left_out or {}).get(state.name, ""),
@@ -69,11 +69,13 @@ def _sentence(cls: type[Any]) -> str:
 
 def reasons(graph: Graph, name: str) -> dict[str, list[str]]:
     """The states before a state, by reason."""
-    found: dict[str, list[str]] = {}
+    states_by_reason: dict[str, list[str]] = {}
     for edge in graph.edges:
-        if edge.then == name:
-            found.setdefault("after" if edge.why == "before" else edge.why, []).append(edge.first)
-    return {why: sorted(found[why]) for why in WHYS if why in found}
+        if edge.successor == name:
+            states_by_reason.setdefault("after" if edge.why == "before" else edge.why, []).append(
+                edge.first
+            )
+    return {why: sorted(states_by_reason[why]) for why in WHYS if why in states_by_reason}
 
 
 def describe_reasons(graph: Graph, name: str) -> str:

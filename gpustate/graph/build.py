@@ -15,10 +15,10 @@ _TESTED = "gpustate.states."
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``first`` comes before ``then``, and why."""
+    """``first`` comes before ``successor``, and why."""
 
     first: str
-    then: str
+    successor: str
     why: str  # needs, after, before, known after
 
 
@@ -32,7 +32,7 @@ class Graph:
 
 def build(
     states: Sequence[AnyState],
-    known: Collection[str] = (),
+    state_names: Collection[str] = (),
     *,
     places: Mapping[str, str] | None = None,
 ) -> Graph:
@@ -40,7 +40,7 @@ def build(
 
     Args:
         states: of a policy.
-        known: names of all registered states, so that a misspelt name is an error even if the policy does
+        state_names: names of all registered states, so that a misspelt name is an error even if the policy does
             not have that state.
         places: of the states in the policy, for messages.
 
@@ -52,64 +52,71 @@ def build(
     # Mere order is omitted if there is a stronger reason; "known after" is always kept.
     pairs: set[tuple[str, str]] = set()
     for state in states:
-        for why, others in (
+        for why, related in (
             ("needs", state.needs),
             ("known after", state.known_after),
             ("after", state.after),
             ("before", state.before),
         ):
-            for other in others:
-                if other not in names:
+            for related_state in related:
+                if related_state not in names:
                     if not type(state).__module__.startswith(_TESTED):
-                        _check_name(state.name, why, other, names, known, places or {})
+                        _check_name(
+                            state.name, why, related_state, names, state_names, places or {}
+                        )
                     if why in ("needs", "known after"):
-                        _check_member(state, why, other, names, places or {})
-                if other not in names or other == state.name:
+                        _check_member(state, why, related_state, names, places or {})
+                if related_state not in names or related_state == state.name:
                     continue
-                first, then = (state.name, other) if why == "before" else (other, state.name)
-                if (first, then) not in pairs or why == "known after":
-                    graph.edges.append(Edge(first, then, why))
-                    pairs.add((first, then))
+                first, successor = (
+                    (state.name, related_state) if why == "before" else (related_state, state.name)
+                )
+                if (first, successor) not in pairs or why == "known after":
+                    graph.edges.append(Edge(first, successor, why))
+                    pairs.add((first, successor))
     _put_validators_last(graph, states)
     return graph
 
 
 def reverse(graph: Graph) -> Graph:
     """Reverse the graph: the order of removal."""
-    return Graph(list(graph.nodes), [Edge(e.then, e.first, e.why) for e in graph.edges])
+    return Graph(list(graph.nodes), [Edge(e.successor, e.first, e.why) for e in graph.edges])
 
 
 def _check_name(
     state: str,
     why: str,
-    other: str,
+    named_state: str,
     names: set[str],
-    known: Collection[str],
+    state_names: Collection[str],
     places: Mapping[str, str],
 ) -> None:
-    if not known or other in known:
+    if not state_names or named_state in state_names:
         return
-    known_names = sorted(names.union(known))
-    hint = suggest(other, known_names, f"known states: {', '.join(known_names)}", form="{!r}")
+    known_names = sorted(names.union(state_names))
+    hint = suggest(named_state, known_names, f"known states: {', '.join(known_names)}", form="{!r}")
     raise GraphError(
-        f"state {state!r}: {why} {other!r}: unknown state",
+        f"state {state!r}: {why} {named_state!r}: unknown state",
         place=places.get(state),
         fix=hint,
     )
 
 
 def _check_member(
-    state: AnyState, why: str, other: str, names: set[str], places: Mapping[str, str]
+    state: AnyState, why: str, named_state: str, names: set[str], places: Mapping[str, str]
 ) -> None:
     """Refuse a member of a state's own family that is not in the policy: any name would be one."""
     family = type(state).family
-    if not family or not other.startswith(f"{family}-"):
+    if not family or not named_state.startswith(f"{family}-"):
         return
     raise GraphError(
-        f"state {state.name!r}: {why} {other!r}, which the policy does not have",
+        f"state {state.name!r}: {why} {named_state!r}, which the policy does not have",
         place=places.get(state.name),
         fix=suggest(
-            other, sorted(names), f"add {other} to the policy, or drop the name", form="{!r}"
+            named_state,
+            sorted(names),
+            f"add {named_state} to the policy, or drop the name",
+            form="{!r}",
         ),
     )
 
@@ -117,8 +124,8 @@ def _check_member(
 def _put_validators_last(graph: Graph, states: Sequence[AnyState]) -> None:
     """Validating states come after all others."""
     validators = [state.name for state in states if state.validating]
-    others = [state.name for state in states if not state.validating]
+    ordinary_names = [state.name for state in states if not state.validating]
     for validator in validators:
-        for other in others:
-            if not any(e.first == other and e.then == validator for e in graph.edges):
-                graph.edges.append(Edge(other, validator, "after"))
+        for ordinary_name in ordinary_names:
+            if not any(e.first == ordinary_name and e.successor == validator for e in graph.edges):
+                graph.edges.append(Edge(ordinary_name, validator, "after"))

@@ -41,9 +41,9 @@ def as_text(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
         )
         if name in about:
             lines += [
-                f"    {printable(said)}"
-                for said in (about[name].what, describe_origin(about[name]))
-                if said
+                f"    {printable(line)}"
+                for line in (about[name].condition, describe_origin(about[name]))
+                if line
             ]
     return "\n".join(lines) + "\n"
 
@@ -54,7 +54,7 @@ def as_data(graph: Graph, about: Mapping[str, About] = _NONE) -> dict[str, Any]:
     return {
         "format": "gpustate.graph/1",
         "order": order(graph),
-        "edges": [{"first": e.first, "then": e.then, "why": e.why} for e in _edges(graph)],
+        "edges": [{"first": e.first, "then": e.successor, "why": e.why} for e in _edges(graph)],
         **({"states": states} if states else {}),
     }
 
@@ -62,7 +62,7 @@ def as_data(graph: Graph, about: Mapping[str, About] = _NONE) -> dict[str, Any]:
 def _state(graph: Graph, about: About) -> dict[str, Any]:
     data: dict[str, Any] = {
         "state": about.name,
-        "about": about.what,
+        "about": about.condition,
         "why": reasons(graph, about.name),
     }
     for key in ("place", "only", "left_out"):
@@ -72,15 +72,15 @@ def _state(graph: Graph, about: About) -> dict[str, Any]:
 
 
 def _edges(graph: Graph) -> list[Edge]:
-    return sorted(graph.edges, key=lambda e: (e.first, e.then, e.why))
+    return sorted(graph.edges, key=lambda e: (e.first, e.successor, e.why))
 
 
 def _pairs(graph: Graph) -> dict[tuple[str, str], tuple[str, ...]]:
     """Pairs of states with an edge, and its reasons."""
-    found: dict[tuple[str, str], list[str]] = {}
+    reasons_by_pair: dict[tuple[str, str], list[str]] = {}
     for edge in _edges(graph):
-        found.setdefault((edge.first, edge.then), []).append(edge.why)
-    return {pair: tuple(sorted(whys, key=WHYS.index)) for pair, whys in found.items()}
+        reasons_by_pair.setdefault((edge.first, edge.successor), []).append(edge.why)
+    return {pair: tuple(sorted(whys, key=WHYS.index)) for pair, whys in reasons_by_pair.items()}
 
 
 def as_dot(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
@@ -93,22 +93,24 @@ def as_dot(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
     ]
     for name in order(graph):
         tip = _dot(
-            " ".join(part for part in (_what(about, name), describe_reasons(graph, name)) if part)
+            " ".join(
+                part for part in (_condition(about, name), describe_reasons(graph, name)) if part
+            )
         )
         lines.append(f"  {_dot(name)} [label={_dot(name)}, tooltip={tip}];")
-    for (first, then), whys in _pairs(graph).items():
-        lines.append(f"  {_dot(first)} -> {_dot(then)}{_DOT.get(whys, ' [style=dotted]')};")
+    for (first, successor), whys in _pairs(graph).items():
+        lines.append(f"  {_dot(first)} -> {_dot(successor)}{_DOT.get(whys, ' [style=dotted]')};")
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _what(about: Mapping[str, About], name: str) -> str:
-    return about[name].what if name in about else ""
+def _condition(about: Mapping[str, About], name: str) -> str:
+    return about[name].condition if name in about else ""
 
 
 def _dot(text: str) -> str:
     # A backslash would begin an escape of labels, such as \n or \N.
-    bare = printable(text.replace("\n", " ").replace("\t", " ")).replace("\\", "\\\\")
-    return '"' + bare.replace('"', '\\"') + '"'
+    line = printable(text.replace("\n", " ").replace("\t", " ")).replace("\\", "\\\\")
+    return '"' + line.replace('"', '\\"') + '"'
 
 
 def as_mermaid(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
@@ -118,13 +120,13 @@ def as_mermaid(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
     for name, mark in ids.items():
         proof = name in about and about[name].validating
         lines.append(f"  {mark}{'([' if proof else '['}{_mermaid(name)}{'])' if proof else ']'}")
-    for (first, then), whys in _pairs(graph).items():
-        lines.append(f"  {ids[first]} {_MERMAID.get(whys, '-.->')} {ids[then]}")
+    for (first, successor), whys in _pairs(graph).items():
+        lines.append(f"  {ids[first]} {_MERMAID.get(whys, '-.->')} {ids[successor]}")
     return "\n".join(lines) + "\n"
 
 
 def _mermaid(text: str) -> str:
     # Mermaid writes entities with #, so everything but plain letters is escaped.
-    bare = printable(text.replace("\n", " ").replace("\t", " "))
-    made = "".join(c if c.isalnum() or c in " -_./" else f"#{ord(c)};" for c in bare)
-    return f'"{made}"'
+    line = printable(text.replace("\n", " ").replace("\t", " "))
+    escaped = "".join(c if c.isalnum() or c in " -_./" else f"#{ord(c)};" for c in line)
+    return f'"{escaped}"'

@@ -17,37 +17,40 @@ def order(graph: Graph) -> list[str]:
     """
     waiting = dict.fromkeys(graph.nodes, 0)
     for edge in graph.edges:
-        waiting[edge.then] += 1
+        waiting[edge.successor] += 1
     free = [name for name, count in waiting.items() if count == 0]
     heapq.heapify(free)
-    done: list[str] = []
+    ordered: list[str] = []
     while free:
         name = heapq.heappop(free)
-        done.append(name)
+        ordered.append(name)
         for edge in graph.edges:
             if edge.first == name:
-                waiting[edge.then] -= 1
-                if waiting[edge.then] == 0:
-                    heapq.heappush(free, edge.then)
-    if len(done) < len(graph.nodes):
+                waiting[edge.successor] -= 1
+                if waiting[edge.successor] == 0:
+                    heapq.heappush(free, edge.successor)
+    if len(ordered) < len(graph.nodes):
         raise GraphError(
-            f"dependency cycle: {_cycle(graph, set(done))}", fix="remove one of these dependencies"
+            f"dependency cycle: {_cycle(graph, set(ordered))}",
+            fix="remove one of these dependencies",
         )
-    return done
+    return ordered
 
 
-def _cycle(graph: Graph, done: set[str]) -> str:
+def _cycle(graph: Graph, ordered: set[str]) -> str:
     """Follow predecessors among the unordered states until one repeats."""
-    name = next(n for n in sorted(graph.nodes) if n not in done)
+    name = next(n for n in sorted(graph.nodes) if n not in ordered)
     path: list[str] = []
     while name not in path:
         path.append(name)
-        name = min(e.first for e in graph.edges if e.then == name and e.first not in done)
+        name = min(e.first for e in graph.edges if e.successor == name and e.first not in ordered)
     loop = [*path[path.index(name) :], name]
     loop.reverse()
     words = [loop[0]]
-    for first, then in pairwise(loop):
-        why = next(e.why for e in graph.edges if e.first == first and e.then == then)
-        said = f"({then} {why} {first})" if why != "before" else f"({first} before {then})"
-        words.append(f"-> {then} {said}")
+    for first, successor in pairwise(loop):
+        why = next(e.why for e in graph.edges if e.first == first and e.successor == successor)
+        reason = (
+            f"({successor} {why} {first})" if why != "before" else f"({first} before {successor})"
+        )
+        words.append(f"-> {successor} {reason}")
     return " ".join(words)

@@ -107,33 +107,33 @@ class _Stat(dict[str, Any]):
         self._host.individual |= key.endswith("time")
         return super().get(key, default)
 
-    def _whole(self) -> Any:
+    def _read_individually(self) -> Any:
         self._host.individual = True
         return super()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._whole().keys())
+        return iter(self._read_individually().keys())
 
-    def __eq__(self, other: object) -> bool:
-        return bool(self._whole().__eq__(other))
+    def __eq__(self, value: object) -> bool:
+        return bool(self._read_individually().__eq__(value))
 
     def __repr__(self) -> str:
-        return str(self._whole().__repr__())
+        return str(self._read_individually().__repr__())
 
     def keys(self) -> Any:
-        return self._whole().keys()
+        return self._read_individually().keys()
 
     def values(self) -> Any:
-        return self._whole().values()
+        return self._read_individually().values()
 
     def items(self) -> Any:
-        return self._whole().items()
+        return self._read_individually().items()
 
     def copy(self) -> Any:
-        return self._whole().copy()
+        return self._read_individually().copy()
 
     def pop(self, *arguments: Any) -> Any:
-        return self._whole().pop(*arguments)
+        return self._read_individually().pop(*arguments)
 
     __hash__ = None
 
@@ -197,7 +197,7 @@ class _Host(PyinfraHost):
             _UnansweredError: the query has no answer yet.
         """
         options = Global.of(arguments)
-        text = unix(command, options, bare=True)
+        text = unix(command, options, for_sh=True)
         query = CommandOutput(text, options.timeout_s)
         self.queries[query] = None
         output: Output | None = self.node.query(query)
@@ -316,12 +316,12 @@ def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
     """
     operation = _operation(node, name, arguments)
     key = operation.key or _key(name, arguments, node.vars)
-    if (known := _known(node, operation, key)) is not None:
-        return known
+    if (earlier := _earlier_plan(node, operation, key)) is not None:
+        return earlier
     with _LOCK:
         # Nodes begin at the same time, and the first one may have planned it since.
-        if (known := _known(node, operation, key)) is not None:
-            return known
+        if (earlier := _earlier_plan(node, operation, key)) is not None:
+            return earlier
         function, queries = operation.function, dict[CommandOutput, None]()
         attempt = _attempt(node, World.NOTHING, function, arguments)
         for world in (World.FILES, World.EVERYTHING):
@@ -341,7 +341,7 @@ def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
         return attempt.planned
 
 
-def _known(node: Node, operation: _Operation, key: str) -> Planned | None:
+def _earlier_plan(node: Node, operation: _Operation, key: str) -> Planned | None:
     """The plan from earlier nodes: their queries, sent at once, or their plan if the answers are equal."""
     answers = {query: node.query(query) for query in tuple(_LEARNED.get(key, ()))}
     if answers and not any(answers.values()):
@@ -372,8 +372,8 @@ class _Operation:
         if not self.plans:
             return None
         have = _comparable(answers)
-        for wanted, plan in tuple(self.plans):
-            if wanted.items() <= have.items():
+        for earlier_answers, plan in tuple(self.plans):
+            if earlier_answers.items() <= have.items():
                 return plan
         return None
 
@@ -403,12 +403,12 @@ def _operation(node: Node, name: str, arguments: Mapping[str, Any]) -> _Operatio
         util.TEMPLATES.clear()
         util.FILE_SHAS.clear()
     shared: dict[int, _Operation] = node.shared.setdefault(_Operation, {})
-    found = shared.get(id(arguments))
-    if found is None:
+    operation = shared.get(id(arguments))
+    if operation is None:
         function = names.find(name)
         key = _key(name, arguments, {}) if hasattr(function._inner, "is_idempotent") else ""
-        found = shared[id(arguments)] = _Operation(arguments, function, key)
-    return found
+        operation = shared[id(arguments)] = _Operation(arguments, function, key)
+    return operation
 
 
 def _key(name: str, arguments: Mapping[str, Any], vars: Mapping[str, object]) -> str:
@@ -476,7 +476,9 @@ def _commands(state: _State, host: _Host) -> Iterator[PlannedCommand]:
     for key in list(host.op_hash_order):
         data = state.ops[host][key]
         only_if = data.global_arguments.get("_if") or []
-        if not all(one() for one in (only_if if isinstance(only_if, list) else [only_if])):
+        if not all(
+            condition() for condition in (only_if if isinstance(only_if, list) else [only_if])
+        ):
             yielded: list[Any] = []
         else:
             yielded = list(data.command_generator())

@@ -21,7 +21,7 @@ from gpustate.formats import masking
 from gpustate.formats.words import quote
 
 #: Package of pyinfra's operations: ``apt.packages`` is looked up in it first.
-_OWN = "pyinfra.operations."
+_PYINFRA_PREFIX = "pyinfra.operations."
 #: Values that JSON and YAML lack: each is a mapping with one of these keys.
 TEXT, BYTES, SECRET = "$text", "$base64", "$secret"
 
@@ -73,7 +73,7 @@ def find(name: str) -> Any:
             f"{quote(name)} is not a dotted name of an operation",
             fix="write MODULE.OPERATION, such as apt.packages",
         )
-    for full in (f"{_OWN}{module}", module):
+    for full in (f"{_PYINFRA_PREFIX}{module}", module):
         try:
             loaded = importlib.import_module(full)
         except ModuleNotFoundError as error:
@@ -84,16 +84,16 @@ def find(name: str) -> Any:
             raise PolicyError(
                 f"{name}: cannot import {full}: {type(error).__name__}: {error}"
             ) from error
-        found = getattr(loaded, function, None)
-        if is_operation(found):
-            return found
-        known = [key for key, value in vars(loaded).items() if is_operation(value)]
-        near = difflib.get_close_matches(function, known, 1)
+        operation = getattr(loaded, function, None)
+        if is_operation(operation):
+            return operation
+        available = [key for key, value in vars(loaded).items() if is_operation(value)]
+        near = difflib.get_close_matches(function, available, 1)
         raise PolicyError(
             f"{full} has no operation {quote(function)}",
             fix=f"did you mean {module}.{near[0]}"
             if near
-            else f"available: {', '.join(sorted(known))}",
+            else f"available: {', '.join(sorted(available))}",
         )
     raise PolicyError(
         f"no module {quote(module)} with operations in pyinfra or on the import path",
@@ -121,12 +121,12 @@ def name_of(function: object) -> str:
             fix="pass the function, as in Operation(apt.packages, packages=['curl'])",
         )
     module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__name__", ""))
-    dotted = f"{module}.{name}".removeprefix(_OWN)
+    dotted = f"{module}.{name}".removeprefix(_PYINFRA_PREFIX)
     try:
-        found = find(dotted)
+        imported = find(dotted)
     except PolicyError:
-        found = None
-    if found is not function:
+        imported = None
+    if imported is not function:
         raise PolicyError(
             f"cannot import {dotted} by its name",
             fix="define it at the top level of a module on the import path, not in the policy file",
@@ -141,18 +141,20 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
         PolicyError: an argument is unknown, missing or unsupported.
     """
     function = find(name)
-    own: dict[str, Any] = {}
+    operation_arguments: dict[str, Any] = {}
     for key, value in arguments.items():
         if key not in all_argument_meta:
-            own[key] = value
+            operation_arguments[key] = value
         elif key not in SUPPORTED:
             raise PolicyError(f"{name}: {key} is not supported", fix=_REFUSED.get(key, "remove it"))
     signature = inspect.signature(function._inner)
     try:
-        signature.bind(**own)
+        signature.bind(**operation_arguments)
     except TypeError as error:
-        known = [key for key in signature.parameters if not key.startswith("_")]
-        raise PolicyError(f"{name}: {error}", fix=f"parameters: {', '.join(known)}") from None
+        parameter_names = [key for key in signature.parameters if not key.startswith("_")]
+        raise PolicyError(
+            f"{name}: {error}", fix=f"parameters: {', '.join(parameter_names)}"
+        ) from None
 
 
 def encoded(value: Any, place: str) -> Any:
@@ -174,11 +176,11 @@ def encoded(value: Any, place: str) -> Any:
     if isinstance(value, io.BytesIO):
         return {BYTES: base64.b64encode(value.getvalue()).decode("ascii")}
     if isinstance(value, Mapping):
-        return {str(key): encoded(one, f"{place}.{key}") for key, one in value.items()}
+        return {str(key): encoded(item, f"{place}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [encoded(one, place) for one in value]
+        return [encoded(item, place) for item in value]
     if isinstance(value, set | frozenset):
-        return [encoded(one, place) for one in sorted(value, key=str)]
+        return [encoded(item, place) for item in sorted(value, key=str)]
     raise PolicyError(
         f"{place}: {type(value).__name__} is not supported in a policy",
         fix="use strings, numbers, lists, mappings, or a StringIO for the content of a file",
@@ -189,14 +191,14 @@ def decoded(value: Any) -> Any:
     """Return the argument for plain data; secrets are registered for masking."""
     if isinstance(value, Mapping):
         if len(value) == 1:
-            key, one = next(iter(value.items()))
+            key, item = next(iter(value.items()))
             if key == TEXT:
-                return io.StringIO(str(one))
+                return io.StringIO(str(item))
             if key == BYTES:
-                return io.BytesIO(base64.b64decode(str(one)))
+                return io.BytesIO(base64.b64decode(str(item)))
             if key == SECRET:
                 # A string: operations that do not support HiddenValue would write "*MASKED*".
-                masking.remember([str(one), shlex.quote(str(one))])
-                return str(one)
-        return {key: decoded(one) for key, one in value.items()}
-    return [decoded(one) for one in value] if isinstance(value, list | tuple) else value
+                masking.remember([str(item), shlex.quote(str(item))])
+                return str(item)
+        return {key: decoded(item) for key, item in value.items()}
+    return [decoded(item) for item in value] if isinstance(value, list | tuple) else value

@@ -24,10 +24,10 @@ class World(Enum):
     EVERYTHING = "everything"
 
 
-_THEN = datetime(2000, 1, 1)
+_SAMPLE_TIME = datetime(2000, 1, 1)
 _EXISTING = {
     **{"user": "root", "group": "root", "mode": 644, "size": 1, "link_target": "/"},
-    **{"atime": _THEN, "mtime": _THEN, "ctime": _THEN},
+    **{"atime": _SAMPLE_TIME, "mtime": _SAMPLE_TIME, "ctime": _SAMPLE_TIME},
 }
 
 
@@ -47,9 +47,9 @@ _ALWAYS: dict[type[Any], Any] = {
     server.Os: "Linux",
     server.Kernel: "Linux",
     server.Home: "/root",
-    server.Date: _THEN.replace(tzinfo=UTC),
+    server.Date: _SAMPLE_TIME.replace(tzinfo=UTC),
 }
-_KNOWN: dict[type[Any], Any] = {
+_PLACEHOLDERS: dict[type[Any], Any] = {
     files.File: _EXISTING,
     files.Directory: {**_EXISTING, "mode": 755},
     files.Link: _EXISTING,
@@ -102,9 +102,9 @@ def placeholder(fact: type[Any], world: World) -> Any:
             return None
     if fact in _ALWAYS:
         return _ALWAYS[fact]
-    if world is not World.NOTHING and fact in _KNOWN:
+    if world is not World.NOTHING and fact in _PLACEHOLDERS:
         # An operation may modify the value of a fact.
-        return copy(_KNOWN[fact])
+        return copy(_PLACEHOLDERS[fact])
     if world is World.EVERYTHING:
         return Anything()
     return fact.default() if issubclass(fact, FactBase) else None

@@ -73,13 +73,13 @@ class PlannedCommand:
     """One command that an operation yields.
 
     Args:
-        shown: the command without secrets.
+        display: the command without secrets.
         steps: the steps that run it.
         disruption: estimated from the text of the command.
         repeats: not idempotent: it is planned again after it ran.
     """
 
-    shown: str
+    display: str
     steps: tuple[Step, ...]
     disruption: Disruption = Disruption.NONE
     repeats: bool = False
@@ -87,7 +87,7 @@ class PlannedCommand:
 
 def run(
     text: str,
-    shown: str,
+    display: str,
     *,
     timeout_s: int,
     ok: tuple[int, ...],
@@ -99,7 +99,7 @@ def run(
 
     Args:
         text: sh, with its own shell and user.
-        shown: the command without secrets.
+        display: the command without secrets.
         timeout_s: seconds.
         ok: exit codes that count as success.
         ignore_errors: a failure is printed and ignored.
@@ -118,13 +118,13 @@ def run(
     if TEMPORARY in text:
         enter = f"mkdir -p -m 0711 {TEMPORARY}\n"
         leave = f"\nrmdir {TEMPORARY} 2>/dev/null || :"
-    label = f"run {_short(shown)}"
+    label = f"run {_short(display)}"
     return PyinfraCommand(
         f"{_AT_HOME}{enter}{script}{leave}\neffect ran\n",
         label,
         timeout_s,
-        bool(_RUNNING.search(shown)),
-        shown="" if secret else shown,
+        bool(_RUNNING.search(display)),
+        shown="" if secret else display,
         secret=secret,
     )
 
@@ -147,11 +147,11 @@ def write(path: str, content: bytes, *, owner: str, secret: bool) -> Step:
     return PutText(path, text, owner=f"{owner}:" if owner else None)
 
 
-def disruption(shown: str) -> Disruption:
+def disruption(display: str) -> Disruption:
     """Estimate the disruption of a command from its text."""
-    if _RESTARTS.search(shown):
+    if _RESTARTS.search(display):
         return Disruption.RESTART
-    return Disruption.RELOAD if _RELOADS.search(shown) else Disruption.NONE
+    return Disruption.RELOAD if _RELOADS.search(display) else Disruption.NONE
 
 
 def _short(text: str) -> str:

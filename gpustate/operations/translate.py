@@ -61,8 +61,10 @@ class Global:
     def of(cls, arguments: Mapping[str, Any]) -> Global:
         """Read pyinfra's arguments."""
         unix = {key: arguments[key] for key in _UNIX if arguments.get(key)}
-        own = ("_use_sudo_login", "_preserve_sudo_env")
-        if unix.get("_sudo_user") in (None, "root") and not any(unix.get(key) for key in own):
+        login_arguments = ("_use_sudo_login", "_preserve_sudo_env")
+        if unix.get("_sudo_user") in (None, "root") and not any(
+            unix.get(key) for key in login_arguments
+        ):
             # Commands run as root anyway.
             unix.pop("_sudo", None)
             unix.pop("_sudo_user", None)
@@ -87,26 +89,26 @@ class Global:
         """Return these arguments, overridden by those of one command."""
         if not more:
             return self
-        own = Global.of(more)
+        overrides = Global.of(more)
         return replace(
             self,
-            unix={**self.unix, **own.unix},
-            shell=own.shell if "_shell_executable" in more else self.shell,
-            timeout_s=own.timeout_s or self.timeout_s,
-            ok=own.ok if more.get("_success_exit_codes") else self.ok,
-            stdin=own.stdin or self.stdin,
+            unix={**self.unix, **overrides.unix},
+            shell=overrides.shell if "_shell_executable" in more else self.shell,
+            timeout_s=overrides.timeout_s or self.timeout_s,
+            ok=overrides.ok if more.get("_success_exit_codes") else self.ok,
+            stdin=overrides.stdin or self.stdin,
         )
 
 
-def unix(command: Any, options: Global, *, bare: bool = False) -> str:
+def unix(command: Any, options: Global, *, for_sh: bool = False) -> str:
     """Return a command for sh, with user, environment, directory and shell; it includes secrets.
 
     Args:
         command: of pyinfra.
         options: arguments of the operation.
-        bare: sh evaluates the result, so no shell is started for a command that needs only sh.
+        for_sh: sh evaluates the result, so no shell is started for a command that needs only sh.
     """
-    plain = bare and options.shell == "sh" and not options.user and "_sudo" not in options.unix
+    plain = for_sh and options.shell == "sh" and not options.user and "_sudo" not in options.unix
     # None starts no shell; pyinfra accepts it, against its annotation.
     shell: Any = None if plain else options.shell
     line = make_unix_command(
@@ -155,15 +157,15 @@ def planned(command: Any, options: Global, *, repeats: bool) -> PlannedCommand:
 
 def _run(command: StringCommand, options: Global, repeats: bool) -> PlannedCommand:
     secrets = _secrets(command)
-    for one in secrets:
-        text = one.unmask() if isinstance(one, HiddenValue) else str(one)
+    for secret in secrets:
+        text = secret.unmask() if isinstance(secret, HiddenValue) else str(secret)
         masking.remember([text, shlex.quote(text)])
     raw = unix(command, options)
     environment = " ".join(map(str, options.unix.get("_env", {}).values()))
-    shown = masking.mask(command.get_masked_value())
+    display = masking.mask(command.get_masked_value())
     step = steps.run(
         raw,
-        shown,
+        display,
         timeout_s=options.timeout_s or _TIMEOUT_S,
         ok=options.ok,
         ignore_errors=options.ignore_errors,
@@ -173,7 +175,7 @@ def _run(command: StringCommand, options: Global, repeats: bool) -> PlannedComma
         or masking.contains_secret(environment),
     )
     user = f" (as {options.user})" if options.user else ""
-    return PlannedCommand(f"{shown}{user}", (step,), steps.disruption(shown), repeats)
+    return PlannedCommand(f"{display}{user}", (step,), steps.disruption(display), repeats)
 
 
 def _upload(command: FileUploadCommand, options: Global, repeats: bool) -> PlannedCommand:

@@ -79,21 +79,21 @@ class Case:
             candidates: what all repositories offer.
         """
         for origin in self.origins.values():
-            own = [c.version for c in candidates if origin.has(name, c.origin)]
-            if own:
-                return tuple(dict.fromkeys(own))
+            origin_versions = [c.version for c in candidates if origin.has(name, c.origin)]
+            if origin_versions:
+                return tuple(dict.fromkeys(origin_versions))
         return tuple(dict.fromkeys(c.version for c in candidates))
 
 
 def cases_of_nodes(
-    inventory: Inventory, policy: Policy, known: Collection[str], forks: int
+    inventory: Inventory, policy: Policy, state_names: Collection[str], forks: int
 ) -> list[Case]:
     """Query all nodes.
 
     Raises:
         ConnectionFailed, ProbeError, RefusedError: a bundle without that node would be incomplete.
     """
-    states = {node.name: resolve(policy, node, known).states for node in inventory}
+    states = {node.name: resolve(policy, node, state_names).states for node in inventory}
     answers = fleet.each(
         inventory.nodes, forks, lambda session: _case(session, states[session.node.name])
     )
@@ -103,7 +103,9 @@ def cases_of_nodes(
 def _result(node: InventoryNode, result: T | None, error: GpustateError | None) -> T:
     if result is None:
         kinds = (ConnectionFailed, RefusedError, UsageError)
-        kind = next((one for one in kinds if isinstance(error, one)), ProbeError)
+        kind = next(
+            (error_class for error_class in kinds if isinstance(error, error_class)), ProbeError
+        )
         why = error.message if error is not None else "no answer"
         fix = error.fix if error is not None else None
         raise kind(f"{node.name}: {why}", fix=fix or "exclude it with --exclude")
@@ -111,9 +113,11 @@ def _result(node: InventoryNode, result: T | None, error: GpustateError | None) 
 
 
 def _case(session: Session, states: Sequence[AnyState]) -> Case:
-    repositories = [one for one in states if isinstance(one, RepositoryState) and not one.absent]
+    repositories = [
+        state for state in states if isinstance(state, RepositoryState) and not state.absent
+    ]
     repositories.sort(key=lambda state: (PRIORITIES.get(state.name, 50), state.name))
-    observations, facts, known = probe_states(
+    observations, facts, answers = probe_states(
         session.node, repositories, session.answer, (Kernels(),)
     )
     if facts.package_manager not in MANAGERS:
@@ -133,7 +137,7 @@ def _case(session: Session, states: Sequence[AnyState]) -> Case:
             source = f"gpustate-{state.name}" if rpms else (observed.where.uri or "").rstrip("/")
             names = () if rpms else state.packages(facts.os_id)
             origins[state.name] = Origin(source, frozenset(names))
-    kernels = [k for k in Kernels().parse(known[Kernels()]) if k.bootable or k.running]
+    kernels = [k for k in Kernels().parse(answers[Kernels()]) if k.bootable or k.running]
     return Case(
         session.node,
         facts,
@@ -149,7 +153,7 @@ def select(
     kernels: Sequence[str],
     packages: Sequence[str],
     folder: Path,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[Selection]:
     """Let the first node of each kind fetch the packages for all of its kind.
 
@@ -158,7 +162,7 @@ def select(
         kernels: further releases that need headers.
         packages: further packages, as ``name`` or ``name=version``.
         folder: where the files go.
-        say: takes the progress.
+        report: takes the progress.
 
     Raises:
         GpustateError: a package is unavailable.
@@ -169,7 +173,7 @@ def select(
     selections: list[Selection] = []
     for name, rows in sorted(kinds.items()):
         (folder / name).mkdir()
-        work = partial(_selection, rows, kernels, packages, folder / name, say)
+        work = partial(_selection, rows, kernels, packages, folder / name, report)
         (answer,) = fleet.each([rows[0].node], 1, work)
         selections.append(_result(*answer))
     return selections
@@ -180,7 +184,7 @@ def _selection(
     kernels: Sequence[str],
     packages: Sequence[str],
     folder: Path,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     session: Session,
 ) -> Selection:
     """What the first of some nodes of a kind fetches for all of them."""
@@ -190,35 +194,39 @@ def _selection(
     wants = _required(session, case, releases)
     if wants.problem:
         raise RefusedError(f"its repositories do not offer {wants.problem}")
-    bare = [package for kernel, package in wants.bare.items() if kernel in lacking]
-    if bare:
+    without_headers = [
+        package for kernel, package in wants.missing_headers.items() if kernel in lacking
+    ]
+    if without_headers:
         raise RefusedError(
-            f"its repositories do not offer {bare[0]}, the headers of a kernel",
+            f"its repositories do not offer {without_headers[0]}, the headers of a kernel",
             fix="remove that kernel, or mirror a repository that has it",
         )
     manager = case.facts.package_manager
-    named = tuple((name, version) for name, _, version in (one.partition("=") for one in packages))
+    named = tuple(
+        (name, version) for name, _, version in (package.partition("=") for package in packages)
+    )
     if manager == "dnf" and _offered(session, case, (LOCKS,))[LOCKS]:
         # A node without it gets it from the bundle alone.
         named = (*named, (LOCKS, ""))
-    asked: dict[str, tuple[Root, ...]] = {
+    requested: dict[str, tuple[Root, ...]] = {
         **wants.by_state,
         **({"--package": named} if named else {}),
     }
-    roots = dict.fromkeys(root for some in asked.values() for root in some)
+    roots = dict.fromkeys(root for some in requested.values() for root in some)
     if not roots:
         raise RefusedError("the policy needs no package on it")
-    say(f"{case.node.name} fetches the packages for {case.name}")
+    report(f"{case.node.name} fetches the packages for {case.name}")
     return Selection(
         case.facts.distribution,
         case.facts.machine,
         releases,
         {
             state: tuple(f"{name}={version}" if version else name for name, version in some)
-            for state, some in asked.items()
+            for state, some in requested.items()
         },
         download.fetch(
-            session, {word(manager, *root): root[0] for root in roots}, wants.pins, folder, say
+            session, {word(manager, *root): root[0] for root in roots}, wants.pins, folder, report
         ),
         case.origins,
     )
@@ -226,20 +234,20 @@ def _selection(
 
 def _required(session: Session, case: Case, kernels: Sequence[str]) -> RequiredPackages:
     """The packages of the states, from versions that are queried as states ask for them."""
-    known: dict[str, tuple[str, ...]] = {}
+    versions_by_name: dict[str, tuple[str, ...]] = {}
     missing: dict[str, None] = {}
 
     def versions(name: str) -> tuple[str, ...]:
-        if name not in known:
+        if name not in versions_by_name:
             missing[name] = None
-        return known.get(name, ())
+        return versions_by_name.get(name, ())
 
     while True:
         missing.clear()
         wants = required_packages(case.states, case.facts, versions, kernels)
         if not missing:
             return wants
-        known |= _offered(session, case, tuple(missing))
+        versions_by_name |= _offered(session, case, tuple(missing))
 
 
 def _offered(session: Session, case: Case, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -266,24 +274,24 @@ def onto(policy: Policy, file: str | None) -> Policy:
     Raises:
         UsageError: it is not a bundle.
     """
-    own = _bundle_of(policy.states)
-    if file is None and (own is None or own.file is None or own.absent):
+    bundle_state = _bundle_of(policy.states)
+    if file is None and (bundle_state is None or bundle_state.file is None or bundle_state.absent):
         return policy
-    named = file if file is not None or own is None else own.file
+    named = file if file is not None or bundle_state is None else bundle_state.file
     path = os.path.abspath(named or "")
     bundle = reading.load(path)
-    made: dict[str, AnyState] = {state.name: state for state in policy.states}
-    made[BundleInPlace.name] = build(BundleInPlace, {"file": path})
+    states_by_name: dict[str, AnyState] = {state.name: state for state in policy.states}
+    states_by_name[BundleInPlace.name] = build(BundleInPlace, {"file": path})
     last = [("states", BundleInPlace.name, "file")]
     for name, cls in _users(bundle.manifest, path).items():
-        if not made.keys() & {name, *cls.serves}:
+        if not states_by_name.keys() & {name, *cls.serves}:
             continue
-        before = made.get(name)
-        kept = {} if before is None else parameters(before)
-        said = cls.bundle_parameters(f"file:{BUNDLE_FOLDER}/{bundle.id}/{name}")
-        made[name] = build(cls, {**kept, **said})
-        last += [("states", name, key) for key in said]
-    return policy.but(*made.values(), name=policy.name, last=last)
+        before = states_by_name.get(name)
+        preserved = {} if before is None else parameters(before)
+        bundle_values = cls.bundle_parameters(f"file:{BUNDLE_FOLDER}/{bundle.id}/{name}")
+        states_by_name[name] = build(cls, {**preserved, **bundle_values})
+        last += [("states", name, key) for key in bundle_values]
+    return policy.but(*states_by_name.values(), name=policy.name, last=last)
 
 
 def _bundle_of(states: Sequence[AnyState]) -> BundleInPlace | None:
@@ -296,8 +304,8 @@ def _users(manifest: Manifest, path: str) -> dict[str, type[RepositoryState]]:
     Raises:
         UsageError: a repository belongs to a state that does not exist here.
     """
-    names = {one.name for target in manifest.targets for one in target.repositories} - {BASE}
-    found: dict[str, type[RepositoryState]] = {}
+    names = {item.name for target in manifest.targets for item in target.repositories} - {BASE}
+    state_classes: dict[str, type[RepositoryState]] = {}
     for name in sorted(names):
         cls = registry.find(name)
         if cls is None or not issubclass(cls, RepositoryState):
@@ -306,32 +314,32 @@ def _users(manifest: Manifest, path: str) -> dict[str, type[RepositoryState]]:
                 place=path,
                 fix="use the version of gpustate that built the bundle",
             )
-        found[name] = cls
-    return found
+        state_classes[name] = cls
+    return state_classes
 
 
 def lacking(states: Sequence[AnyState], observations: Observations) -> RefusedError | None:
     """Why a bundle is insufficient for a node; ``None`` if it is sufficient, or not used."""
-    own = _bundle_of(states)
-    if own is None or own.file is None or own.absent:
+    bundle_state = _bundle_of(states)
+    if bundle_state is None or bundle_state.file is None or bundle_state.absent:
         return None
     facts = observations.view.facts
-    bundle = reading.load(own.file)
+    bundle = reading.load(bundle_state.file)
     target = bundle.manifest.target(facts.distribution, facts.machine)
     if target is None:
         return None  # the state reports it
-    there = target.versions()
+    bundled_versions = target.versions()
     wants = required_packages(
-        states, facts, lambda name: there.get(name, ()), observed=observations.observed
+        states, facts, lambda name: bundled_versions.get(name, ()), observed=observations.observed
     )
     missing, option = wants.problem, ""
-    if not missing and wants.bare:
-        kernel, missing = next(iter(wants.bare.items()))
+    if not missing and wants.missing_headers:
+        kernel, missing = next(iter(wants.missing_headers.items()))
         option = f" --kernel {kernel}"
     if not missing:
         return None
     return RefusedError(
-        f"{missing} is not in the bundle {own.file}",
+        f"{missing} is not in the bundle {bundle_state.file}",
         fix=f"build one that has it: gpustate image bundle POLICY -i INVENTORY{option} --out FILE",
     )
 

@@ -28,13 +28,13 @@ class RequiredPackages:
     Args:
         by_state: names and versions; packages for kernels are under :data:`KERNELS`.
         problem: why a package is unavailable, with its name.
-        bare: kernels without available headers, with the package that would have them.
+        missing_headers: kernels without available headers, with the package that would have them.
         pins: text of the preferences with which apt installs them.
     """
 
     by_state: Mapping[str, tuple[Root, ...]] = field(default_factory=dict[str, tuple[Root, ...]])
     problem: str = ""
-    bare: Mapping[str, str] = field(default_factory=dict[str, str])
+    missing_headers: Mapping[str, str] = field(default_factory=dict[str, str])
     pins: str = ""
 
 
@@ -54,23 +54,25 @@ def required_packages(
         kernels: releases that need headers, if no node was observed.
         observed: observations by state; ``None`` while a bundle is built.
     """
-    wanted = {state.name: state for state in states if not state.absent}
-    found: dict[str, tuple[Root, ...]] = {}
+    states_by_name = {state.name: state for state in states if not state.absent}
+    packages_by_state: dict[str, tuple[Root, ...]] = {}
     headers: dict[Root, None] = {}
-    bare: dict[str, str] = {}
+    missing_headers: dict[str, str] = {}
     chosen: dict[str, object] = {}
     pins = ""
-    for name in order(build(list(wanted.values()))):
+    for name in order(build(list(states_by_name.values()))):
         offer = Offer(facts, versions, tuple(kernels), dict(chosen))
-        needed = wanted[name].required_packages(offer, (observed or {}).get(name))
+        needed = states_by_name[name].required_packages(offer, (observed or {}).get(name))
         if needed.missing:
             return RequiredPackages(problem=needed.missing)
-        found[name] = needed.packages
+        packages_by_state[name] = needed.packages
         headers |= dict.fromkeys(needed.headers)
-        bare |= needed.bare
+        missing_headers |= needed.bare
         chosen |= needed.facts
         pins += needed.pins
-    found[KERNELS] = tuple(headers)
+    packages_by_state[KERNELS] = tuple(headers)
     return RequiredPackages(
-        {name: rows for name, rows in found.items() if rows}, bare=bare, pins=pins
+        {name: rows for name, rows in packages_by_state.items() if rows},
+        missing_headers=missing_headers,
+        pins=pins,
     )

@@ -76,7 +76,7 @@ def survey(request: fleet.Request) -> Survey:
 
 def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> Case | str:
     """The case of one node, or why it gets no driver."""
-    observations, facts, known = probe_states(resolved.node, states, session.answer)
+    observations, facts, answers = probe_states(resolved.node, states, session.answer)
     driver = driver_of(states)
     if driver is None:
         raise PolicyError("the policy has no driver", fix=_ADD)
@@ -94,18 +94,18 @@ def _case(resolved: Resolved, states: Sequence[AnyState], session: Session) -> C
     # Never empty: lists that the node itself has not read yet are read, too.
     preview = "\n".join((":", *filter(None, previews)))
     solution = query_node(
-        resolved.node, partial(driver.solve, preview=preview), session.answer, known
+        resolved.node, partial(driver.solve, preview=preview), session.answer, answers
     )
     applied = [s for s in states if results[s.name].outcome is not Outcome.NOT_APPLICABLE]
     matrix = collect(facts, applied, observations.observed, results)
-    others = {key: value for key, value in matrix.items() if key not in _OF_DRIVER}
+    other_facts = {key: value for key, value in matrix.items() if key not in _OF_DRIVER}
     allow = dict(resolved.allow)
 
     def blocks(version: str, module_type: str) -> tuple[str, ...]:
         chosen = compat.facts({"driver": version, "module_type": module_type})
         return tuple(
             f"blocked by compatibility rule {row.rule.id}: {row.rule.because.rstrip('.')}"
-            for row in compat.check({**others, **chosen}, allow=allow).blocks
+            for row in compat.check({**other_facts, **chosen}, allow=allow).blocks
         )
 
     platform = Platform(
@@ -138,34 +138,42 @@ class Solved:
 
 
 def resolve_all(
-    found: Survey, old: Lock, *, update: Iterable[str] = (), gone: Iterable[str] = ()
+    answered: Survey, old: Lock, *, update: Iterable[str] = (), absent_nodes: Iterable[str] = ()
 ) -> Solved:
     """Resolve every node. Nodes that were not queried keep their set.
 
     Args:
-        found: answers of the nodes.
+        answered: answers of the nodes.
         old: the current lock.
         update: nodes to update.
-        gone: nodes to remove from the lock.
+        absent_nodes: nodes to remove from the lock.
     """
     moving, before = frozenset(update), old.by_node()
     resolutions = {
         node: keeping.resolve(case, before.get(node), old.sets, update=node in moving)
-        for node, case in found.cases.items()
+        for node, case in answered.cases.items()
     }
-    unsolved = {node: one.why for node, one in resolutions.items() if one.set is None}
-    leaving = {*found.skipped, *gone}
+    unsolved = {
+        node: resolution.why for node, resolution in resolutions.items() if resolution.set is None
+    }
+    leaving = {*answered.skipped, *absent_nodes}
     sets = {node: locked for node, locked in before.items() if node not in leaving}
-    sets |= {node: one.set for node, one in resolutions.items() if one.set is not None}
-    return Solved(resolutions, merge_sets(sets), {**found.failed, **unsolved})
+    sets |= {
+        node: resolution.set
+        for node, resolution in resolutions.items()
+        if resolution.set is not None
+    }
+    return Solved(resolutions, merge_sets(sets), {**answered.failed, **unsolved})
 
 
-def outdated_all(found: Survey, old: Lock, month: str) -> tuple[list[Outdated], Mapping[str, str]]:
+def outdated_all(
+    answered: Survey, old: Lock, month: str
+) -> tuple[list[Outdated], Mapping[str, str]]:
     """Newer drivers by locked set, and per node why they are unknown."""
     before = old.by_node()
     sets: dict[object, Outdated] = {}
-    troubles = {**found.unreachable, **found.failed}
-    for node, case in found.cases.items():
+    troubles = {**answered.unreachable, **answered.failed}
+    for node, case in answered.cases.items():
         locked = before.get(node)
         if locked is None:
             troubles[node] = "not in the lock file; add it with: gpustate driver solve"

@@ -66,7 +66,7 @@ def onto(
     nodes: Iterable[InventoryNode],
     lock: Lock,
     path: str,
-    known: Collection[str] = (),
+    state_names: Collection[str] = (),
 ) -> Policy:
     """The policy with the driver of each node overridden by its locked set.
 
@@ -75,30 +75,30 @@ def onto(
         nodes: the nodes.
         lock: the lock.
         path: of the lock file, for messages.
-        known: names of all registered states.
+        state_names: names of all registered states.
 
     Raises:
         PolicyError: a node is not in the lock, or the policy's request has changed.
     """
-    bare, by_node = policy.with_locks({}, path), lock.by_node()
+    unlocked, by_node = policy.with_locks({}, path), lock.by_node()
     shared: dict[LockedSet, _Parameters] = {}
     locks: dict[str, _Parameters] = {}
     for node in nodes:
-        driver = _driver(bare, node, known)
+        driver = _driver(unlocked, node, state_names)
         if driver is None:
             continue
-        one = by_node.get(node.name)
-        if one is None:
+        locked = by_node.get(node.name)
+        if locked is None:
             if driver.only is None:
                 raise PolicyError(f"has no set for node {node.name}", place=path, fix=_SOLVE)
             continue
-        _check(one, driver, node.name, path)
-        locks[node.name] = shared.setdefault(one, _parameters(one, driver))
+        _check(locked, driver, node.name, path)
+        locks[node.name] = shared.setdefault(locked, _parameters(locked, driver))
     return policy.with_locks(locks, path)
 
 
 def onto_image(
-    policy: Policy, node: InventoryNode, lock: Lock, path: str, known: Collection[str] = ()
+    policy: Policy, node: InventoryNode, lock: Lock, path: str, state_names: Collection[str] = ()
 ) -> Policy:
     """The policy for a generic image, with the only locked set for it.
 
@@ -110,46 +110,52 @@ def onto_image(
     Raises:
         PolicyError: the lock has no set or several sets for the policy.
     """
-    driver = _driver(policy.with_locks({}, path), node, known)
+    driver = _driver(policy.with_locks({}, path), node, state_names)
     if driver is None:
         return policy
-    wanted = driver.request()
+    request = driver.request()
     fitting = {
-        (one.driver, one.module_type, one.packages): one
-        for one in lock.sets
-        if one.wanted == wanted
+        (locked_set.driver, locked_set.module_type, locked_set.packages): locked_set
+        for locked_set in lock.sets
+        if locked_set.request == request
     }
     if len(fitting) > 1:
-        drivers = ", ".join(sorted(f"{one.driver} {one.module_type}" for one in fitting.values()))
+        drivers = ", ".join(
+            sorted(
+                f"{locked_set.driver} {locked_set.module_type}" for locked_set in fitting.values()
+            )
+        )
         raise PolicyError(
-            f"has {len(fitting)} sets for {wanted.text} ({drivers}), but an image needs one",
+            f"has {len(fitting)} sets for {request.text} ({drivers}), but an image needs one",
             place=path,
             fix="select a node: -i INVENTORY --as NODE",
         )
-    for one in fitting.values():
-        return policy.with_locks({node.name: _parameters(one, driver)}, path)
+    for locked_set in fitting.values():
+        return policy.with_locks({node.name: _parameters(locked_set, driver)}, path)
     if driver.only is None:
-        raise PolicyError(f"has no set for {wanted.text}", place=path, fix=_SOLVE)
+        raise PolicyError(f"has no set for {request.text}", place=path, fix=_SOLVE)
     return policy
 
 
-def _driver(policy: Policy, node: InventoryNode, known: Collection[str]) -> SolvedState[Any] | None:
+def _driver(
+    policy: Policy, node: InventoryNode, state_names: Collection[str]
+) -> SolvedState[Any] | None:
     """The driver state of a node; ``None`` if it has none."""
-    driver = driver_of(resolve(policy, node, known).states)
+    driver = driver_of(resolve(policy, node, state_names).states)
     return None if driver is None or driver.absent else driver
 
 
-def _check(one: LockedSet, driver: SolvedState[Any], node: str, path: str) -> None:
-    now = driver.request()
-    before = one.wanted
-    if before == now:
+def _check(locked: LockedSet, driver: SolvedState[Any], node: str, path: str) -> None:
+    request = driver.request()
+    before = locked.request
+    if before == request:
         return
-    what = f"for {before.text}, but the policy now requests {now.text}"
-    if before.text == now.text:
-        what = "for other modules or packages than the policy now requests"
-    raise PolicyError(f"locks node {node} {what}", place=path, fix=_SOLVE)
+    mismatch = f"for {before.text}, but the policy now requests {request.text}"
+    if before.text == request.text:
+        mismatch = "for other modules or packages than the policy now requests"
+    raise PolicyError(f"locks node {node} {mismatch}", place=path, fix=_SOLVE)
 
 
-def _parameters(one: LockedSet, driver: SolvedState[Any]) -> _Parameters:
-    packages = dict(one.packages)
-    return {driver.name: driver.locked_parameters(one.driver, one.module_type, packages)}
+def _parameters(locked: LockedSet, driver: SolvedState[Any]) -> _Parameters:
+    packages = dict(locked.packages)
+    return {driver.name: driver.locked_parameters(locked.driver, locked.module_type, packages)}

@@ -41,30 +41,31 @@ def with_driver(policy: Policy, driver: str, place: str) -> Policy:
             place="--driver",
             fix="write a branch such as 580, or a version such as 580.65.06",
         )
-    wanted: dict[str, object] = {
+    driver_values: dict[str, object] = {
         "version": None if branch else driver,
         "branch": int(driver) if branch else None,
         "locked": {},
     }
-    new = build(type(state), {**parameters(state), **wanted}, place="--driver")
-    states = [new if one is state else one for one in policy.states]
-    bare = copy(policy)
-    bare.notes += _left_behind(policy, state.name, parameters(state), driver, place)
+    new = build(type(state), {**parameters(state), **driver_values}, place="--driver")
+    states = [new if policy_state is state else policy_state for policy_state in policy.states]
+    upgraded = copy(policy)
+    upgraded.notes += _left_behind(policy, state.name, parameters(state), driver, place)
     # A version beside another branch would be a contradiction.
-    bare.groups, bare.nodes = (
-        _without(overrides, state.name, wanted) for overrides in (policy.groups, policy.nodes)
+    upgraded.groups, upgraded.nodes = (
+        _without(overrides, state.name, driver_values)
+        for overrides in (policy.groups, policy.nodes)
     )
-    return bare.but(*states, last=[("states", state.name, key) for key in wanted])
+    return upgraded.but(*states, last=[("states", state.name, key) for key in driver_values])
 
 
 def _left_behind(
-    policy: Policy, state: str, own: Mapping[str, Any], driver: str, place: str
+    policy: Policy, state: str, state_values: Mapping[str, Any], driver: str, place: str
 ) -> tuple[str, ...]:
     """A note that the policy still names another driver."""
     for key in ("version", "branch"):
-        if own.get(key) is not None and str(own[key]) != driver:
+        if state_values.get(key) is not None and str(state_values[key]) != driver:
             where = policy.places.get(("states", state, key), place)
-            text = f"the file keeps {state}.{key} {own[key]}: set {driver} there too, or the next apply goes back"
+            text = f"the file keeps {state}.{key} {state_values[key]}: set {driver} there too, or the next apply goes back"
             return (f"{where}: {text}",)
     return ()
 
@@ -74,13 +75,13 @@ def _without(
 ) -> dict[str, dict[str, Any]]:
     """Overrides without some parameters of a state."""
 
-    def kept(name: str, values: Any) -> Any:
+    def strip_keys(name: str, values: Any) -> Any:
         if name != state:
             return values
         return {key: value for key, value in values.items() if key not in keys}
 
     return {
-        scope: {name: kept(name, values) for name, values in body.items()}
+        scope: {name: strip_keys(name, values) for name, values in body.items()}
         for scope, body in overrides.items()
     }
 

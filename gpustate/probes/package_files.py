@@ -91,7 +91,7 @@ class PackageFiles(SharedQuery[tuple[str, ...]]):
 
     def joined(self, queries: Sequence[Query[Any]]) -> PackageFiles:
         own_kind = tuple(query for query in queries if isinstance(query, PackageFiles))
-        return replace(self, others=(*self.joined_queries, *own_kind))
+        return replace(self, joined_queries=(*self.joined_queries, *own_kind))
 
     def parse(self, answer: Answer) -> tuple[str, ...]:
         _, _, own_text = answer.text.partition(f"{_OF}{self.name}\n")

@@ -26,7 +26,7 @@ class RuntimeFacts:
         originals: path to text as it was before gpustate; ``None`` for a file that was not there.
         links: those of the files that are symbolic links, to what they lead to.
         newer: files that were written after the service started.
-        owed: it has yet to read a change by gpustate.
+        restart_pending: it has yet to read a change by gpustate.
         served: gpustate has had it read the handler.
         dump: its effective configuration; empty when it could not say.
         error: why it could not.
@@ -42,7 +42,7 @@ class RuntimeFacts:
     originals: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     newer: tuple[str, ...] = ()
-    owed: bool = False
+    restart_pending: bool = False
     served: bool = False
     dump: str = ""
     error: str = ""
@@ -71,7 +71,7 @@ class RuntimeFacts:
             "originals": rows.originals,
             "links": rows.links,
             "newer": rows.keys.get("newer", ()),
-            "owed": "owed" in rows.keys,
+            "restart_pending": "owed" in rows.keys,
             "served": "served" in rows.keys,
             "dump": rows.blobs.get("dump", {}).get("", ""),
             "error": rows.blobs.get("error", {}).get("", ""),

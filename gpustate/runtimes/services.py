@@ -20,18 +20,20 @@ SERVICES = (
 )
 
 
-def is_needed(units: Mapping[str, Unit], own: Collection[str], *, configured: bool) -> bool:
+def is_needed(units: Mapping[str, Unit], own_units: Collection[str], *, configured: bool) -> bool:
     """Whether a runtime that is stopped and disabled is to run all the same.
 
     Args:
         units: the services of :data:`SERVICES` on the node.
-        own: those that belong to the runtime itself.
+        own_units: those that belong to the runtime itself.
         configured: gpustate has had it read the handler, so it did run.
     """
-    others = [
-        unit for name, unit in units.items() if name not in own and unit.load_state == "loaded"
+    other_units = [
+        unit
+        for name, unit in units.items()
+        if name not in own_units and unit.load_state == "loaded"
     ]
-    if any(unit.active or unit.enabled for unit in others):
+    if any(unit.active or unit.enabled for unit in other_units):
         return False
     # Of several that are all disabled, nobody knows which one the node is to have.
-    return configured or all(unit.name.endswith(".socket") for unit in others)
+    return configured or all(unit.name.endswith(".socket") for unit in other_units)

@@ -205,25 +205,25 @@ class RuntimeState(State[R], Generic[R]):
 
     def assess(self, observed: R) -> tuple[tuple[str, ...], str]:
         """What the handler lacks, and why that cannot be judged."""
-        found = observed.found
-        lacks: tuple[str, ...] = ()
-        problem = next((path for path, text in found.files.items() if "\ufffd" in text), "")
+        facts = observed.found
+        problems: tuple[str, ...] = ()
+        problem = next((path for path, text in facts.files.items() if "\ufffd" in text), "")
         if problem:
             problem = f"{problem} is not UTF-8, which {self.file_format} requires; fix it first"
         try:
-            lacks = self.find_problems(observed)
+            problems = self.find_problems(observed)
         except GpustateError as error:
             problem = str(error)
-        if found.error and not found.dump:
-            problem = f"{self.label} cannot read its configuration: {found.error}; fix it first"
-        return lacks, problem
+        if facts.error and not facts.dump:
+            problem = f"{self.label} cannot read its configuration: {facts.error}; fix it first"
+        return problems, problem
 
     def is_read(self, observed: R) -> bool:
         """Whether the service has read what is on disk."""
-        found = observed.found
-        if not self.supervised or found.active not in RUNNING:
+        facts = observed.found
+        if not self.supervised or facts.active not in RUNNING:
             return True
-        return not found.owed and self.is_loaded(observed)
+        return not facts.restart_pending and self.is_loaded(observed)
 
     def irrelevant(self, observed: R) -> tuple[str, ...]:
         """MAY: services of other runtimes beside which a disabled one is to run all the same."""
@@ -236,19 +236,19 @@ class RuntimeState(State[R], Generic[R]):
             observed: the runtime.
             units: the services of the node's runtimes.
         """
-        own = (self.service(observed), *self.irrelevant(observed))
-        return is_needed(units, own, configured=observed.found.served)
+        own_units = (self.service(observed), *self.irrelevant(observed))
+        return is_needed(units, own_units, configured=observed.found.served)
 
     def is_loaded(self, observed: R) -> bool:
         """Whether the running process has the handler of the files; where no restart of ours is owed."""
-        found = observed.found
-        if self.absent or found.active != "active":
+        facts = observed.found
+        if self.absent or facts.active != "active":
             return True
-        if found.cri is not None and found.cri.handlers:
-            return not found.cri.missing_handler(self.handler) or not self.lists_handler(observed)
-        if found.cri is not None and found.cri.outcome == "unserved":
-            return not found.newer
-        return found.served or not any(self.handler in found.files.get(p, "") for p in found.newer)
+        if facts.cri is not None and facts.cri.handlers:
+            return not facts.cri.missing_handler(self.handler) or not self.lists_handler(observed)
+        if facts.cri is not None and facts.cri.outcome == "unserved":
+            return not facts.newer
+        return facts.served or not any(self.handler in facts.files.get(p, "") for p in facts.newer)
 
     def dead(self, observed: R) -> str:
         """Why no pod can start with the running process; empty where one can."""
@@ -280,7 +280,7 @@ class RuntimeState(State[R], Generic[R]):
         """Files as they were before gpustate, where they may come back."""
         return observed.found.originals
 
-    def _kept(self, observed: R) -> tuple[str, ...]:
+    def _preserved_files(self, observed: R) -> tuple[str, ...]:
         try:
             return left_kept(self.edit(observed).files, observed.found.originals)
         except GpustateError:
@@ -297,38 +297,40 @@ class RuntimeState(State[R], Generic[R]):
 
     def probe(self, node: Node) -> R:
         missing = () if self.absent else missing_programs(node, self.binary)
-        found = self.read(node)
+        facts = self.read(node)
         observed: Any = self.observation_type()(
-            found=found,
-            digest=digest(found.files),
-            files=found.files,
-            version=found.version,
+            found=facts,
+            digest=digest(facts.files),
+            files=facts.files,
+            version=facts.version,
             missing_programs=missing,
         )
-        if found.program and not self.absent:
-            lacks, problem = self.assess(observed)
-            observed = replace(observed, lacks=lacks, problem=problem)
+        if facts.program and not self.absent:
+            problems, problem = self.assess(observed)
+            observed = replace(observed, lacks=problems, problem=problem)
         restart = "systemd" if self.supervised else "none"
         needed = self.is_needed(observed, node.units(*SERVICES))
         observed = replace(
             observed,
             read=self.is_read(observed),
-            running=self.absent or not stopped(found, restart, needed=needed),
+            running=self.absent or not stopped(facts, restart, needed=needed),
             dead=self.dead(observed),
         )
-        settled: R = replace(observed, kept=self._kept(observed)) if self.absent else observed
-        return settled
+        complete: R = (
+            replace(observed, kept=self._preserved_files(observed)) if self.absent else observed
+        )
+        return complete
 
     def desired(self, observed: R) -> R:
         try:
             edit = self.edit(observed)
         except (ProbeError, RefusedError):
             return observed
-        found = observed.found
-        files = {p: t for p, t in {**found.files, **edit.files}.items() if t is not None}
-        found = replace(found, files=files, owed=False, newer=())
-        settled = replace(observed, lacks=(), read=True, running=True, kept=(), dead="")
-        return replace(settled, digest=digest(files), files=files, found=found)
+        facts = observed.found
+        files = {p: t for p, t in {**facts.files, **edit.files}.items() if t is not None}
+        facts = replace(facts, files=files, restart_pending=False, newer=())
+        complete = replace(observed, lacks=(), read=True, running=True, kept=(), dead="")
+        return replace(complete, digest=digest(files), files=files, found=facts)
 
     def refuse(self, observed: R) -> str | None:
         restart = "systemd" if self.supervised else "none"
@@ -353,9 +355,9 @@ class RuntimeState(State[R], Generic[R]):
             edit = self.edit(observed)
         except (ProbeError, RefusedError):
             return Plan()
-        found, cost = observed.found, self.cost(observed, edit)
+        facts, cost = observed.found, self.cost(observed, edit)
         changes = [
-            Change("files", found.files.get(path), text, cost, edit.why, path=path)
+            Change("files", facts.files.get(path), text, cost, edit.why, path=path)
             for path, text in edit.files.items()
         ]
         if observed.lacks:
@@ -367,24 +369,24 @@ class RuntimeState(State[R], Generic[R]):
         service = self.service(observed)
         if not observed.running:
             why = "should be running"
-            if disabled(found):
+            if disabled(facts):
                 reason = (
-                    "gpustate has configured it" if found.served else "no other runtime is enabled"
+                    "gpustate has configured it" if facts.served else "no other runtime is enabled"
                 )
                 why = f"is disabled, and {reason}"
             changes.append(Change("running", False, True, why=f"{service} {why}"))
         notes = [*edit.notes, *([observed.dead] if observed.dead else [])]
         notes += self.notes(observed, edit)
-        if edit.files and found.program and not self.restarts(observed):
+        if edit.files and facts.program and not self.restarts(observed):
             notes.append(f"{service} is not restarted: it reads the files when it starts")
         return Plan(tuple(changes), tuple(notes))
 
     def apply(self, observed: R, plan: Plan) -> Iterator[Step]:
         settles = bool(plan.fields & {"files", "read"})
         if "running" in plan.fields:
-            found = observed.found
+            facts = observed.found
             yield from start(
-                self.service(observed), found.active, enable=disabled(found), changes=settles
+                self.service(observed), facts.active, enable=disabled(facts), changes=settles
             )
         if settles:
             edit = self.edit(observed) if "files" in plan.fields else Edit({})
@@ -401,7 +403,9 @@ class RuntimeState(State[R], Generic[R]):
             yield from self.write_steps(observed, edit)
             return
         daemon, present = self.daemon(observed), not self.absent
-        yield daemon.remember(edit.files, unread=not observed.read and not observed.found.owed)
+        yield daemon.remember(
+            edit.files, unread=not observed.read and not observed.found.restart_pending
+        )
         yield from self.write_steps(observed, edit)
         paths = tuple(dict.fromkeys((*edit.files, *self.rollback_paths(observed))))
         yield daemon.validate(paths, present=present, compare=self.compares_dumps(observed))
@@ -458,15 +462,15 @@ class RuntimeServiceState(RuntimeState[R], Generic[R]):
 
 
 def bundled_problems(
-    cri: CriStatus | None, handler: str, lacks: tuple[str, ...]
+    cri: CriStatus | None, handler: str, file_problems: tuple[str, ...]
 ) -> tuple[str, ...]:
     """What a distribution's containerd lacks: in its files, else in the running process.
 
     Args:
         cri: what the process says; ``None`` where it was not asked.
         handler: the handler.
-        lacks: what it lacks in the files.
+        file_problems: what it lacks in the files.
     """
-    if cri is None or lacks or not (unserved := cri.missing_handler(handler)):
-        return lacks
+    if cri is None or file_problems or not (unserved := cri.missing_handler(handler)):
+        return file_problems
     return (f"the running containerd has {unserved}",)

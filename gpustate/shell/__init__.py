@@ -49,8 +49,8 @@ def load(name: str, package: str, **variables: str) -> str:
         package: Python package in whose folder the file is.
         variables: shell variables it reads, set to these values ahead of it, quoted.
     """
-    given = "".join(f"{key}={shlex.quote(value)}\n" for key, value in variables.items())
-    return given + _text(name, package)
+    assignments = "".join(f"{key}={shlex.quote(value)}\n" for key, value in variables.items())
+    return assignments + _text(name, package)
 
 
 def fill(text: str, /, **values: str) -> str:

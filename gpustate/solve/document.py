@@ -12,7 +12,7 @@ from typing import Any
 
 from gpustate.formats.words import listed
 from gpustate.solve.keeping import Outdated, Resolution
-from gpustate.solve.lock import LockedSet, set_data, wanted_data
+from gpustate.solve.lock import LockedSet, request_data, set_data
 from gpustate.solve.request import OfferedDriver
 
 SOLVE_FORMAT = "gpustate.solve/2"
@@ -28,7 +28,7 @@ def solve_data(
     *,
     path: str,
     changed: bool,
-    gone: Sequence[str] = (),
+    absent_nodes: Sequence[str] = (),
     pruned: bool = False,
 ) -> dict[str, Any]:
     """The result for all nodes, ``gpustate.solve/2``.
@@ -38,7 +38,7 @@ def solve_data(
         troubles: by kind (``refused``, ``unreachable``, ``skipped``) and node, why.
         path: of the lock file.
         changed: the lock file changed.
-        gone: locked nodes that are no longer in the inventory.
+        absent_nodes: locked nodes that are no longer in the inventory.
         pruned: they were removed from the lock file.
     """
     rows: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ def solve_data(
         "changed": changed,
         "sets": rows,
         **{kind: dict(sorted(rows.items())) for kind, rows in troubles.items()},
-        "gone": list(gone),
+        "gone": list(absent_nodes),
         "pruned": pruned,
         "summary": counts(resolutions, troubles),
     }
@@ -67,9 +67,9 @@ def _groups(
     resolutions: Mapping[str, Resolution],
 ) -> Iterator[tuple[LockedSet, Resolution, list[str]]]:
     groups: dict[tuple[Any, ...], list[str]] = {}
-    for node, one in resolutions.items():
-        if one.set is not None:
-            key = (one.set.without_nodes(), one.how, one.why, one.notes)
+    for node, resolution in resolutions.items():
+        if resolution.set is not None:
+            key = (resolution.set.without_nodes(), resolution.how, resolution.why, resolution.notes)
             groups.setdefault(key, []).append(node)
     for key, nodes in groups.items():
         yield key[0], resolutions[nodes[0]], sorted(nodes)
@@ -79,10 +79,12 @@ def counts(
     resolutions: Mapping[str, Resolution], troubles: Mapping[str, Mapping[str, str]]
 ) -> dict[str, int]:
     """Number of nodes by result."""
-    results = {how: sum(one.how == how for one in resolutions.values()) for how in HOWS}
-    others = {kind: len(rows) for kind, rows in troubles.items()}
+    results = {
+        how: sum(resolution.how == how for resolution in resolutions.values()) for how in HOWS
+    }
+    trouble_counts = {kind: len(rows) for kind, rows in troubles.items()}
     alone = {node for rows in troubles.values() for node in rows}
-    return {"nodes": len({*resolutions, *alone}), **results, **others}
+    return {"nodes": len({*resolutions, *alone}), **results, **trouble_counts}
 
 
 def solve_text(
@@ -91,23 +93,23 @@ def solve_text(
     *,
     path: str,
     changed: bool,
-    gone: Sequence[str] = (),
+    absent_nodes: Sequence[str] = (),
     pruned: bool = False,
 ) -> str:
     """The same as text; the last line is a summary for grep."""
     lines: list[str] = []
     for locked, resolution, nodes in _groups(resolutions):
         lines.append(f"{locked.driver} {locked.module_type}  {resolution.how}: {listed(nodes, 8)}")
-        lines += _wrapped(f"for {_platform(locked)}; requested: {locked.wanted.text}")
+        lines += _wrapped(f"for {_platform(locked)}; requested: {locked.request.text}")
         lines += _wrapped(f"packages: {', '.join(name for name, _ in locked.packages)}")
         lines += _wrapped(f"why: {resolution.why}") if resolution.why else []
         lines += [row for note in resolution.notes for row in _wrapped(f"note: {note}")]
     for kind, rows in troubles.items():
         for node in sorted(rows):
             lines += _wrapped(f"{node}: {kind}: {rows[node]}", "")
-    if gone:
-        what = "removed from the lock" if pruned else "still locked; remove them with --prune"
-        lines += _wrapped(f"not in the inventory, {what}: {listed(gone, 8)}", "")
+    if absent_nodes:
+        advice = "removed from the lock" if pruned else "still locked; remove them with --prune"
+        lines += _wrapped(f"not in the inventory, {advice}: {listed(absent_nodes, 8)}", "")
     lines.append(f"{path} {'changed' if changed else 'is unchanged'}")
     words = counts(resolutions, troubles).items()
     return "\n".join([*lines, " ".join(f"{name}={number}" for name, number in words)]) + "\n"
@@ -137,18 +139,18 @@ def outdated_data(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> dict
     """Newer drivers by locked set, ``gpustate.outdated/2``."""
     return {
         "format": OUTDATED_FORMAT,
-        "sets": [_outdated(one) for one in sets],
+        "sets": [_outdated(outdated) for outdated in sets],
         "troubles": dict(sorted(troubles.items())),
     }
 
 
-def _outdated(one: Outdated) -> dict[str, Any]:
+def _outdated(outdated: Outdated) -> dict[str, Any]:
     return {
-        "driver": one.set.driver,
-        "module_type": one.set.module_type,
-        "wanted": wanted_data(one.set.wanted),
-        "nodes": list(one.set.nodes),
-        "update": one.allowed.version if one.allowed else None,
+        "driver": outdated.set.driver,
+        "module_type": outdated.set.module_type,
+        "wanted": request_data(outdated.set.request),
+        "nodes": list(outdated.set.nodes),
+        "update": outdated.allowed.version if outdated.allowed else None,
         "newer": [
             {
                 "version": newer.version,
@@ -156,26 +158,28 @@ def _outdated(one: Outdated) -> dict[str, Any]:
                 "allowed": not newer.obstacles,
                 "because": list(newer.obstacles),
             }
-            for newer in one.newer
+            for newer in outdated.newer
         ],
-        "notes": list(one.notes),
+        "notes": list(outdated.notes),
     }
 
 
 def outdated_text(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> str:
     """The same as text; the last line is a summary for grep."""
     lines: list[str] = []
-    for one in sets:
-        lines.append(f"{one.set.driver} {one.set.module_type}: {listed(one.set.nodes, 8)}")
-        lines += _wrapped(f"locked for {one.set.wanted.text}, {_platform(one.set)}")
-        for newer in one.newer:
+    for outdated in sets:
+        lines.append(
+            f"{outdated.set.driver} {outdated.set.module_type}: {listed(outdated.set.nodes, 8)}"
+        )
+        lines += _wrapped(f"locked for {outdated.set.request.text}, {_platform(outdated.set)}")
+        for newer in outdated.newer:
             lines += _newer(newer)
-        if not one.newer:
+        if not outdated.newer:
             lines.append("  no newer driver is offered")
-        lines += [row for note in one.notes for row in _wrapped(f"note: {note}")]
+        lines += [row for note in outdated.notes for row in _wrapped(f"note: {note}")]
     for node in sorted(troubles):
         lines += _wrapped(f"{node}: {troubles[node]}", "")
-    can = sum(one.allowed is not None for one in sets)
+    can = sum(outdated.allowed is not None for outdated in sets)
     return "\n".join([*lines, f"sets={len(sets)} updates={can} troubles={len(troubles)}"]) + "\n"
 
 

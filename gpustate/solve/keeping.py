@@ -20,13 +20,13 @@ class Case:
     """What decides on the driver set of one node.
 
     Args:
-        wanted: the policy's request.
+        request: the policy's request.
         platform: of the node.
         solution: what the driver's state chooses there.
         blocks: compatibility rules.
     """
 
-    wanted: DriverRequest
+    request: DriverRequest
     platform: Platform
     solution: Solution
     blocks: Blocks
@@ -57,7 +57,7 @@ class Resolution:
 def resolve(
     case: Case,
     old: LockedSet | None,
-    others: Iterable[LockedSet] = (),
+    other_sets: Iterable[LockedSet] = (),
     *,
     update: bool = False,
 ) -> Resolution:
@@ -66,15 +66,15 @@ def resolve(
     Args:
         case: of the node.
         old: its set in the lock file.
-        others: sets of other nodes; an identical node takes theirs.
+        other_sets: sets of other nodes; an identical node takes theirs.
         update: choose the newest even if there is a locked set.
     """
     why = "" if old is None else _reason_to_move(old, case)
     if not update:
         if old is not None and not why:
             return Resolution(old, "kept", notes=tuple(_warnings(old, case)))
-        for locked in others:
-            identical = locked.wanted == case.wanted and locked.platform == case.platform
+        for locked in other_sets:
+            identical = locked.request == case.request and locked.platform == case.platform
             if identical and not case.unavailable(locked):
                 return Resolution(locked, "joined", why)
     solution = case.solution
@@ -87,7 +87,9 @@ def resolve(
         )
         return Resolution(None, "none", problem)
     packages = tuple(sorted(solution.packages.items()))
-    locked = LockedSet(solution.version, solution.module_type, case.wanted, case.platform, packages)
+    locked = LockedSet(
+        solution.version, solution.module_type, case.request, case.platform, packages
+    )
     if old is None:
         return Resolution(locked, "solved")
     same = locked == old.without_nodes()
@@ -96,10 +98,10 @@ def resolve(
 
 def _reason_to_move(old: LockedSet, case: Case) -> str:
     """Why a locked set no longer applies to the node; empty while it does."""
-    before, now = old.wanted, case.wanted
-    if before.text != now.text:
-        return f"it was locked for {before.text}, the policy now requests {now.text}"
-    if before != now:
+    old_request, new_request = old.request, case.request
+    if old_request.text != new_request.text:
+        return f"it was locked for {old_request.text}, the policy now requests {new_request.text}"
+    if old_request != new_request:
         return "the policy now requests other kernel modules or packages"
     if old.platform != case.platform:
         return "the node's operating system or GPUs differ from those it was locked for"
@@ -147,10 +149,13 @@ def outdated(locked: LockedSet, case: Case, month: str) -> Outdated:
             continue
         obstacles = (*offered.obstacles, *case.blocks(offered.version, offered.module_type))
         driver = OfferedDriver(offered.version, offered.module_type, obstacles)
-        known = newer.get(driver.version, driver)
+        best = newer.get(driver.version, driver)
         newer[driver.version] = min(
-            (known, driver),
-            key=lambda one: (len(one.obstacles), one.module_type != locked.module_type),
+            (best, driver),
+            key=lambda offered_driver: (
+                len(offered_driver.obstacles),
+                offered_driver.module_type != locked.module_type,
+            ),
         )
     notes = list(_warnings(locked, case))
     end = branches.support_ended(locked.driver, month)
@@ -159,7 +164,9 @@ def outdated(locked: LockedSet, case: Case, month: str) -> Outdated:
         notes.append(
             f"branch {driverset.branch_of(locked.driver)} is past its end of support{when}"
         )
-    rows = sorted(newer.values(), key=lambda one: version_key(one.version), reverse=True)
+    rows = sorted(
+        newer.values(), key=lambda offered_driver: version_key(offered_driver.version), reverse=True
+    )
     return Outdated(locked, tuple(rows), tuple(notes))
 
 

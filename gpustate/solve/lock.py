@@ -49,7 +49,7 @@ class LockedSet:
     Args:
         driver: driver version.
         module_type: open or proprietary.
-        wanted: the policy's request at the time.
+        request: the policy's request at the time.
         platform: platform it was solved for.
         packages: names and full versions of the driver's packages, sorted.
         nodes: names, sorted.
@@ -57,7 +57,7 @@ class LockedSet:
 
     driver: str
     module_type: str
-    wanted: DriverRequest
+    request: DriverRequest
     platform: Platform
     packages: tuple[tuple[str, str], ...]
     nodes: tuple[str, ...] = ()
@@ -106,17 +106,20 @@ def set_data(locked: LockedSet) -> dict[str, Any]:
     return {
         "driver": locked.driver,
         "module_type": locked.module_type,
-        "wanted": wanted_data(locked.wanted),
+        "wanted": request_data(locked.request),
         "for": {**platform, "gpus": list(locked.platform.gpus)},
         "packages": dict(locked.packages),
         "nodes": list(locked.nodes),
     }
 
 
-def wanted_data(wanted: DriverRequest) -> dict[str, Any]:
+def request_data(request: DriverRequest) -> dict[str, Any]:
     """A request as JSON data, without default values."""
     default = DriverRequest()
-    rows = ((one.name, getattr(wanted, one.name)) for one in fields(DriverRequest))
+    rows = (
+        (request_field.name, getattr(request, request_field.name))
+        for request_field in fields(DriverRequest)
+    )
     return {name: value for name, value in rows if value != getattr(default, name)}
 
 
@@ -148,8 +151,8 @@ def from_text(text: str, place: str) -> Lock:
 
 def _set(row: Mapping[str, Any], path: str, place: str) -> LockedSet:
     for name, version in row["packages"].items():
-        own = driverset.is_member(name, version) and not driverset.any_version_fits(name)
-        if own and driverset.driver_version(version) != row["driver"]:
+        versioned = driverset.is_member(name, version) and not driverset.any_version_fits(name)
+        if versioned and driverset.driver_version(version) != row["driver"]:
             raise PolicyError(
                 f"{path}.packages: {name} {version} does not belong to driver {row['driver']}: a mixed set",
                 place=place,

@@ -38,8 +38,8 @@ def check_contract(state: AnyState, node: FakeNode | None = None) -> None:
     _check(bool(module and module.__doc__), f"{cls.name}: its module has no docstring")
     doc = inspect.cleandoc(cls.__doc__ or "")
     _check(bool(doc), f"{cls.name}: its class has no docstring")
-    own = [name for name in cls.model_fields if name not in ("ensure", "only")]
-    for name in own:
+    parameter_names = [name for name in cls.model_fields if name not in ("ensure", "only")]
+    for name in parameter_names:
         _check(
             re.search(rf"\b{name}\b", doc) is not None,
             f"{cls.name}: parameter {name!r} is not in its docstring",
@@ -69,11 +69,12 @@ def _check(holds: bool, otherwise: str) -> None:
 
 def _check_fragment(name: str, query: Query[Any]) -> None:
     hash(query)
-    done = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-n"], input=f"(\n{query.script()}\n)", text=True, capture_output=True
     )
     _check(
-        done.returncode == 0, f"{name}: sh does not accept the fragment of {query!r}: {done.stderr}"
+        completed.returncode == 0,
+        f"{name}: sh does not accept the fragment of {query!r}: {completed.stderr}",
     )
 
 
@@ -81,20 +82,23 @@ def _check_plans(state: AnyState, node: FakeNode) -> None:
     cls = type(state)
     before = (dict(node.files), dict(node.installed), set(node.loaded), dict(node.unit_states))
     for ensure in ("present", "absent"):
-        one = build(cls, {**parameters(state), "ensure": ensure})
-        observed = one.probe(node)
+        variant = build(cls, {**parameters(state), "ensure": ensure})
+        observed = variant.probe(node)
         _check(
-            one.probe(node) == observed, f"{cls.name}: probing twice gives different observations"
+            variant.probe(node) == observed,
+            f"{cls.name}: probing twice gives different observations",
         )
-        desired = one.desired(observed)
+        desired = variant.desired(observed)
         _check(
-            one.desired(desired) == desired,
+            variant.desired(desired) == desired,
             f"{cls.name} ({ensure}): desired(desired(x)) is not desired(x)",
         )
-        rest = one.plan(desired)
-        _check(not rest, f"{cls.name} ({ensure}): plan(desired) is not empty: {rest.changes}")
-        plan = one.plan(observed)
-        for step in one.apply(observed, plan):
+        remaining = variant.plan(desired)
+        _check(
+            not remaining, f"{cls.name} ({ensure}): plan(desired) is not empty: {remaining.changes}"
+        )
+        plan = variant.plan(observed)
+        for step in variant.apply(observed, plan):
             _check(bool(step.label), f"{cls.name} ({ensure}): a step without a label")
     after = (dict(node.files), dict(node.installed), set(node.loaded), dict(node.unit_states))
     _check(before == after, f"{cls.name}: probing the node changed it")

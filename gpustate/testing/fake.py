@@ -102,25 +102,25 @@ class FakeNode(Node):
             case file_queries.FileText(path=path):
                 return self.files.get(path)
             case file_queries.FileTexts(pattern=pattern):
-                wanted = pattern.split()
+                globs = pattern.split()
                 return {
                     path: text
                     for path, text in sorted(self.files.items())
-                    if any(fnmatch.fnmatchcase(path, one) for one in wanted)
+                    if any(fnmatch.fnmatchcase(path, glob) for glob in globs)
                 }
             case file_queries.FileStats(patterns=patterns):
                 return {
                     path: file_queries.FileStat(
                         "file", self.modes.get(path, 0o644), 0, 0, len(text.encode())
                     )
-                    for path, text in sorted({**self.files, **self._kept()}.items())
-                    if any(fnmatch.fnmatchcase(path, one) for one in patterns)
+                    for path, text in sorted({**self.files, **self._original_paths()}.items())
+                    if any(fnmatch.fnmatchcase(path, glob) for glob in patterns)
                 }
             case queries.Packages(patterns=patterns):
                 return {
                     name: dpkg.Package(name, version, "amd64", "hi" if name in self.held else "ii")
                     for name, version in sorted(self.installed.items())
-                    if any(fnmatch.fnmatchcase(name, one) for one in patterns)
+                    if any(fnmatch.fnmatchcase(name, glob) for glob in patterns)
                 }
             case queries.Candidates(names=names):
                 return {name: self.offered[name] for name in names if name in self.offered}
@@ -153,7 +153,7 @@ class FakeNode(Node):
             case _:
                 raise AssertionError(f"FakeNode has no answer to {query!r}: pass it in answers=")
 
-    def _kept(self) -> dict[str, str]:
+    def _original_paths(self) -> dict[str, str]:
         """The paths of files whose originals are kept, where a node has them."""
         return {f"{original_path(path)}.path": path for path in self.originals}
 
@@ -190,8 +190,8 @@ class FakeNode(Node):
                     self.unit_states.pop(path.rsplit("/", 1)[1], None)
             case ops.KeepOriginal(path=path):
                 self.originals.setdefault(path, self.files.get(path))
-            case ops.RestoreOriginal(path=path, own=own):
-                if own and path not in self.originals:
+            case ops.RestoreOriginal(path=path, own=removes_own):
+                if removes_own and path not in self.originals:
                     self.files.pop(path, None)
                 if path in self.originals:
                     original = self.originals.pop(path)
@@ -219,9 +219,9 @@ class FakeNode(Node):
                 self.loaded.update(module.replace("-", "_") for module in modules)
             case ops.UnloadModules(modules=modules):
                 self.loaded.difference_update(module.replace("-", "_") for module in modules)
-            case ops.EnableUnit(unit=unit, now=now):
+            case ops.EnableUnit(unit=unit, now=starts):
                 self.enabled.add(unit)
-                if now:
+                if starts:
                     self.unit_states[unit] = "active"
             case ops.DisableUnit(unit=unit):
                 self.enabled.discard(unit)
@@ -231,13 +231,13 @@ class FakeNode(Node):
                 self.unit_states[unit] = "active"
             case ops.Reboot():
                 self.reboots += 1
-            case ops.Run(what=what):
+            case ops.Run(what=action):
                 for part, act in self.runs.items():
-                    if part in what:
+                    if part in action:
                         act(self)
                         return
                 raise AssertionError(
-                    f"FakeNode has no effect for this Run: {what}; pass it in runs="
+                    f"FakeNode has no effect for this Run: {action}; pass it in runs="
                 )
             case _:
                 pass

@@ -92,7 +92,7 @@ class FabricManagerRunning(FabricServiceState[Observed]):
     stops: ClassVar[frozenset[str]] = FabricServiceState.stops | {"subnet_manager"}
     cleared: ClassVar[Mapping[str, Any]] = {"kept": False, "subnet_manager": False}
     fact: ClassVar[str] = "fabric_manager"
-    known: ClassVar[Mapping[str, str]] = fabric_config.FABRIC_MANAGER
+    config_kinds: ClassVar[Mapping[str, str]] = fabric_config.FABRIC_MANAGER
 
     timeout_s: Annotated[int, Field(ge=1, le=3600)] = 120
 
@@ -102,7 +102,7 @@ class FabricManagerRunning(FabricServiceState[Observed]):
         return facts | ({"nvlsm": "none"} if lacks_nvlsm else {})
 
     def probe(self, node: Node) -> Observed:
-        sight, fields = self.look(node)
+        sight, fields = self.observe_fabric(node)
         text = node.read_text(CONFIG_PATH)
         subnet = node.shell(scripts.SUBNET_MANAGER).stdout.strip() == "running"
         nvlsm = node.packages("nvlsm").get("nvlsm")
@@ -200,8 +200,8 @@ class FabricManagerRunning(FabricServiceState[Observed]):
         elif observed.active and observed.topology == Topology.NONE.value:
             yield f"{UNIT} runs although the node has no NVSwitch: left unchanged"
 
-    def start(self, observed: Observed, wanted: Observed, moved: frozenset[str]) -> Iterator[Step]:
-        yield from super().start(observed, wanted, moved)
+    def start(self, observed: Observed, desired: Observed, moved: frozenset[str]) -> Iterator[Step]:
+        yield from super().start(observed, desired, moved)
         label = "wait until the fabric is complete on every GPU"
         if moved & self.restarts:
             if self._judged(observed):

@@ -253,7 +253,7 @@ def possible_runtime(state: AnyState, seen: Any) -> Any:
     if state.name == "k0s" or not found.program:
         seen = replace(seen, read=True)
     if not found.program:
-        found = replace(found, active="", dump="", owed=False)
+        found = replace(found, active="", dump="", restart_pending=False)
     if state.absent or not found.program:
         seen = replace(seen, lacks=(), dead="")
     return replace(seen, found=found, files=found.files, digest=files_digest(found.files))

@@ -126,7 +126,7 @@ def ours(
             break
         execs += 1
         known.update(zip(asking.missing, answered(tuple(asking.missing), answers), strict=True))
-    return planned, [told(command.shown) for command in planned.commands], execs
+    return planned, [told(command.display) for command in planned.commands], execs
 
 
 def answered(queries: Sequence[Query[Any]], answers: Answers) -> list[Answer]:

@@ -101,5 +101,5 @@ def test_nothing_is_drawn_of_nothing() -> None:
 
 
 def test_what_a_state_is_for_is_told_without_marks_of_its_documentation() -> None:
-    told = of_states([NouveauBlacklisted()])["nouveau"].what
+    told = of_states([NouveauBlacklisted()])["nouveau"].condition
     assert told.startswith("nouveau and nova_core are not loaded")

@@ -35,7 +35,7 @@ def test_every_edge_is_kept_and_every_node_comes_once(graph: Graph) -> None:
     found = order(graph)
     assert sorted(found) == NAMES
     for edge in graph.edges:
-        assert found.index(edge.first) < found.index(edge.then)
+        assert found.index(edge.first) < found.index(edge.successor)
 
 
 @given(graphs(), st.randoms(use_true_random=False))
@@ -50,7 +50,7 @@ def test_the_order_of_writing_changes_nothing(graph: Graph, random: Random) -> N
 def test_the_reverse_keeps_every_edge_backwards(graph: Graph) -> None:
     found = order(reverse(graph))
     for edge in graph.edges:
-        assert found.index(edge.then) < found.index(edge.first)
+        assert found.index(edge.successor) < found.index(edge.first)
 
 
 @given(graphs(), st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
@@ -66,7 +66,7 @@ def test_a_cycle_is_explained_with_only_the_states_that_take_part_in_it(
     assert path[0] == path[-1]
     assert set(told) == set(path)
     assert len(path) - 1 == len(set(path)), "nobody is named twice"
-    pairs = {(edge.first, edge.then) for edge in broken.edges}
+    pairs = {(edge.first, edge.successor) for edge in broken.edges}
     assert all(pair in pairs for pair in pairwise(path))
 
 
@@ -101,7 +101,7 @@ def test_a_name_that_no_state_has_is_an_error_with_the_nearest_name() -> None:
     with pytest.raises(GraphError) as caught:
         build(
             states(("cdi", {"needs": ("drivr",)})),
-            known={"cdi", "driver", "nouveau"},
+            state_names={"cdi", "driver", "nouveau"},
             places={"cdi": "policy.py:3"},
         )
     assert str(caught.value) == (
@@ -111,11 +111,11 @@ def test_a_name_that_no_state_has_is_an_error_with_the_nearest_name() -> None:
 
 def test_a_name_like_no_other_lists_those_there_are() -> None:
     with pytest.raises(GraphError, match=r"known states: cdi, driver$"):
-        build(states(("cdi", {"before": ("zzzzzz",)})), known={"cdi", "driver"})
+        build(states(("cdi", {"before": ("zzzzzz",)})), state_names={"cdi", "driver"})
 
 
 def test_registered_states_that_the_policy_lacks_are_no_error_and_no_edge() -> None:
-    graph = build(states(("cdi", {"needs": ("driver",)})), known={"cdi", "driver"})
+    graph = build(states(("cdi", {"needs": ("driver",)})), state_names={"cdi", "driver"})
     assert (graph.nodes, graph.edges) == (["cdi"], [])
 
 

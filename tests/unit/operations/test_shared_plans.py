@@ -48,7 +48,7 @@ class Run:
             probing = ProbingNode(node, known, self.shared)
             planned = host.plan(probing, operation, arguments)
             if planned.complete:
-                return [told(command.shown) for command in planned.commands]
+                return [told(command.display) for command in planned.commands]
             known.update(
                 zip(probing.missing, answered(tuple(probing.missing), answers), strict=True)
             )

@@ -337,7 +337,7 @@ def test_a_value_of_the_lock_file_names_it_and_yields_to_the_command_line() -> N
 
 
 def test_an_image_gets_the_one_set_that_the_lock_has_for_its_policy() -> None:
-    elsewhere = replace(one_set(), wanted=DriverRequest(branch=570))
+    elsewhere = replace(one_set(), request=DriverRequest(branch=570))
     made = Lock((*a_lock().sets, elsewhere))
     driver = image_driver(made, branch=580)
     assert (driver.version, driver.locked) == ("580.65.06", dict(one_set().packages))
@@ -365,15 +365,17 @@ def test_an_image_without_a_driver_needs_no_set() -> None:
 def test_nodes_leave_the_lock_only_when_they_are_said_to() -> None:
     had = a_lock("gpu1", "gpu2", "gpu3")
     assert resolve_all(Survey(), had).lock.sets == had.sets
-    pruned = resolve_all(Survey(), had, gone=["gpu1", "gpu3"]).lock
+    pruned = resolve_all(Survey(), had, absent_nodes=["gpu1", "gpu3"]).lock
     assert [one.nodes for one in pruned.sets] == [("gpu2",)]
-    assert resolve_all(Survey(), had, gone=had.by_node()).lock.sets == ()
+    assert resolve_all(Survey(), had, absent_nodes=had.by_node()).lock.sets == ()
 
 
 def test_nodes_that_left_the_inventory_are_told() -> None:
     troubles: dict[str, dict[str, str]] = {"refused": {}, "unreachable": {}, "skipped": {}}
-    data = document.solve_data({}, troubles, path="x", changed=True, gone=["gpu7"], pruned=True)
+    data = document.solve_data(
+        {}, troubles, path="x", changed=True, absent_nodes=["gpu7"], pruned=True
+    )
     jsonschema.validate(data, schema("solve"))
     assert (data["gone"], data["pruned"]) == (["gpu7"], True)
-    stay = document.solve_text({}, troubles, path="x", changed=False, gone=["gpu7"])
+    stay = document.solve_text({}, troubles, path="x", changed=False, absent_nodes=["gpu7"])
     assert "not in the inventory, still locked; remove them with --prune: gpu7" in stay

@@ -67,7 +67,7 @@ def found(node: FakeNode, version: str, facts: Mapping[str, Any]) -> Found:
         "version": version,
         "active": "active",
         "dump": text,
-        "owed": owed,
+        "restart_pending": owed,
     }
     texts = {path: text for path, text in node.files.items() if path.startswith("/etc/containerd/")}
     return Found(files=texts, originals=dict(node.originals), **{**known, **facts})
@@ -219,7 +219,7 @@ def test_a_service_that_is_meant_to_run_is_started(active: str, enabled: str, mi
     facts: dict[str, Any] = {"active": active, "enabled": enabled}
     done = node_with()
     list(converge(ContainerdHandlerRegistered(), done))
-    plan = plan_of(node_with(files=done.files, owed=False, **facts))
+    plan = plan_of(node_with(files=done.files, restart_pending=False, **facts))
     assert plan.fields == ({"running"} if missed else set())
     assert plan.disruption is Disruption.NONE
     left = ContainerdHandlerRegistered(restart="none"), ContainerdHandlerRegistered(ensure="absent")
@@ -230,7 +230,9 @@ def test_a_service_that_is_meant_to_run_is_started(active: str, enabled: str, mi
 
 
 def stopped_node(files: Mapping[str, str], units: Mapping[str, str], **facts: Any) -> FakeNode:
-    node = node_with(files=files, owed=False, active="inactive", enabled="disabled", **facts)
+    node = node_with(
+        files=files, restart_pending=False, active="inactive", enabled="disabled", **facts
+    )
     node.unit_states = {"containerd.service": "inactive", **units}
     return node
 
@@ -315,12 +317,12 @@ def test_a_stopped_service_is_started_first_and_one_that_failed_by_its_restart()
 @pytest.mark.parametrize(
     ("facts", "fields"),
     [
-        ({"newer": (), "owed": False}, set()),
-        ({"newer": (), "owed": True}, {"read"}),
-        ({"newer": (ROOT,), "owed": False}, {"read"}),
-        ({"newer": (ROOT,), "owed": False, "served": True}, set()),
-        ({"newer": ("/etc/containerd/conf.d/mine.toml",), "owed": False}, set()),
-        ({"owed": True, "active": "inactive"}, set()),
+        ({"newer": (), "restart_pending": False}, set()),
+        ({"newer": (), "restart_pending": True}, {"read"}),
+        ({"newer": (ROOT,), "restart_pending": False}, {"read"}),
+        ({"newer": (ROOT,), "restart_pending": False, "served": True}, set()),
+        ({"newer": ("/etc/containerd/conf.d/mine.toml",), "restart_pending": False}, set()),
+        ({"restart_pending": True, "active": "inactive"}, set()),
     ],
 )
 def test_a_restart_is_due_while_the_service_has_not_read_the_handler(
@@ -482,7 +484,7 @@ def test_the_answer_of_a_node_is_read() -> None:
         files={"/c.toml": "a\r\n\ufffd"},
         originals={"/d.toml": None, "/c.toml": "b\n"},
         newer=("/c.toml",),
-        owed=True,
+        restart_pending=True,
         dump="x = 1",
     )
     with pytest.raises(ProbeError, match="truncated"):

@@ -94,7 +94,7 @@ def test_the_answer_of_a_node_is_read() -> None:
         active="active",
         files={TEMPLATE_PATH: "#"},
         originals={"/x": None},
-        owed=True,
+        restart_pending=True,
         dump="!",
     )
 

@@ -148,4 +148,4 @@ def test_states_get_the_driver_that_was_chosen_whatever_their_order_in_the_polic
     assert wants.by_state["fabric-manager"] == (("nvidia-fabricmanager", "580.65.06-1"),)
     assert dict(wants.by_state["driver"])["nvidia-driver-cuda"] == "580.65.06-1"
     assert "mps" not in wants.by_state
-    assert wants.bare == {"6.1.0-18-amd64": "linux-headers-6.1.0-18-amd64"}
+    assert wants.missing_headers == {"6.1.0-18-amd64": "linux-headers-6.1.0-18-amd64"}
