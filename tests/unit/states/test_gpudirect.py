@@ -266,7 +266,7 @@ def gdr_node(driver: str = "open", **more: Any) -> FakeNode:
 
     def load(node: FakeNode) -> None:
         found = node.answers["KernelModuleQuery"]
-        node.answers["KernelModuleQuery"] = replace(found, loaded=found.here)
+        node.answers["KernelModuleQuery"] = replace(found, loaded=found.version_on_disk)
 
     def unload(node: FakeNode) -> None:
         node.answers["KernelModuleQuery"] = replace(node.answers["KernelModuleQuery"], loaded=None)
