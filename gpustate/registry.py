@@ -134,11 +134,9 @@ class Registry:
         for name, cls in project_states.items():
             self._check_prefix(name, owner)
             same_name = (more[name] for more in self._projects.values() if name in more)
-            for owner_class in (self._guess(name), *same_name):
-                if owner_class is not None and owner_class is not cls:
-                    raise _two_owners(
-                        name, f"{owner_class.__module__}.{owner_class.__qualname__}", owner
-                    )
+            for holder in (self._guess(name), *same_name):
+                if holder is not None and holder is not cls:
+                    raise _two_owners(name, f"{holder.__module__}.{holder.__qualname__}", owner)
             if name in installed:
                 raise _two_owners(name, f"an installed package ({installed[name]})", owner)
 

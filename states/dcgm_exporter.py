@@ -417,7 +417,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
         yield from observed.notes
 
     def configure(
-        self, observed: Observed, wanted: Observed, moved: frozenset[str]
+        self, observed: Observed, desired: Observed, moved: frozenset[str]
     ) -> Iterator[Step]:
         if "jobs" in moved:
             yield ops.Run(
@@ -425,7 +425,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
                 f"create the folder {self.job_mapping}",
                 timeout=30,
             )
-        yield from super().configure(observed, wanted, moved)
+        yield from super().configure(observed, desired, moved)
 
     def restart(self, observed: Observed) -> Step:
         wait_s = 30 + self.interval_ms // 1000

@@ -237,11 +237,11 @@ class ImexRunning(FabricServiceState[Observed]):
         return ops.RestartUnit(UNIT, wait_s=60)
 
     def configure(
-        self, observed: Observed, wanted: Observed, moved: frozenset[str]
+        self, observed: Observed, desired: Observed, moved: frozenset[str]
     ) -> Iterator[Step]:
-        yield from super().configure(observed, wanted, moved)
+        yield from super().configure(observed, desired, moved)
         if self._host and moved & {"nodes", "nodes_file"}:
-            yield ops.PutText(NODES_PATH, imex.render(wanted.nodes or ()), mode=0o644)
+            yield ops.PutText(NODES_PATH, imex.render(desired.nodes or ()), mode=0o644)
 
     def start(self, observed: Observed, desired: Observed, moved: frozenset[str]) -> Iterator[Step]:
         if not self._host:

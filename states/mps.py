@@ -345,9 +345,9 @@ class MpsRunning(ServiceState[Observed]):
             yield f"on the GPUs beside MPS now: {', '.join(observed.holders[:3])}"
 
     def configure(
-        self, observed: Observed, wanted: Observed, moved: frozenset[str]
+        self, observed: Observed, desired: Observed, moved: frozenset[str]
     ) -> Iterator[Step]:
-        yield from super().configure(observed, wanted, moved)
+        yield from super().configure(observed, desired, moved)
         if "folder" in moved:
             yield ops.Run(
                 f"chown 0:0 {self.pipe_folder}; chmod 0755 {self.pipe_folder}; effect made",

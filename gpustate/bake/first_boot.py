@@ -164,13 +164,8 @@ class FirstBoot(State[Observed]):
 def first_boot_of(states: Sequence[AnyState], node: InventoryNode) -> FirstBoot:
     """Return the last state of a bake, which is probed after all others are applied."""
     names = tuple(state.name for state in states)
-    attributes = {
-        "known_after": names,
-        "states": tuple(states),
-        "node": node,
-        "__module__": __name__,
-    }
-    after_all: type[FirstBoot] = type("FirstBoot", (FirstBoot,), attributes)
+    body = {"known_after": names, "states": tuple(states), "node": node, "__module__": __name__}
+    after_all: type[FirstBoot] = type("FirstBoot", (FirstBoot,), body)
     return after_all()
 
 
@@ -181,9 +176,7 @@ def compiled(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return path and text of the program's files, and the labels of its steps; empty without steps."""
     blocks = tuple(
-        ops.Block(state.name, must_hold_first(state, states), state_steps)
-        for state, state_steps in steps
-        if state_steps
+        ops.Block(state.name, must_hold_first(state, states), s) for state, s in steps if s
     )
     program = ops.compile_program(blocks)
     if not program.steps:

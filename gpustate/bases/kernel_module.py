@@ -158,10 +158,8 @@ class KernelModuleState(State[M], Generic[M]):
         if not versions:
             return observed
         names = self.names(observed.manager)
-        other_packages = {name: v for name, v in observed.packages.items() if name not in names}
-        desired = replace(
-            observed, packages=other_packages | versions, autoload_text=self.autoload_text
-        )
+        extra = {name: v for name, v in observed.packages.items() if name not in names}
+        desired = replace(observed, packages=extra | versions, autoload_text=self.autoload_text)
         if observed.driver is None or observed.image:
             return desired
         return self.working(desired, dpkg.upstream_version(versions[names[0]]))

@@ -105,9 +105,7 @@ class Target:
 
     def repository(self, name: str) -> Repository | None:
         """A repository by name."""
-        return next(
-            (repository for repository in self.repositories if repository.name == name), None
-        )
+        return next((r for r in self.repositories if r.name == name), None)
 
     def versions(self) -> dict[str, tuple[str, ...]]:
         """Versions by package name."""
@@ -201,8 +199,7 @@ def from_text(text: str, place: str) -> Manifest:
     for number, row in enumerate(data["targets"]):
         path = f"targets[{number}].repositories"
         repositories = tuple(
-            _repository(repository_row, f"{path}[{n}]", fail)
-            for n, repository_row in enumerate(row["repositories"])
+            _repository(r, f"{path}[{n}]", fail) for n, r in enumerate(row["repositories"])
         )
         if len({repository.name for repository in repositories}) != len(repositories):
             raise fail(path, "has a duplicate")
@@ -229,10 +226,7 @@ def _repository(
         )
         for package_row in row["packages"]
     )
-    indexes = tuple(
-        File(index_row["name"], index_row["sha256"], int(index_row["size"]))
-        for index_row in row["indexes"]
-    )
+    indexes = tuple(File(r["name"], r["sha256"], int(r["size"])) for r in row["indexes"])
     repository = Repository(row["name"], entries, indexes)
     if len({file.name for file in repository.files}) != len(repository.files):
         raise fail(f"{path}.packages", "has a duplicate file")

@@ -58,9 +58,7 @@ class Bundle:
         """
         target = self.manifest.target(distribution, machine)
         if target is None:
-            available = (
-                ", ".join(target_row.name for target_row in self.manifest.targets) or "nothing"
-            )
+            available = ", ".join(r.name for r in self.manifest.targets) or "nothing"
             raise RefusedError(
                 f"the bundle {self.path} has no packages for {distribution}-{machine} (available: {available})",
                 fix="build one: gpustate image bundle POLICY -i INVENTORY --out FILE",
@@ -100,9 +98,7 @@ def _load(path: str, mtime_ns: int, size: int) -> Bundle:
 def _members(path: str) -> dict[str, tuple[int, int]]:
     try:
         with tarfile.open(path, "r:") as tar:
-            return {
-                member.name: (member.offset_data, member.size) for member in tar if member.isfile()
-            }
+            return {m.name: (m.offset_data, m.size) for m in tar if m.isfile()}
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise UsageError(f"is not a bundle ({error})", place=path, fix=_FIX) from None
 

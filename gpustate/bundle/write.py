@@ -97,9 +97,7 @@ class PreparedBundle:
 def prepare(chosen: Sequence[Selection]) -> PreparedBundle:
     """Build the indexes and the manifest."""
     contents: dict[str, Content] = {}
-    targets = sorted(
-        (_target(selection, contents) for selection in chosen), key=lambda selection: selection.name
-    )
+    targets = sorted((_target(s, contents) for s in chosen), key=lambda s: s.name)
     bundle = PreparedBundle(Manifest(tuple(targets)), contents)
     contents[NAME] = bundle.text.encode()
     return bundle

@@ -73,7 +73,7 @@ def solve(
         troubles,
         path=path,
         changed=written,
-        gone=gone,
+        absent_nodes=gone,
         pruned=prune and not solved.refused,
     )
     common.write_out(common.as_json(shown) if output == "json" else printable_lines(shown))

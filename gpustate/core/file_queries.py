@@ -82,8 +82,8 @@ class FileText(SharedQuery[str | None]):
                 return text.decode("utf-8", "replace")
         return None
 
-    def joined(self, others: Sequence[Query[Any]]) -> FileText:
-        theirs = (one.path for one in others if isinstance(one, FileText))
+    def joined(self, queries: Sequence[Query[Any]]) -> FileText:
+        theirs = (one.path for one in queries if isinstance(one, FileText))
         return FileText(self.path, tuple(dict.fromkeys(theirs)))
 
     def placeholder(self) -> str | None:
@@ -173,8 +173,8 @@ class FileTexts(SharedQuery[dict[str, str]]):
             if row.startswith(mark)
         }
 
-    def joined(self, others: Sequence[Query[Any]]) -> FileTexts:
-        theirs = (one.pattern for one in others if isinstance(one, FileTexts))
+    def joined(self, queries: Sequence[Query[Any]]) -> FileTexts:
+        theirs = (one.pattern for one in queries if isinstance(one, FileTexts))
         return FileTexts(self.pattern, tuple(dict.fromkeys(theirs)))
 
     def placeholder(self) -> dict[str, str]:
@@ -250,8 +250,8 @@ class FileStats(SharedQuery[dict[str, FileStat]]):
                 stats[parts[7]] = _stat(parts, mine[parts[7]])
         return stats
 
-    def joined(self, others: Sequence[Query[Any]]) -> FileStats:
-        theirs = (one.patterns for one in others if isinstance(one, FileStats))
+    def joined(self, queries: Sequence[Query[Any]]) -> FileStats:
+        theirs = (one.patterns for one in queries if isinstance(one, FileStats))
         return FileStats(self.patterns, tuple(dict.fromkeys(theirs)))
 
     def placeholder(self) -> dict[str, FileStat]:

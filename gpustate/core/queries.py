@@ -128,7 +128,7 @@ class SharedQuery(Query[T]):
     """
 
     @abstractmethod
-    def joined(self, others: Sequence[Query[Any]]) -> Query[T]:
+    def joined(self, queries: Sequence[Query[Any]]) -> Query[T]:
         """One ask for this one and others of its class."""
 
 
@@ -229,8 +229,8 @@ class Packages(SharedQuery[dict[str, dpkg.Package]]):
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
         }
 
-    def joined(self, others: Sequence[Query[Any]]) -> Packages:
-        mine = (pattern for one in others if isinstance(one, Packages) for pattern in one.patterns)
+    def joined(self, queries: Sequence[Query[Any]]) -> Packages:
+        mine = (pattern for one in queries if isinstance(one, Packages) for pattern in one.patterns)
         return Packages(tuple(dict.fromkeys((*self.patterns, *mine))))
 
     def placeholder(self) -> dict[str, dpkg.Package]:
@@ -287,8 +287,8 @@ class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
     ) -> dict[str, tuple[dpkg.Candidate, ...]]:
         return {name: rows for name, rows in found.items() if name in self.names}
 
-    def joined(self, others: Sequence[Query[Any]]) -> Candidates:
-        mine = (name for one in others if isinstance(one, Candidates) for name in one.names)
+    def joined(self, queries: Sequence[Query[Any]]) -> Candidates:
+        mine = (name for one in queries if isinstance(one, Candidates) for name in one.names)
         return Candidates(tuple(dict.fromkeys((*self.names, *mine))))
 
     def placeholder(self) -> dict[str, tuple[dpkg.Candidate, ...]]:
@@ -329,8 +329,8 @@ class Units(SharedQuery[dict[str, systemd.Unit]]):
         others = set(asked.split()[1:]) - set(self.names)
         return {name: unit for name, unit in found.items() if name not in others}
 
-    def joined(self, others: Sequence[Query[Any]]) -> Units:
-        mine = (name for one in others if isinstance(one, Units) for name in one.names)
+    def joined(self, queries: Sequence[Query[Any]]) -> Units:
+        mine = (name for one in queries if isinstance(one, Units) for name in one.names)
         return Units(tuple(dict.fromkeys((*self.names, *mine))))
 
     def placeholder(self) -> dict[str, systemd.Unit]:

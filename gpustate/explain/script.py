@@ -20,7 +20,7 @@ from __future__ import annotations
 from gpustate import shell
 from gpustate.diagnosis import chain_probe
 from gpustate.formats import dkms, modprobe
-from gpustate.formats.unit_log import DEFINE_UNIT_SAYS, TELLING
+from gpustate.formats.unit_log import TELLING, UNIT_SAYS
 from gpustate.ops.reloads import GPU_SCOPES
 from gpustate.probes import (
     cdi_driver_files,
@@ -72,7 +72,7 @@ whole "$kernel" "$module_file" || printf 'not_whole=%s\\n' "$lost_module"
 
 _HARDWARE = shell.load("hardware", "gpustate.explain")
 
-_UNITS = DEFINE_UNIT_SAYS + shell.load("units", "gpustate.explain")
+_UNITS = UNIT_SAYS + shell.load("units", "gpustate.explain")
 
 _CONTAINERS = chain_probe.CDI_SPECS + shell.load("containers", "gpustate.explain")
 

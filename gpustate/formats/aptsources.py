@@ -210,29 +210,27 @@ def parse_policy(text: str) -> dict[str, tuple[Offer, ...]]:
 
     Versions only in dpkg's database have no origins.
     """
-    versions_by_package: dict[str, list[Offer]] = {}
+    by_name: dict[str, list[Offer]] = {}
     name = ""
     for line in text.splitlines():
         version, origin = _VERSION.match(line), _ORIGIN.match(line)
         if line and not line.startswith(" ") and line.endswith(":"):
             name = line[:-1] if dpkg.is_name(line[:-1]) else ""
             if name:
-                versions_by_package.setdefault(name, [])
+                by_name.setdefault(name, [])
         elif version and name:
-            versions_by_package[name].append(
-                Offer(version.group("version"), int(version.group("priority")))
-            )
+            by_name[name].append(Offer(version.group("version"), int(version.group("priority"))))
         elif (
             origin
             and name
-            and versions_by_package[name]
+            and by_name[name]
             and not origin.group("origin").startswith("/var/lib/dpkg/status")
         ):
-            last = versions_by_package[name][-1]
-            versions_by_package[name][-1] = Offer(
+            last = by_name[name][-1]
+            by_name[name][-1] = Offer(
                 last.version, last.priority, (*last.origins, origin.group("origin"))
             )
-    return {key: tuple(offers) for key, offers in versions_by_package.items() if offers}
+    return {key: tuple(offers) for key, offers in by_name.items() if offers}
 
 
 #: Foreign file of pins: priorities that differ from the usual with it alone, by name and version.
@@ -251,26 +249,22 @@ def parse_pins(text: str) -> Pins:
     return priorities_by_path
 
 
-def is_forbidden(
-    offer: Offer, offers: Iterable[Offer], pin_ceiling: int = REPOSITORY_PRIORITY
-) -> bool:
+def is_forbidden(offer: Offer, offers: Iterable[Offer], limit: int = REPOSITORY_PRIORITY) -> bool:
     """Pins keep apt from a version: a negative one, or one for another version.
 
     Args:
         offers: all of its package.
-        pin_ceiling: priority up to which a pin for another version does not.
+        limit: priority up to which a pin for another version does not.
     """
     highest = max(candidate.priority for candidate in offers)
-    return offer.priority < (highest if highest > pin_ceiling else 0)
+    return offer.priority < (highest if highest > limit else 0)
 
 
 def forbidding_file(name: str, version: str, offers: Iterable[Offer], pins: Pins) -> str | None:
     """The foreign file of pins that alone would keep apt from a version."""
     for path, priorities in pins.items():
-        alone = [
-            replace(offer, priority=priorities.get((name, offer.version), 500)) for offer in offers
-        ]
-        if any(is_forbidden(offer, alone) for offer in alone if offer.version == version):
+        alone = [replace(o, priority=priorities.get((name, o.version), 500)) for o in offers]
+        if any(is_forbidden(o, alone) for o in alone if o.version == version):
             return path
     return None
 

@@ -80,9 +80,7 @@ class World:
     mig_caps: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
     nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     missing: frozenset[str] = frozenset()  # paths in specifications that do not exist
-    driver_files: tuple[
-        str, ...
-    ] = ()  # files and control devices of the loaded driver, for nvidia-ctk
+    driver_files: tuple[str, ...] = ()  # and control devices of the loaded driver, for nvidia-ctk
 
 
 def parse(text: str, *, place: str = "the CDI specification") -> Spec:

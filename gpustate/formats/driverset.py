@@ -107,11 +107,7 @@ class Relations:
     def kernel_known(self, name: str, version: str, available: Versions) -> bool:
         """Packages of modules that this one installs are for kernels that were asked about."""
         companions = self.together.get((name, version), ())
-        return all(
-            companion in available
-            for companion in companions
-            if companion.startswith("linux-modules-")
-        )
+        return all(c in available for c in companions if c.startswith("linux-modules-"))
 
     def fitting(self, available: Versions, version: str) -> dict[str, tuple[str, ...]]:
         """Versions of packages without the signed modules that are built for another driver."""
@@ -405,12 +401,8 @@ def target(
     for name in (*required, *extra, *all_installed):
         fitting = at_version(available.get(name, ()), version)
         current = installed.get(name)
-        separate_tool = current in offers.get(name, ()) and _is_apart(scheme, name)
-        if (
-            complete
-            and current is not None
-            and (separate_tool or driver_version(current) == version)
-        ):
+        apart = current in offers.get(name, ()) and _is_apart(scheme, name)
+        if complete and current is not None and (apart or driver_version(current) == version):
             packages[name] = current
         elif fitting is not None:
             packages[name] = fitting
@@ -552,11 +544,7 @@ def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: boo
     if other_type == PROPRIETARY and branch > LAST_PROPRIETARY:
         return set()
     # NVIDIA's repository and Ubuntu's archive share the names of modules, and not of what depends on them.
-    alike = [
-        candidate
-        for candidate in driverschemes.of(scheme.os_id)
-        if candidate.kernel == scheme.kernel
-    ]
+    alike = [c for c in driverschemes.of(scheme.os_id) if c.kernel == scheme.kernel]
     names = {
         name
         for candidate in alike
@@ -567,12 +555,7 @@ def _other_type(scheme: Scheme, branch: int, module_type: str, use_prebuilt: boo
         )
     }
     suffixed = other_type == OPEN
-    names |= {
-        n
-        for candidate in alike
-        for n in candidate.metapackages(branch)
-        if n.endswith("-open") == suffixed
-    }
+    names |= {n for c in alike for n in c.metapackages(branch) if n.endswith("-open") == suffixed}
     # Ubuntu's sources of both types conflict, also where nothing is built from them.
     names |= {n.replace("-dkms", "-kernel-source") for n in names if n.startswith("nvidia-dkms")}
     if use_prebuilt:

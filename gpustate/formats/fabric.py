@@ -160,13 +160,11 @@ def summary(parts: Sequence[GpuFabric]) -> str:
     if not reporting:
         return ""
     words = Counter(
-        part.state if part.state != "completed" else f"completed with {part.status or 'no status'}"
-        for part in reporting
-        if not part.complete
+        p.state if p.state != "completed" else f"completed with {p.status or 'no status'}"
+        for p in reporting
+        if not p.complete
     )
-    states = (
-        f"{word} on {count} of {len(reporting)} GPUs" for word, count in sorted(words.items())
-    )
+    states = (f"{w} on {c} of {len(reporting)} GPUs" for w, c in sorted(words.items()))
     return ", ".join(states) or COMPLETE
 
 

@@ -120,7 +120,4 @@ def read(text: str | None, keys: Iterable[str]) -> dict[str, str | None]:
         key, equals, value = line.partition("=")
         if equals and key in values:
             values[key][value.rstrip("\r")] = None
-    return {
-        key: "\n".join(values_of_key) if values_of_key else None
-        for key, values_of_key in values.items()
-    }
+    return {key: "\n".join(v) if v else None for key, v in values.items()}

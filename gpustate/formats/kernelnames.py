@@ -64,13 +64,11 @@ def headers(
     manager: str, release: str, offers: Mapping[str, Sequence[str]]
 ) -> tuple[str, str] | None:
     """The package with the headers of a kernel, and its version; ``None`` if it is not available."""
-    package_version = parts(manager, release)["e"]
+    expected = parts(manager, release)["e"]
     for name in header_names(manager, release):
         for version in offers.get(name, ()):
-            without_epoch = version.rpartition(":")[2]
-            if without_epoch == package_version or (
-                manager == "zypper" and without_epoch.startswith(f"{package_version}.")
-            ):
+            build = version.rpartition(":")[2]
+            if build == expected or (manager == "zypper" and build.startswith(f"{expected}.")):
                 return name, version
     return None
 

@@ -244,18 +244,16 @@ def from_json(data: object) -> NvmlFacts:
         raise ValueError("the NVML report is not a JSON object")
     try:
         gpus = []
-        for gpu_data in data.get("gpus", []):
-            migs = tuple(build(MigDevice, mig) for mig in gpu_data.get("mig_devices", []))
-            pci = sysfs_address(str(gpu_data.get("pci", "")))
+        for row in data.get("gpus", []):
+            migs = tuple(build(MigDevice, mig) for mig in row.get("mig_devices", []))
+            pci = sysfs_address(str(row.get("pci", "")))
             layout = {
-                "mig_instances": _parts(MigInstance, gpu_data.get("mig_instances", [])),
-                "mig_profiles": _parts(MigProfile, gpu_data.get("mig_profiles", [])),
+                "mig_instances": _parts(MigInstance, row.get("mig_instances", [])),
+                "mig_profiles": _parts(MigProfile, row.get("mig_profiles", [])),
             }
-            gpu = build(
-                Gpu, {**gpu_data, **layout, "mig_devices": migs, "pci": pci, "health": None}
-            )
-            if gpu_data.get("health") is not None:
-                gpu = replace(gpu, health=_parts(GpuHealth, [gpu_data["health"]])[0])
+            gpu = build(Gpu, {**row, **layout, "mig_devices": migs, "pci": pci, "health": None})
+            if row.get("health") is not None:
+                gpu = replace(gpu, health=_parts(GpuHealth, [row["health"]])[0])
             gpus.append(gpu)
         facts: NvmlFacts = build(NvmlFacts, {**data, "gpus": tuple(gpus)})
     except (TypeError, AttributeError, ValueError) as error:

@@ -115,20 +115,18 @@ def nearest(parameter: str, supported: Iterable[str], alike: float = 0.9) -> str
 
 
 def _bad_value(parameter: str, value: int | str) -> str | None:
-    setting = f"{PREFIX}{parameter}={value}"
+    pair = f"{PREFIX}{parameter}={value}"
     if parameter in CHOICES and str(value) not in CHOICES[parameter]:
-        return f"{setting}: must be {' or '.join(CHOICES[parameter])}"
+        return f"{pair}: must be {' or '.join(CHOICES[parameter])}"
     if parameter in TEXTS:
         return None
     text = str(value)
     if not _NUMBER.fullmatch(text):
-        return (
-            f"{setting}: must be a number (decimal, 0x... or octal 0...); the module would not load"
-        )
+        return f"{pair}: must be a number (decimal, 0x... or octal 0...); the module would not load"
     digits = text.lstrip("+-")
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
     if int(text, base) not in _INT:
-        return f"{setting}: does not fit into a signed 32-bit integer; the module would not load"
+        return f"{pair}: does not fit into a signed 32-bit integer; the module would not load"
     return None
 
 

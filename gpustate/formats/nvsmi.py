@@ -184,9 +184,7 @@ def parse(text: str) -> NvmlFacts:
             replace(
                 gpu,
                 mig_devices=tuple(migs.get(gpu.uuid, ())),
-                mig_instances=tuple(
-                    sorted(parts.get(gpu.index, ()), key=lambda instance: instance.start)
-                ),
+                mig_instances=tuple(sorted(parts.get(gpu.index, ()), key=lambda i: i.start)),
             )
             for gpu in gpus
         ),

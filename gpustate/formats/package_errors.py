@@ -262,9 +262,7 @@ def _full_message(lines: list[str], number: int) -> str:
     before = lines[number - 1].strip() if number else ""
     if _RELATION.match(line):
         # Further relations of a package follow below the first one, which names it.
-        owner = next(
-            (candidate for candidate in reversed(lines[:number]) if " : " in candidate), ""
-        )
+        owner = next((c for c in reversed(lines[:number]) if " : " in c), "")
         line = f"{owner.partition(' : ')[0].strip()} : {line}"
     if line.endswith(":") and after:
         line = f"{line} {after}"

@@ -59,9 +59,7 @@ class Quarantine:
 
     def holds(self, uuid: str, pci: str) -> bool:
         """Whether a GPU is in quarantine now."""
-        return any(
-            (uuid and entry.uuid == uuid) or (pci and entry.pci == pci) for entry in self.active
-        )
+        return any((uuid and e.uuid == uuid) or (pci and e.pci == pci) for e in self.active)
 
 
 def stamp(seconds: int) -> str:
@@ -103,7 +101,4 @@ def _entry(data: dict[str, object]) -> Entry:
 
 def as_text(entries: tuple[Entry, ...]) -> str:
     """The file's text."""
-    return (
-        json.dumps({"format": FORMAT, "gpus": [asdict(entry) for entry in entries]}, indent=1)
-        + "\n"
-    )
+    return json.dumps({"format": FORMAT, "gpus": [asdict(e) for e in entries]}, indent=1) + "\n"

@@ -90,13 +90,13 @@ def parse_query(text: str, held: Iterable[str] = ()) -> dict[str, Package]:
         text: the output.
         held: names of held packages.
     """
-    held_names = frozenset(held)
+    holds = frozenset(held)
     packages: dict[str, Package] = {}
     for package in parse_rows(text):
         known_package = packages.get(package.name)
         if known_package is None or rpmversion.compare(known_package.version, package.version) < 0:
             packages[package.name] = (
-                replace(package, status="hi") if package.name in held_names else package
+                replace(package, status="hi") if package.name in holds else package
             )
     return packages
 
@@ -172,10 +172,6 @@ def _candidates(rows: Iterable[tuple[str, str, str]]) -> dict[str, tuple[Candida
         if full is not None and is_name(name):
             by_package.setdefault(name, {})[Candidate(full, origin)] = None
     return {
-        name: tuple(
-            sorted(
-                some, key=lambda candidate: rpmversion.version_key(candidate.version), reverse=True
-            )
-        )
+        name: tuple(sorted(some, key=lambda c: rpmversion.version_key(c.version), reverse=True))
         for name, some in by_package.items()
     }

@@ -26,4 +26,4 @@ TELLING = r"""awk '/^Starting / { b = i = e = ""; s = 1; next } /^Started / { if
       /level"?[=:]"?(info|debug|trace)/ { i = $0; next } { b = $0 } END { print b != "" ? b : i != "" ? i : e }'"""
 
 #: Defines ``unit_says UNIT``: what it has said since its last start, in its journal and in its file. ``patience`` is in seconds.
-DEFINE_UNIT_SAYS = shell.load("unit_says", "gpustate.formats")
+UNIT_SAYS = shell.load("unit_says", "gpustate.formats")

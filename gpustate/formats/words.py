@@ -62,14 +62,7 @@ def shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     end = limit - len(_MORE)
-    end = next(
-        (
-            quoted.start()
-            for quoted in _QUOTED.finditer(text)
-            if quoted.start() < end < quoted.end()
-        ),
-        end,
-    )
+    end = next((q.start() for q in _QUOTED.finditer(text) if q.start() < end < q.end()), end)
     for boundary in ("; ", ". ", " "):
         at = text.rfind(boundary, limit // 2, end)
         if at >= 0:

@@ -285,15 +285,15 @@ def parse(lines: list[str], addresses: Mapping[str, str]) -> tuple[Xid, ...]:
         lines: of :data:`SCRIPT`.
         addresses: PCI address of each GPU, without the function, by UUID.
     """
-    xids_by_place: dict[tuple[str, int, str], Xid] = {}
+    xids: dict[tuple[str, int, str], Xid] = {}
     for line in lines:
         if _LOADED in line:
-            xids_by_place = {}
+            xids = {}
         if reset := _RESET.search(line):
             pci = addresses.get(reset[1])
-            xids_by_place = {
+            xids = {
                 place: xid
-                for place, xid in xids_by_place.items()
+                for place, xid in xids.items()
                 if xid.pci != pci or xid.action == "RESET_FABRIC"
             }
         match = _LINE.match(line)
@@ -307,9 +307,7 @@ def parse(lines: list[str], addresses: Mapping[str, str]) -> tuple[Xid, ...]:
         if number >= _FIRST_OF_SWITCHES and severity != "Fatal":
             continue
         place = (f"{int(domain, 16):04x}:{device}", number, severity)
-        before = xids_by_place.get(place)
+        before = xids.get(place)
         count = 1 if before is None else before.count + 1
-        xids_by_place[place] = Xid(
-            *place[:2], count, float(match[1]), match[4].strip()[:200], severity
-        )
-    return tuple(xids_by_place[place] for place in sorted(xids_by_place))
+        xids[place] = Xid(*place[:2], count, float(match[1]), match[4].strip()[:200], severity)
+    return tuple(xids[place] for place in sorted(xids))

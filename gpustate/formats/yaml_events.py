@@ -315,7 +315,7 @@ class _Builder:
 
     def mapping(self, event: Any, depth: int) -> dict[Any, Any]:
         self.check_tag(event, "map")
-        entries: dict[Any, Any] = {}
+        pairs: dict[Any, Any] = {}
         lines: dict[Any, int] = {}
         merged: list[tuple[Any, Any]] = []
         while not isinstance(event := self.loader.get_event(), yaml.MappingEndEvent):
@@ -324,20 +324,18 @@ class _Builder:
                 merged.append((self.value(self.loader.get_event(), depth), event))
                 continue
             key = self.key(event, depth)
-            if key in entries:
+            if key in pairs:
                 if not self.rules.last_key_counts:
                     raise self.error(
                         f"the key {quote(key)} is a duplicate of line {lines[key]}", event
                     )
-                self.lines.repeated.setdefault(id(entries), []).append(
-                    (key, lines[key], entries[key])
-                )
+                self.lines.repeated.setdefault(id(pairs), []).append((key, lines[key], pairs[key]))
             lines[key] = line
-            entries[key] = self.value(self.loader.get_event(), depth)
+            pairs[key] = self.value(self.loader.get_event(), depth)
         for value, where in merged:
-            self.merge(value, where, entries, lines)
-        self.lines.of_keys[id(entries)] = lines
-        return entries
+            self.merge(value, where, pairs, lines)
+        self.lines.of_keys[id(pairs)] = lines
+        return pairs
 
     def key(self, event: Any, depth: int) -> Any:
         if self.rules.text_keys:

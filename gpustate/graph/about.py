@@ -69,13 +69,11 @@ def _sentence(cls: type[Any]) -> str:
 
 def reasons(graph: Graph, name: str) -> dict[str, list[str]]:
     """The states before a state, by reason."""
-    states_by_reason: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for edge in graph.edges:
         if edge.successor == name:
-            states_by_reason.setdefault("after" if edge.why == "before" else edge.why, []).append(
-                edge.first
-            )
-    return {why: sorted(states_by_reason[why]) for why in WHYS if why in states_by_reason}
+            names.setdefault("after" if edge.why == "before" else edge.why, []).append(edge.first)
+    return {why: sorted(names[why]) for why in WHYS if why in names}
 
 
 def describe_reasons(graph: Graph, name: str) -> str:

@@ -58,19 +58,15 @@ def build(
             ("after", state.after),
             ("before", state.before),
         ):
-            for related_state in related:
-                if related_state not in names:
+            for name in related:
+                if name not in names:
                     if not type(state).__module__.startswith(_TESTED):
-                        _check_name(
-                            state.name, why, related_state, names, state_names, places or {}
-                        )
+                        _check_name(state.name, why, name, names, state_names, places or {})
                     if why in ("needs", "known after"):
-                        _check_member(state, why, related_state, names, places or {})
-                if related_state not in names or related_state == state.name:
+                        _check_member(state, why, name, names, places or {})
+                if name not in names or name == state.name:
                     continue
-                first, successor = (
-                    (state.name, related_state) if why == "before" else (related_state, state.name)
-                )
+                first, successor = (state.name, name) if why == "before" else (name, state.name)
                 if (first, successor) not in pairs or why == "known after":
                     graph.edges.append(Edge(first, successor, why))
                     pairs.add((first, successor))
@@ -86,37 +82,34 @@ def reverse(graph: Graph) -> Graph:
 def _check_name(
     state: str,
     why: str,
-    named_state: str,
+    name: str,
     names: set[str],
     state_names: Collection[str],
     places: Mapping[str, str],
 ) -> None:
-    if not state_names or named_state in state_names:
+    if not state_names or name in state_names:
         return
     known_names = sorted(names.union(state_names))
-    hint = suggest(named_state, known_names, f"known states: {', '.join(known_names)}", form="{!r}")
+    hint = suggest(name, known_names, f"known states: {', '.join(known_names)}", form="{!r}")
     raise GraphError(
-        f"state {state!r}: {why} {named_state!r}: unknown state",
+        f"state {state!r}: {why} {name!r}: unknown state",
         place=places.get(state),
         fix=hint,
     )
 
 
 def _check_member(
-    state: AnyState, why: str, named_state: str, names: set[str], places: Mapping[str, str]
+    state: AnyState, why: str, name: str, names: set[str], places: Mapping[str, str]
 ) -> None:
     """Refuse a member of a state's own family that is not in the policy: any name would be one."""
     family = type(state).family
-    if not family or not named_state.startswith(f"{family}-"):
+    if not family or not name.startswith(f"{family}-"):
         return
     raise GraphError(
-        f"state {state.name!r}: {why} {named_state!r}, which the policy does not have",
+        f"state {state.name!r}: {why} {name!r}, which the policy does not have",
         place=places.get(state.name),
         fix=suggest(
-            named_state,
-            sorted(names),
-            f"add {named_state} to the policy, or drop the name",
-            form="{!r}",
+            name, sorted(names), f"add {name} to the policy, or drop the name", form="{!r}"
         ),
     )
 

@@ -47,10 +47,8 @@ def _cycle(graph: Graph, ordered: set[str]) -> str:
     loop = [*path[path.index(name) :], name]
     loop.reverse()
     words = [loop[0]]
-    for first, successor in pairwise(loop):
-        why = next(e.why for e in graph.edges if e.first == first and e.successor == successor)
-        reason = (
-            f"({successor} {why} {first})" if why != "before" else f"({first} before {successor})"
-        )
-        words.append(f"-> {successor} {reason}")
+    for first, second in pairwise(loop):
+        why = next(e.why for e in graph.edges if e.first == first and e.successor == second)
+        reason = f"({second} {why} {first})" if why != "before" else f"({first} before {second})"
+        words.append(f"-> {second} {reason}")
     return " ".join(words)

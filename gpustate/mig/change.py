@@ -42,11 +42,7 @@ class KeptInstance:
     @property
     def destroyed(self) -> tuple[ComputeInstance, ...]:
         """Its compute instances to destroy."""
-        return tuple(
-            compute_instance
-            for compute_instance in self.instance.compute
-            if compute_instance not in self.compute
-        )
+        return tuple(i for i in self.instance.compute if i not in self.compute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +183,8 @@ class _Finder:
         )
         if laid is None:
             return None
-        created = [Created(name, span, tuple(sorted(new[name].pop(0)))) for name, span in laid]
-        destroyed = [
-            instance for instance, keep in zip(self.instances, choice, strict=True) if keep is None
-        ]
+        created = [Created(n, s, tuple(sorted(new[n].pop(0)))) for n, s in laid]
+        destroyed = [i for i, keep in zip(self.instances, choice, strict=True) if keep is None]
         return Change(
             tuple(sorted(preserved, key=lambda stay: stay.instance.start)),
             tuple(destroyed),

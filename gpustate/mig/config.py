@@ -90,9 +90,7 @@ class Config:
 
     def entry_for(self, index: int, device_id: str, subsystem_id: str = "") -> Entry | None:
         """The entry for a GPU; ``None`` if there is none."""
-        matching = [
-            entry for entry in self.entries if entry.matches(index, device_id, subsystem_id)
-        ]
+        matching = [e for e in self.entries if e.matches(index, device_id, subsystem_id)]
         return matching[-1] if matching else None
 
 
@@ -168,15 +166,13 @@ class _Reader:
     def key_line(self, owner: Mapping[str, Any], key: str, otherwise: int) -> int:
         return self.lines.of_keys.get(id(owner), {}).get(key, otherwise)
 
-    def closed(
-        self, owner: Any, supported: tuple[str, ...], line: int, subject: str
-    ) -> dict[str, Any]:
+    def closed(self, owner: Any, keys: tuple[str, ...], line: int, title: str) -> dict[str, Any]:
         """A mapping with only known keys."""
         if not isinstance(owner, dict):
-            self.fail(f"{subject} is {kind_of(owner)}, wanted a mapping", line)
+            self.fail(f"{title} is {kind_of(owner)}, wanted a mapping", line)
         for key in owner:
-            if key not in supported:
-                hint = suggest(key, supported, f"supported keys: {', '.join(supported)}")
+            if key not in keys:
+                hint = suggest(key, keys, f"supported keys: {', '.join(keys)}")
                 self.fail(f"unknown key {quote(key)}", self.key_line(owner, key, line), hint)
         return owner
 
@@ -251,13 +247,9 @@ class _Reader:
             return None
         if not isinstance(value, list):
             self.fail(f"devices is {quote(value)}, wanted all or a list of GPU numbers", line)
-        for number in value:
-            if (
-                not isinstance(number, int)
-                or isinstance(number, bool)
-                or not 0 <= number < _MOST_GPUS
-            ):
-                self.fail(f"{quote(number)} is not a GPU number, wanted 0, 1 and so on", line)
+        for gpu in value:
+            if not isinstance(gpu, int) or isinstance(gpu, bool) or not 0 <= gpu < _MOST_GPUS:
+                self.fail(f"{quote(gpu)} is not a GPU number, wanted 0, 1 and so on", line)
         return tuple(sorted(set(value)))
 
     def filters(self, entry: dict[str, Any], otherwise: int) -> tuple[DeviceFilter, ...]:
@@ -303,13 +295,9 @@ class _Reader:
 
     def suggest(self, key: str) -> str | None:
         """Suggest a profile; names of configurations have a dot instead of the plus."""
-        for spelling in (
-            key.replace(".me", "+me").replace(".gfx", "+gfx"),
-            key.lower(),
-            key.strip(),
-        ):
+        for text in (key.replace(".me", "+me").replace(".gfx", "+gfx"), key.lower(), key.strip()):
             try:
-                return f"did you mean {parse_device_name(spelling)}"
+                return f"did you mean {parse_device_name(text)}"
             except ValueError:
                 continue
         return None

@@ -111,12 +111,9 @@ def _lines(plan: NodePlan) -> Iterator[str]:
     yield from (f"note: {note}" for note in plan.notes)
     kept_count = sum(len(gpu.change.preserved) for gpu in plan.gpus)
     words = [step.do for gpu in plan.gpus for step in gpu.steps]
-    destroyed_count, created_count = (
-        words.count("destroy-gpu-instance"),
-        words.count("create-gpu-instance"),
-    )
+    destroyed, created = (words.count("destroy-gpu-instance"), words.count("create-gpu-instance"))
     yield (
-        f"{plan.config}: GPU instances kept={kept_count} destroyed={destroyed_count} created={created_count} "
+        f"{plan.config}: GPU instances kept={kept_count} destroyed={destroyed} created={created} "
         f"disruption={plan.disruption.word}"
     )
 

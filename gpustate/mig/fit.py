@@ -31,9 +31,7 @@ def shortage(geometry: Geometry, counts: Mapping[str, int]) -> str | None:
     if any(geometry.media):
         for number, word in enumerate(Media(1, 1, 1, 1).named()):
             available[f"{word} engines"] = geometry.media[number]
-            demands[f"{word} engines"] = [
-                (profile.media[number], profile, count) for profile, count in requested
-            ]
+            demands[f"{word} engines"] = [(p.media[number], p, count) for p, count in requested]
     for resource, most in available.items():
         total = sum(each * count for each, _, count in demands[resource])
         if total > most:

@@ -140,7 +140,5 @@ class Geometry:
     def crowding(self) -> dict[Span, int]:
         """How many placements of all profiles a span blocks; few leave more room for others."""
         places = {span for profile in self.profiles for span in profile.spans()}
-        every = [span for profile in self.profiles for span in profile.spans()]
-        return {
-            span: sum(bool(span.mask & neighbour.mask) for neighbour in every) for span in places
-        }
+        every = [s for p in self.profiles for s in p.spans()]
+        return {s: sum(bool(s.mask & n.mask) for n in every) for s in places}

@@ -319,9 +319,7 @@ def _geometry(live: LiveGeometry) -> Geometry:
             profile.nvml_id,
             profile.smi_id,
         )
-        for profile in sorted(
-            live.profiles, key=lambda profile: (-profile.size, -profile.slices, profile.name)
-        )
+        for profile in sorted(live.profiles, key=lambda p: (-p.size, -p.slices, p.name))
     )
     return Geometry(live.memory_slices, live.compute_slices, profiles, _media(live.media), "NVML")
 

@@ -59,13 +59,9 @@ def uses_of(process: GpuProcess) -> Iterator[Use]:
 
 def in_order(facts: NvmlFacts, pci: Iterable[PciGpu] = ()) -> tuple[Gpu, ...]:
     """GPUs in PCI order; a lost one, which NVML cannot name, has the address that only the driver still has."""
-    listed = {gpu.pci for gpu in facts.gpus}
-    away = (
-        pci_gpu.address
-        for pci_gpu in pci
-        if pci_gpu.driver == "nvidia" and pci_gpu.address not in listed
-    )
-    gpus = [gpu if gpu.pci else replace(gpu, pci=next(away, "")) for gpu in facts.gpus]
+    listed = {g.pci for g in facts.gpus}
+    away = (g.address for g in pci if g.driver == "nvidia" and g.address not in listed)
+    gpus = [g if g.pci else replace(g, pci=next(away, "")) for g in facts.gpus]
     return tuple(sorted(gpus, key=lambda gpu: gpu.pci))
 
 
@@ -102,9 +98,7 @@ def layout(
                 uuid=gpu.uuid,
                 enabled=gpu.mig_current,
                 pending=gpu.mig_pending,
-                instances=tuple(
-                    _instance(mig_instance, gpu_uses) for mig_instance in gpu.mig_instances
-                ),
+                instances=tuple(_instance(i, gpu_uses) for i in gpu.mig_instances),
                 geometry=_geometry(gpu, gpus, device_id),
             )
         )
@@ -142,19 +136,13 @@ def _instance(instance: MigInstance, uses: Sequence[Use] | None) -> GpuInstance:
 
 
 def _geometry(gpu: Gpu, gpus: Sequence[Gpu], device_id: str) -> LiveGeometry | None:
-    alike = [
-        candidate
-        for candidate in gpus
-        if candidate.mig_profiles and candidate.device_id == gpu.device_id
-    ]
+    alike = [c for c in gpus if c.mig_profiles and c.device_id == gpu.device_id]
     # NVML reports less of a GPU without MIG mode, and nothing before R550.
     alike.sort(key=lambda candidate: (candidate.mig_current is not gpu.mig_current, candidate.pci))
     if not alike or not gpu.device_id:
         return None
     profiles = alike[0].mig_profiles
-    media = Media(
-        *(max(each) for each in zip(*(_media(profile) for profile in profiles), strict=True))
-    )
+    media = Media(*(max(each) for each in zip(*(_media(p) for p in profiles), strict=True)))
     return LiveGeometry(
         memory_slices=max(max(profile.starts) + profile.size for profile in profiles),
         compute_slices=max(profile.slices for profile in profiles),
@@ -179,16 +167,14 @@ def _engines(media: Media) -> Engines:
 
 def _profile(profile: MigProfile, device_id: str) -> LiveProfile:
     model = tables.by_device_id().get(device_id)
-    table_profile = model.geometry.get(profile.name) if model else None
-    most = table_profile.most if table_profile is not None and device_id == _A30 else profile.most
+    listed = model.geometry.get(profile.name) if model else None
+    most = listed.most if listed is not None and device_id == _A30 else profile.most
     compute = tuple(
         LiveComputeProfile(slices=slices, starts=tuple(starts), nvml_id=number)
         for slices, number, *starts in profile.compute
     ) or tuple(
         LiveComputeProfile(slices=kind.slices, starts=kind.starts, nvml_id=kind.nvml_id)
-        for kind in (
-            table_profile.compute if table_profile else tables.compute_profiles(profile.slices)
-        )
+        for kind in (listed.compute if listed else tables.compute_profiles(profile.slices))
     )
     return LiveProfile(
         name=profile.name,

@@ -111,11 +111,7 @@ def plan(config: Config, layout: Layout) -> NodePlan:
 
 def _fitting(config: Config, gpus: Sequence[GpuLayout]) -> str | None:
     """The names of the configuration's file that suit GPUs, those most like its own first."""
-    fitting = [
-        name
-        for name, sibling in config.siblings.items()
-        if all(_fits(sibling, gpu) for gpu in gpus)
-    ]
+    fitting = [name for name, s in config.siblings.items() if all(_fits(s, gpu) for gpu in gpus)]
     if not fitting:
         return None
     near = difflib.get_close_matches(config.name, fitting, len(fitting), 0.0)
@@ -151,19 +147,14 @@ def _absent(config: Config, layout: Layout) -> Iterator[str]:
 
 def _overridden(config: Config, layout: Layout) -> Iterator[str]:
     """Notes on GPUs for which a later entry overrides an earlier one."""
-    gpus_by_places: dict[tuple[str, str], list[str]] = {}
+    overrides: dict[tuple[str, str], list[str]] = {}
     for gpu in layout.gpus:
         identity = (gpu.index, gpu.device_id, gpu.subsystem_id)
         matching = [entry for entry in config.entries if entry.matches(*identity)]
-        for overridden in matching[:-1]:
-            if (overridden.enabled, overridden.devices) != (
-                matching[-1].enabled,
-                matching[-1].devices,
-            ):
-                gpus_by_places.setdefault((overridden.place, matching[-1].place), []).append(
-                    str(gpu.index)
-                )
-    for (first, last), numbers in gpus_by_places.items():
+        for entry in matching[:-1]:
+            if (entry.enabled, entry.devices) != (matching[-1].enabled, matching[-1].devices):
+                overrides.setdefault((entry.place, matching[-1].place), []).append(str(gpu.index))
+    for (first, last), numbers in overrides.items():
         yield (
             f"{last or config.name}: overrides {first or 'an earlier entry'} for GPU {', '.join(numbers)}"
         )
@@ -272,18 +263,12 @@ def _is_busy(instance: GpuInstance) -> bool:
 def _destroys(change: Change) -> Iterator[Step]:
     """Destroy instances in use first: if one is still in use, nothing else is lost yet."""
     for stay in change.preserved:
-        for piece in sorted(
-            stay.destroyed,
-            key=lambda compute_instance: (not compute_instance.users, compute_instance.id),
-        ):
+        for piece in sorted(stay.destroyed, key=lambda i: (not i.users, i.id)):
             yield _destroy_compute(stay.instance, piece.id, piece.slices, piece.users)
     for instance in sorted(
         change.destroyed, key=lambda instance: (not _is_busy(instance), instance.start)
     ):
-        for piece in sorted(
-            instance.compute,
-            key=lambda compute_instance: (not compute_instance.users, compute_instance.id),
-        ):
+        for piece in sorted(instance.compute, key=lambda i: (not i.users, i.id)):
             yield _destroy_compute(instance, piece.id, piece.slices, piece.users)
         data: dict[str, Any] = {"gpu_instance": instance.id, "profile": instance.profile}
         data |= {"start": instance.start, "users": _plain(instance.users)}

@@ -24,9 +24,7 @@ def unknown(geometry: Geometry, names: Mapping[str, int]) -> str | None:
         profile = geometry.get(device.profile)
         if profile is None:
             begins = f"{profile_slices(device.profile)}g."
-            alike = [
-                profile_name for profile_name in geometry.names if profile_name.startswith(begins)
-            ] or geometry.names
+            alike = [n for n in geometry.names if n.startswith(begins)] or geometry.names
             return f"{name} is not a profile of this GPU, it has {', '.join(alike)}"
         if profile.compute_profile(device.slices) is None:
             sizes = ", ".join(

@@ -50,10 +50,7 @@ def after(plans: Sequence[GpuPlan], addresses: Mapping[int, str]) -> str:
 
 def current_lines(gpu: GpuLayout, address: str) -> str:
     """The lines of a GPU's current layout."""
-    instances = [
-        (instance.profile, instance.start, [piece.slices for piece in instance.compute])
-        for instance in gpu.instances
-    ]
+    instances = [(i.profile, i.start, [piece.slices for piece in i.compute]) for i in gpu.instances]
     geometry = gpu.profiles()
     lines = [f"gpu {bus_id(address)} {'on' if gpu.enabled else 'off'}"]
     if geometry is not None:

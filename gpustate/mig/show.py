@@ -101,12 +101,8 @@ def _profile(profile: Profile) -> dict[str, Any]:
         "nvml_id": profile.nvml_id,
         "smi_id": profile.smi_id,
         "compute": [
-            {
-                "slices": compute_profile.slices,
-                "starts": list(compute_profile.starts),
-                "nvml_id": compute_profile.nvml_id,
-            }
-            for compute_profile in profile.compute
+            {"slices": p.slices, "starts": list(p.starts), "nvml_id": p.nvml_id}
+            for p in profile.compute
         ],
     }
 

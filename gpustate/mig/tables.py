@@ -121,17 +121,11 @@ def compute_profiles(slices: int) -> tuple[ComputeProfile, ...]:
 
 def _seven(gb: tuple[int, int, int, int], media: dict[str, Media]) -> Geometry:
     """A GPU with seven slices; memory in the names of 1g, 2g, 3g and 7g."""
-    memory_1g, memory_2g, memory_half, memory_full = gb
-    memory = {
-        "7g": memory_full,
-        "4g": memory_half,
-        "3g": memory_half,
-        "2g": memory_2g,
-        "1g double": memory_2g,
-    }
+    single, double, half, full = gb
+    memory = {"7g": full, "4g": half, "3g": half, "2g": double, "1g double": double}
     profiles = []
     for kind, (slices, size, starts, most, nvml_id, smi_id) in _SEVEN.items():
-        name = f"{slices}g.{memory.get(kind, memory_1g)}gb{'+me' if kind == '1g+me' else ''}"
+        name = f"{slices}g.{memory.get(kind, single)}gb{'+me' if kind == '1g+me' else ''}"
         profiles.append(
             Profile(
                 name,
@@ -342,18 +336,16 @@ def find(text: str) -> Model:
     Raises:
         UsageError: it is unknown or ambiguous.
     """
-    plain_text = _plain(text)
-    if model := by_device_id().get(plain_text.lower()):
+    plain = _plain(text)
+    if model := by_device_id().get(plain.lower()):
         return model
     for device, (name, why) in UNKNOWN.items():
-        if plain_text in (_plain(name), device.upper()):
+        if plain in (_plain(name), device.upper()):
             raise UsageError(
                 f"{text}: {why}", fix="pass a layout with the profiles reported by NVML (--current)"
             )
-    exact = [model for model in MODELS if plain_text in map(_plain, model.names)]
-    begun = [
-        m for m in MODELS if plain_text and any(_plain(n).startswith(plain_text) for n in m.names)
-    ]
+    exact = [model for model in MODELS if plain in map(_plain, model.names)]
+    begun = [m for m in MODELS if plain and any(_plain(n).startswith(plain) for n in m.names)]
     candidates = exact or begun
     if len(candidates) == 1:
         return candidates[0]
@@ -363,7 +355,7 @@ def find(text: str) -> Model:
             fix=f"use the name in nvidia-smi -L: --gpu '{candidates[0].name}'",
         )
     names = {_plain(name): name for name in _names()}
-    near = difflib.get_close_matches(plain_text, names, 1, 0.6)
+    near = difflib.get_close_matches(plain, names, 1, 0.6)
     raise UsageError(
         f"{text!r} is not a supported MIG-capable GPU",
         fix=f"did you mean {names[near[0]]!r}" if near else "list them with gpustate node mig show",

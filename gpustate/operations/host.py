@@ -476,9 +476,7 @@ def _commands(state: _State, host: _Host) -> Iterator[PlannedCommand]:
     for key in list(host.op_hash_order):
         data = state.ops[host][key]
         only_if = data.global_arguments.get("_if") or []
-        if not all(
-            condition() for condition in (only_if if isinstance(only_if, list) else [only_if])
-        ):
+        if not all(c() for c in (only_if if isinstance(only_if, list) else [only_if])):
             yielded: list[Any] = []
         else:
             yielded = list(data.command_generator())

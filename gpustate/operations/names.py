@@ -151,10 +151,8 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
     try:
         signature.bind(**operation_arguments)
     except TypeError as error:
-        parameter_names = [key for key in signature.parameters if not key.startswith("_")]
-        raise PolicyError(
-            f"{name}: {error}", fix=f"parameters: {', '.join(parameter_names)}"
-        ) from None
+        parameters = [key for key in signature.parameters if not key.startswith("_")]
+        raise PolicyError(f"{name}: {error}", fix=f"parameters: {', '.join(parameters)}") from None
 
 
 def encoded(value: Any, place: str) -> Any:

@@ -61,10 +61,8 @@ class Global:
     def of(cls, arguments: Mapping[str, Any]) -> Global:
         """Read pyinfra's arguments."""
         unix = {key: arguments[key] for key in _UNIX if arguments.get(key)}
-        login_arguments = ("_use_sudo_login", "_preserve_sudo_env")
-        if unix.get("_sudo_user") in (None, "root") and not any(
-            unix.get(key) for key in login_arguments
-        ):
+        login = ("_use_sudo_login", "_preserve_sudo_env")
+        if unix.get("_sudo_user") in (None, "root") and not any(unix.get(key) for key in login):
             # Commands run as root anyway.
             unix.pop("_sudo", None)
             unix.pop("_sudo_user", None)

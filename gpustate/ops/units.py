@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.step import Step
-from gpustate.formats.unit_log import DEFINE_UNIT_SAYS, TELLING
+from gpustate.formats.unit_log import TELLING, UNIT_SAYS
 
 _q, _words = shlex.quote, shlex.join
 
@@ -24,9 +24,7 @@ def journal_command(unit: str) -> str:
 def _says(unit: str, what: str) -> str:
     """Print what is wrong with a unit, with the line of it that tells why; then the end of what it said."""
     text = shell.load("unit_failed", "gpustate.ops")
-    return DEFINE_UNIT_SAYS + shell.fill(
-        text, TELLING=TELLING, UNIT=_q(unit), WHAT=_q(f"{unit} {what}")
-    )
+    return UNIT_SAYS + shell.fill(text, TELLING=TELLING, UNIT=_q(unit), WHAT=_q(f"{unit} {what}"))
 
 
 @dataclass(frozen=True, slots=True)

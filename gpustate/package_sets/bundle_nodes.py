@@ -103,9 +103,7 @@ def cases_of_nodes(
 def _result(node: InventoryNode, result: T | None, error: GpustateError | None) -> T:
     if result is None:
         kinds = (ConnectionFailed, RefusedError, UsageError)
-        kind = next(
-            (error_class for error_class in kinds if isinstance(error, error_class)), ProbeError
-        )
+        kind = next((c for c in kinds if isinstance(error, c)), ProbeError)
         why = error.message if error is not None else "no answer"
         fix = error.fix if error is not None else None
         raise kind(f"{node.name}: {why}", fix=fix or "exclude it with --exclude")
@@ -113,10 +111,8 @@ def _result(node: InventoryNode, result: T | None, error: GpustateError | None) 
 
 
 def _case(session: Session, states: Sequence[AnyState]) -> Case:
-    repositories = [
-        state for state in states if isinstance(state, RepositoryState) and not state.absent
-    ]
-    repositories.sort(key=lambda state: (PRIORITIES.get(state.name, 50), state.name))
+    repositories = [s for s in states if isinstance(s, RepositoryState) and not s.absent]
+    repositories.sort(key=lambda s: (PRIORITIES.get(s.name, 50), s.name))
     observations, facts, answers = probe_states(
         session.node, repositories, session.answer, (Kernels(),)
     )
@@ -203,9 +199,7 @@ def _selection(
             fix="remove that kernel, or mirror a repository that has it",
         )
     manager = case.facts.package_manager
-    named = tuple(
-        (name, version) for name, _, version in (package.partition("=") for package in packages)
-    )
+    named = tuple((name, version) for name, _, version in (p.partition("=") for p in packages))
     if manager == "dnf" and _offered(session, case, (LOCKS,))[LOCKS]:
         # A node without it gets it from the bundle alone.
         named = (*named, (LOCKS, ""))

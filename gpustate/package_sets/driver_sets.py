@@ -153,16 +153,10 @@ def resolve_all(
         node: keeping.resolve(case, before.get(node), old.sets, update=node in moving)
         for node, case in answered.cases.items()
     }
-    unsolved = {
-        node: resolution.why for node, resolution in resolutions.items() if resolution.set is None
-    }
+    unsolved = {node: r.why for node, r in resolutions.items() if r.set is None}
     leaving = {*answered.skipped, *absent_nodes}
     sets = {node: locked for node, locked in before.items() if node not in leaving}
-    sets |= {
-        node: resolution.set
-        for node, resolution in resolutions.items()
-        if resolution.set is not None
-    }
+    sets |= {node: r.set for node, r in resolutions.items() if r.set is not None}
     return Solved(resolutions, merge_sets(sets), {**answered.failed, **unsolved})
 
 

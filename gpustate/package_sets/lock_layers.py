@@ -120,11 +120,7 @@ def onto_image(
         if locked_set.request == request
     }
     if len(fitting) > 1:
-        drivers = ", ".join(
-            sorted(
-                f"{locked_set.driver} {locked_set.module_type}" for locked_set in fitting.values()
-            )
-        )
+        drivers = ", ".join(sorted(f"{s.driver} {s.module_type}" for s in fitting.values()))
         raise PolicyError(
             f"has {len(fitting)} sets for {request.text} ({drivers}), but an image needs one",
             place=path,

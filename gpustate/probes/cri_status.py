@@ -88,9 +88,7 @@ class CriStatus:
 
     def handler(self, name: str) -> CriHandler | None:
         """A handler by name."""
-        return next(
-            (known_handler for known_handler in self.handlers if known_handler.name == name), None
-        )
+        return next((h for h in self.handlers if h.name == name), None)
 
     def dead(self, runtime: str) -> str:
         """Why no pod can start with it at all, in one line; empty where one can, or nobody knows."""

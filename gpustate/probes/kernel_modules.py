@@ -98,12 +98,11 @@ class KernelModuleQuery(Query[Kmod]):
             if path and (runs or not description):
                 description = about.get("description", "")
         version, _, source = keyed.first(keys, "loaded").partition("|")
-        disk_version = built.get(running) or ""
+        disk = built.get(running) or ""
         stale = bool(
             "loaded" in keys
             and (
-                (source and on_disk and source != on_disk)
-                or (version and disk_version and version != disk_version)
+                (source and on_disk and source != on_disk) or (version and disk and version != disk)
             )
         )
         return Kmod(

@@ -58,15 +58,11 @@ class PackageFiles(SharedQuery[tuple[str, ...]]):
 
     def script(self) -> str:
         queries = (self, *self.joined_queries)
-        every = "".join(
-            f"{query.checked()}echo '{_OF}{query.name}'; checked\n" for query in queries
-        )
+        every = "".join(f"{q.checked()}echo '{_OF}{q.name}'; checked\n" for q in queries)
         return shell.fill(
             f"{KEPT}all() {{\n{every}}}\n{_SCRIPT}",
             FOUND=" ".join(
-                dict.fromkeys(
-                    path for query in queries for path in (*query.files, *query.present_only)
-                )
+                dict.fromkeys(path for q in queries for path in (*q.files, *q.present_only))
             ),
             KEPT=hashlib.sha256(every.encode()).hexdigest()[:16],
         )

@@ -82,6 +82,4 @@ def _differs(loaded: dict[str, str], disk: dict[str, str], name: str) -> bool:
         # The cards are driven by the kernel's own modules although OFED is installed.
         return name == "mlx_compat" and "mlx5_core" in loaded
     pairs = zip(loaded[name].split("|"), disk[name].split("|"), strict=False)
-    return any(
-        loaded_part and disk_part and loaded_part != disk_part for loaded_part, disk_part in pairs
-    )
+    return any(a and b and a != b for a, b in pairs)

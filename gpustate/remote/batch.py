@@ -252,10 +252,8 @@ class AnswerReader:
 
     def answers(self) -> tuple[Answer, ...]:
         """Return an answer for each requested query; raise ``ProbeError`` when one is missing."""
-        answers_by_number = split_answers(
-            bytes(self._body), self.batch.nonce, len(self.batch.queries)
-        )
-        return tuple(answers_by_number[number] for number in self.batch.numbers)
+        answers = split_answers(bytes(self._body), self.batch.nonce, len(self.batch.queries))
+        return tuple(answers[number] for number in self.batch.numbers)
 
 
 def split_answers(body: bytes, nonce: str, count: int) -> tuple[Answer, ...]:

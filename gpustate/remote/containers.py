@@ -27,7 +27,7 @@ def check(program: str, container: str) -> None:
     """
     inspect = [program, "container", "inspect", "--format", "{{.State.Running}}", container]
     try:
-        completed = subprocess.run(
+        result = subprocess.run(
             inspect, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
         )
     except OSError as error:
@@ -38,12 +38,10 @@ def check(program: str, container: str) -> None:
         raise ConnectionFailed(
             f"{program} container inspect timed out after {_TIMEOUT_S:g} s"
         ) from error
-    if completed.returncode != 0:
-        lines = completed.stderr.strip().splitlines()
-        raise ConnectionFailed(
-            lines[-1] if lines else f"{program} exited with {completed.returncode}"
-        )
-    if completed.stdout.strip() != "true":
+    if result.returncode != 0:
+        lines = result.stderr.strip().splitlines()
+        raise ConnectionFailed(lines[-1] if lines else f"{program} exited with {result.returncode}")
+    if result.stdout.strip() != "true":
         raise ConnectionFailed(
             f"container {container} is not running",
             fix=f"{program} start {container}",

@@ -280,7 +280,7 @@ class RuntimeState(State[R], Generic[R]):
         """Files as they were before gpustate, where they may come back."""
         return observed.found.originals
 
-    def _preserved_files(self, observed: R) -> tuple[str, ...]:
+    def _preserved(self, observed: R) -> tuple[str, ...]:
         try:
             return left_kept(self.edit(observed).files, observed.found.originals)
         except GpustateError:
@@ -316,9 +316,7 @@ class RuntimeState(State[R], Generic[R]):
             running=self.absent or not stopped(facts, restart, needed=needed),
             dead=self.dead(observed),
         )
-        complete: R = (
-            replace(observed, kept=self._preserved_files(observed)) if self.absent else observed
-        )
+        complete: R = replace(observed, kept=self._preserved(observed)) if self.absent else observed
         return complete
 
     def desired(self, observed: R) -> R:

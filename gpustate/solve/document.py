@@ -79,11 +79,9 @@ def counts(
     resolutions: Mapping[str, Resolution], troubles: Mapping[str, Mapping[str, str]]
 ) -> dict[str, int]:
     """Number of nodes by result."""
-    results = {
-        how: sum(resolution.how == how for resolution in resolutions.values()) for how in HOWS
-    }
+    results = {how: sum(r.how == how for r in resolutions.values()) for how in HOWS}
     trouble_counts = {kind: len(rows) for kind, rows in troubles.items()}
-    alone = {node for rows in troubles.values() for node in rows}
+    alone = {n for rows in troubles.values() for n in rows}
     return {"nodes": len({*resolutions, *alone}), **results, **trouble_counts}
 
 
@@ -167,16 +165,14 @@ def _outdated(outdated: Outdated) -> dict[str, Any]:
 def outdated_text(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> str:
     """The same as text; the last line is a summary for grep."""
     lines: list[str] = []
-    for outdated in sets:
-        lines.append(
-            f"{outdated.set.driver} {outdated.set.module_type}: {listed(outdated.set.nodes, 8)}"
-        )
-        lines += _wrapped(f"locked for {outdated.set.request.text}, {_platform(outdated.set)}")
-        for newer in outdated.newer:
+    for entry in sets:
+        lines.append(f"{entry.set.driver} {entry.set.module_type}: {listed(entry.set.nodes, 8)}")
+        lines += _wrapped(f"locked for {entry.set.request.text}, {_platform(entry.set)}")
+        for newer in entry.newer:
             lines += _newer(newer)
-        if not outdated.newer:
+        if not entry.newer:
             lines.append("  no newer driver is offered")
-        lines += [row for note in outdated.notes for row in _wrapped(f"note: {note}")]
+        lines += [row for note in entry.notes for row in _wrapped(f"note: {note}")]
     for node in sorted(troubles):
         lines += _wrapped(f"{node}: {troubles[node]}", "")
     can = sum(outdated.allowed is not None for outdated in sets)

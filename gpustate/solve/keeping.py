@@ -151,11 +151,7 @@ def outdated(locked: LockedSet, case: Case, month: str) -> Outdated:
         driver = OfferedDriver(offered.version, offered.module_type, obstacles)
         best = newer.get(driver.version, driver)
         newer[driver.version] = min(
-            (best, driver),
-            key=lambda offered_driver: (
-                len(offered_driver.obstacles),
-                offered_driver.module_type != locked.module_type,
-            ),
+            (best, driver), key=lambda d: (len(d.obstacles), d.module_type != locked.module_type)
         )
     notes = list(_warnings(locked, case))
     end = branches.support_ended(locked.driver, month)
@@ -164,9 +160,7 @@ def outdated(locked: LockedSet, case: Case, month: str) -> Outdated:
         notes.append(
             f"branch {driverset.branch_of(locked.driver)} is past its end of support{when}"
         )
-    rows = sorted(
-        newer.values(), key=lambda offered_driver: version_key(offered_driver.version), reverse=True
-    )
+    rows = sorted(newer.values(), key=lambda d: version_key(d.version), reverse=True)
     return Outdated(locked, tuple(rows), tuple(notes))
 
 

@@ -116,11 +116,8 @@ def set_data(locked: LockedSet) -> dict[str, Any]:
 def request_data(request: DriverRequest) -> dict[str, Any]:
     """A request as JSON data, without default values."""
     default = DriverRequest()
-    rows = (
-        (request_field.name, getattr(request, request_field.name))
-        for request_field in fields(DriverRequest)
-    )
-    return {name: value for name, value in rows if value != getattr(default, name)}
+    rows = ((f.name, getattr(request, f.name)) for f in fields(DriverRequest))
+    return {name: v for name, v in rows if v != getattr(default, name)}
 
 
 # --- reading -------------------------------------------------------------------------------

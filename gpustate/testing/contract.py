@@ -93,10 +93,8 @@ def _check_plans(state: AnyState, node: FakeNode) -> None:
             variant.desired(desired) == desired,
             f"{cls.name} ({ensure}): desired(desired(x)) is not desired(x)",
         )
-        remaining = variant.plan(desired)
-        _check(
-            not remaining, f"{cls.name} ({ensure}): plan(desired) is not empty: {remaining.changes}"
-        )
+        repeat = variant.plan(desired)
+        _check(not repeat, f"{cls.name} ({ensure}): plan(desired) is not empty: {repeat.changes}")
         plan = variant.plan(observed)
         for step in variant.apply(observed, plan):
             _check(bool(step.label), f"{cls.name} ({ensure}): a step without a label")

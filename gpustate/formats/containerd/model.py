@@ -146,21 +146,19 @@ def cri_names(
         version: of the file.
         containerd: major and minor; ``None`` if unknown.
     """
-    table_name, newest = _CRI_TABLES[min(version, 3)], _CRI_TABLES[3]
-    if table_name == newest or (containerd is not None and containerd < (2, 0)):
-        return (table_name,), table_name
+    name, newest = _CRI_TABLES[min(version, 3)], _CRI_TABLES[3]
+    if name == newest or (containerd is not None and containerd < (2, 0)):
+        return (name,), name
     plugins = data.get("plugins")
-    plugin_tables = plugins if isinstance(plugins, Mapping) else {}
+    tables = plugins if isinstance(plugins, Mapping) else {}
     if version == 1:
         # The name of version 2 hides the one of version 1, and neither is read from 2.0 to 2.2.
-        table_name = _CRI_TABLES[2] if _CRI_TABLES[2] in plugin_tables else table_name
+        name = _CRI_TABLES[2] if _CRI_TABLES[2] in tables else name
         if containerd is not None and containerd < (2, 3):
             return (newest,), newest
-    runtime = plugin_tables.get(newest)
-    uses_newest = isinstance(runtime, Mapping) and (
-        "containerd" in runtime or table_name not in plugin_tables
-    )
-    return (newest, table_name), newest if uses_newest else table_name
+    runtime = tables.get(newest)
+    uses_newest = isinstance(runtime, Mapping) and ("containerd" in runtime or name not in tables)
+    return (newest, name), newest if uses_newest else name
 
 
 def disabled_cri(data: Mapping[str, Any]) -> str:

@@ -97,14 +97,9 @@ def add_import(text: str, pattern: str) -> str:
     has_comma = comma >= 0 and not text[end:comma].strip()
     after = comma + 1 if has_comma else end
     line_end = text.find("\n", after) + 1
-    line_tail = text[after:line_end].strip()
+    tail = text[after:line_end].strip()
     alone = not text[text.rfind("\n", 0, start) + 1 : start].strip()
-    if (
-        alone
-        and line_end
-        and line_end < statement.value_end
-        and (not line_tail or line_tail[0] == "#")
-    ):
+    if alone and line_end and line_end < statement.value_end and (not tail or tail[0] == "#"):
         indent = text[text.rfind("\n", 0, start) + 1 : start]
         line = f"{indent}{quoted}," if has_comma else f"{indent}, {quoted}"
         return text[:line_end] + line + newline + text[line_end:]

@@ -309,13 +309,11 @@ def _in_place(ground: _Ground, settings: Sequence[Setting]) -> dict[str, str | N
     texts: dict[str, str | None] = {}
     after: list[Document] = []
     for path, document in documents.items():
-        own_settings = [
-            Setting((*document.cri_path, *s.path), s.value) for s in by_path.get(path, ())
-        ]
-        if own_settings:
+        local = [Setting((*document.cri_path, *s.path), s.value) for s in by_path.get(path, ())]
+        if local:
             base = _root_text(ground) if document is ground.root else document.text
-            text = set_in_place(base, _for_table(own_settings, document))
-            _prove_meaning(path, text, _expected(document, own_settings))
+            text = set_in_place(base, _for_table(local, document))
+            _prove_meaning(path, text, _expected(document, local))
             texts[path] = text
             document = read_document(
                 path, text, unversioned=document.version, containerd=ground.release

@@ -66,15 +66,13 @@ def _sample(line: str, place: str, number: int) -> Sample:
             place=place,
             fix="pass the output of http://NODE:9400/metrics",
         )
-    remainder = line[name.end() :].lstrip(" \t")
+    tail = line[name.end() :].lstrip(" \t")
     labels: dict[str, str] = {}
-    if remainder.startswith("{"):
-        labels, remainder = _labels(remainder, place)
-    words = re.split(r"[ \t]+", remainder.strip(" \t"))
+    if tail.startswith("{"):
+        labels, tail = _labels(tail, place)
+    words = re.split(r"[ \t]+", tail.strip(" \t"))
     if not 1 <= len(words) <= 2 or _NUMBER.fullmatch(words[0]) is None:
-        raise ProbeError(
-            f"{name[0]} has a value that is not a number: {quote(remainder)}", place=place
-        )
+        raise ProbeError(f"{name[0]} has a value that is not a number: {quote(tail)}", place=place)
     if len(words) == 2 and _STAMP.fullmatch(words[1]) is None:
         raise ProbeError(f"{quote(words[1])} is not a time in milliseconds", place=place)
     return Sample(name[0], float(words[0]), labels, number)

@@ -39,10 +39,8 @@ class Unfit:
 
     def text(self, place: str) -> str:
         """One line with place, field, GPUs and reason."""
-        indexes = ", ".join(map(str, self.gpus))
-        return (
-            f"{place}:{self.counter.line}: {self.counter.field.name}: GPU {indexes}: {self.because}"
-        )
+        gpus = ", ".join(map(str, self.gpus))
+        return f"{place}:{self.counter.line}: {self.counter.field.name}: GPU {gpus}: {self.because}"
 
 
 def unfit(counters: Iterable[Counter], gpus: Iterable[Gpu]) -> tuple[Unfit, ...]:

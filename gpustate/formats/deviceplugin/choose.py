@@ -97,10 +97,7 @@ def choose(
         )
     if name not in configs:
         near = difflib.get_close_matches(name, configs, 1)
-        available = (
-            ", ".join(quote_name(config_name) for config_name in configs if config_name)
-            or "only an unnamed one"
-        )
+        available = ", ".join(quote_name(n) for n in configs if n) or "only an unnamed one"
         raise PolicyError(
             f"no configuration {quote_name(name)}",
             place=place or None,

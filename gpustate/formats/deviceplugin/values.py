@@ -54,9 +54,7 @@ def check(leaf: Leaf, value: Any) -> Wrong | None:
         case "count":
             return _count(value)
         case "channels":
-            fine = isinstance(value, list) and all(
-                type(channel) is int and channel == 0 for channel in value
-            )
+            fine = isinstance(value, list) and all(type(c) is int and c == 0 for c in value)
             fine = fine and len(value) <= 1
             return None if fine else (f"wanted [] or [0], is {_describe(value)}", "")
         case "resource":

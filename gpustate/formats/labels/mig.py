@@ -64,17 +64,15 @@ def labels(
         if why:
             notes.append(f"the MIG strategy single is not applicable: {why}")
             return _invalid_labels(enabled[0])
-    labels_by_name: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for name in profiles:
         same = [(gpu, device) for gpu, device in devices if profile(device) == name]
         resource = GPU if strategy == "single" else f"nvidia.com/mig-{name}"
         gpu, device = same[0]
-        labels_by_name |= base_labels(
-            resource, len(same), sharing, product_parts=(gpu.name, "MIG", name)
-        )
+        by_name |= base_labels(resource, len(same), sharing, product_parts=(gpu.name, "MIG", name))
         for suffix, field in _ATTRIBUTES:
-            labels_by_name[f"{resource}.{suffix}"] = str(getattr(device, field) or 0)
-    return labels_by_name
+            by_name[f"{resource}.{suffix}"] = str(getattr(device, field) or 0)
+    return by_name
 
 
 def _invalid(gpus: tuple[Gpu, ...], enabled: list[Gpu], profiles: list[str]) -> str:

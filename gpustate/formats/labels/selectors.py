@@ -50,25 +50,23 @@ def parse(text: str) -> tuple[Requirement, ...]:
     Raises:
         UsageError: it is not one.
     """
-    requirements: list[Requirement] = []
+    parsed: list[Requirement] = []
     for part in filter(None, (part_text.strip() for part_text in _PARTS.split(text))):
         if match := _SET.fullmatch(part):
             values = frozenset(value.strip() for value in match["values"].split(","))
-            requirements.append(
+            parsed.append(
                 Requirement(match["key"], "In" if match["op"] == "in" else "NotIn", values)
             )
         elif match := _EQUAL.fullmatch(part):
             operator = "NotIn" if match["op"] == "!=" else "In"
-            requirements.append(Requirement(match["key"], operator, frozenset({match["value"]})))
+            parsed.append(Requirement(match["key"], operator, frozenset({match["value"]})))
         elif match := _EXISTS.fullmatch(part):
-            requirements.append(
-                Requirement(match["key"], "DoesNotExist" if match["op"] else "Exists")
-            )
+            parsed.append(Requirement(match["key"], "DoesNotExist" if match["op"] else "Exists"))
         else:
             raise UsageError(
                 f"{part!r} is not a label selector", fix="write it as in app=train,!keep"
             )
-    return tuple(requirements)
+    return tuple(parsed)
 
 
 def of_object(selector: Mapping[str, Any] | None) -> tuple[Requirement, ...] | None:
@@ -80,16 +78,12 @@ def of_object(selector: Mapping[str, Any] | None) -> tuple[Requirement, ...] | N
         for key, value in (selector.get("matchLabels") or {}).items()
     ]
     requirements += [
-        Requirement(
-            expression["key"], expression["operator"], frozenset(expression.get("values") or ())
-        )
-        for expression in selector.get("matchExpressions") or ()
+        Requirement(e["key"], e["operator"], frozenset(e.get("values") or ()))
+        for e in selector.get("matchExpressions") or ()
     ]
     return tuple(requirements)
 
 
 def matches(requirements: tuple[Requirement, ...] | None, labels: Mapping[str, str]) -> bool:
     """Whether labels meet all of them."""
-    return requirements is not None and all(
-        requirement.holds(labels) for requirement in requirements
-    )
+    return requirements is not None and all(r.holds(labels) for r in requirements)

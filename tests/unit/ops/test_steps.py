@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from gpustate import ops
-from gpustate.formats.unit_log import DEFINE_UNIT_SAYS, TELLING
+from gpustate.formats.unit_log import TELLING, UNIT_SAYS
 
 
 def test_the_name_of_a_unit_is_never_run(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_what_a_unit_writes_to_a_file_since_its_start_is_what_it_says(tmp_path: 
             'timeout() { shift 3; "$@"; }\njournalctl() { :; }\n'
             f"systemctl() {{ case $1 in cat) echo StandardOutput=append:{log} ;; *) echo '{since}' ;; esac; }}\n"
         )
-        script = f"{stand_ins}{DEFINE_UNIT_SAYS}unit_says x.service"
+        script = f"{stand_ins}{UNIT_SAYS}unit_says x.service"
         done = subprocess.run(["sh", "-eu"], input=script, text=True, capture_output=True)
         assert (done.returncode, done.stdout) == (0, told)
 
@@ -63,7 +63,7 @@ def test_the_own_log_of_a_daemon_tells_more_than_systemd(tmp_path: Path) -> None
         f"systemctl() {{ case \"$*\" in cat*) echo 'ExecStart=/usr/bin/nvidia-imex -c {config}' ;;\n"
         "  *InactiveExit*) echo '2001-01-01 00:00:00' ;; esac; }\n"
     )
-    script = f"{stand_ins}{DEFINE_UNIT_SAYS}unit_says x.service | {TELLING}"
+    script = f"{stand_ins}{UNIT_SAYS}unit_says x.service | {TELLING}"
     done = subprocess.run(["sh", "-eu"], input=script, text=True, capture_output=True)
     assert (done.returncode, done.stdout) == (0, "[ERROR] no address of this node is listed\n")
 
