@@ -79,6 +79,7 @@ class Clusters:
         command: of a run, for next steps; empty: this machine has no record of it.
         saved: the plan that is applied; ``None``: the policy is.
         resumed: the plan was applied in part.
+        run: id of the run that applies them.
         systems: of Nodes with GPUs, where the policy does not name them; filled while planning.
     """
 
@@ -93,6 +94,7 @@ class Clusters:
     command: Callable[[str], str] = lambda run: ""
     saved: Mapping[str, Any] | None = None
     resumed: bool = False
+    run: str = field(default_factory=fleet.new_run_id)
     systems: list[System] = field(default_factory=list["System"])
     _staged: dict[tuple[str, Key], Change] = field(default_factory=dict["tuple[str, Key]", Change])
     _begun: set[Kubeconfig] = field(default_factory=set["Kubeconfig"])
@@ -355,10 +357,11 @@ class Clusters:
             self._staged[objects.server, key(change.item)] = change
 
     def _withdraw(self, objects: Objects, kubeconfig: Kubeconfig, node: NodeResult) -> None:
-        """Take the labels from a Node that is held, by which DaemonSets offer its GPUs."""
+        """Take the labels from a Node that the run holds, by which DaemonSets offer its GPUs."""
         target, listed = self._target(objects, kubeconfig, [node])
-        found = {one.name for one in members(listed or (), [node]) if read_hold(one.node)}
-        names = found - target.kept_nodes
+        holds = {one.name: read_hold(one.node) for one in members(listed or (), [node])}
+        held = {name for name, hold in holds.items() if hold and hold.run == self.run}
+        names = held - target.kept_nodes
         if not names:
             return
         others = frozenset(one["metadata"]["name"] for one in listed or ()) - names
@@ -391,14 +394,12 @@ class Clusters:
         nodes: Sequence[NodeResult],
         stop: Callable[[], bool] = never,
         pods_on: frozenset[str] = frozenset(),
-        run: str = "",
     ) -> list[dict[str, Any]]:
         """Apply to every cluster, after its nodes.
 
         Args:
             nodes: with the results of the run.
             stop: polled; once true, nothing more is written or waited for.
-            run: its id, for a removal, which holds Nodes that had no turn until what offers their GPUs is deleted.
             pods_on: Nodes whose pods of DaemonSets are waited for; empty: all.
         """
         found: list[dict[str, Any]] = []
@@ -429,12 +430,12 @@ class Clusters:
                     ]
                     changes = self._as_saved(objects, kubeconfig, changes)
                     names = withdrawn(objects, target, changes)
-                    # Also without any: a removal that was killed may have left Nodes held.
-                    needed = bool(names) or self.absent
+                    writes = any(change.action in PENDING for change in changes)
+                    # A removal that was killed may have left Nodes held.
+                    needed = writes or self.absent
                     with self._withdrawal(kubeconfig, target, names, needed=needed) as withdrawal:
                         if withdrawal is not None:
-                            writes = any(change.action in PENDING for change in changes)
-                            hold = withdrawal.held(run, self.say, stop, writes=writes)
+                            hold = withdrawal.held(self.run, self.say, stop, writes=writes)
                             applier = replace(applier, hold=hold)
                         done = applier.apply(changes)
                         done.failures += withdrawal.left if withdrawal is not None else ()
@@ -459,7 +460,7 @@ class Clusters:
     def _withdrawal(
         self, kubeconfig: Kubeconfig, target: Target, names: Collection[str], *, needed: bool
     ) -> Iterator[Withdrawal | None]:
-        """The Nodes from which DaemonSets that offer GPUs go; ``None``: it is not needed, or no Node is held."""
+        """Keeps other runs from the cluster, and new pods from Nodes whose GPUs go; ``None``: it is not needed."""
         if self.schedulers.ignore or not needed:
             yield None
             return
@@ -467,7 +468,9 @@ class Clusters:
         claims = target.drained and DRA_PLUGIN in names
         with connected(kubeconfig) as api:
             cluster = Kubernetes(api, died=fleet.died)
-            yield Withdrawal(cluster, rules, target.kept_nodes, DEVICE_PLUGIN in names, claims)
+            yield Withdrawal(
+                cluster, rules, target.kept_nodes, DEVICE_PLUGIN in names, claims, self.absent
+            )
 
     def _with_staged(self, server: str, change: Change) -> Change:
         """A change with the fields that :meth:`stage` or :meth:`label` has written already, unless others have changed more since."""

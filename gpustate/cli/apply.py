@@ -316,6 +316,8 @@ def execute(
         plan="" if document is None else str(document["id"]),
     )
 
+    clusters = clusters and replace(clusters, run=about.run)
+
     def run(**shared: Any) -> api.ApplyResult:
         applied: list[dict[str, Any]] = []
         if clusters is not None:
@@ -338,7 +340,7 @@ def execute(
             if result.stopped:
                 applied = clusters.report(result.nodes, shared["stop"])
             else:
-                applied = clusters.apply(result.nodes, shared["stop"], run=about.run)
+                applied = clusters.apply(result.nodes, shared["stop"])
                 if absent:
                     objects.remove_marks(clusters, applied, result.nodes)
         elif absent and not options.get("ignore_scheduler"):

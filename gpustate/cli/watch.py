@@ -145,6 +145,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
     policy = common.load_policy(source, options)
     kept = {**options, "limit": ",".join(node.name for node in this.inventory.nodes)}
     clusters = objects.clusters(policy, source, this.inventory, options, absent=False)
+    clusters = clusters and replace(clusters, run=this.run)
     record: Any = None
 
     def started(run: str) -> None:
@@ -191,7 +192,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
         this.fence()
         good = [node.name for node in result.nodes if node.status is NodeStatus.OK]
         pods_on = frozenset(this.names[name] for name in good)
-        _check(clusters.apply(result.nodes, this.stop, pods_on, this.run))
+        _check(clusters.apply(result.nodes, this.stop, pods_on))
     return result
 
 

@@ -30,6 +30,7 @@ class Withdrawal:
         kept: Nodes that keep them.
         plugin: the device plugin is one of them.
         claims: the DRA driver is.
+        absent: everything is removed, perhaps after a run that was killed meanwhile.
         left: Nodes that were not released, with why and the command that does it.
     """
 
@@ -38,6 +39,7 @@ class Withdrawal:
     kept: Collection[str]
     plugin: bool
     claims: bool
+    absent: bool = False
     left: list[str] = field(default_factory=list[str])
 
     def _pods(self) -> Iterator[tuple[Member, Workload]]:
@@ -77,14 +79,16 @@ class Withdrawal:
         """
         why = Why(run, fleet.controller().name, WITHDRAWS)
         drained = {member.name: member for member, _ in self._pods()}
-        losing = {one.name: one for one in self.cluster.members() if self._loses(one)}
+        known = self.cluster.members() if self.plugin or self.claims or self.absent else ()
+        losing = {one.name: one for one in known if self._loses(one)}
         held: list[Member] = []
         try:
             members = {**drained, **losing}
-            if members or writes:
-                self.cluster.take_lease(why, say, stop)
             if members:
+                self.cluster.take_lease(why, say, stop)
                 say(f"holding {', '.join(fold(members))} until what offers their GPUs is deleted")
+            elif writes:
+                self.cluster.lease.hold(why, say, stop)
             for member in members.values():
                 if member.hold is None or self._loses(member):
                     held.append(self.cluster.hold(member, why))

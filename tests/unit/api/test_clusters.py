@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from fakeobjects import FakeObjects
 from gpustate import Policy, api
 from gpustate.api import clusters as api_clusters
 from gpustate.core.inventory import Inventory, InventoryNode
-from gpustate.errors import UsageError
+from gpustate.errors import LockHeld, UsageError
 from gpustate.manifests import ClusterSettings, Component
 from gpustate.manifests.kinds import Kind
+from gpustate.rollout.options import Schedulers
+from gpustate.schedulers.base import Why
 from gpustate.states.nouveau import NouveauBlacklisted
 
 POLICY = Policy(
@@ -23,8 +26,29 @@ POLICY = Policy(
 NODES = Inventory("hosts", (InventoryNode("gpu1", vars={"gpustate_kubeconfig": "k"}),))
 
 
+class Scheduler:
+    """Its Lease, which another run may have."""
+
+    def __init__(self) -> None:
+        self.lease = self
+        self.runs: list[str] = []
+        self.other = ""
+
+    def hold(self, why: Why, say: object, stop: object) -> None:
+        if self.other:
+            raise LockHeld(f"{self.other} changes nodes")
+        self.runs.append(why.run)
+
+    def drop_lease(self) -> None:
+        self.runs.append("")
+
+
 class Cluster(FakeObjects):
     """One in which others look for an Operator, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler = Scheduler()
 
     def find(self, kind: Kind, namespace: str, **more: Any) -> list[dict[str, Any]]:
         return []
@@ -42,6 +66,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
     monkeypatch.setattr(api_clusters, "opened", opened)
     monkeypatch.setattr(api.Clusters, "_admit", lambda *args, **more: None)
+    monkeypatch.setattr(api_clusters, "connected", nullcontext)
+    monkeypatch.setattr(api_clusters, "Kubernetes", lambda api, died: fake.scheduler)
     return fake
 
 
@@ -63,6 +89,26 @@ def test_objects_are_planned_and_applied_by_a_program(
     assert any("nvidia-dcgm" in line for line in lines)
     assert actions(api.cluster_objects(POLICY, NODES).plan([])) == {"unchanged"}
     assert capsys.readouterr() == ("", "")
+
+
+def test_objects_are_written_under_the_lease_of_their_cluster(cluster: Cluster) -> None:
+    made = replace(api.cluster_objects(POLICY, NODES), run="r1")
+    cluster.scheduler.other = "ann@ops1 run r0"
+    (refused,) = made.apply([])
+    assert refused["refusals"] == ["ann@ops1 run r0 changes nodes"]
+    assert not cluster.writes
+    cluster.scheduler.other = ""
+    cluster.scheduler.runs.clear()
+    made.apply([])
+    assert cluster.writes
+    assert cluster.scheduler.runs == ["r1", ""]
+    made.apply([])
+    assert cluster.scheduler.runs == ["r1", ""], "nothing is written"
+    ignored = Schedulers(ignore=True)
+    settings = {"namespace": "others"}
+    (done,) = api.cluster_objects(POLICY, NODES, settings=settings, schedulers=ignored).apply([])
+    assert "create" in actions([done])
+    assert cluster.scheduler.runs == ["r1", ""]
 
 
 def test_settings_beside_the_policy_count(cluster: Cluster) -> None:

@@ -415,10 +415,13 @@ def test_a_removal_takes_what_offers_gpus_from_each_node_in_its_turn_and_the_obj
 
     removal.stage(nodes[0])
     assert labels() == [True, True], "it is in service, so new pods would come to it meanwhile"
-    hold = {HOLD: json.dumps({"run": "r", "person": "p", "text": "t", "phase": "held"})}
-    cluster.items["Node", "n1"]["metadata"]["annotations"] = hold
     cluster.items["Node", "n1"]["status"]["allocatable"] = {}
-    removal.stage(nodes[0])
+    hold = {"person": "p", "text": "t", "phase": "held", "since": ""}
+    for run in ("of-another", removal.run):
+        assert labels() == [True, True], "another run holds it, and its pods are not ours to end"
+        text = json.dumps({**hold, "run": run})
+        cluster.items["Node", "n1"]["metadata"]["annotations"] = {HOLD: text}
+        removal.stage(nodes[0])
     assert labels() == [False, True]
     assert noted == [("n1", "changing", WITHDRAWS)]
     assert PLUGIN in cluster.items

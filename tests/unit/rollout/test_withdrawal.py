@@ -47,11 +47,16 @@ class Bench:
         self.said: list[str] = []
 
     def withdrawal(
-        self, *kept: str, force: bool = False, plugin: bool = False, claims: bool = True
+        self,
+        *kept: str,
+        force: bool = False,
+        plugin: bool = False,
+        claims: bool = True,
+        absent: bool = False,
     ) -> Withdrawal:
         rules = EvictionRules(force=force)
         cluster = Kubernetes(self.api)
-        return Withdrawal(cluster, DrainPolicy(gpu_pods=rules), kept, plugin, claims)
+        return Withdrawal(cluster, DrainPolicy(gpu_pods=rules), kept, plugin, claims, absent)
 
     def held_for(self, withdrawal: Withdrawal, run: str = "20261130-1") -> Any:
         return withdrawal.held(run, self.said.append, lambda: False)
@@ -182,7 +187,7 @@ def test_nodes_that_a_killed_run_has_left_held_are_released(bench: Bench) -> Non
     for member in cluster.members():
         cluster.hold(member, Why("20261129-1", "ann@ops1", WITHDRAWS))
         bench.end_plugin(member.name)
-    with bench.held_for(bench.withdrawal(claims=False)):
+    with bench.held_for(bench.withdrawal(claims=False, absent=True)):
         assert bench.held() == ["n1", "n2"]
     assert bench.cordoned() == bench.held() == []
 
