@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -336,6 +337,7 @@ def execute(
             before_return=clusters.label if clusters is not None else None,
             **shared,
         )
+        began = time.monotonic()
         if clusters is not None and not result.interrupted:
             if result.stopped:
                 applied = clusters.report(result.nodes, shared["stop"])
@@ -350,7 +352,7 @@ def execute(
         if shared["stop"]():
             code = worst_exit_code((result.exit_code, EXIT_INTERRUPTED))
             result = replace(result, interrupted=True, exit_code=code)
-        return objects.counted(result, {**result.document, "clusters": applied})
+        return objects.counted(result, {**result.document, "clusters": applied}, began)
 
     carry_out(about, verb, source, options, inventory, run)
 
@@ -471,8 +473,7 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
         out = f"; out of service: {render.names_line(held)}" if held else ""
         click.echo(f"Interrupted{out}. Resume it with: gpustate rollout resume {result.run}")
     elif any(node.changed for node in result.nodes) and (back := way_back(document, result.run)):
-        stay = " (objects of the cluster stay)" if document.get("clusters") else ""
-        click.echo(f"Way back: {back}{stay}")
+        click.echo(f"Way back: {back}{objects.way_back_note(document)}")
         if result.document["verb"] == "upgrade":
             click.echo("Set the version in the policy too: the next apply installs what it names.")
     click.echo(result.summary)

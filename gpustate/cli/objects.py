@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -253,23 +255,51 @@ def changes(document: Mapping[str, Any]) -> int:
     return sum(pending(data) for data in document.get("clusters", ()))
 
 
-def counted(result: Made, document: dict[str, Any]) -> Made:
-    """A result with a document that has clusters, and their objects in the line for grep."""
+def counted(result: Made, document: dict[str, Any], began: float) -> Made:
+    """A result with a document that has clusters, and with their objects and their time in the line for grep.
+
+    Args:
+        result: of the nodes.
+        document: with clusters.
+        began: when their part began, monotonic.
+    """
     clusters_ = document["clusters"]
     numbers = {
         "objects": sum(len(data["objects"]) for data in clusters_),
         "objects_changed": changes(document),
         "objects_refused": sum(map(refused, clusters_)),
     }
-    summary = " ".join([result.summary, *(f"{key}={value}" for key, value in numbers.items())])
+    spent_s = time.monotonic() - began
+    summary = re.sub(
+        r"(?<=duration_s=)\S+", lambda seen: f"{float(seen[0]) + spent_s:.1f}", result.summary
+    )
+    summary = " ".join([summary, *(f"{key}={value}" for key, value in numbers.items())])
     if "summary" in document:
         document = {**document, "summary": summary}
     return replace(result, document=document, summary=summary)
 
 
+def way_back_note(document: Mapping[str, Any]) -> str:
+    """What a rollback of nodes does not take back; empty without clusters."""
+    if not document.get("clusters"):
+        return ""
+    changes = [row for one in _rows(document) for row in one.get("changes", ())]
+    words = "objects of the cluster stay"
+    if any("env[MIG_STRATEGY]" in row["field"] for row in changes):
+        words += (
+            "; it is refused where the MIG layout of before does not fit their MIG strategy of now: then apply the policy of "
+            "before with --cluster-objects"
+        )
+    return f" ({words})"
+
+
+def _rows(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for data in document.get("clusters", ()) for one in data["objects"]]
+
+
 def drifted(document: Mapping[str, Any]) -> str:
     """How many objects differ, of those that were compared; empty without any."""
-    rows = [one for data in document.get("clusters", ()) for one in data["objects"]]
+    rows = _rows(document)
     conflicts = sum(map(_differs, rows))
     compared = sum(one["action"] not in (SKIPPED, REFUSED) or _differs(one) for one in rows)
     return f"{changes(document) + conflicts} of {compared} objects" if compared else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -193,10 +194,11 @@ def make_plan(
                     policy, inventory, remove=absent, **shared, **of_policy, **of_plan
                 )
         if clusters is not None:
+            began = time.monotonic()
             document = clusters.document(
                 result.document, result.nodes, result.cluster_nodes, drift=verb == "drift"
             )
-            result = objects.counted(result, document)
+            result = objects.counted(result, document, began)
         document = result.document
         watchers.end(
             Outcome(result.exit_code, result.summary, result.nodes, interrupted=result.interrupted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,18 +10,20 @@ import click
 
 from gpustate.cli import common
 from gpustate.cli.next_steps import command_of
-from gpustate.errors import UsageError
+from gpustate.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpustate.core.node import Node
+    from gpustate.rollout.access import Accesses
     from gpustate.rollout.running import Running
     from gpustate.rollout.status import Status
     from gpustate.schedulers.base import Hold
 
 
 #: Phases of a node that go on.
+_OBJECTS_AGAIN = "gpustate apply POLICY -i INVENTORY --cluster-objects"
 _AT_WORK = ("queued", "held", "drained", "changing", "validating")
 
 
@@ -59,6 +62,8 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
         here = running_here(str(options["inventory"] or ""))
         rollouts = each_once([*running_in(access), *here])
         foreign = access.foreign_clusters() if listed else ()
+        live = {one.run for one in rollouts if not one.silent}
+        outdated = [] if live else _outdated(access)
     finally:
         access.close()
     print_notes(
@@ -66,7 +71,6 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
         "variables gpustate_kubeconfig and gpustate_kube_context"
         for cluster in foreign
     )
-    live = {one.run for one in rollouts if not one.silent}
     found = [
         replace(one, running=one.member.hold.run in live, command=command_of(one.member.hold.run))
         if one.member.hold
@@ -92,14 +96,17 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
             "format": "gpustate.status/1",
             "members": [_row(one) for one in shown],
             "rollouts": rows,
+            "daemon_sets": outdated,
         }
         common.write_out(common.as_json(document | ({} if access.named else {"locks": locks})))
         common.finish(*codes)
         return
     _rollouts_page(rows, whole=whole)
     if not rows and not access.named:
-        click.echo("no run is in progress on this machine")
+        click.echo("no run of this inventory is in progress on this machine")
     _page(shown)
+    for row in outdated:
+        click.echo(f"{row['name']}  {row['scheduler']}\n    {row['why']}\n    next: {row['next']}")
     if access.named:
         out = sum(not one.in_service for one in found)
         if found and not shown:
@@ -119,6 +126,20 @@ def _lock(node: Node) -> dict[str, Any]:
 
     ledger = node.query(LedgerQuery())
     return {"lock": ledger.lock.describe()} if ledger.lock is not None and ledger.locked else {}
+
+
+def _outdated(access: Accesses) -> list[dict[str, str]]:
+    """DaemonSets that a run has left with pods of an older template, as far as they may be listed."""
+    from gpustate.rollout.staying import outdated
+
+    rows: list[dict[str, str]] = []
+    for cluster in access.clusters():
+        with suppress(ClusterError):
+            rows += [
+                {"name": name, "scheduler": cluster.title, "why": why, "next": _OBJECTS_AGAIN}
+                for name, why in outdated(cluster).items()
+            ]
+    return rows
 
 
 def _in_phase(one: Status, phases: Mapping[tuple[str, str], str], name: str) -> Status:

@@ -165,13 +165,13 @@ class Api:
         #: Called before every request that changes something; raises where none may be made.
         self.fence: Callable[[], None] | None = None
 
-    def _request(self, action: str, work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    def _request(self, action: str, work: Callable[[], T], patience_s: float | None = None) -> T:
         """Make a request; a server that has answered before may be away for a while, and one that is busy answers.
 
         A request may arrive twice if its response is lost. So those that change something name a uid or
         a resourceVersion, or what they create has a fixed name.
         """
-        deadline = self._clock() + patience_s
+        deadline = self._clock() + (PATIENCE_S if patience_s is None else patience_s)
         while True:
             try:
                 result = self._try(action, work)
@@ -286,7 +286,7 @@ class Api:
         """Get a Node."""
         return self._request(f"get node {name}", lambda: self._client.get(Node, name).to_dict())
 
-    def nodes_with_version(self, patience_s: float = PATIENCE_S) -> tuple[list[Json], str]:
+    def nodes_with_version(self, patience_s: float | None = None) -> tuple[list[Json], str]:
         """List all Nodes as the server has them, and the version at which a watch goes on."""
         found = self._request("list nodes", lambda: self._get("api/v1/nodes", {}), patience_s)
         return found["items"], str(found["metadata"]["resourceVersion"])

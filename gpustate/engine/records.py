@@ -149,6 +149,8 @@ def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
         left = {str(name) for name in data.get("nodes") or became if became.get(name) != "ok"}
         # Without such a node, the run was interrupted in the cluster.
         superseded = left <= good if left else inventory in objects
+        # An interrupted one has also changed templates of pods there, and a run of nodes alone leaves these as they are.
+        superseded &= inventory in objects or not data["options"].get("cluster_objects")
         succeeded = data.get("ended") and (data.get("outcome") or {}).get("exit_code") == 0
         if succeeded and data["options"].get("cluster_objects"):
             objects.add(inventory)

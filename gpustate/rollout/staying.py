@@ -32,8 +32,10 @@ Json = dict[str, Any]
 #: DaemonSets, and Nodes by name and address.
 _Listed = tuple[list[Json], dict[str, Json]]
 
+_WAITS = "pods get the template only when they are created again (OnDelete, as after a run that failed or was killed)"
 _AGAIN = "gpustate apply POLICY -i INVENTORY --cluster-objects, with the policy of before"
 _PLACE = re.compile(r" at \d+")
+_COUNTED = ("updated", "desired")
 _FLAG = re.compile(r"--mig-strategy[= ](\w+)")
 
 
@@ -80,12 +82,8 @@ class StayingObjects:
         own = [one for one in daemon_sets if is_owned(one)]
         if own:
             yield f"objects of the cluster stay as they are; to take them back, too: {_AGAIN}"
-        waiting = [title(one) for one in own if "OnDelete" in str(one["spec"]["updateStrategy"])]
-        if waiting:
-            yield (
-                f"{', '.join(waiting)}: pods get the template only when they are created again (OnDelete, as after a run that "
-                "failed or was killed), on this node too"
-            )
+        if waiting := [title(one) for one in own if _is_on_delete(one)]:
+            yield f"{', '.join(waiting)}: {_WAITS}, on this node too"
         plugins = [one for one in daemon_sets if _offers(one)]
         if any(_layouts(way)) and not all(map(_strategy, plugins)):
             yield (
@@ -113,6 +111,28 @@ class StayingObjects:
         daemon_sets, items = listed
         item = items.get(node.name) or items.get(node.connection.host or "")
         return [one for one in daemon_sets if item is None or _selects(one, item)]
+
+
+def outdated(cluster: Kubernetes) -> dict[str, str]:
+    """Own DaemonSets of a cluster whose pods have not all got their template, and no longer get it by themselves.
+
+    Raises:
+        ClusterError: they cannot be listed.
+    """
+    own = [one for one in cluster.nodes.daemon_sets() if is_owned(one) and _is_on_delete(one)]
+    counts = {
+        title(one): [one.get("status", {}).get(f"{what}NumberScheduled", 0) for what in _COUNTED]
+        for one in own
+    }
+    return {
+        name: f"{updated} of {desired} pods have its template: {_WAITS}"
+        for name, (updated, desired) in counts.items()
+        if updated < desired
+    }
+
+
+def _is_on_delete(daemon_set: Json) -> bool:
+    return bool(daemon_set["spec"].get("updateStrategy", {}).get("type") == "OnDelete")
 
 
 def _layouts(way: WayBack) -> list[tuple[str, ...]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from commandline import Cli
 from stubcluster import TOKEN, Answer, Request, StubCluster
 
 from gpustate.api.clusters import Clusters
+from gpustate.api.results import DriftResult
 from gpustate.cli import common, objects
 from gpustate.cli.main import cli
 from gpustate.cluster.api import connected
@@ -285,6 +288,20 @@ def test_another_device_plugin_of_the_cluster_is_noted(
         "registers last: delete it, or switch the policy's off (devicePlugin.enabled;" in n
         for n in notes
     )
+
+
+def test_the_time_of_the_clusters_counts() -> None:
+    result = DriftResult(
+        run="r",
+        nodes=(),
+        exit_code=0,
+        summary="nodes=1 reboots=0 duration_s=41.2",
+        interrupted=False,
+        notes=(),
+        document={},
+    )
+    made = objects.counted(result, {"clusters": []}, time.monotonic() - 100)
+    assert re.match(r"nodes=1 reboots=0 duration_s=141\.\d objects=0 ", made.summary)
 
 
 def test_drift_of_objects_alone_is_in_the_last_lines(

@@ -181,6 +181,17 @@ def test_a_run_whose_nodes_later_runs_converged_is_not_listed() -> None:
     assert run("--list").output == "there is no run to resume\n"
 
 
+def test_a_run_that_was_killed_with_objects_is_not_over_once_its_nodes_are(tmp_path: Path) -> None:
+    begun("r1", cluster_objects=True)
+    outcome = {"nodes": {"gpu1": "ok"}, "exit_code": 0}
+    path = records.path_of("r1")
+    path.write_text(path.read_text().replace('"nodes": []', '"nodes": ["gpu1"]'))
+    records.end(begun("r2"), interrupted=False, outcome=outcome)
+    assert "r1" in run("--list").output
+    records.end(begun("r3", cluster_objects=True), interrupted=False, outcome=outcome)
+    assert "r1" not in run("--list").output
+
+
 @pytest.mark.parametrize(
     ("later", "listed"),
     [

@@ -226,5 +226,16 @@ def test_an_upgrade_ends_with_the_version_that_the_policy_still_names(
         setattr(result, name, "")
     show_result(cast("Any", result), {"output": "text", "diff": False})
     said = capsys.readouterr().out
+    for field, refused in (("spec.env[MIG_STRATEGY].value", True), ("spec.image", False)):
+        changes = [{"field": field, "before": "mixed", "after": "none"}]
+        row = {"object": "daemonset/plugin", "action": "update", "changes": changes}
+        clusters = [{"server": "s", "namespace": "g", "objects": [row]}]
+        document["clusters"] = clusters
+        show_result(cast("Any", result), {"output": "text", "diff": False})
+        with_objects = capsys.readouterr().out
+        assert "-i hosts.yml (objects of the cluster stay" in with_objects
+        assert (
+            "it is refused where the MIG layout of before does not fit" in with_objects
+        ) is refused
     assert "Way back: gpustate rollback r -i hosts.yml\n" in said
     assert ("Set the version in the policy too" in said) is reminded

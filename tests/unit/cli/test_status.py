@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import jsonschema
@@ -22,6 +23,7 @@ from gpustate.cli.main import cli
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult
 from gpustate.engine import fleet, records
+from gpustate.manifests.ownership import OWNER
 from gpustate.rollout import access, running, waves
 from gpustate.rollout.board import RecordBoard, read_control
 from gpustate.rollout.strategy import Strategy
@@ -72,6 +74,8 @@ class FakeCluster:
 
     def __init__(self, progress: Any = PROGRESS, control: str = "") -> None:
         self.lease = Standing("ann@ops1 run r1", json.dumps(progress), control)
+        self.daemon_sets: list[dict[str, Any]] = []
+        self.nodes = SimpleNamespace(daemon_sets=lambda: self.daemon_sets)
 
     def standing(self) -> Standing:
         return self.lease
@@ -281,7 +285,10 @@ def test_an_inventory_without_a_scheduler_shows_the_locks_of_its_nodes(tmp_path:
 
     free = invoke("status")
     assert free.exit_code == 0
-    assert free.stdout == "no run is in progress on this machine\nnodes=2 locked=0 unreachable=0\n"
+    what = "no run of this inventory is in progress on this machine"
+    assert free.stdout == f"{what}
+nodes=2 locked=0 unreachable=0
+"
     assert invoke("node", "lock", "-l", "gpu2", "--reason", "CHG-9").exit_code == 0
     locked = invoke("status")
     assert re.search(
@@ -314,6 +321,39 @@ def test_a_rollout_of_another_machine_is_shown_node_by_node(inventory: Path) -> 
         "failed",
         "queued",
     ]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "updated", "owned", "live"),
+    [
+        ("OnDelete", 1, True, False),
+        ("OnDelete", 3, True, False),
+        ("OnDelete", 1, False, False),
+        ("RollingUpdate", 1, True, False),
+        ("OnDelete", 1, True, True),
+    ],
+)
+def test_templates_that_a_killed_run_has_left_for_new_pods_alone_are_named(
+    strategy: str, updated: int, owned: bool, live: bool, inventory: Path
+) -> None:
+    cluster = FakeCluster()
+    cluster.lease = cluster.lease if live else Standing("")
+    cluster.daemon_sets = [
+        {
+            "kind": "DaemonSet",
+            "metadata": {"name": "plugin", "labels": OWNER if owned else {}},
+            "spec": {"updateStrategy": {"type": strategy}},
+            "status": {"updatedNumberScheduled": updated, "desiredNumberScheduled": 3},
+        }
+    ]
+    CLUSTERS.append(cluster)
+    text, document = run("-i", inventory), json.loads(run("-i", inventory, "-o", "json"))
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    named = owned and not live and (strategy, updated) == ("OnDelete", 1)
+    assert ("daemonset/plugin  Kubernetes at test" in text) is named
+    assert ("1 of 3 pods have its template" in text) is named
+    assert ("next: gpustate apply POLICY -i INVENTORY --cluster-objects" in text) is named
+    assert [row["name"] for row in document["daemon_sets"]] == ["daemonset/plugin"] * named
 
 
 def test_progress_that_a_dead_run_has_left_is_not_shown_for_the_next(inventory: Path) -> None:
