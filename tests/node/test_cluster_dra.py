@@ -29,6 +29,7 @@ from gpustate_lab.spec import LabSpec
 pytestmark = pytest.mark.long
 
 DRIVER, MIG = "gpu.nvidia.com", "mig.nvidia.com"
+PLUGIN = "nvidia-dra-driver-kubelet-plugin"
 REPOSITORY, NAME, VERSION = "registry.k8s.io/dra-driver-nvidia", "dra-driver-nvidia-gpu", "v0.4.1"
 BEFORE, AFTER = "580.65.06", "580.178.04"
 POLICY = f"""\
@@ -93,14 +94,23 @@ exec /var/tmp/nvidia-cdi-hook.real "$@"
 @pytest.fixture(scope="module")
 def cluster(lab_programs: None, lab_factory: Callable[[LabSpec], Lab]) -> Lab:
     # containerd 2 injects CDI devices by default, as a GPUCluster expects.
-    return lab_factory(LabSpec(nodes=1, images=("debian13-containerd2",), kubernetes="1.36"))
+    lab = lab_factory(LabSpec(nodes=1, images=("debian13-containerd2",), kubernetes="1.36"))
+    import_driver(lab.nodes[0])
+    create(lab, template("two", DRIVER, 2), template("mig", MIG, 1))
+    return lab
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("policy") / "gpucluster.yaml"
-    file.write_text(POLICY.replace("@DRIVER@", BEFORE))
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "gpucluster.yaml"
+    file.write_text(POLICY.replace("@DRIVER@", AFTER))
     return file
+
+
+@pytest.fixture
+def applied(cluster: Lab, policy: Path) -> None:
+    """The DRA driver runs, whichever test came before."""
+    run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
 
 
 def run(lab: Lab, verb: str, policy: Path, *words: str, code: int) -> Ran:
@@ -202,17 +212,15 @@ def test_pod_has_its_claim_before_and_after_a_driver_upgrade_and_mig_changes(
     cluster: Lab, policy: Path, tmp_path: Path
 ) -> None:
     node = cluster.nodes[0]
-    gpustate("apply", policy, "-i", cluster.inventory, "--yes", code=0)
-    import_driver(node)
-    done = run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
-    assert done.lists("deviceclass/gpu.nvidia.com", "create")
-    assert done.lists("daemonset/nvidia-dra-driver-kubelet-plugin", "create")
+    policy.write_text(POLICY.replace("@DRIVER@", BEFORE))
+    run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
+    get(cluster, "deviceclass", DRIVER)
+    assert PLUGIN in daemon_sets(cluster)
     wait_for(lambda: len(offered(cluster, node)) == 8, "8 GPUs are offered")
     assert offered(cluster, node) == dict.fromkeys(uuids_of(node), "580.65.6")
     run(cluster, "apply", policy, code=0)
     run(cluster, "drift", policy, code=0)
 
-    create(cluster, template("two", DRIVER, 2), template("mig", MIG, 1))
     interpreter = import_image(node)
     deployment = gpu_deployment("claims", node, interpreter, {})
     claim(deployment["spec"]["template"]["spec"], "two")
@@ -268,6 +276,7 @@ def explained(lab: Lab, node: Node) -> str:
     return str(checks["scheduler"] if checks["scheduler"]["outcome"] != "ok" else "ok")
 
 
+@pytest.mark.usefixtures("applied")
 def test_a_class_that_was_edited_is_drift_and_is_restored(cluster: Lab, policy: Path) -> None:
     edit = {"spec": {"selectors": [{"cel": {"expression": "device.driver == 'other'"}}]}}
     kubectl(cluster, "patch", "deviceclass", DRIVER, "--type", "merge", "--patch", json.dumps(edit))
@@ -276,6 +285,7 @@ def test_a_class_that_was_edited_is_drift_and_is_restored(cluster: Lab, policy: 
     run(cluster, "drift", policy, code=0)
 
 
+@pytest.mark.usefixtures("applied")
 def test_compute_domains_are_refused_until_their_definitions_are_installed(
     cluster: Lab, policy: Path, tmp_path: Path
 ) -> None:
@@ -310,12 +320,17 @@ def claiming_deployment(lab: Lab, node: Node) -> str:
     return str(pod["metadata"]["name"])
 
 
+def daemon_sets(lab: Lab) -> list[str]:
+    return [one["metadata"]["name"] for one in get(lab, "daemonsets", "-A")["items"]]
+
+
 def in_service(lab: Lab, node: Node) -> bool:
     item = get(lab, "node", node.name)
     held = "gpustate.io/hold" in (item["metadata"].get("annotations") or {})
     return not held and not item["spec"].get("unschedulable")
 
 
+@pytest.mark.usefixtures("applied")
 def test_the_driver_and_the_dra_driver_change_in_one_apply(
     cluster: Lab, policy: Path, tmp_path: Path
 ) -> None:
@@ -330,8 +345,7 @@ def test_the_driver_and_the_dra_driver_change_in_one_apply(
     run(cluster, "apply", off, code=0)
     assert in_service(cluster, node)
     assert "580.65.06" in node.run("nvidia-smi").stdout
-    names = [one["metadata"]["name"] for one in get(cluster, "daemonsets", "-A")["items"]]
-    assert "nvidia-dra-driver-kubelet-plugin" not in names
+    assert PLUGIN not in daemon_sets(cluster)
     run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
     assert in_service(cluster, node)
     wait_for(
@@ -340,6 +354,7 @@ def test_the_driver_and_the_dra_driver_change_in_one_apply(
     )
 
 
+@pytest.mark.usefixtures("applied")
 def test_removal_evicts_pods_with_claims_and_leaves_no_class_no_policy_and_no_driver(
     cluster: Lab, policy: Path
 ) -> None:
@@ -361,3 +376,4 @@ def test_removal_evicts_pods_with_claims_and_leaves_no_class_no_policy_and_no_dr
         "the kubelets remove the slices of a driver that has gone",
         90,
     )
+    kubectl(cluster, "delete", "deployment", "claims")
