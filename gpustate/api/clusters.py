@@ -97,6 +97,7 @@ class Clusters:
     run: str = field(default_factory=fleet.new_run_id)
     systems: list[System] = field(default_factory=list["System"])
     _staged: dict[tuple[str, Key], Change] = field(default_factory=dict["tuple[str, Key]", Change])
+    _withdrawn: set[str] = field(default_factory=set["str"])
     _begun: set[Kubeconfig] = field(default_factory=set["Kubeconfig"])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -367,6 +368,7 @@ class Clusters:
         others = frozenset(one["metadata"]["name"] for one in listed or ()) - names
         target = replace(target, kept_nodes=others, objects_stay=True)
         applier = Applier(objects, target, self.rollout_timeout_s, self.say)
+        self._withdrawn.update(names)
         applier.apply(plan(objects, target, listed))
         applier.wait_for_kubelets(names, offer=False)
         with connected(kubeconfig) as api:
@@ -443,6 +445,8 @@ class Clusters:
                     kept = target.kept_nodes
                     self._admit(done, kubeconfig, nodes, stop, absent=absent, kept=kept)
                     done.notes += _kept_notes(target)
+                    if lost := ", ".join(sorted(self._withdrawn & kept)):
+                        done.notes.append(f"{lost}: they have had their turn, and offer no GPUs")
                     done.unready += placement.lines(absent)
                 except ClusterError as error:
                     done = Applied(failures=[str(error)], notes=["nothing is written"])

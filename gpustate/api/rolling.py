@@ -12,11 +12,12 @@ from gpustate.api.results import ApplyResult
 from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.node import Node
-from gpustate.core.outcome import NodeResult
+from gpustate.core.outcome import NodeResult, NodeStatus
 from gpustate.core.policy import Policy, build, parameters
 from gpustate.diagnosis import chain_probe, health
 from gpustate.engine import fleet
 from gpustate.engine.events import Event, Listener
+from gpustate.engine.maintenance import out_of_service
 from gpustate.formats import quarantine, xids
 from gpustate.package_sets.checks import node_checks
 from gpustate.plan import document as documents
@@ -117,10 +118,27 @@ def roll_out(
         if started is not None:
             started(request.run)
         try:
-            return fleet.run(request, events, stop)
+            result = fleet.run(request, events, stop)
+            if scheduled is not None:
+                _name_left_held(scheduled, request.inventory, result.nodes)
+            return result
         finally:
             for board in boards:
                 board.publish("")
+
+
+def _name_left_held(
+    maintenance: ScheduledMaintenance, inventory: Inventory, results: Sequence[NodeResult]
+) -> None:
+    """Note on nodes that have not ended well that a run, which may be another one, has left them out of service."""
+    silent = {
+        one.name: one
+        for one in results
+        if one.status is not NodeStatus.OK and not out_of_service(one)
+    }
+    hosts = {one.name: one.connection.host for one in inventory.nodes if one.name in silent}
+    for name, words in maintenance.left_held(hosts) if silent else ():
+        silent[name].notes.append(words)
 
 
 def _nothing(_: NodeResult) -> None:

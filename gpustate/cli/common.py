@@ -423,14 +423,13 @@ def known_states() -> Collection[str]:
     return registry.names()
 
 
+_REMAINING = "the nodes finish their steps on their own"
+
+
 class Interrupt:
     """Ctrl-C: the first stops the run after its current steps, the second exits at once."""
 
-    def __init__(
-        self,
-        announce: Callable[[], None],
-        remaining: str = "the nodes finish their steps on their own",
-    ) -> None:
+    def __init__(self, announce: Callable[[], None], remaining: str = _REMAINING) -> None:
         self.count = 0
         self._announce = announce
         self._remaining = remaining
@@ -468,7 +467,8 @@ def watched(
             + (f"; resume it with: {resume}" if resume else "")
         )
 
-    stop = Interrupt(announce)
+    held = f", and those out of service stay so until: {resume}" if resume else ""
+    stop = Interrupt(announce, f"{_REMAINING}{held}")
     stop.arm()
     with progress:
         yield progress.event, stop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any, TextIO, cast
 
 
@@ -26,7 +27,20 @@ class _Masked:
         return getattr(self._stream, name)
 
 
+class _Unread(_Masked):
+    """Standard error: what nobody reads any more (``2>&1 | head``) is lost, and ends no run in the middle of a node."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
 def mask_output() -> None:
     """Mask everything that is printed from now on."""
     sys.stdout = cast("TextIO", _Masked(sys.stdout))
-    sys.stderr = cast("TextIO", _Masked(sys.stderr))
+    sys.stderr = cast("TextIO", _Unread(sys.stderr))

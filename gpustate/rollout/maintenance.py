@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gpustate.core.change import Disruption
 from gpustate.core.drain import DrainPolicy
@@ -27,6 +28,7 @@ from gpustate.rollout.access import Accesses
 from gpustate.rollout.by_label import MigNode
 from gpustate.rollout.signals import Signals
 from gpustate.rollout.slots import Slots
+from gpustate.rollout.status import Status
 from gpustate.schedulers.base import (
     HeldElsewhereError,
     Member,
@@ -42,6 +44,10 @@ from gpustate.schedulers.base import (
     never,
 )
 from gpustate.schedulers.mig_state import CONFIG, is_ours
+
+if TYPE_CHECKING:
+    from gpustate.schedulers.kubernetes import Kubernetes
+    from gpustate.schedulers.slurm import Slurm
 
 KUBERNETES = "Kubernetes"
 #: How a scheduler is named in an inventory and on the command line.
@@ -143,6 +149,25 @@ class ScheduledMaintenance:
             with suppress(GpustateError):
                 return self._access.held()
         return frozenset()
+
+    def left_held(self, names: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+        """Nodes, by name and address, that a run still holds, each with what stays out of service, and what ends that."""
+        clusters: list[Kubernetes | Slurm] = []
+        with suppress(GpustateError):  # what cannot be used was entered by no node
+            clusters += self._access.leased() if isinstance(self._access, Accesses) else ()
+        for cluster in clusters:
+            try:
+                members = {member.name: member for member in cluster.members(fresh=True)}
+            except GpustateError as error:
+                words = f"{cluster.title}: whether it {STAYS_OUT} is not known: {error}"
+                yield from ((name, words) for name in names if cluster in self._signals.entered)
+                continue
+            for name, host in names.items():
+                member = members.get(name) or members.get(host or "")
+                if member is not None and member.hold is not None:
+                    held = f"run {member.hold.run} holds it since {member.hold.since} ({member.hold.phase})"
+                    step = Status(cluster.title, member).next
+                    yield name, _stays_out(cluster, member, "; ".join(filter(None, (held, step))))
 
     def enter(self, say: Say, stop: Stop) -> None:
         """Be the only run that takes nodes of these clusters out of service, before the first node is.
@@ -311,7 +336,8 @@ class ScheduledMaintenance:
                     policy = self._policies.get(name, self._policy)
                     scheduler.drain(member, scope, policy, say, stopping)
             self._pause_for_mig(subject, mig, say, stopping)
-        except GpustateError as error:
+        except Exception as exception:  # noqa: BLE001  whatever it is, what was held is released or named
+            error = _as_error(exception)
             if self._signals.aborted and not stop():
                 error.message = error.message.replace(
                     "interrupted", self._signals.stopped or "aborted", 1
@@ -328,7 +354,7 @@ class ScheduledMaintenance:
                 )
                 notes = (*left, *stuck, *earlier)
             error.message = "; ".join((error.message, *notes))
-            raise
+            raise error from exception.__cause__
 
     def _kinds_to_hold(self, subject: Subject, scope: Scope | None) -> tuple[str, ...]:
         """The schedulers in which a node is held for a change; none: it stays in service."""
@@ -346,12 +372,13 @@ class ScheduledMaintenance:
             if paused:
                 raise ClusterError("; ".join(paused), fix="run gpustate apply again")
             others = self._refresh(subject, say, stop)
-        except GpustateError as error:
+        except Exception as exception:
+            error = _as_error(exception)
             phase = "validating" if stop() else "failed"
             notes = self._keep_out(subject, recorded=str(error), phase=phase)
             wrong = isinstance(error, NotRefreshedError)
             kind = NotRefreshedError if wrong else UnreleasedError
-            raise kind("; ".join((str(error), *notes))) from error
+            raise kind("; ".join((str(error), *notes))) from exception
         notes, stuck = self._release(subject, say, stop)
         if stuck:
             wrong = any("was not released" not in one for one in stuck)
@@ -580,6 +607,13 @@ def how_it_leaves(workload: Workload, policy: DrainPolicy) -> str:
     late = f"it cannot leave: {workload.problem}" if workload.problem else f"it {leaves}"
     late = f"; otherwise {late}" if limit and (workload.problem or workload.lost) else ""
     return f"is waited for, {limit or _waiting_time(policy)}{late}"
+
+
+def _as_error(error: Exception) -> GpustateError:
+    """An error of which a node's result is made; whatever it is, no node stays out of service without a word."""
+    if isinstance(error, GpustateError):
+        return error
+    return ClusterError(f"{type(error).__name__}: {error} (a bug in gpustate)")
 
 
 def _brief(text: str) -> str:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
+import click
 import pytest
 
+from gpustate.cli.masked import mask_output
 from gpustate.cli.progress import Progress
 from gpustate.engine.events import Event
 
@@ -32,6 +37,22 @@ def test_the_first_line_has_nodes_done_wave_and_phases() -> None:
 def test_without_waves_and_nodes_at_work_there_is_little_to_say() -> None:
     lines = shown(Event("gpu1", "started", "x"), Event("gpu1", "finished", "failed"))
     assert lines == ["1 of 4 nodes done, 1 not ok"]
+
+
+def test_a_standard_error_that_nobody_reads_any_more_disturbs_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    with pytest.raises(BrokenPipeError):
+        Progress(["gpu1"]).event(Event("gpu1", "step", "x"))
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    mask_output()
+    Progress(["gpu1"]).event(Event("gpu1", "step", "install the driver"))
+    click.echo("cluster: update node/gpu1", err=True)
 
 
 def test_a_wave_is_a_line_of_its_own_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

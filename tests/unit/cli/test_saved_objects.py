@@ -424,6 +424,8 @@ def test_a_removal_takes_what_offers_gpus_from_each_node_in_its_turn_and_the_obj
         removal.stage(nodes[0])
     assert labels() == [False, True]
     assert noted == [("n1", "changing", WITHDRAWS)]
+    (kept,) = removal.apply([replace(nodes[0], status=NodeStatus.LOCKED), nodes[1]])
+    assert "n1: they have had their turn, and offer no GPUs" in kept["notes"]
     assert PLUGIN in cluster.items
     removal.apply(nodes)
     assert labels() == [False, False]

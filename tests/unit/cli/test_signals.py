@@ -54,4 +54,6 @@ def test_a_second_signal_ends_a_run_whose_node_is_silent(
         wait(tmp_path / "err", "again: exit at once")
         process.send_signal(number)
         assert process.wait(timeout=5) == 130
-    assert "exiting at once" in (tmp_path / "err").read_text()
+    last = (tmp_path / "err").read_text().splitlines()[-1]
+    assert "exiting at once" in last
+    assert "those out of service stay so until: gpustate resume " in last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from gpustate.errors import (
 )
 from gpustate.formats import masking
 from gpustate.formats.pci_gpus import PciGpu
+from gpustate.rollout.access import Accesses
 from gpustate.rollout.maintenance import WITHDRAWS, ScheduledMaintenance, kinds_of, scope_of
 from gpustate.rollout.signals import Signals
 from gpustate.schedulers.base import (
@@ -243,6 +245,59 @@ def test_a_long_reason_is_kept_in_one_line_without_secrets() -> None:
     assert scheduler.reasons[-1].startswith("apt failed: password ")
     assert "hunter2" not in scheduler.reasons[-1]
     assert len(scheduler.reasons[-1]) == 1000
+
+
+def test_an_error_that_nobody_expects_leaves_no_node_held_without_a_word() -> None:
+    scheduler = FakeScheduler(fails={"drain": KeyError("pods")})
+    kept = maintenance(Kubernetes=scheduler)
+    with pytest.raises(GpustateError, match=r"^KeyError: 'pods' \(a bug in gpustate\)"):
+        kept.begin(subject(), said, never)
+    assert scheduler.calls[-1] == "release"
+    scheduler = FakeScheduler(fails={"refresh": BrokenPipeError(32, "Broken pipe")})
+    kept = maintenance(Kubernetes=scheduler)
+    kept.begin(subject(), said, never)
+    with pytest.raises(UnreleasedError, match=r"a bug in gpustate.*n1 stays out of service"):
+        kept.end(subject(), "", said)
+    assert scheduler.calls[-1] == "note failed"
+
+
+class LeasedSchedulers(Accesses):
+    """Those of a cluster."""
+
+    def __init__(self, *schedulers: FakeScheduler) -> None:
+        self.schedulers = schedulers
+
+    def leased(self) -> list[Any]:
+        return list(self.schedulers)
+
+
+def test_nodes_that_a_run_has_left_held_are_named_with_what_ends_that() -> None:
+    hold = Hold("r0", "ann@ops1", "changes driver", "changing", "10:00")
+    scheduler = FakeScheduler(current=replace(IN_SERVICE, schedulable=False, hold=hold))
+    kept = ScheduledMaintenance(LeasedSchedulers(scheduler), "r2", "ann@ops1", DrainPolicy())
+    ((name, words),) = kept.left_held({"gpu1": "n1", "gpu2": None})
+    assert name == "gpu1"
+    assert words == (
+        "Kubernetes at test: n1 stays out of service: run r0 holds it since 10:00 (changing); "
+        "if run r0 is dead: gpustate resume r0 on its machine, or its command again here"
+    )
+    scheduler.current = IN_SERVICE
+    assert not list(kept.left_held({"gpu1": "n1"}))
+
+
+def test_a_cluster_that_a_run_has_entered_and_lost_leaves_open_what_is_held() -> None:
+    class Away(FakeScheduler):
+        def members(self, *, fresh: bool = False) -> Sequence[Member]:
+            raise ClusterError("it does not answer")
+
+    signals = Signals()
+    scheduler = Away()
+    access = LeasedSchedulers(scheduler)
+    kept = ScheduledMaintenance(access, "r2", "ann@ops1", DrainPolicy(), signals=signals)
+    assert not list(kept.left_held({"gpu1": "n1"})), "nothing was held there"
+    signals.entered.append(cast("Any", scheduler))
+    ((_, words),) = kept.left_held({"gpu1": "n1"})
+    assert "whether it stays out of service is not known: it does not answer" in words
 
 
 def test_a_node_that_offers_no_gpus_afterwards_stays_held() -> None:
