@@ -125,7 +125,10 @@ class Applier:
         last = prunes_after(self.target, changes)
         gone = withdrawn(self.objects, self.target, changes).get(DEVICE_PLUGIN)
         losing = self._ready_on(gone) - self.target.kept_nodes if gone else frozenset[str]()
-        plugins = [one for one in changes if key(one.item) == _PLUGIN and one.action in _STARTS]
+        starting = [one.item for one in changes if one.action in _STARTS]
+        labelled = {one["metadata"]["name"] for one in starting if one["kind"] == NODE.name}
+        anew = any(key(one) == _PLUGIN for one in starting)
+        plugins = [one for one in self.target.items if key(one) == _PLUGIN and (anew or labelled)]
         before = self._offered() if plugins else {}
         with self.hold:
             for index, change in enumerate(changes):
@@ -141,7 +144,8 @@ class Applier:
         if not self.target.absent:
             done.unready = self._wait_for_pods()
         for one in plugins:
-            self.wait_for_kubelets(self._ready_on(one.item), offer=True, before=before)
+            ready = self._ready_on(one)
+            self.wait_for_kubelets(ready if anew else ready & labelled, offer=True, before=before)
 
     def _ready_on(self, item: Json) -> frozenset[str]:
         return readiness.ready_on(self.objects.list(POD, self.target.namespace), item)

@@ -542,10 +542,10 @@ class ScheduledMaintenance:
             if member.hold is None:
                 return ""
         try:
-            unchanged = hold.phase == "left" or hold.text == WITHDRAWS
-            if not unchanged and not subject.facts.without_driver:
+            if hold.phase != "left" and not subject.facts.without_driver:
                 subject.before_return()
-                scheduler.refresh(member, subject.facts, say, stop)
+                if hold.text != WITHDRAWS:  # its objects may come later in this run
+                    scheduler.refresh(member, subject.facts, say, stop)
             say(f"releasing {member.name}, which run {hold.run} left out of service")
             reason = scheduler.release(member, say, stop)
         except NotRefreshedError as error:

@@ -56,4 +56,4 @@ def test_a_second_signal_ends_a_run_whose_node_is_silent(
         assert process.wait(timeout=5) == 130
     last = (tmp_path / "err").read_text().splitlines()[-1]
     assert "exiting at once" in last
-    assert "those out of service stay so until: gpustate resume " in last
+    assert "those out of service stay so until: gpustate rollout resume " in last

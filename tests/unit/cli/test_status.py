@@ -286,9 +286,7 @@ def test_an_inventory_without_a_scheduler_shows_the_locks_of_its_nodes(tmp_path:
     free = invoke("status")
     assert free.exit_code == 0
     what = "no run of this inventory is in progress on this machine"
-    assert free.stdout == f"{what}
-nodes=2 locked=0 unreachable=0
-"
+    assert free.stdout == f"{what}\nnodes=2 locked=0 unreachable=0\n"
     assert invoke("node", "lock", "-l", "gpu2", "--reason", "CHG-9").exit_code == 0
     locked = invoke("status")
     assert re.search(

@@ -15,6 +15,7 @@ from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION, ClusterEr
 from gpustate.manifests import ClusterSettings, Component, PluginConfig
 from gpustate.manifests.build import build, node_labels
 from gpustate.manifests.kinds import KINDS
+from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import DraDriver, Exporter
 from gpustate.plan.objects import lines, pending
 from gpustate.reconcile.applying import Applied, Applier
@@ -302,8 +303,9 @@ def test_the_dra_driver_goes_after_the_last_claim_is_released(dra: FakeObjects) 
         ("0", "2", target(replace(SETTINGS, mig_strategy="mixed"))),
         ("16", "8", target(replace(SETTINGS, mig_strategy="mixed"))),
         ("2", "0", target(replace(SETTINGS, device_plugin=Component(enabled=False)))),
+        ("0", "2", replace(target(SETTINGS), labels={"gpu1": {f"{DEPLOY}device-plugin": "true"}})),
     ],
-    ids=["started", "restarted", "deleted"],
+    ids=["started", "restarted", "deleted", "labelled again"],
 )
 def test_kubelets_have_reported_what_the_plugin_offers_when_the_run_ends(
     objects: FakeObjects, before: str, after: str, wanted: Target

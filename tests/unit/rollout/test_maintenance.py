@@ -279,7 +279,7 @@ def test_nodes_that_a_run_has_left_held_are_named_with_what_ends_that() -> None:
     assert name == "gpu1"
     assert words == (
         "Kubernetes at test: n1 stays out of service: run r0 holds it since 10:00 (changing); "
-        "if run r0 is dead: gpustate resume r0 on its machine, or its command again here"
+        "if run r0 is dead: gpustate rollout resume r0 on its machine, or its command again here"
     )
     scheduler.current = IN_SERVICE
     assert not list(kept.left_held({"gpu1": "n1"}))
@@ -336,8 +336,10 @@ def test_nodes_held_for_a_withdrawal_are_released_and_not_refreshed() -> None:
     scheduler = FakeScheduler()
     hold = Hold("r1", "ann@ops1", WITHDRAWS, "held", "")
     scheduler.current = replace(scheduler.current, schedulable=False, hold=hold)
-    assert maintenance(Kubernetes=scheduler).end(subject(Disruption.NONE), "", said) == ()
-    assert scheduler.calls == ["note validating", "release"]
+    node = replace(subject(Disruption.NONE), before_return=lambda: scheduler.calls.append("labels"))
+    assert maintenance(Kubernetes=scheduler).end(node, "", said) == ()
+    # Nothing may offer GPUs yet that could be waited for, and nothing keeps them off any more.
+    assert scheduler.calls == ["note validating", "labels", "release"]
 
 
 def test_a_removal_holds_a_node_whose_workloads_stay_and_restarts_nothing_there() -> None:
