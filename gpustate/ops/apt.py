@@ -24,12 +24,14 @@ class AptUpdate(Step):
 
     Args:
         source_list: a file below /etc/apt/sources.list.d whose repository alone is read.
+        hosts: of all sources, those whose errors count; without any, every error does.
         roll_back: files that are put back as they were before this run when they cannot be read, for
             a repository that does not work stops every other use of apt.
     """
 
     source_list: str | None = None
     roll_back: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -44,16 +46,14 @@ class AptUpdate(Step):
         return f"cat {_q(self.source_list) if self.source_list else '/etc/apt/sources.list'}; apt-cache policy"
 
     def script(self) -> str:
-        only = ""
+        update = f"apt_update {_words(self.hosts)}"
         if self.source_list:
-            only = (
-                f" -o Dir::Etc::sourcelist={_q(self.source_list)}"
-                " -o Dir::Etc::sourceparts=- -o APT::Get::List-Cleanup=0"
-            )
+            only = f"-o Dir::Etc::sourcelist={_q(self.source_list)} -o Dir::Etc::sourceparts=-"
+            update = f"apt update {only} -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any"
         return (
             # apt does not fetch again what it has, be it cut off, as long as the repository says the same.
             "find /var/lib/apt/lists -maxdepth 1 -type f -name '*_Packages*' -size 0 -delete 2>/dev/null || :\n"
-            f"if apt_wait && apt update{only} -o APT::Update::Error-Mode=any; then apt_lists_kept; exit 0; fi\n"
+            f"if apt_wait && {update}; then apt_lists_kept; exit 0; fi\n"
             + (f"roll_back {_words(self.roll_back)}\n" if self.roll_back else "")
             + "exit 1"
         )

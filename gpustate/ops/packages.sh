@@ -28,6 +28,19 @@ apt() { # a shut package manager, no questions, conffiles kept, waits for a lock
     -o Dpkg::Options::=--force-confold \
     -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false -o Acquire::Retries=2 "$@"
 }
+# apt_update hosts...: reads the lists of all sources; errors about those of other hosts do not
+# count, unless no host is given
+apt_update() {
+  apt update -o APT::Update::Error-Mode=any >"$R/update.log" 2>&1 && return 0
+  cat "$R/update.log"
+  [ $# -gt 0 ] || return 1
+  sed -n 's/^[EW]: //p' "$R/update.log" | grep -v '^Some index files' >"$R/update.errors"
+  # What names no source is about all of them.
+  ! grep -qv '://' "$R/update.errors" || return 1
+  for host; do
+    ! grep -qE "://([^/@ ]*@)?${host}[:/]" "$R/update.errors" || return 1
+  done
+}
 apt_lists_kept() { # apt forces none of them to disk
   sync /var/lib/apt/lists /var/lib/apt/lists/*_*
 }

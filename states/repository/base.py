@@ -541,7 +541,8 @@ class RepositoryState(RepositoryParameters):
             for file in () if rpm.is_bundled(observed.where.uri) else observed.unread:
                 yield read_if_possible(file)
             source = self.sources_path if wanted.sources_text else None
-            yield ops.AptUpdate(source, self._changed_paths(observed, plan))
+            hosts = () if source else tuple(filter(None, observed.where.hosts))
+            yield ops.AptUpdate(source, self._changed_paths(observed, plan), hosts)
             yield ops.PutText(self.stamp_path, self._stamp(observed.where), mode=0o600)
 
     def _login_steps(self, observed: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:

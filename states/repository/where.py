@@ -128,14 +128,19 @@ def toolkit_repository(facts: NodeFacts) -> Repository:
 def _archive_entries(
     facts: NodeFacts, sources: tuple[aptsources.Source, ...]
 ) -> list[aptsources.Source]:
-    """Entries of the distribution's own archive, main suite only."""
-    return [
+    """Entries of the distribution's own archive, main suite only.
+
+    Others have that suite and component, too; only the archive has updates beside it.
+    """
+    entries = [
         source
         for source in sources
         if source.suite == facts.os_codename
         and "main" in source.components
         and not FOREIGN.search(source.uri)
     ]
+    updated = {s.host for s in sources if s.suite == f"{facts.os_codename}-updates"}
+    return [source for source in entries if source.host in updated] or entries
 
 
 def archive_lists(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> set[str]:
@@ -155,11 +160,13 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
     hosts = tuple(
         dict.fromkeys(
             s.host
-            for s in (*entries, *(s for s in sources if s.file != ours))
+            for s in (*entries, *(s for s in sources if s.suite != facts.os_codename))
             if s.suite in pockets and "main" in s.components and not FOREIGN.search(s.uri)
         )
     )
-    others = [s for s in sources if s.file != ours and not FOREIGN.search(s.uri)]
+    others = [
+        s for s in sources if s.file != ours and s.host in hosts and not FOREIGN.search(s.uri)
+    ]
     lacking: list[aptsources.Source] = []
     for suite in (facts.os_codename + tail for tail in _DRIVER_POCKETS):
         of_suite = [s for s in others if s.suite == suite]

@@ -272,6 +272,27 @@ def test_only_suites_that_lack_a_component_are_added() -> None:
     assert (source.suite, source.host) == ("noble-security", "security.example.com")
 
 
+def test_a_foreign_source_with_the_suite_of_the_archive_is_none_of_it() -> None:
+    """HashiCorp's, PPAs: suite ``noble``, component ``main``, and no updates beside it."""
+    paths = ("/etc/apt/sources.list.d/a.list", "/etc/apt/sources.list.d/ubuntu.sources")
+    foreign = "deb https://apt.vendor.example noble main\n"
+    state = DriverRepository(origin="distribution")
+    lacking = node(
+        {LIST: "", **dict(zip(paths, (foreign, of_ubuntu("main")), strict=True))}, **NOBLE
+    )
+    wanted = state.desired(state.probe(lacking))
+    assert "apt.vendor.example" not in (wanted.sources_text or "")
+    assert 'Pin: origin "apt.vendor.example"\nPin-Priority: -1' in (wanted.pin_text or "")
+    whole = of_ubuntu("main restricted multiverse")
+    fake = node({LIST: "", **dict(zip(paths, (foreign, whole), strict=True))}, **NOBLE)
+    observed = state.probe(fake)
+    steps = list(state.apply(observed, state.plan(observed)))
+    (update,) = [step for step in steps if isinstance(step, ops.AptUpdate)]
+    assert update.hosts == ("archive.example.com", "security.example.com", "esm.example.com")
+    alone = node({LIST: "deb http://archive.example.com/ubuntu noble main\n"}, **NOBLE)
+    assert state.probe(alone).where.hosts == ("archive.example.com",), "without updates"
+
+
 def test_the_security_pocket_of_an_archive_may_have_another_host() -> None:
     components = "main contrib non-free non-free-firmware"
     text = (
