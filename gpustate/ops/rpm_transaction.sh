@@ -1,10 +1,10 @@
 # shellcheck shell=sh
 # Prints what dnf or zypper has against installing WANT and removing GO, as its solver says it;
-# nothing if it has nothing, or cannot be asked. Rows of =installs are dependencies that it would
+# nothing if it has nothing, or cannot be asked. Rows of =installs are packages that it would
 # install, dnf's with their repositories, of =size what it says of their sizes, of =room the free
 # KiB for files and for downloads; =offers are all versions of what zypper would install, with their
-# repositories. Nothing is installed. Expects T of the preview; RELEASED are words whose locks do
-# not count, BUNDLE is a folder of a node that sees a bundle only.
+# repositories. Nothing is installed. Expects T of the preview, calls coming; RELEASED are words
+# whose locks do not count, BUNDLE is a folder of a node that sees a bundle only.
 # shellcheck disable=SC2034 # rpm_open reads them
 # shellcheck disable=SC2154 # pm: the preview sets it
 [ ! -d "$BUNDLE" ] || exit 0
@@ -23,26 +23,20 @@ rpm_dnf() {
 }
 rpm_open $RELEASED
 case $PM in dnf) set -- ;; *) set -- --dry-run ;; esac
-rpm_go "$@" >"$T/solved" 2>&1 </dev/null || :
+rpm_go "$@" >"$T/fetch.log" 2>&1 </dev/null || :
 problem='^ *Problem( [0-9]+)?: |^(No match for argument|All matches were filtered out)'
-if grep -qE "$problem|^No provider of " "$T/solved"; then
-  tail -c 4000 "$T/solved"
-elif [ "$PM" = dnf ]; then
-  awk '/^[^ ]/ { on = /^Installing dependencies:/ }
-    on && NF > 4 { print "=installs", $1 ($2 ~ /^i[356]86$/ ? "." $2 : ""), $3, $4 }' "$T/solved"
-  grep -E '^(Total (download )?size|Installed size:)' "$T/solved" |
-    sed 's/^/=size /'
+if grep -qE "$problem|^No provider of " "$T/fetch.log"; then
+  tail -c 4000 "$T/fetch.log"
 else
-  XML=-x rpm_go --dry-run 2>/dev/null </dev/null |
-    sed -n '/<to-install>/,/<\/to-install>/{
-      s/.* name="\([^"]*\)".* edition="\([^"]*\)".*/=installs \1 \2/p
-    }
-    s/^<install-summary/=size &/p' >"$T/rows"
+  coming | sed 's/^[a-z]* /=installs /' >"$T/rows"
   cat "$T/rows"
+  grep -hE '^(Total (download )?size|Installed size:|<install-summary)' "$T/fetch.log" \
+    "$T/coming.xml" 2>/dev/null | sed 's/^/=size /'
   # shellcheck disable=SC2046 # names
-  set -- $(sed -n 's/^=installs \([^ ]*\).*/\1/p' "$T/rows")
+  set -- $(cut -d ' ' -f 2 "$T/rows")
   echo '=offers'
-  [ $# = 0 ] || $ZYPPER -x -n --no-refresh search -s -t package --match-exact "$@" 2>/dev/null
+  [ $# = 0 ] || [ "$PM" = dnf ] ||
+    $ZYPPER -x -n --no-refresh search -s -t package --match-exact "$@" 2>/dev/null
 fi
 for d in /var/cache/zypp /var/cache/dnf; do [ ! -d "$d" ] || break; done
 df -k --output=avail,target /usr "$d" 2>/dev/null | sed '1d;s/^/=room /'

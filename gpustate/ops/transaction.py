@@ -72,6 +72,7 @@ class TransactionQuery(Query[tuple[str, dict[str, dpkg.Candidate], dict[str, str
             preview
             + f"{RPM_PACKAGES}WANT={shlex.quote(words)}; GO={shlex.quote(' '.join(self.remove))}; BUNDLE={RPM_REPOS}\n"
             + f'RELEASED="{names} $({self.released})"\n'
+            + shell.load("rpm_coming", _HERE)
             + shell.load("rpm_transaction", _HERE)
         )
 

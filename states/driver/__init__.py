@@ -28,9 +28,8 @@ from gpustate import Conflict, Disruption, Node, Plan, Step, diff, ops
 from gpustate.core.facts import NodeFacts
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
-from gpustate.core.queries import Query
 from gpustate.formats import driverset, fabric
-from gpustate.formats.dpkg import version_key
+from gpustate.formats.dpkg import Candidate, version_key
 from gpustate.formats.driverschemes import of as schemes_of
 from gpustate.formats.rpm import MANAGERS, is_rpm
 from gpustate.ops import modsign
@@ -43,7 +42,7 @@ from gpustate.states.driver import building, files, refusals, repairs, required,
 from gpustate.states.driver.choice import Wanted, choose, why_of_another_source
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.installing import Installation
-from gpustate.states.driver.observed import Apt, AptQuery, Observed, plain_value
+from gpustate.states.driver.observed import AptQuery, Observed, plain_value
 from gpustate.states.driver.parameters import DriverParameters
 from gpustate.states.driver.probing import MODULES, observe
 
@@ -227,7 +226,7 @@ class DriverInstalled(DriverParameters):
         observed = observe(node, query, tuple(self.parameters))
         if self._wanted(prebuilt=False).keeps:
             observed = replace(observed, packages={}, held=())
-        observed = self._solved(node, observed, query, preview)
+        observed = self._solved(node, observed, preview)
         target, problem = self._choose(observed)
         if target is not None and observed.unsolvable:
             problem = refusals.unsolvable(observed, target.version)
@@ -277,7 +276,7 @@ class DriverInstalled(DriverParameters):
         if answered and by_branch and not self.absent and self._choose(observed)[0] is None:
             query = previewed(self._ask_all, preview, PIN_PATH)
             observed = observe(node, query, tuple(self.parameters))
-        return self._solved(node, observed, query, preview)
+        return self._solved(node, observed, preview)
 
     def probe(self, node: Node) -> Observed:
         observed = self._observe(node, "")
@@ -289,7 +288,7 @@ class DriverInstalled(DriverParameters):
             )
         return observed
 
-    def _solved(self, node: Node, observed: Observed, query: Query[Apt], preview: str) -> Observed:
+    def _solved(self, node: Node, observed: Observed, preview: str) -> Observed:
         """With the origin of the packages that change, and what the package manager has against them.
 
         What is half-installed or missing is put in order by an apply before.
@@ -305,15 +304,17 @@ class DriverInstalled(DriverParameters):
         what = observed.manager, tuple(install.items()), target.remove
         own = scripts.SPARES, rpmscripts.LOCKED
         problem, installs, pins = node.query(TransactionQuery(*what, preview, pin, *own))
-        apt, further = node.query(query), install.keys() - target.packages.keys()
-        brought = {name: v for name, v in installs.items() if name not in further}
+        further = install.keys() - target.packages.keys()
+        brought = {name: row for name, row in installs.items() if name not in further}
         return replace(
             observed,
             unsolvable=problem,
             pins=pins,
             further=tuple((name, install[name]) for name in sorted(further)),
-            origin=building.origin(apt, observed, target.packages, brought),
-            headers_origin=building.origins(apt, headers, installs),
+            origin=building.origin(target.packages, brought),
+            headers_origin=building.origins(
+                {n: installs.get(n, Candidate(v, "")) for n, v in headers.items()}
+            ),
         )
 
     def forecast(self, node: Node, preview: str) -> Plan:

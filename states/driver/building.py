@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from gpustate.formats import dpkg, driverset, kernelnames
 from gpustate.formats.driverschemes import BUILT_MODULES, streams
 from gpustate.formats.rpm import is_rpm
 from gpustate.states.driver import files
-from gpustate.states.driver.observed import Apt, Observed
+from gpustate.states.driver.observed import Observed
 
 
 def headers_of(observed: Observed, kernel: str) -> tuple[str, str] | None:
@@ -81,41 +81,28 @@ def signed_only(observed: Observed) -> bool:
     return any(map(files.is_signed, names)) and not any(n.startswith("nvidia-dkms-") for n in names)
 
 
-def _source(apt: Apt, name: str, version: str, installs: Mapping[str, dpkg.Candidate]) -> str:
-    offers = (offer for offer in apt.offers.get(name, ()) if offer.version == version)
-    origin = next((origin for offer in offers for origin in offer.origins), "")
-    return dpkg.repository(origin or (installs[name].origin if name in installs else ""))
-
-
-def origin(
-    apt: Apt,
-    observed: Observed,
-    packages: Mapping[str, str],
-    installs: Mapping[str, dpkg.Candidate],
-) -> str:
-    """Which repositories ``packages`` that change are from, of several the smaller ones with names; and others of ``installs``."""
+def origin(packages: Container[str], installs: Mapping[str, dpkg.Candidate]) -> str:
+    """Which repositories those of ``packages`` that come are from, of several the smaller ones with names; and others that come."""
     names: dict[str, list[str]] = {}
-    for name, version in packages.items():
-        if observed.packages.get(name) != version:
-            names.setdefault(_source(apt, name, version, installs), []).append(name)
+    for name, candidate in installs.items():
+        if name in packages:
+            names.setdefault(dpkg.repository(candidate.origin), []).append(name)
     names.pop("", None)
-    main = max(names, key=lambda origin: len(names[origin]), default="")
-    others = (f"{', '.join(names[one])} from {one}" for one in names if one != main)
-    dependencies = {n: one.version for n, one in installs.items() if n not in packages}
-    brought = origins(apt, dependencies, installs)
+    main = max(names, key=lambda source: len(names[source]), default="")
+    others = (f"{', '.join(names[source])} from {source}" for source in names if source != main)
+    brought = origins({n: row for n, row in installs.items() if n not in packages})
     rows = (f"from {main}", *others, brought and f"with {brought}")
     return "; ".join(filter(None, rows)) if main else ""
 
 
-def origins(apt: Apt, packages: Mapping[str, str], installs: Mapping[str, dpkg.Candidate]) -> str:
-    """Each package with its version, which ``installs`` has where it is empty, by repository."""
+def origins(packages: Mapping[str, dpkg.Candidate]) -> str:
+    """Packages with their versions, by repository."""
     rows: dict[str, dict[str, list[str]]] = {}
-    for name, wanted in sorted(packages.items()):
-        version = wanted or (installs[name].version if name in installs else "")
-        source = _source(apt, name, version, installs)
-        rows.setdefault(source, {}).setdefault(version, []).append(name)
+    for name, candidate in sorted(packages.items()):
+        source = dpkg.repository(candidate.origin)
+        rows.setdefault(source, {}).setdefault(candidate.version, []).append(name)
     words = (
-        (", ".join(f"{', '.join(some)} {v}".rstrip() for v, some in versions.items()), source)
+        (", ".join(f"{', '.join(names)} {v}".rstrip() for v, names in versions.items()), source)
         for source, versions in rows.items()
     )
     return "; ".join(" from ".join(filter(None, row)) for row in words)

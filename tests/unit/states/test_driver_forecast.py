@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,13 @@ import pytest
 from gpustate import Disruption, NodeFacts, PciGpu, Plan
 from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
-from gpustate.formats import driverset, rpm
-from gpustate.formats.aptsources import Offer
+from gpustate.formats import rpm
 from gpustate.formats.dpkg import Candidate
 from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
 from gpustate.probes import repository_preview
 from gpustate.probes.repository_preview import Previewed, RepositoryQuery, leave_out, unread
 from gpustate.states.driver import DriverInstalled, building
-from gpustate.states.driver.observed import Apt, AptQuery, Live
-from gpustate.states.driver.probing import observe
+from gpustate.states.driver.observed import AptQuery, Live
 from gpustate.states.repository import DriverRepository
 from gpustate.testing import FakeNode
 
@@ -59,6 +56,8 @@ def fresh(*gpus: PciGpu, **more: Any) -> World:
 )
 def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> None:
     node = fresh(gpu())
+    installs = {"nvidia-driver-cuda": Candidate("1", "http://x  Packages")}
+    node.answers["TransactionQuery"] = ("", installs, {})
     plan = state.forecast(node, "the repository")
     assert plan.notes[0].startswith(told)
     packages, headers, library, pin = plan.changes
@@ -187,7 +186,7 @@ TRANSACTIONS = {
         "\nTransaction Summary\nInstall  3 Packages\n",
         {
             name: Candidate("3:580.178.04-1.el9", "cuda")
-            for name in ("nvidia-kmod-common", "libnvidia-ml.i686")
+            for name in ("nvidia-driver-cuda", "nvidia-kmod-common", "libnvidia-ml.i686")
         },
     ),
     "zypper": (
@@ -274,43 +273,27 @@ def test_packages_without_room_are_refused(
 def test_origins_of_packages_are_summed_up() -> None:
     """Real names; of Debian's archive, tools have another version than the driver."""
     nvidia = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64"
-    rows = {
-        "libcuda1": f"{nvidia}  Packages",
-        "nvidia-driver-cuda": f"{nvidia}  Packages",
-        "nvidia-modprobe": "https://deb.debian.org/debian bookworm/contrib amd64 Packages",
-        "libnvidia-ml1": "",
-    }
-    offers = {n: (Offer("1", 500, (origin,) if origin else ()),) for n, origin in rows.items()}
-    target = driverset.Target("debian", "1", "open", dict.fromkeys(rows, "1"))
-    observed = observe(World(gpu()), AptQuery(()), ())
-    text = building.origin(Apt({}, offers), observed, target.packages, {})
-    other = "nvidia-modprobe from https://deb.debian.org/debian bookworm/contrib"
-    assert text == f"from {nvidia}; {other}"
-    asked = {name: "1" for name in rows if name != "libcuda1"}
-    brought = {
-        "libcuda1": Candidate("1", ""),
-        "dkms": Candidate("3", "https://deb.debian.org/debian bookworm/contrib amd64 Packages"),
-        "dctrl-tools": Candidate("3", "https://deb.debian.org/debian bookworm/main amd64 Packages"),
+    debian = "https://deb.debian.org/debian bookworm"
+    installs = {
+        "libcuda1": Candidate("1", f"{nvidia}  Packages"),
+        "nvidia-driver-cuda": Candidate("1", f"{nvidia}  Packages"),
+        "nvidia-modprobe": Candidate("2", f"{debian}/contrib amd64 Packages"),
+        "dctrl-tools": Candidate("3", f"{debian}/main amd64 Packages"),
+        "dkms": Candidate("3", f"{debian}/main amd64 Packages"),
         "libnvidia-ml1": Candidate("1", ""),
     }
-    text = building.origin(Apt({}, offers), observed, asked, brought)
+    targets = ("libcuda1", "nvidia-driver-cuda", "nvidia-modprobe", "libnvidia-ml1")
+    other = f"nvidia-modprobe from {debian}/contrib"
+    dependencies = f"with dctrl-tools, dkms 3 from {debian}/main"
+    assert building.origin(targets, installs) == f"from {nvidia}; {other}; {dependencies}"
+    text = building.origin(("nvidia-driver-cuda",), {n: installs[n] for n in targets})
     assert text == (
-        f"from {nvidia}; {other}; with dctrl-tools 3 from https://deb.debian.org/debian bookworm/main; "
-        f"dkms 3 from https://deb.debian.org/debian bookworm/contrib; libcuda1 1 from {nvidia}"
+        f"from {nvidia}; with libcuda1 1 from {nvidia}; libnvidia-ml1 1; nvidia-modprobe 2 from {debian}/contrib"
     )
-    offers = {"libcuda1": (Offer("1", 500, ("NVIDIA packages (gpustate-driver-repository)",)),)}
-    suse = replace(observed, manager="zypper")
-    text = building.origin(Apt({}, offers), suse, target.packages, {})
-    assert text == "from NVIDIA packages (gpustate-driver-repository)"
-    same = replace(observed, packages=dict(target.packages))
-    assert building.origin(Apt({}, offers), same, target.packages, {}) == "", "nothing changes"
-    headers = {"libcuda1": "", "linux-headers-x": ""}
-    brought = {"libcuda1": Candidate("1", ""), "linux-headers-x": Candidate("6.8-1", "")}
-    text = building.origins(Apt({}, offers), headers, brought)
-    assert (
-        text
-        == "libcuda1 1 from NVIDIA packages (gpustate-driver-repository); linux-headers-x 6.8-1"
-    )
+    suse = {"libcuda1": Candidate("1", "NVIDIA packages (gpustate-driver-repository)")}
+    assert building.origin(suse, suse) == "from NVIDIA packages (gpustate-driver-repository)"
+    assert building.origin(targets, {}) == "", "nothing changes"
+    assert building.origins({"linux-headers-x": Candidate("6.8-1", "")}) == "linux-headers-x 6.8-1"
 
 
 @pytest.mark.parametrize(
