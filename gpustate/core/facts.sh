@@ -50,11 +50,8 @@ done
   @FAMILY@
   program=$pm
   [ "$pm" != apt ] || program=apt-get
-  # It has other commands, answers and locks than dnf 4.
-  case $pm$(command -v dnf5) in dnf/*)
-    [ "$(readlink -f "$(command -v dnf)")" != "$(readlink -f "$(command -v dnf5)")" ] || pm=dnf5
-    ;;
-  esac
+  # dnf 5 has other commands, answers and locks than dnf 4.
+  [ "$pm" != dnf ] || case $(readlink -f "$(command -v dnf)") in *5) pm=dnf5 ;; esac
   [ -n "$program" ] && command -v $program >/dev/null && printf 'package_manager=%s\n' "$pm"
 )
 for device in "$SYS"/bus/pci/devices/*; do

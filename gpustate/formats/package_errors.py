@@ -117,10 +117,9 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (
         r"NO_PUBKEY|BADSIG|Missing key|is not signed|no longer signed|invalid signature|[Vv]erification failed|Bad signature|"
         r"Public key .*is not installed|not correct for this package|signed with an unknown key|is unsigned|"
-        r"PGP check .* failed|GPG signature (verification error|is not available)|EXPKEYSIG|signatures were invalid|not considered secure",
+        r"PGP check .* failed|GPG check FAILED|GPG signature (verification error|is not available)|EXPKEYSIG|signatures were invalid|not considered secure",
         _KEY,
     ),
-    (r"GPG check FAILED", _KEY),
     (TOO_EARLY, CLOCK),
     (
         r"certificate has expired",

@@ -33,13 +33,10 @@ apt() { # a shut package manager, no questions, conffiles kept, waits for a lock
 apt_update() {
   apt update -o APT::Update::Error-Mode=any >"$R/update.log" 2>&1 && return 0
   cat "$R/update.log"
-  [ $# -gt 0 ] || return 1
-  sed -n 's/^[EW]: //p' "$R/update.log" | grep -v '^Some index files' >"$R/update.errors"
   # What names no source is about all of them.
-  ! grep -qv '://' "$R/update.errors" || return 1
-  for host; do
-    ! grep -qE "://([^/@ ]*@)?${host}[:/]" "$R/update.errors" || return 1
-  done
+  [ $# -gt 0 ] && awk -v ours="://([^/@ ]*@)?($(echo "$*" | tr ' ' '|'))[:/]" '
+    /^[EW]: / && !/: Some index files/ && (!/:\/\// || $0 ~ ours) { fatal = 1 }
+    END { exit fatal }' "$R/update.log"
 }
 apt_lists_kept() { # apt forces none of them to disk
   sync /var/lib/apt/lists /var/lib/apt/lists/*_*

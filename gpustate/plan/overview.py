@@ -24,7 +24,7 @@ WIDE = 72
 _KEYS, _GROUPS, _ITEMS = 8, 4, 6
 #: A digest of a file that a state ships, which tells a person only whether it differs.
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
-#: Characters of a line of a file that comes or leaves.
+#: Characters of a line of a file that comes or leaves as a whole: pins name a thousand packages.
 _LINE = 240
 LEVELS = ("reboot", "reset", "drain", "restart", "reload", "none")
 #: Outcomes of states that are not shown unless all are.
@@ -199,10 +199,7 @@ def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[str
 
 
 def diff_lines(change: Mapping[str, Any]) -> list[str]:
-    """The change of a file as a unified diff; empty for other values than texts of several lines.
-
-    Long lines of a file that comes or leaves as a whole are cut: pins name a thousand packages.
-    """
+    """The change of a file as a unified diff; empty for other values than texts of several lines."""
     import difflib
 
     path = str(change.get("path", change["field"]))

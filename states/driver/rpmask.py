@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.core.shared_probes import KEPT, RPM_KEY
-from gpustate.formats import drivernames, driverset, kernelnames, rpm
+from gpustate.formats import driverset, fabric, kernelnames, rpm
 from gpustate.formats.dpkg import Candidate, Package
 
 STREAM_PATH = "/etc/dnf/modules.d/nvidia-driver.module"
@@ -35,14 +35,10 @@ _BUILT = ("kmod*-nvidia*", "nvidia-open-kmod")
 #: Packages of which several versions are there side by side, each with modules for kernels of its own.
 _SIDE_BY_SIDE = re.compile(r"kmod-.*(?<!-dkms)$|.*-kmp-")
 #: Packages beside the driver's own that move with it where they are installed.
-_BESIDE = (
-    "nvidia-fabricmanager",
-    "nvidia-fabric-manager",
-    *(
-        f"{name}{suffix}"
-        for name in ("nvidia-imex", "libnvidia-nscq", "libnvsdm")
-        for suffix in ("", *(f"-{branch}" for branch in drivernames.KNOWN_BRANCHES if branch < 580))
-    ),
+_BESIDE = tuple(
+    name
+    for stem in (fabric.FABRIC_MANAGER, fabric.IMEX, "libnvidia-nscq", "libnvsdm")
+    for name in fabric.names(stem)
 )
 
 
