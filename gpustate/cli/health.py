@@ -421,10 +421,9 @@ def _identify(observed: ChainObservation, gpu: str) -> tuple[str, str]:
             return one.uuid, one.pci
     for found in observed.nvml.gpus:
         if gpu in (str(found.index), found.uuid, found.pci):
-            pci = observed.address(found)
-            if not pci and not found.uuid:
+            if not found.pci and not found.uuid:
                 break
-            return found.uuid, pci
+            return found.uuid, found.pci
     if gpu in {one.address for one in observed.module_gpus}:
         return "", gpu
     there = ", ".join(str(one.index) for one in observed.nvml.gpus) or "none answers"

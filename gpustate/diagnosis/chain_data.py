@@ -296,18 +296,7 @@ class ChainObservation:
 
     def held(self, gpu: Gpu) -> bool:
         """A GPU is in quarantine."""
-        return self.quarantine.holds(gpu.uuid, self.address(gpu))
-
-    def address(self, gpu: Gpu) -> str:
-        """PCI address of a GPU; that of a lost one is known by elimination."""
-        pci = gpu.pci
-        if not pci and not gpu.uuid:
-            unnamed = [one.index for one in self.nvml.gpus if not one.pci and not one.uuid]
-            named = {one.pci for one in self.nvml.gpus if one.pci}
-            left = sorted(one.address for one in self.module_gpus if one.address not in named)
-            if len(left) == len(unnamed):
-                pci = left[unnamed.index(gpu.index)]
-        return pci
+        return self.quarantine.holds(gpu.uuid, gpu.pci)
 
 
 @dataclass(frozen=True)

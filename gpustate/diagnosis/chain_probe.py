@@ -184,6 +184,16 @@ def _cri(lines: _Lines, prefix: str = "") -> cri_status.CriStatus | None:
     return cri_status.read(keys)
 
 
+def _with_addresses(nvml: NvmlFacts, modules: tuple[chain.ModuleGpu, ...]) -> NvmlFacts:
+    """GPUs that NVML can no longer describe have the addresses of the module's list that no other has."""
+    named = {gpu.pci for gpu in nvml.gpus}
+    left = sorted(one.address for one in modules if one.address not in named)
+    unnamed = [gpu.index for gpu in nvml.gpus if not gpu.pci and not gpu.uuid]
+    found = {index: left[at] for at, index in enumerate(unnamed) if len(left) == len(unnamed)}
+    gpus = tuple(replace(gpu, pci=found.get(gpu.index, gpu.pci)) for gpu in nvml.gpus)
+    return replace(nvml, gpus=gpus)
+
+
 def parse(
     text: str, nvml: NvmlFacts, cuda: tuple[chain.CudaResult, ...] | None = None
 ) -> chain.ChainObservation:
@@ -194,16 +204,18 @@ def parse(
         name: chain.Library(path, target, name not in torn)
         for name, path, target in lines.all("library", 3)
     }
-    observed = chain.ChainObservation(
+    modules = tuple(
+        chain.ModuleGpu(address, _number(minor), uuid)
+        for address, minor, uuid in lines.all("gpu", 3)
+    )
+    nvml = _with_addresses(nvml, modules)
+    return chain.ChainObservation(
         boot_id=lines.one("boot_id"),
         kernel=lines.one("kernel"),
         pci=tuple(chain.PciSeen(*row) for row in lines.all("pci", 4)),
         loaded=loaded_version(lines.one("version")),
         open_module="Open Kernel Module" in lines.one("version"),
-        module_gpus=tuple(
-            chain.ModuleGpu(address, _number(minor), uuid)
-            for address, minor, uuid in lines.all("gpu", 3)
-        ),
+        module_gpus=modules,
         on_disk=lines.one("on_disk"),
         nvml_library=libraries.get("libnvidia-ml.so.1"),
         cuda_library=libraries.get("libcuda.so.1"),
@@ -255,5 +267,3 @@ def parse(
         ),
         quarantine=quarantine.read(lines.one("quarantine"), max(0, _number(lines.one("now")))),
     )
-    gpus = tuple(replace(gpu, pci=observed.address(gpu)) for gpu in nvml.gpus)
-    return replace(observed, nvml=replace(nvml, gpus=gpus))

@@ -257,7 +257,7 @@ class Validator:
 
     def known_after(self, observed: chain.ChainObservation, pci: chain.Check) -> list[list[str]]:
         """GPUs that the next validation expects: those that answer now, and those that are missing and not accepted so."""
-        here = {gpu.uuid: observed.address(gpu) for gpu in observed.nvml.gpus if gpu.uuid}
+        here = {gpu.uuid: gpu.pci for gpu in observed.nvml.gpus if gpu.uuid}
         accepted = self.wanted.gpus is not None and not pci.failed
         kept = {
             uuid: address

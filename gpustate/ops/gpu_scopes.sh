@@ -21,12 +21,10 @@ $(timeout -k 2 10 systemctl show -p ControlGroup -p DeviceAllow -p DevicePolicy 
 END
       [ "$scope_policy" = auto ] && [ -z "${scope_devices% }" ] && continue
       case $scope_devices in *char-nvidia* | *'char-* rw'*) continue ;; esac
-      for scope_cgroup in "/sys/fs/cgroup$scope_group" "/sys/fs/cgroup/systemd$scope_group" \
-        "/sys/fs/cgroup/devices$scope_group"; do
-        scope_pid=
-        [ -r "$scope_cgroup/cgroup.procs" ] && read -r scope_pid <"$scope_cgroup/cgroup.procs"
-        [ -z "$scope_pid" ] || break
-      done
+      # The hierarchies of cgroup v2, of systemd's own on v1, and of devices.
+      scope_pid=$(sed -n 1p "/sys/fs/cgroup$scope_group/cgroup.procs" \
+        "/sys/fs/cgroup/systemd$scope_group/cgroup.procs" \
+        "/sys/fs/cgroup/devices$scope_group/cgroup.procs" 2>/dev/null)
       [ -n "$scope_pid" ] && [ -e "/proc/$scope_pid/root/dev/nvidiactl" ] || continue
       for scope_node in "/proc/$scope_pid/root/dev"/nvidia*; do
         [ ! -d "$scope_node" ] || continue

@@ -10,8 +10,8 @@ import pytest
 from commandline import Cli
 
 from gpustate.cli import health
-from gpustate.diagnosis import chain
-from gpustate.diagnosis.chain_data import ChainObservation, ModuleGpu, PciSeen
+from gpustate.diagnosis import chain, chain_probe
+from gpustate.diagnosis.chain_data import ChainObservation, PciSeen
 from gpustate.errors import UsageError
 from gpustate.formats import quarantine
 from gpustate.formats.nvml_report import GpuHealth
@@ -177,10 +177,8 @@ def test_a_gpu_in_quarantine_gets_another_end_and_what_is_over_goes() -> None:
 
 
 def test_a_lost_gpu_is_named_by_its_place() -> None:
-    listed = tuple(ModuleGpu(gpu.pci, -1, "?") for gpu in GPUS)
-    lost = ChainObservation(
-        nvml=replace(NVML, gpus=(*GPUS[:2], Gpu(2, error=15))), module_gpus=listed
-    )
+    listed = "".join(f"gpu={gpu.pci}|-1|?\n" for gpu in GPUS)
+    lost = chain_probe.parse(listed, replace(NVML, gpus=(*GPUS[:2], Gpu(2, error=15))))
     for name in ("2", "0000:02:00.0"):
         (entry,) = changed(lost, name)
         assert (entry.uuid, entry.pci) == ("", "0000:02:00.0")

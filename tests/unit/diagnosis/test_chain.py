@@ -361,7 +361,7 @@ def out_of_use(
     [
         {"nvml": replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], remap_failed=True)))},
         {
-            "nvml": replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15))),
+            "nvml": replace(NVML, gpus=(NVML.gpus[0], Gpu(index=1, error=15, pci=ADDRESSES[1]))),
             "cuda": (
                 chain.CudaResult("GPU-a", True, 0.4),
                 chain.CudaResult("GPU-b", False, 0.4, 100, "x"),
