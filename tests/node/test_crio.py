@@ -120,6 +120,19 @@ def test_containers_of_crio_get_gpus_until_the_policy_is_removed(
     node.run(f"mv /root/config {CONFIG}")
     gpustate("validate", POLICY, "-i", alone.inventory, code=0)
 
+    # A handler that somebody has renamed fails pods of the RuntimeClass; an apply registers it again.
+    node.run(
+        "sed -i 's/runtimes.nvidia/runtimes.other/' /etc/crio/crio.conf.d/*gpustate*; systemctl restart crio"
+    )
+    words = "has no runtime handler nvidia, so pods with runtimeClassName nvidia fail; it has crun, other, runc"
+    for verb, *target in (("validate", POLICY), ("explain", "gpu1")):
+        ran = gpustate(verb, *target, "-i", alone.inventory, "-o", "json", code=3)
+        evidence = {check["name"]: check["evidence"] for check in ran.node("gpu1")["checks"]}
+        assert words in evidence["runtime"]
+    assert outcomes("apply", alone)["crio"] == "changed"
+    assert "nvidia" in handlers(node)
+    clean = leftovers(node)
+
     # A validation that is killed leaves its pod to the next one.
     node.run(
         f"{VALIDATE} >/dev/null 2>&1 & p=$!; n=600; "
