@@ -24,7 +24,7 @@ END
       # The hierarchies of cgroup v2, of systemd's own on v1, and of devices.
       scope_pid=$(sed -n 1p "/sys/fs/cgroup$scope_group/cgroup.procs" \
         "/sys/fs/cgroup/systemd$scope_group/cgroup.procs" \
-        "/sys/fs/cgroup/devices$scope_group/cgroup.procs" 2>/dev/null)
+        "/sys/fs/cgroup/devices$scope_group/cgroup.procs" 2>/dev/null) || :
       [ -n "$scope_pid" ] && [ -e "/proc/$scope_pid/root/dev/nvidiactl" ] || continue
       for scope_node in "/proc/$scope_pid/root/dev"/nvidia*; do
         [ ! -d "$scope_node" ] || continue
