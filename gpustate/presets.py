@@ -90,23 +90,23 @@ def image(**overrides: Override) -> Policy:
 
 def _policy(name: str, overrides: Mapping[str, Override]) -> Policy:
     stack = STACKS[name]
-    given = {key.replace("_", "-"): value for key, value in overrides.items()}
-    for word, key in zip(overrides, given, strict=True):
+    by_state = {key.replace("_", "-"): value for key, value in overrides.items()}
+    for word, key in zip(overrides, by_state, strict=True):
         if key not in stack:
             near = difflib.get_close_matches(key, stack, 1)
             raise PolicyError(
                 f"the preset {name!r} has no state {key!r}",
                 fix=f"did you mean {near[0]!r}" if near else f"it has {', '.join(stack)}",
             )
-        parameters = given[key]
+        parameters = by_state[key]
         if not (parameters is None or isinstance(parameters, Mapping)):
             raise PolicyError(
                 f"the preset {name!r} takes the parameters of {key!r} as a dict, not {parameters!r}",
                 fix=f'write {word}={{"...": ...}}, or {word}=None to leave it out',
             )
     states = [
-        build(registry.get(state), {**defaults, **(given.get(state) or {})})
+        build(registry.get(state), {**defaults, **(by_state.get(state) or {})})
         for state, defaults in stack.items()
-        if given.get(state, _DEFAULTS) is not None
+        if by_state.get(state, _DEFAULTS) is not None
     ]
     return Policy(*states, name=name)

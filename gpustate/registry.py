@@ -287,8 +287,8 @@ def _project_states(file: Path) -> dict[str, StateClass]:
         raise PolicyError(f"cannot be read: {error.strerror}", place=place) from error
     unknown = sorted(set(data) - {"states", "connection"})
     if unknown:
-        known = "it has 'states' and 'connection'"
-        raise PolicyError(f"unknown key {unknown[0]!r}, {known}", place=place)
+        expected = "it has 'states' and 'connection'"
+        raise PolicyError(f"unknown key {unknown[0]!r}, {expected}", place=place)
     references = data.get("states", [])
     if not isinstance(references, list):
         raise PolicyError(

@@ -37,7 +37,7 @@ from gpustate.core.shared_probes import shown
 from gpustate.errors import GpustateError, PolicyError, UsageError
 from gpustate.formats import dcgm, dpkg, keyed, systemd
 from gpustate.formats.dcgm import fields, packages, scraping, services, shipped
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.probes import listeners
 from gpustate.probes.gpu_facts import Gpu, GpuFacts
 from gpustate.probes.package_files import PackageFiles
@@ -177,7 +177,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
         except UsageError as error:
             raise ValueError(str(error)) from None
         host, _, number = self.listen.rpartition(":")
-        port = parse_unsigned(number) or 0
+        port = parse_uint(number) or 0
         if not 0 < port < 65536:
             raise ValueError(f"listen: {self.listen!r} has no port of 1 to 65535")
         if host:

@@ -30,7 +30,7 @@ from gpustate.core.parameter_types import AbsolutePath
 from gpustate.core.queries import Answer
 from gpustate.core.shared_probes import shown
 from gpustate.formats.containerd import Handler, effective, handler_problems
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.systemd import Unit
 from gpustate.ops.daemon_seen import or_refusal, read_rows
 from gpustate.probes import cri_status
@@ -108,7 +108,7 @@ class K3sQuery(CriQuery[Found]):
                 Service(
                     unit,
                     active,
-                    parse_unsigned(started) or 0,
+                    parse_uint(started) or 0,
                     folders.get(unit, ""),
                     rows.blobs["config"].get(unit),
                     lost.get(unit, ""),
@@ -116,7 +116,7 @@ class K3sQuery(CriQuery[Found]):
                 )
             )
         found = rows.pairs("program")
-        programs = {path: parse_unsigned(second) or 0 for path, second in found.items()}
+        programs = {path: parse_uint(second) or 0 for path, second in found.items()}
         return Found(tuple(services), programs, cri_status.read(rows.keys))
 
     def placeholder(self) -> Found:

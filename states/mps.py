@@ -35,7 +35,7 @@ from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import remedies as remedies
 from gpustate.formats import dpkg, keyed, mps, systemd
 from gpustate.formats.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.rpm import is_rpm
 from gpustate.probes.gpu_facts import Gpu, GpuFacts, NvmlFacts
 
@@ -421,5 +421,5 @@ def _emptied(folder: str, names: tuple[str, ...]) -> str:
 def _threads(text: str) -> str | None:
     """The daemon's answer, written in one way; ``None`` where it is none."""
     number, _, rest = text.partition(".")
-    found = parse_unsigned(number)
+    found = parse_uint(number)
     return None if found is None else f"{found}.{rest[:1] or 0}"

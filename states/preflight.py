@@ -43,7 +43,7 @@ from gpustate import (
 from gpustate.core.shared_probes import APT_KEY, KEPT, NOW
 from gpustate.formats import gpu_models, keyed, managed_images, package_errors, rpm
 from gpustate.formats.managed_images import ManagedImage
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.ops.packages import OURS, UNMET_KEPT
 from gpustate.support import Kind
 
@@ -217,8 +217,8 @@ class PreflightPassed(State[Observed]):
             read_only=tuple(keys.get("readonly", [])),
             room=tuple(room for room in map(_room, keys.get("room", [])) if room),
             few_inodes=tuple(dict.fromkeys(keys.get("inodes", []))),
-            clock_s=parse_unsigned(keyed.first(keys, "now", "0")) or 0,
-            last_write_s=max((parse_unsigned(t) or 0 for t in keys.get("written", [])), default=0),
+            clock_s=parse_uint(keyed.first(keys, "now", "0")) or 0,
+            last_write_s=max((parse_uint(t) or 0 for t in keys.get("written", [])), default=0),
             time_service="ntp" in keys,
             secure_boot=keys.get("secure_boot") == ["1"],
         )
@@ -492,7 +492,7 @@ def _said_by_apt(lines: list[str]) -> str:
 
 def _room(row: str) -> tuple[str, str, int] | None:
     folder, mib, mount = [*row.split(" ", 2), "", ""][:3]
-    size = parse_unsigned(mib)
+    size = parse_uint(mib)
     return (folder, mount, size) if size is not None and mount else None
 
 

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.parameter_errors import pattern
 from gpustate.formats import quarantine
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.quarantine import Entry, Quarantine
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery
 from gpustate.probes.gpu_facts import GpuFacts
@@ -127,7 +127,7 @@ class GpusQuarantined(State[Observed]):
         held = node.query(ExcludedGpusQuery())
         stats = node.stats(f"$G/{quarantine.FILE}").values()
         clock = node.shell("date +%s").stdout if self.gpus else ""
-        now = held.node_time or parse_unsigned(clock.strip()) or 0
+        now = held.node_time or parse_uint(clock.strip()) or 0
         shown = (held.problem,) if held.problem else _shown(held.entries, now)
         return Observed(
             gpus=shown,

@@ -272,9 +272,7 @@ class DriverServiceState(ServiceState[D], Generic[D]):
             **package_fields(own_packages),
             "driver": fabric.loaded_version(node.read_text("/proc/driver/nvidia/version")),
             "driver_packages": {
-                n: row.version
-                for n, row in packages.items()
-                if row.installed and n not in own_packages
+                n: r.version for n, r in packages.items() if r.installed and n not in own_packages
             },
             "idle": systemd.runs_nothing(node.drop_ins(self.unit), self.unit),
         }

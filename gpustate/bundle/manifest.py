@@ -137,9 +137,7 @@ def to_text(manifest: Manifest) -> str:
     data = {
         "format": FORMAT,
         "licence": LICENCE,
-        "targets": [
-            _target_data(target) for target in sorted(manifest.targets, key=lambda t: t.name)
-        ],
+        "targets": [_target_data(t) for t in sorted(manifest.targets, key=lambda t: t.name)],
     }
     return json.dumps(mask_data(data), indent=1, ensure_ascii=True) + "\n"
 

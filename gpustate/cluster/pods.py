@@ -19,7 +19,7 @@ from typing import Any
 from gpustate.diagnosis import container_checks, remedies
 from gpustate.diagnosis.chain import FAILED, NOT_APPLICABLE, OK, Check
 from gpustate.diagnosis.container_checks import Kind
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 Json = dict[str, Any]
 
@@ -288,7 +288,7 @@ def _order(name: str) -> tuple[int, str]:
 def _count(quantity: object) -> int:
     """Parse a quantity of devices; the API server writes 1000 as ``1k``."""
     text = str(quantity)
-    number = parse_unsigned(text.removesuffix("k")) or 0
+    number = parse_uint(text.removesuffix("k")) or 0
     return number * 1000 if text.endswith("k") else number
 
 

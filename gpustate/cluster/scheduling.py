@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 Json = dict[str, Any]
 
@@ -52,7 +52,7 @@ def _matches(expression: Json, values: Mapping[str, str]) -> bool:
         return (found is not None) is bool(operator == "Exists")
     if operator in ("In", "NotIn"):
         return (found in wanted) is bool(operator == "In")
-    left, right = parse_unsigned(found or ""), parse_unsigned(wanted[0]) if wanted else None
+    left, right = parse_uint(found or ""), parse_uint(wanted[0]) if wanted else None
     if left is None or right is None:
         return False
     return left > right if operator == "Gt" else left < right

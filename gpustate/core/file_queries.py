@@ -16,7 +16,7 @@ from typing import Any
 from gpustate import shell
 from gpustate.core.queries import Answer, Query, SharedQuery
 from gpustate.errors import ProbeError, RefusedError
-from gpustate.formats.numbers import hexadecimal, parse_unsigned
+from gpustate.formats.numbers import hexadecimal, parse_uint
 
 #: Defines ``odd PATH...``: tells of what else is where files belong, or where a folder above them does, and fails
 #: then. Nothing may wait for a pipe.
@@ -29,7 +29,7 @@ def _contents(answer: Answer) -> tuple[list[str], list[bytes]]:
     """The lines about the files, and their bytes."""
     head, _, rest = answer.out.partition(b"\n")
     key, _, number = head.decode("ascii", "replace").partition("=")
-    count = parse_unsigned(number)
+    count = parse_uint(number)
     if key != "files" or count is None:
         raise ProbeError(f"a list of files is torn at {head[:80]!r}")
     rows = rest.split(b"\n", count)
@@ -37,9 +37,7 @@ def _contents(answer: Answer) -> tuple[list[str], list[bytes]]:
     # ``wc`` adds a total where there is more than one.
     sums = rows[-1].split(b"\n", count + (count > 1)) if count else [b""]
     sizes = [
-        parse_unsigned(line.split()[0].decode("ascii", "replace"))
-        for line in sums[:-1]
-        if line.split()
+        parse_uint(line.split()[0].decode("ascii", "replace")) for line in sums[:-1] if line.split()
     ]
     lengths = [size for size in sizes[:count] if size is not None]
     body = sums[-1]
@@ -265,7 +263,7 @@ def _stat(parts: Sequence[str], target: str) -> FileStat:
     device = None
     if _KINDS[kind] in ("char", "block"):
         device = (hexadecimal(major) or 0, hexadecimal(minor) or 0)
-    user, group, length = (parse_unsigned(text) or 0 for text in (uid, gid, size))
+    user, group, length = (parse_uint(text) or 0 for text in (uid, gid, size))
     return FileStat(_KINDS[kind], int(mode, 8), user, group, length, target or None, device)
 
 

@@ -12,7 +12,7 @@ from gpustate import shell
 from gpustate.core.file_queries import ODD, refuse_odd
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import NOW
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 #: Seconds until a lock expires unless it is renewed. A stage may build kernel modules.
 LOCK_TTL_S = 3600
@@ -135,7 +135,7 @@ class LedgerQuery(Query[Ledger]):
             if line.startswith("odd="):
                 refuse_odd(line.removeprefix("odd="))
             elif word == "now":
-                now = parse_unsigned(rest.strip()) or now
+                now = parse_uint(rest.strip()) or now
             elif word == "lock":
                 lock = read_lock(rest)
             elif word == "machine":

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpustate.formats import dkms, dpkg, systemd
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.ops.daemon_seen import PATIENCE_S, starting
 
 _COMPILER = re.compile(r"\b(gcc-\d+)\b")
@@ -144,7 +144,7 @@ class Clues:
 
     def quantity(self, part: str, resource: str) -> int | None:
         """``capacity`` or ``allocatable`` of a resource; ``None`` if the node does not list it."""
-        return parse_unsigned(str(self._part("status", part).get(resource, "")))
+        return parse_uint(str(self._part("status", part).get(resource, "")))
 
     def resources(self) -> tuple[str, ...]:
         """NVIDIA's resources that the node lists, including those with capacity 0."""
@@ -221,7 +221,7 @@ def parse(text: str) -> Clues:
     linked = frozenset(rows.get("linked", []))
     for name, one in units.items():
         units[name] = replace(one, enabled=systemd.at_boot(one.enabled, name in linked))
-    uptime = parse_unsigned(rows.get("uptime", [""])[0])
+    uptime = parse_uint(rows.get("uptime", [""])[0])
     for name, one in units.items():
         if one.active == "activating" and uptime is not None and one.since_s:
             units[name] = replace(one, starting_s=max(0, uptime - one.since_s))
@@ -247,8 +247,8 @@ def _unit(shown: dict[str, str]) -> Unit:
         active=shown.get("ActiveState", ""),
         sub=shown.get("SubState", ""),
         enabled=shown.get("UnitFileState", ""),
-        restarts=parse_unsigned(shown.get("NRestarts", "")) or 0,
-        since_s=(parse_unsigned(shown.get("InactiveExitTimestampMonotonic", "")) or 0) // 1_000_000,
+        restarts=parse_uint(shown.get("NRestarts", "")) or 0,
+        since_s=(parse_uint(shown.get("InactiveExitTimestampMonotonic", "")) or 0) // 1_000_000,
         skipped=shown.get("ConditionResult") == "no"
         and shown.get("ConditionTimestampMonotonic", "0") != "0",
     )

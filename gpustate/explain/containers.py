@@ -21,7 +21,7 @@ from gpustate.explain import damaged, gpus, services
 from gpustate.explain.causes import Cause, View, evidence_with, runtime_down, some
 from gpustate.formats import cdi
 from gpustate.formats.containerd import marks
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.probes import file_owners
 
 _DROP_INS = "/etc/containerd/conf.d/"
@@ -122,13 +122,13 @@ def _template(view: View, unit: str) -> str:
 
 
 def _reloaded(view: View) -> str:
-    loaded = parse_unsigned(view.clues.one("units_loaded_us"))
+    loaded = parse_uint(view.clues.one("units_loaded_us"))
     if not loaded:
         return ""
     robbed = [
         scope
         for scope, since in view.clues.fields("exposed", 2)
-        if 0 < (parse_unsigned(since) or 0) < loaded
+        if 0 < (parse_uint(since) or 0) < loaded
     ]
     if not robbed:
         return ""

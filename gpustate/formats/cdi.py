@@ -212,13 +212,11 @@ def _judge_devices(spec: Spec, world: World) -> Iterator[str]:
     if unknown_uuids and all(gpu.uuid for gpu in world.gpus):
         yield f"it lists {', '.join(sorted(unknown_uuids))}, which the driver does not have"
     out = {gpu.minor for gpu in world.gpus if gpu.held}
-    expected_caps = frozenset(
-        cap for n, caps in world.mig_caps.items() if n not in out for cap in caps
-    )
+    expected = frozenset(cap for n, caps in world.mig_caps.items() if n not in out for cap in caps)
     # 1 and 2 are the capabilities to configure and monitor MIG, which belong to no instance.
     named = {int(m[1]) for node in spec.nodes if (m := _CAP_NODE.match(node.path))} - {1, 2}
-    if named != expected_caps:
-        yield f"its MIG devices do not match the GPUs ({len(named)} capabilities listed, {len(expected_caps)} exist)"
+    if named != expected:
+        yield f"its MIG devices do not match the GPUs ({len(named)} capabilities listed, {len(expected)} exist)"
 
 
 def _nodes(edits: dict[Any, Any]) -> Iterator[DeviceNode]:

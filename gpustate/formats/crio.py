@@ -86,9 +86,7 @@ class Files:
 
 def in_order(paths: list[str], main_path: str) -> list[str]:
     """Sort files in CRI-O's order: the main one, then by name within each folder."""
-    drop_ins = sorted(
-        (path for path in paths if path != main_path), key=lambda path: path.split("/")
-    )
+    drop_ins = sorted((p for p in paths if p != main_path), key=lambda p: p.split("/"))
     return [path for path in paths if path == main_path] + drop_ins
 
 
@@ -152,14 +150,10 @@ def plan_removal(files: Files, handler: Handler) -> Edit:
     """
     if not files.managed:
         return Edit({})
-    remaining = files.foreign()
-    remaining_config = merge(remaining)
-    if lookup(remaining_config, _DEFAULT) == handler.name and not lookup(
-        remaining_config, (*_RUNTIMES, handler.name)
-    ):
-        owner = [path for path, text in remaining.items() if lookup(parse(text, path), _DEFAULT)][
-            -1
-        ]
+    texts = files.foreign()
+    config = merge(texts)
+    if lookup(config, _DEFAULT) == handler.name and not lookup(config, (*_RUNTIMES, handler.name)):
+        owner = [path for path, text in texts.items() if lookup(parse(text, path), _DEFAULT)][-1]
         raise RefusedError(
             f"default_runtime is {handler.name} in a foreign file; without the handler CRI-O "
             "would not start",
@@ -200,10 +194,8 @@ def _refuse_foreign(files: Files) -> None:
 
 
 def _changed(files: Files, text: str | None, notes: list[str], why: str) -> Edit:
-    current = files.texts.get(files.drop_in_path)
-    if text == current or (
-        current and text and current.startswith(DROP_IN) and _same(current, text)
-    ):
+    old = files.texts.get(files.drop_in_path)
+    if text == old or (old and text and old.startswith(DROP_IN) and _same(old, text)):
         return Edit({}, tuple(notes))
     return Edit({files.drop_in_path: text}, tuple(notes), why)
 

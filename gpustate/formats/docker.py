@@ -121,13 +121,9 @@ def plan_edit(file: File, handler: Handler) -> Edit:
         elif handler.enable_cdi:
             notes.append(f"docker {file.version} does not support CDI; 25.0 does")
     _refuse_flags(file, data, desired)
-    paths_by_key = {".".join(path): path for path in (where, DEFAULT, CDI)}
+    paths = {".".join(path): path for path in (where, DEFAULT, CDI)}
     stays = {*desired, *([where] if equal_in_effect(defined, handler) else [])}
-    restored = [
-        paths_by_key[key]
-        for key in file.managed
-        if key in paths_by_key and paths_by_key[key] not in stays
-    ]
+    restored = [paths[key] for key in file.managed if key in paths and paths[key] not in stays]
     return _edit(file, desired, restored, notes, ", ".join(".".join(path) for path in desired))
 
 

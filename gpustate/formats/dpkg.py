@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cmp_to_key
 from itertools import zip_longest
 
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 #: Name, architecture, version, two-letter status (desired, state), one package a line.
 QUERY_FORMAT = "${Package}|${Architecture}|${Version}|${db:Status-Abbrev}\\n"
@@ -130,7 +130,7 @@ def _compare_part(version: str, other_version: str) -> int:
 def _split(version: str) -> tuple[int, str, str]:
     epoch, _, version_text = version.partition(":") if ":" in version else ("0", "", version)
     upstream, _, revision = version_text.rpartition("-")
-    return parse_unsigned(epoch) or 0, upstream or version_text, revision if upstream else ""
+    return parse_uint(epoch) or 0, upstream or version_text, revision if upstream else ""
 
 
 def compare_versions(version: str, other_version: str) -> int:

@@ -28,7 +28,7 @@ from gpustate.formats.driverschemes import BUILT_MODULES, LAST_PROPRIETARY
 from gpustate.formats.driverschemes import OPEN as OPEN
 from gpustate.formats.driverschemes import PROPRIETARY as PROPRIETARY
 from gpustate.formats.driverschemes import Scheme as Scheme
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 #: An installed package that belongs to the driver, as a line of ``dpkg.QUERY_FORMAT``: by its name,
 #: and by having a driver's version (the toolkit has 1.18, CUDA 12.9, nvlsm a year). For grep -E too.
@@ -100,9 +100,7 @@ class Relations:
 
     def branches(self) -> dict[int, int]:
         """Ended branches and those that follow them."""
-        return {
-            parse_unsigned(suffix[1:4]) or 0: after for (suffix, _), after in self.ended.items()
-        }
+        return {parse_uint(suffix[1:4]) or 0: after for (suffix, _), after in self.ended.items()}
 
     def kernel_known(self, name: str, version: str, available: Versions) -> bool:
         """Packages of modules that this one installs are for kernels that were asked about."""
@@ -154,7 +152,7 @@ def named_after(name: str) -> str | None:
 
 def branch_of(version: str) -> int:
     """The branch of a driver version: 580 of ``580.65.06``."""
-    return parse_unsigned(version.partition(".")[0]) or 0
+    return parse_uint(version.partition(".")[0]) or 0
 
 
 def driver_version(full: str) -> str:

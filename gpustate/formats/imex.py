@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gpustate import shell
 from gpustate.formats import keyed
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 _HOST = re.compile(
     r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
@@ -43,7 +43,7 @@ def parse(text: str) -> ImexReport:
         masked="masked" in values,
         library=keyed.first(values, "library"),
         addresses=tuple(dict.fromkeys(values.get("address", []))),
-        channels=parse_unsigned(keyed.first(values, "channels")) or 0,
+        channels=parse_uint(keyed.first(values, "channels")) or 0,
         status=keyed.first(values, "status")[:80],
     )
 

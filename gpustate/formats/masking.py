@@ -153,28 +153,24 @@ def mask_data(data: Any) -> Any:
 
 def _needs_masking(data: Any) -> bool:
     """Whether plain data may contain a secret: a fast check, as nearly all data contain none."""
-    secret_values, pattern = _SECRETS.values, _pattern()
+    secrets, pattern = _SECRETS.values, _pattern()
     stack = [data]
     while stack:
-        data_item = stack.pop()
-        kind = type(data_item)
+        item = stack.pop()
+        kind = type(item)
         if kind is str:
-            if ("@" in data_item and "://" in data_item) or (
-                secret_values
-                and (
-                    data_item in secret_values
-                    or (pattern is not None and pattern.search(data_item))
-                )
+            if ("@" in item and "://" in item) or (
+                secrets and (item in secrets or (pattern is not None and pattern.search(item)))
             ):
                 return True
         elif kind is dict:
-            stack.extend(data_item)
-            stack.extend(data_item.values())
+            stack.extend(item)
+            stack.extend(item.values())
         elif kind is list or kind is tuple:
-            stack.extend(data_item)
-        elif isinstance(data_item, Mapping):
-            stack.extend(data_item)
-            stack.extend(data_item.values())
+            stack.extend(item)
+        elif isinstance(item, Mapping):
+            stack.extend(item)
+            stack.extend(item.values())
     return False
 
 

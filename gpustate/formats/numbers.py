@@ -12,7 +12,7 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 _HEX = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{1,15})")
 
 
-def parse_unsigned(text: str) -> int | None:
+def parse_uint(text: str) -> int | None:
     """A number without sign of at most 18 decimal digits, else ``None``."""
     return int(text) if _DIGITS.fullmatch(text) else None
 

@@ -16,7 +16,7 @@ import re
 from dataclasses import replace
 
 from gpustate import shell
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.nvml_report import (
     Gpu,
     MigDevice,
@@ -93,12 +93,12 @@ def _word(text: str) -> str:
 def _parse_row(columns: dict[str, str], number: int) -> Gpu:
     index, memory = columns["index"].strip(), columns["memory.total"].strip()
     return Gpu(
-        index=number if parse_unsigned(index) is None else parse_unsigned(index) or 0,
+        index=number if parse_uint(index) is None else parse_uint(index) or 0,
         uuid=_word(columns["uuid"]),
         pci=sysfs_address(columns["pci.bus_id"]),
         name=_word(columns["name"]),
         serial=_word(columns["serial"]),
-        memory_mib=parse_unsigned(memory),
+        memory_mib=parse_uint(memory),
         persistence_mode=_flag(columns["persistence_mode"]),
         mig_current=_flag(columns["mig.mode.current"]),
         mig_pending=_flag(columns["mig.mode.pending"]),
@@ -149,7 +149,7 @@ def _parse_table(table: str) -> tuple[list[Gpu], str]:
             driver = driver or columns["driver_version"].strip()
             gpus.append(_parse_row(columns, len(gpus)))
         elif match := _LOST.search(",".join(row)):
-            printed_index = parse_unsigned(match[1] or "")
+            printed_index = parse_uint(match[1] or "")
             index = len(gpus) if printed_index is None else printed_index
             gpus.append(Gpu(index, pci=sysfs_address(match[2] or ""), error=15))
     return gpus, driver
@@ -159,7 +159,7 @@ def parse(text: str) -> NvmlFacts:
     """Parse the output of :data:`SCRIPT`; never raises, invalid output becomes an error of the report."""
     head, _, output = text.partition("\n")
     status = head.removeprefix("smi-status=")
-    exit_code = parse_unsigned(status)
+    exit_code = parse_uint(status)
     code = 999 if exit_code is None else exit_code
     table, _, more = output.partition("\nsmi-more\n")
     gpus, driver = _parse_table(table)

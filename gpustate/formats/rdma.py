@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 DMA_BUF, PEERMEM = "dma-buf", "peermem"
 #: The function nvidia-peermem registers with; OFED's ib_core has it, and that of some of Ubuntu's kernels.
@@ -38,7 +38,7 @@ _CHECKSUM = re.compile(r"0x[0-9a-fA-F]{1,16}")
 def kernel_version(release: str) -> tuple[int, int]:
     """The first two numbers of a kernel release; (0, 0) if it has none."""
     match = _RELEASE.match(release)
-    return (parse_unsigned(match[1]) or 0, parse_unsigned(match[2]) or 0) if match else (0, 0)
+    return (parse_uint(match[1]) or 0, parse_uint(match[2]) or 0) if match else (0, 0)
 
 
 def why_no_dma_buf(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpustate.errors import PolicyError
 from gpustate.formats import gridd
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.words import quote
 from gpustate.gpu_operator.companions import CONFIG_MAP, SECRET, Companion, Entry
 from gpustate.gpu_operator.desired import DesiredState, Source
@@ -93,7 +93,7 @@ def _configuration(source: Source, state: DesiredState, entry: Entry) -> None:
 
 
 def _number(key: str, text: str, place: str) -> int:
-    value = parse_unsigned(text)
+    value = parse_uint(text)
     wrong = value is None or (value not in _FEATURES if key == "FeatureType" else value > 65535)
     if value is None or wrong:
         expected = " or ".join(map(str, _FEATURES)) if key == "FeatureType" else "a port"

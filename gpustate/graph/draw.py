@@ -93,9 +93,7 @@ def as_dot(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
     ]
     for name in order(graph):
         tip = _dot(
-            " ".join(
-                part for part in (_condition(about, name), describe_reasons(graph, name)) if part
-            )
+            " ".join(p for p in (_condition(about, name), describe_reasons(graph, name)) if p)
         )
         lines.append(f"  {_dot(name)} [label={_dot(name)}, tooltip={tip}];")
     for (first, successor), whys in _pairs(graph).items():

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from gpustate.core.inventory import Connection, Sealed, alive_interval
 from gpustate.errors import InventoryError
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.words import quote
 from gpustate.inventory.fields import HOST, USER, Fields
 from gpustate.inventory.ranges import parse_port
@@ -286,7 +286,7 @@ class _Options:
         setting = self.values.get("serveralivecountmax")
         if setting is None:
             return None
-        value = parse_unsigned(str(setting.value))
+        value = parse_uint(str(setting.value))
         if value is None:
             raise self.fields.error(
                 "ServerAliveCountMax", f"is {quote(setting.value)}, wanted a number", setting.origin

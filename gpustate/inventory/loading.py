@@ -16,7 +16,7 @@ from typing import Any
 from gpustate.core.inventory import PLAIN_PATH, Inventory, InventoryNode, LaterLayers, VarsLayer
 from gpustate.errors import InventoryError
 from gpustate.formats.masking import keep_readable, remember_parameters
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.words import quote
 from gpustate.inventory import (
     connection,
@@ -233,7 +233,7 @@ def _check_folder(node: str, name: str, value: Any, place: str) -> None:
 
 
 def _check_seconds(node: str, name: str, value: Any, place: str) -> None:
-    number = parse_unsigned(str(value))
+    number = parse_uint(str(value))
     if number is None or not 5 <= number <= 3600:
         raise InventoryError(
             f"{node}: {name} is {quote(str(value))}, wanted seconds from 5 to 3600", place=place

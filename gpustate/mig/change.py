@@ -110,9 +110,7 @@ class _Finder:
             reverse=True,
         )
         for _, equals in groupby(ranked, key=lambda ranking: ranking[0]):
-            completed = [
-                change for _, choice in equals if (change := self.complete(choice)) is not None
-            ]
+            completed = [change for _, c in equals if (change := self.complete(c)) is not None]
             if completed:
                 return min(completed, key=lambda change: len(change.created))
         return None
@@ -178,9 +176,7 @@ class _Finder:
                 preserved.append(KeptInstance(self.instances[number], pieces, tuple(sorted(added))))
             new[name] = shared[len(numbers) :]
         spans = [(self.name_of(instance), self.span_of(instance)) for instance in preserved]
-        laid = place(
-            self.geometry, {name: len(instances) for name, instances in new.items()}, spans
-        )
+        laid = place(self.geometry, {n: len(i) for n, i in new.items()}, spans)
         if laid is None:
             return None
         created = [Created(n, s, tuple(sorted(new[n].pop(0)))) for n, s in laid]

@@ -197,12 +197,10 @@ class _Reader:
         if not isinstance(entries, list) or not entries:
             self.fail(f"{name} needs a list of at least one entry", line)
         lines = self.lines.of_items.get(id(entries), [line] * len(entries))
-        parsed_entries = tuple(
-            self.entry(entry, where) for entry, where in zip(entries, lines, strict=True)
-        )
+        parsed = tuple(self.entry(e, where) for e, where in zip(entries, lines, strict=True))
         earlier = [str(n) for key, n, _ in self.lines.repeated.get(id(configs), ()) if key == name]
         warning = f"{at(self.path, line)}: {quote(name)} is a duplicate of line {', '.join(earlier)}; the last one is used"
-        return Config(name, parsed_entries, at(self.path, line), (warning,) if earlier else ())
+        return Config(name, parsed, at(self.path, line), (warning,) if earlier else ())
 
     def only_repeated(self, configs: Any) -> None:
         """Refuse duplicate keys, except names of configurations."""

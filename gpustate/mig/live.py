@@ -114,9 +114,7 @@ def _instance(instance: MigInstance, uses: Sequence[Use] | None) -> GpuInstance:
     def users(compute: int | None) -> Users:
         if uses is None:
             return None
-        user_names = [
-            use.user for use in uses if (use.instance, use.compute) == (instance.id, compute)
-        ]
+        user_names = [u.user for u in uses if (u.instance, u.compute) == (instance.id, compute)]
         return tuple(dict.fromkeys(user_names))
 
     inside = tuple(

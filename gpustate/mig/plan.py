@@ -265,9 +265,7 @@ def _destroys(change: Change) -> Iterator[Step]:
     for stay in change.preserved:
         for piece in sorted(stay.destroyed, key=lambda i: (not i.users, i.id)):
             yield _destroy_compute(stay.instance, piece.id, piece.slices, piece.users)
-    for instance in sorted(
-        change.destroyed, key=lambda instance: (not _is_busy(instance), instance.start)
-    ):
+    for instance in sorted(change.destroyed, key=lambda i: (not _is_busy(i), i.start)):
         for piece in sorted(instance.compute, key=lambda i: (not i.users, i.id)):
             yield _destroy_compute(instance, piece.id, piece.slices, piece.users)
         data: dict[str, Any] = {"gpu_instance": instance.id, "profile": instance.profile}

@@ -27,10 +27,7 @@ def unknown(geometry: Geometry, names: Mapping[str, int]) -> str | None:
             alike = [n for n in geometry.names if n.startswith(begins)] or geometry.names
             return f"{name} is not a profile of this GPU, it has {', '.join(alike)}"
         if profile.compute_profile(device.slices) is None:
-            sizes = ", ".join(
-                device_name(compute_profile.slices, profile.name)
-                for compute_profile in profile.compute
-            )
+            sizes = ", ".join(device_name(p.slices, profile.name) for p in profile.compute)
             return f"{name} is not a compute instance of {profile.name}; it has {sizes}"
     return None
 

@@ -19,7 +19,7 @@ from gpustate.core.file_queries import ODD, behind_link, refuse_odd
 from gpustate.core.shared_probes import ORIGINALS, shown
 from gpustate.errors import ProbeError
 from gpustate.formats.containerd import Edit
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.ops.library import original_path
 
 _q = shlex.quote
@@ -179,7 +179,7 @@ class Rows:
     @property
     def starting_s(self) -> int:
         """For how long the unit has been starting, where that is too long; else 0."""
-        return parse_unsigned(self.last("starting")) or 0
+        return parse_uint(self.last("starting")) or 0
 
     @property
     def service(self) -> tuple[str, str]:
@@ -245,7 +245,7 @@ def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
                 keys.setdefault(key, []).append(value)
             continue
         for (kind, path), told in zip(these, sizes, strict=False):
-            length = parse_unsigned(told.decode("ascii", "replace"))
+            length = parse_uint(told.decode("ascii", "replace"))
             if length is None or length > len(rest) or kind not in blobs:
                 raise ProbeError(f"the listing of {what} is truncated at {path[:80]!r}")
             blobs[kind][path] = rest[:length].decode("utf-8", "replace")

@@ -190,9 +190,7 @@ def _selection(
     wants = _required(session, case, releases)
     if wants.problem:
         raise RefusedError(f"its repositories do not offer {wants.problem}")
-    without_headers = [
-        package for kernel, package in wants.missing_headers.items() if kernel in lacking
-    ]
+    without_headers = [p for k, p in wants.missing_headers.items() if k in lacking]
     if without_headers:
         raise RefusedError(
             f"its repositories do not offer {without_headers[0]}, the headers of a kernel",

@@ -52,8 +52,7 @@ def with_driver(policy: Policy, driver: str, place: str) -> Policy:
     upgraded.notes += _left_behind(policy, state.name, parameters(state), driver, place)
     # A version beside another branch would be a contradiction.
     upgraded.groups, upgraded.nodes = (
-        _without(overrides, state.name, driver_values)
-        for overrides in (policy.groups, policy.nodes)
+        _without(o, state.name, driver_values) for o in (policy.groups, policy.nodes)
     )
     return upgraded.but(*states, last=[("states", state.name, key) for key in driver_values])
 

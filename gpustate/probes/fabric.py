@@ -20,7 +20,7 @@ from gpustate.core.planned import PlannedObservation
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ProbeError
 from gpustate.formats import fabric, fabric_config
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.probes.gpu_facts import GpuFacts
 
 #: Counts in n the ConnectX functions that manage switches; also run by steps.
@@ -35,7 +35,7 @@ class BridgesQuery(Query[int]):
         return COUNT_BRIDGES + 'echo "$n"'
 
     def parse(self, answer: Answer) -> int:
-        count = parse_unsigned(answer.text.strip())
+        count = parse_uint(answer.text.strip())
         if count is None:
             raise ProbeError(f"the search for NVSwitch bridges answered {answer.text[:80]!r}")
         return count

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import gpu_services
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class GpuClientsQuery(Query[tuple[GpuProcess, ...]]):
 def gpu_process(text: str) -> GpuProcess | None:
     """What ``who`` printed; ``None`` where that is not it."""
     parts = text.split("|")
-    number = parse_unsigned(parts[0])
+    number = parse_uint(parts[0])
     if number is None or len(parts) < 6:
         return None
     command, uid, user, host, cgroup = parts[1:6]
@@ -112,12 +112,10 @@ def _gpu_process(text: str, caps: dict[int, tuple[int, int, int]]) -> Iterator[G
         return
     files = "|".join(fields).split()
     gpus = {
-        parse_unsigned(name) for file in files if (name := file.removeprefix("/dev/nvidia")) != file
+        parse_uint(name) for file in files if (name := file.removeprefix("/dev/nvidia")) != file
     }
     minors = {
-        parse_unsigned(file.rpartition("nvidia-cap")[2])
-        for file in files
-        if "/nvidia-caps/" in file
+        parse_uint(file.rpartition("nvidia-cap")[2]) for file in files if "/nvidia-caps/" in file
     }
     yield replace(
         process,

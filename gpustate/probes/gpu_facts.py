@@ -18,7 +18,7 @@ from gpustate import shell
 from gpustate.core.queries import Answer, Query, ShippedFile
 from gpustate.errors import ProbeError
 from gpustate.formats import nvml_report, nvsmi
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.nvml_report import Gpu, MigDevice, NvmlFacts
 from gpustate.formats.words import printable
 
@@ -92,7 +92,7 @@ def parse(text: str) -> NvmlFacts:
     elif remainder:
         facts = nvsmi.parse(remainder)
     else:
-        code = parse_unsigned(head.get("error", "")) or 999
+        code = parse_uint(head.get("error", "")) or 999
         facts = NvmlFacts(error=code, error_text=nvml_report.error_name(code))
     return replace(facts, driver_loaded=bool(head["loaded"]), library=head.get("library", ""))
 

@@ -18,7 +18,7 @@ from gpustate.errors import ProbeError
 from gpustate.formats import labels
 from gpustate.formats.deviceplugin.model import Sharing
 from gpustate.formats.labels import VGpu
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery, drop_excluded, unseen
 from gpustate.probes.gpu_facts import GpuFacts
 
@@ -56,7 +56,7 @@ class MachineQuery(Query[Machine]):
             if key == "machine":
                 product = value
             elif key == "devices":
-                devices = parse_unsigned(value)
+                devices = parse_uint(value)
             elif not equals and devices is not None:
                 try:
                     configs += bytes.fromhex(line)

@@ -15,7 +15,7 @@ from gpustate import shell
 from gpustate.core.node import Node
 from gpustate.core.queries import Answer, Query
 from gpustate.formats import slurm
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.formats.slurm import Cpu, MigFiles, SlurmGpu
 from gpustate.probes.excluded_gpus import ExcludedGpusQuery, drop_excluded, unseen
@@ -73,7 +73,7 @@ class SlurmPlacesQuery(Query[Places]):
             if key == "host":
                 host = value
             elif key == "cpu":
-                numbers = [parse_unsigned(word) for word in value.split()]
+                numbers = [parse_uint(word) for word in value.split()]
                 if len(numbers) == 4 and None not in numbers:
                     cpus.append(Cpu(*(number or 0 for number in numbers)))
             elif key == "near":

@@ -15,7 +15,7 @@ from gpustate.bundle.indexes import RPM_FORMAT, FetchedPackage
 from gpustate.bundle.manifest import File
 from gpustate.errors import ConnectionFailed, ProbeError, RefusedError
 from gpustate.formats import package_errors, rpm
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.words import quote
 from gpustate.remote import batch as batches
 from gpustate.remote.channel import Channel
@@ -77,7 +77,7 @@ def _packages(
             raise RefusedError(
                 f"the packages cannot be fetched: {line}", fix=move or "see docs/bundle.md"
             )
-        size, length = (parse_unsigned(words[n]) if len(words) == 6 else None for n in (1, 3))
+        size, length = (parse_uint(words[n]) if len(words) == 6 else None for n in (1, 3))
         if size is None or length is None or not _NAME.fullmatch(words[4]):
             raise ProbeError(f"unexpected answer of the node: {quote(message)}")
         name, path = words[4], folder / words[4]

@@ -19,7 +19,7 @@ import paramiko
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.queries import Answer, Query
 from gpustate.errors import ConnectionFailed, ProbeError, StepFailed
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.remote import batch as batches
 from gpustate.remote import containers, nodeprogram
 from gpustate.remote.channel import Channel, LocalChannel, SshChannel
@@ -267,9 +267,7 @@ class Session:
         body, ended, tail = after_begin.rpartition(f"\n{nonce} end ".encode())
         if not began or not ended:
             raise ProbeError("the command ended before it was complete")
-        status = (
-            parse_unsigned(tail.split()[0].decode("ascii", "replace")) if tail.split() else None
-        )
+        status = parse_uint(tail.split()[0].decode("ascii", "replace")) if tail.split() else None
         if status is None:
             raise ProbeError("the command reported no exit status")
         return Answer(status, body)

@@ -32,7 +32,7 @@ from paramiko import config as paramiko_config
 from gpustate.core.inventory import ALIVE_COUNT, ALIVE_INTERVAL_S, Connection, alive_interval
 from gpustate.errors import ConnectionFailed, UsageError
 from gpustate.files import TextFiles
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.remote import keepalive
 from gpustate.remote.known_hosts import KnownHosts
 from gpustate.remote.users import user_name
@@ -138,7 +138,7 @@ def _target(name: str, connection: Connection) -> _Target:
         ),
         alive_count=_first(
             connection.alive_count,
-            parse_unsigned(str(configured.get("serveralivecountmax", ""))),
+            parse_uint(str(configured.get("serveralivecountmax", ""))),
             ALIVE_COUNT,
         ),
     )
@@ -287,7 +287,7 @@ def _hop_connection(jump: str, connection: Connection) -> tuple[str, Connection]
     host, colon, port = address.rpartition(":")
     if not colon or host.endswith(":"):
         host, port = address, ""
-    if port and parse_unsigned(port) is None:
+    if port and parse_uint(port) is None:
         raise UsageError(f"jump host {jump!r}: invalid port")
     return host, replace(
         connection,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from gpustate import shell
 from gpustate.bundle.reading import load
 from gpustate.errors import ConnectionFailed, StepFailed
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.ops.upload import Upload
 from gpustate.remote import batch as batches
 from gpustate.remote.channel import Channel
@@ -100,7 +100,7 @@ def _sizes(replies: _Replies, step: Upload) -> dict[int, int]:
         if words == ["go"]:
             return have
         if words[:1] == ["have"] and len(words) == 3:
-            number, size = parse_unsigned(words[1]), parse_unsigned(words[2])
+            number, size = parse_uint(words[1]), parse_uint(words[2])
             if number is not None and size is not None and 0 <= number < len(step.files):
                 have[number] = min(size, step.files[number][2])
         elif words != ["begin"]:
@@ -122,12 +122,12 @@ def _write(channel: Channel, replies: _Replies, data: bytes) -> None:
 
 def _failure(words: list[str], step: Upload) -> StepFailed | ConnectionFailed:
     if words[:1] == ["room"] and len(words) == 3:
-        needed, room = ((parse_unsigned(word) or 0) >> 20 for word in words[1:])
+        needed, room = ((parse_uint(word) or 0) >> 20 for word in words[1:])
         return StepFailed(
             f"{step.folder}: No space left on device: {room} MiB free, the bundle needs {needed} MiB"
         )
     if words[:1] == ["bad"]:
-        number = parse_unsigned(words[1]) or 0
+        number = parse_uint(words[1]) or 0
         return StepFailed(
             f"{step.files[number][0]} does not match its hash in the bundle; verify it: gpustate image bundle check {step.source}"
         )

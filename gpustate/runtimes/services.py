@@ -28,11 +28,7 @@ def is_needed(units: Mapping[str, Unit], own_units: Collection[str], *, configur
         own_units: those that belong to the runtime itself.
         configured: gpustate has had it read the handler, so it did run.
     """
-    other_units = [
-        unit
-        for name, unit in units.items()
-        if name not in own_units and unit.load_state == "loaded"
-    ]
+    other_units = [u for n, u in units.items() if n not in own_units and u.load_state == "loaded"]
     if any(unit.active or unit.enabled for unit in other_units):
         return False
     # Of several that are all disabled, nobody knows which one the node is to have.

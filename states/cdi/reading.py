@@ -11,7 +11,7 @@ from gpustate import ProbeError, shell
 from gpustate.core.file_queries import ODD, FileStat
 from gpustate.formats import cdi, driverset
 from gpustate.formats.drivernames import TOOLKIT_NAMES
-from gpustate.formats.numbers import hexadecimal, parse_unsigned
+from gpustate.formats.numbers import hexadecimal, parse_uint
 from gpustate.formats.quarantine import Quarantine
 from gpustate.probes import cdi_driver_files, file_owners
 
@@ -77,9 +77,9 @@ def split(text: str) -> tuple[dict[str, list[str]], dict[str, str]]:
             keys.setdefault(key, []).append(value.strip())
             continue
         path, _, size = value.rpartition(" ")
-        if parse_unsigned(size) is None:
+        if parse_uint(size) is None:
             raise ProbeError(f"the listing of CDI specifications is torn at {value!r}")
-        length = min(parse_unsigned(size) or 0, 400_000)
+        length = min(parse_uint(size) or 0, 400_000)
         specs[path] = rest[:length].decode("utf-8", "replace")
         rest = rest[length + 1 :]
     return keys, specs
@@ -101,13 +101,13 @@ def world(version: str, keys: dict[str, list[str]], held: Quarantine) -> cdi.Wor
     caps: dict[int, set[int]] = {}
     for row in keys.get("mig", []):
         gpu, _, cap = row.partition(" ")
-        minor, number = parse_unsigned(gpu), parse_unsigned(cap)
+        minor, number = parse_uint(gpu), parse_uint(cap)
         if minor is not None:
             caps.setdefault(minor, set()).update([] if number is None else [number])
     gpus: list[cdi.Gpu] = []
     for row in keys.get("gpu", []):
         first, uuid, address = (*row.split(" "), "", "")[:3]
-        minor = parse_unsigned(first)
+        minor = parse_uint(first)
         if minor is not None:
             uuid = "" if "?" in uuid else uuid
             gpus.append(cdi.Gpu(minor, uuid, held.holds(uuid, address.lower())))

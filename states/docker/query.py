@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
 from gpustate.formats.docker import CONFIG_PATH, File
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.words import quote
 from gpustate.ops.daemon_seen import BLOBS, owed, read_rows, served, unit_command
 from gpustate.runtimes.facts import RuntimeFacts
@@ -112,7 +112,7 @@ class DockerQuery(Query[Found]):
             runtimes=rows.pairs("runtime"),
             default_runtime=says[0] if len(says) == 4 else "",
             live_restore=says[1:2] == ["true"],
-            containers=parse_unsigned(says[3]) or 0 if len(says) == 4 else 0,
+            containers=parse_uint(says[3]) or 0 if len(says) == 4 else 0,
             cgroup_driver=quote(says[2]).strip("'\"") if len(says) == 4 else "",
             cdi=None if not cdi else cdi not in ("null", "[]"),
             mute="mute" in rows.keys,

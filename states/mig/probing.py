@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpustate import Node, NodeFacts, shell
 from gpustate.core.file_queries import noted
 from gpustate.formats import keyed
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.nvml_report import NvmlFacts, sysfs_address
 from gpustate.mig import live
 from gpustate.probes import device_nodes
@@ -52,9 +52,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
         address, _, minor = value.partition(" ")
         minors[address] = minor
     gpus = tuple(
-        gpu
-        if gpu.minor is not None
-        else replace(gpu, minor=parse_unsigned(minors.get(gpu.pci, "")))
+        gpu if gpu.minor is not None else replace(gpu, minor=parse_uint(minors.get(gpu.pci, "")))
         for gpu in live.in_order(nvml, facts.gpus)
     )
     quarantine = node.query(ExcludedGpusQuery())

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
 from gpustate.core.file_queries import FileStat, apart, noted
 from gpustate.formats import aptsources, openpgp, package_errors
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops.access import make_readable
 from gpustate.ops.upload import APT_CONF, BUNDLE_FOLDER, FORGET_UPLOAD, LEAVE_BUNDLE, RPM_REPOS
@@ -149,7 +149,7 @@ class RepositoryState(RepositoryParameters):
             said = node.shell(
                 f"echo $(($(date +%s) - $(stat -c %Y {self.stamp_path} || echo 0)))", assume="0"
             )
-            age_s = parse_unsigned(said.stdout.strip()) or 0
+            age_s = parse_uint(said.stdout.strip()) or 0
         fresh = age_s < (self.refresh_days or 1) * 86400
         if is_rpm(facts.package_manager):
             ours = repos[facts.package_manager]

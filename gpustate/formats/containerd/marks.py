@@ -76,9 +76,7 @@ def retire(text: str) -> str:
 def same(old_text: str, new_text: str, path: str, *, pattern: str, name: str) -> bool:
     """Whether two texts are equivalent with and without our lines; arguments as of :func:`strip`."""
     try:
-        stripped = [
-            strip(text, path, pattern=pattern, name=name).text for text in (old_text, new_text)
-        ]
+        stripped = [strip(t, path, pattern=pattern, name=name).text for t in (old_text, new_text)]
         return stripped[0] == stripped[1] and parse(old_text, path) == parse(new_text, path)
     except ProbeError:
         return False

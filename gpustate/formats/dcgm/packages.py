@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpustate.formats import dpkg
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 #: DCGM 3 and older; conflicts with 4.
 OLD = "datacenter-gpu-manager"
@@ -29,7 +29,7 @@ MAJOR = re.compile(r"-cuda(\d+)$")
 
 def cuda_major(driver: str) -> int | None:
     """The CUDA major of a driver by its branch; ``None`` if the text is not a version."""
-    branch = parse_unsigned(driver.partition(".")[0])
+    branch = parse_uint(driver.partition(".")[0])
     if branch is None:
         return None
     return next((major for major, first in _FIRST_BRANCH.items() if branch >= first), 11)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gpustate.formats import gpu_models
 from gpustate.formats.dcgm import fields
 from gpustate.formats.dcgm.counters import Counter
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.nvml_report import Gpu
 
 _WITHOUT_NVLINK = ("T4", "A10", "A10G", "A16", "A2", "L4", "L40", "L40S", "RTX6000ADA")
@@ -59,7 +59,7 @@ def unfit(counters: Iterable[Counter], gpus: Iterable[Gpu]) -> tuple[Unfit, ...]
 
 def lacking(field: fields.Field, gpu: Gpu) -> str:
     """Return the feature that a GPU lacks for a field; empty if none is known to be missing."""
-    major = parse_unsigned(gpu.compute_capability.partition(".")[0]) or 0
+    major = parse_uint(gpu.compute_capability.partition(".")[0]) or 0
     if field.feature == fields.PROFILING:
         return _profiling(gpu, major)
     if field.feature == fields.ECC:

@@ -11,7 +11,7 @@ from gpustate.formats.labels import mig
 from gpustate.formats.labels.names import family, product, sanitise
 from gpustate.formats.labels.resource import base_labels
 from gpustate.formats.labels.vgpu import VGpu
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 
 _PREFIX = "nvidia.com/"
@@ -107,7 +107,7 @@ def _problem(nvml: NvmlFacts, options: Options) -> str | None:
         return None
     if len(nvml.driver_version.split(".")) not in (2, 3):
         return f"the driver's version is {nvml.driver_version!r}, wanted X.Y or X.Y.Z"
-    if parse_unsigned(nvml.cuda_version.partition(".")[0]) is None:
+    if parse_uint(nvml.cuda_version.partition(".")[0]) is None:
         return "the driver's CUDA version is unknown; install python3 on the node"
     enabled = [gpu for gpu in nvml.gpus if gpu.mig_current]
     if enabled and options.sharing.strategy == "mps":
@@ -166,7 +166,7 @@ def _described(gpu: Gpu) -> dict[str, str]:
     if gpu.memory_mib:
         labels[GPU + ".memory"] = str(gpu.memory_mib)
     major, _, minor = gpu.compute_capability.partition(".")
-    numbers = parse_unsigned(major), parse_unsigned(minor)
+    numbers = parse_uint(major), parse_uint(minor)
     if numbers[0] and numbers[1] is not None:
         labels[GPU + ".family"] = family(numbers[0], numbers[1])
         labels[GPU + ".compute.major"] = str(numbers[0])

@@ -128,9 +128,7 @@ def _parts(gres: str) -> list[str]:
 
 def with_gpus(configured: str, right: str) -> str:
     """``Gres=`` of a node with the right GPUs, and what else is configured."""
-    foreign = [
-        part for part in _parts(configured) if part.split(":")[0] not in ("", "gpu", "shard")
-    ]
+    foreign = [p for p in _parts(configured) if p.split(":")[0] not in ("", "gpu", "shard")]
     return ",".join([right, *foreign])
 
 

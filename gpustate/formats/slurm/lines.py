@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpustate.formats.labels.names import family
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 from gpustate.formats.nvml_report import NvmlFacts
 
 _MAKER = re.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce)\s+", re.IGNORECASE)
@@ -119,7 +119,7 @@ def features(nvml: NvmlFacts) -> tuple[str, ...]:
     for gpu in nvml.gpus:
         words.append(type_name(gpu.name))
         major, _, minor = gpu.compute_capability.partition(".")
-        numbers = parse_unsigned(major), parse_unsigned(minor)
+        numbers = parse_uint(major), parse_uint(minor)
         if numbers[0] and numbers[1] is not None:
             words.append(family(numbers[0], numbers[1]).replace("-", "_"))
             words.append(f"cc{numbers[0]}.{numbers[1]}")

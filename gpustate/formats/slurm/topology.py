@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpustate.formats.numbers import parse_unsigned
+from gpustate.formats.numbers import parse_uint
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_CPUS = 65536
@@ -36,7 +36,7 @@ def expand(text: str) -> frozenset[int]:
     numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        low, high = parse_unsigned(first), parse_unsigned(last or first)
+        low, high = parse_uint(first), parse_uint(last or first)
         if low is not None and high is not None and low <= high < _MOST_CPUS:
             numbers.update(range(low, high + 1))
     return frozenset(numbers)
@@ -106,5 +106,5 @@ def _linked(cell: str) -> int | None:
     if cell == "X":
         return -1
     if cell.startswith("NV"):
-        return parse_unsigned(cell[2:])
+        return parse_uint(cell[2:])
     return 0 if cell in ("SYS", "NODE", "PHB", "PXB", "PIX") else None
