@@ -92,9 +92,18 @@ exec /var/tmp/nvidia-cdi-hook.real "$@"
 
 
 @pytest.fixture(scope="module")
-def cluster(lab_programs: None, lab_factory: Callable[[LabSpec], Lab]) -> Lab:
+def cluster(
+    lab_programs: None,
+    lab_factory: Callable[[LabSpec], Lab],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Lab:
     # containerd 2 injects CDI devices by default, as a GPUCluster expects.
     lab = lab_factory(LabSpec(nodes=1, images=("debian13-containerd2",), kubernetes="1.36"))
+    file = tmp_path_factory.mktemp("policy") / "gpucluster.yaml"
+    file.write_text(POLICY.replace("@DRIVER@", BEFORE))
+    gpustate(
+        "apply", file, "-i", lab.inventory, "--yes", code=0
+    )  # images are made on validated nodes
     import_driver(lab.nodes[0])
     create(lab, template("two", DRIVER, 2), template("mig", MIG, 1))
     return lab
