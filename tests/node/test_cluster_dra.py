@@ -105,6 +105,10 @@ def cluster(
         "apply", file, "-i", lab.inventory, "--yes", code=0
     )  # images are made on validated nodes
     import_driver(lab.nodes[0])
+    # A change would wait for what its own device plugin has offered, and that has ended.
+    wait_for(
+        lambda: not plugin_gpus(lab), "the kubelet has reported that the device plugin is gone"
+    )
     create(lab, template("two", DRIVER, 2), template("mig", MIG, 1))
     return lab
 
@@ -125,6 +129,12 @@ def applied(cluster: Lab, policy: Path) -> None:
 def run(lab: Lab, verb: str, policy: Path, *words: str, code: int) -> Ran:
     yes = ("--yes",) if verb in ("apply", "remove") else ()
     return gpustate(verb, policy, "-i", lab.inventory, "--cluster-objects", *yes, *words, code=code)
+
+
+def plugin_gpus(lab: Lab) -> int:
+    """What the lab's own device plugin offers."""
+    allocatable = get(lab, "node", lab.nodes[0].name)["status"]["allocatable"]
+    return int(allocatable.get("nvidia.com/gpu", "0"))
 
 
 def import_driver(node: Node) -> None:
