@@ -305,7 +305,7 @@ class Clusters:
             )
 
     def check_rollback(self) -> None:
-        """Refuse ``--rollback-on-failure`` before nodes change, as of :meth:`_check_rollback`; nothing is written."""
+        """Refuse ``rollback_on_failure`` before nodes change, as of :meth:`_check_rollback`; nothing is written."""
         for kubeconfig in self.distinct() if self.rollback_on_failure else ():
             with opened(kubeconfig) as objects, suppress(ClusterError, RefusedError):
                 target, _ = self._target(objects, kubeconfig, ())
@@ -386,9 +386,9 @@ class Clusters:
         for before, after in cluster_notes.mig_strategies(changes) * self.rollback_on_failure:
             if before in cluster_notes.DIVIDING and after not in (before, "mixed"):
                 raise UsageError(
-                    "--rollback-on-failure: a node that is rolled back may have MIG devices that the device plugin does not "
+                    "rollout.rollback_on_failure: a node that is rolled back may have MIG devices that the device plugin does not "
                     f"offer under the strategy {after or 'none'}",
-                    fix=f"omit --rollback-on-failure while mig.strategy changes from {before} to {after or 'none'}",
+                    fix=f"set it to false while mig.strategy changes from {before} to {after or 'none'}",
                 )
 
     def apply(

@@ -15,8 +15,8 @@ import click
 from gpustate import clock
 from gpustate.cli import common, next_steps, notes, objects, reports, rules, watching
 from gpustate.cli.context import context, words
-from gpustate.cli.rollout import rollout_options, strategy_of, wave_sizes
-from gpustate.cli.schedulers import OF_DRAINS, is_given, scheduler_options, schedulers_of
+from gpustate.cli.rollout import rollout_options, rolls_back, sections_of, strategy_of, wave_sizes
+from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.errors import EXIT_INTERRUPTED, UsageError, worst_exit_code
 
 if TYPE_CHECKING:
@@ -45,16 +45,6 @@ class _Level(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 LEVEL = _Level()
-
-rollback_on_failure = common.options(
-    click.option(
-        "--rollback-on-failure",
-        is_flag=True,
-        help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
-    ),
-    heading="Waves",
-)
-
 
 max_disruption_option = click.option(
     "--max-disruption",
@@ -101,9 +91,7 @@ apply_options = common.options(
 @common.policy_options
 @common.lock_options
 @apply_options
-@rollback_on_failure
 @objects.object_options
-@common.options(objects.rollout_option, heading="Kubernetes objects")
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
@@ -113,12 +101,7 @@ def apply(policy: str, **options: Any) -> None:
     from gpustate import policies
 
     if policies.kind(policy) == "plan":
-        if common.changes_of(options):
-            raise UsageError(
-                "a saved plan is applied exactly as it was saved; options cannot change it",
-                place=policy,
-                fix="make a new plan with these options: gpustate plan POLICY --out FILE",
-            )
+        common.check_sections_alone(options, "a saved plan is applied exactly as it was saved")
         _apply_plan(policy, options)
     else:
         apply_policy(policy, options, verb="apply")
@@ -212,15 +195,11 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
 
 
 #: Options that a saved plan is applied with, unless ``apply`` has its own.
-_PLANNED = (
-    *("serial", "canary", "max_failures", "max_unavailable"),
-    *("soak", "soak_pods", "window", "spread"),
-    *("rollback_on_failure", "all_or_nothing"),
-)
+_PLANNED = ("serial", "max_failures", "max_unavailable", "all_or_nothing")
 
 
 def _of_plan(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of waves, drains and schedulers that a plan was made with, unless ``apply`` has its own."""
+    """Options of waves and schedulers that a plan was made with, unless ``apply`` has its own."""
     from gpustate.cli.main import cli
 
     retry = [str(word) for word in (document.get("context") or {}).get("retry") or ("", "")]
@@ -228,17 +207,15 @@ def _of_plan(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[st
         command = cli.get_command(click.get_current_context(), retry[1])
         if command is None:
             return {}
-        given = command.make_context(retry[1], retry[2:], resilient_parsing=True).params
+        planned = command.make_context(retry[1], retry[2:], resilient_parsing=True).params
     except click.ClickException:  # of another version
         return {}
-    names = list(_PLANNED)
     # One of them here replaces the other kind there: both together are refused.
-    names += [] if any(is_given(options, name) for name in OF_DRAINS) else ["ignore_scheduler"]
-    names += [] if options["ignore_scheduler"] else OF_DRAINS
-    kept = {n: given[n] for n in names if is_given(given, n) and not is_given(options, n)}
+    names = [*_PLANNED, *(() if "drain" in sections_of(options)[0] else ("ignore_scheduler",))]
+    kept = {n: planned[n] for n in names if planned.get(n) and not options.get(n)}
     if kept:
         click.echo(f"gpustate: as planned: {shlex.join(words('plan', kept))}", err=True)
-    return kept
+    return {**kept, "upgrade": retry[1] == "upgrade"}
 
 
 def confirm(verb: str, document: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -306,6 +283,7 @@ def execute(
         clusters = objects.clusters(policy, source, inventory, options, absent=absent)
     document = None if isinstance(target, api.Policy) else saved.document_of(target)
     rollout = target.rollout if isinstance(target, api.Policy) else saved.rollout_of(document or {})
+    strategy = strategy_of(options).beside(rollout)
     about = run_of(
         fleet.new_run_id(),
         verb,
@@ -313,7 +291,7 @@ def execute(
         context(verb, source, options),
         reason=options.get("reason") or "",
         nodes=len(inventory.nodes),
-        waves=wave_sizes(strategy_of(options).beside(rollout), inventory, document),
+        waves=wave_sizes(strategy, inventory, document),
         plan="" if document is None else str(document["id"]),
     )
 
@@ -329,7 +307,7 @@ def execute(
             inventory,
             lock=common.lock_file(source, options) or False,
             remove=absent,
-            rollback_on_failure=bool(options.get("rollback_on_failure")),
+            rollback_on_failure=rolls_back(strategy, options),
             source=source,
             read_policy=read_policy,
             partly_applied=partly_applied,

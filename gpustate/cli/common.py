@@ -65,7 +65,7 @@ def not_empty(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 #: Headings of options in the help of a verb, in their order.
-HEADINGS = ("Nodes", "Policy", "Waves", "Drain", "Kubernetes objects", "Output")
+HEADINGS = ("Nodes", "Policy", "Rollout", "Kubernetes objects", "Output")
 
 
 class Verb(click.Command):
@@ -361,6 +361,19 @@ policy_options = options(
 )
 
 
+#: ``--set`` of a verb without a policy's other options.
+set_option = options(
+    click.option(
+        "--set",
+        "set_typed",
+        multiple=True,
+        metavar="PATH=VALUE",
+        help="Set values of the rollout and its drains: rollout.canary=1,drain.timeout_s=600.",
+    ),
+    heading="Rollout",
+)
+
+
 #: Options that change a policy, in the order of :class:`gpustate.policies.Changes`.
 _CHANGES = ("values", "set_json", "set_typed", "set_string", "patch")
 
@@ -391,6 +404,18 @@ def changes_of(options: Mapping[str, Any]) -> Changes | None:
     from gpustate.policies import Changes
 
     return Changes(*(tuple(options.get(name) or ()) for name in _CHANGES))
+
+
+def check_sections_alone(options: Mapping[str, Any], why: str) -> None:
+    """Refuse changes of a policy where only its rollout and its drains may be set."""
+    changes = changes_of(options)
+    other = changes.beyond_sections if changes else ""
+    if other:
+        raise UsageError(
+            f"{why}; only rollout.* and drain.* can be set",
+            place=other,
+            fix="for other values make a new plan: gpustate plan POLICY --out FILE",
+        )
 
 
 def load_policy(

@@ -126,7 +126,7 @@ def _table(path: Path) -> dict[str, Any]:
             isinstance(value, list) and not all(isinstance(item, str) for item in value)
         ):
             raise UsageError(f"[{TABLE}] {key} is not a {wanted.__name__}", place=str(path))
-        if key == "user" and not _USER.fullmatch(value):  # it becomes a word of a ProxyCommand
+        if key == "user" and not _USER.fullmatch(str(value)):  # it becomes a word of a ProxyCommand
             raise UsageError(f"[{TABLE}] user is not a name", place=str(path))
         values[key] = _located(key, value, path)
     return values

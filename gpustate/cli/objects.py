@@ -13,6 +13,7 @@ import click
 from gpustate.cli import common, next_steps
 from gpustate.cli import show as pages
 from gpustate.cli.render import namespace_option, settings_options, startup_taint_option
+from gpustate.cli.rollout import rolls_back, strategy_of
 from gpustate.cli.schedulers import schedulers_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
 from gpustate.formats.words import cut
@@ -51,15 +52,6 @@ object_options = common.options(
     ),
     startup_taint_option,
     heading="Kubernetes objects",
-)
-
-rollout_option = click.option(
-    "--rollout-timeout",
-    type=common.Seconds(min=1),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --cluster-objects: timeout for the DaemonSets' pods to become available.",
 )
 
 
@@ -136,16 +128,17 @@ def clusters(
         settings=settings_options(options),
         absent=absent,
         force=bool(options.get("force_conflicts")),
-        **_how(options),
+        **_how(options, policy),
     )
 
 
-def _how(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of :class:`gpustate.api.clusters.Clusters` that options of a verb give."""
-    timeout_s = options.get("rollout_timeout")
+def _how(options: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
+    """Arguments of :class:`gpustate.api.clusters.Clusters` that options of a verb and its policy give."""
+    strategy = strategy_of(options).beside(policy.rollout)
+    timeout_s = strategy.pods_timeout_s
     return {
         "schedulers": schedulers_of(options),
-        "rollback_on_failure": bool(options.get("rollback_on_failure")),
+        "rollback_on_failure": rolls_back(strategy, options),
         "command": next_steps.command_of,
         "say": lambda text: click.echo(f"cluster: {text}", err=True),
     } | ({"rollout_timeout_s": float(timeout_s)} if timeout_s else {})
@@ -239,7 +232,7 @@ def clusters_of_plan(
         how["force"],
         saved=document,
         resumed=resumed,
-        **_how(options),
+        **_how(options, policy),
     )
     found.check()
     return found

@@ -11,7 +11,7 @@ import click
 
 from gpustate.cli import common, notes, objects, reports, rules, watching
 from gpustate.cli.context import context
-from gpustate.cli.rollout import strategy_of, wave_options, wave_sizes
+from gpustate.cli.rollout import rollout_options, strategy_of, wave_sizes
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.errors import EXIT_PENDING, RefusedError, UsageError
@@ -58,7 +58,7 @@ _AHEAD = "will be refused: "
 @common.policy_options
 @common.lock_options
 @driver_option()
-@wave_options
+@rollout_options
 @scheduler_options
 @objects.object_options
 @reports.output_options(reports.FORMATS)

@@ -8,15 +8,15 @@ import click
 
 from gpustate.cli import common
 from gpustate.cli.apply import apply_options, apply_policy
-from gpustate.cli.objects import object_options, rollout_option
+from gpustate.cli.objects import object_options
 
 
 @click.command(cls=common.Verb)
 @common.policy_argument
 @common.inventory_options
+@common.set_option
 @apply_options
 @object_options
-@common.options(rollout_option, heading="Kubernetes objects")
 def remove(policy: str, **options: Any) -> None:
     """Remove everything that POLICY's states installed on nodes, in reverse order.
 
@@ -25,9 +25,6 @@ def remove(policy: str, **options: Any) -> None:
     apply_policy(policy, options, verb="remove", ensure="absent")
 
 
-common.help_text(
-    remove, "rollout_timeout", "With --cluster-objects: timeout for the objects to be gone."
-)
 common.help_text(
     remove, "install_nfd", "As for apply: what it installed is removed with or without this option."
 )

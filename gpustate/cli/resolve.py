@@ -86,6 +86,10 @@ def resolve(
         show(page)
 
 
+#: Keys of ``drain`` that :class:`gpustate.core.drain.EvictionRules` has.
+_FOR_BOTH = (("force",), ("delete_empty_dir",), ("timeout_s",), ("pod_selector",))
+
+
 def _sections(policy: Policy) -> list[tuple[str, Any, str]]:
     """Path, value and place of what a policy says beside its states."""
     from gpustate.manifests.cluster_part import SECTION
@@ -96,6 +100,10 @@ def _sections(policy: Policy) -> list[tuple[str, Any, str]]:
         SECTION: {} if policy.cluster is None else policy.cluster.as_data(),
     }
     given = {path: place for path, place in policy.places.items() if path[0] in data}
+    # Values of drains for pods with GPUs and for whole nodes at once.
+    for path in [path for path in given if path[0] == "drain" and path[1:2] in _FOR_BOTH]:
+        place = given.pop(path)
+        given |= {("drain", key): place for key in ("gpu_pods", "node")}
     paths: dict[Path, None] = dict.fromkeys(
         [
             *((section, key) for section, values in data.items() for key in values),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.argument("run", required=False, default="")
 @common.inventory_options
 @click.option("--list", "listed", is_flag=True, help="List the runs that changed nodes and exit.")
+@common.set_option
 @apply_options
 def rollback(run: str, listed: bool, **options: Any) -> None:
     """Roll nodes back to their state before RUN, later runs included; without RUN, before each node's last change.
@@ -32,6 +33,7 @@ def rollback(run: str, listed: bool, **options: Any) -> None:
     if listed:
         _show(common.load_inventory(options), options)
     else:
+        common.check_sections_alone(options, "a rollback has no policy of its own")
         apply_policy(run, options, verb="rollback")
 
 

@@ -1,8 +1,9 @@
-"""Options of rollouts."""
+"""Options of rollouts, and what ``--set`` says of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,82 +14,58 @@ if TYPE_CHECKING:
     from gpustate.core.inventory import Inventory
     from gpustate.rollout.strategy import Strategy
 
-#: Sizes of waves and limits, which a plan has too.
-wave_options = common.options(
+#: Values of the section ``rollout`` that have options of their own.
+rollout_options = common.options(
     click.option(
         "--serial",
         metavar="SIZES",
         default="",
         callback=common.not_empty,
-        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats [default: the policy's, else 1,10%,50% for a change that costs drain or more, else one wave].",
-    ),
-    click.option(
-        "--canary",
-        metavar="N|PATTERN",
-        default="",
-        callback=common.not_empty,
-        help="Process N nodes, or these nodes, first, in a wave of their own; a pattern as for --limit [default: the policy's].",
+        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats [default: 1,10%,50% for a change that costs drain or more, else one wave].",
     ),
     click.option(
         "--max-failures",
         type=common.WholeNumber(min=1),
         metavar="N",
-        help="Start no further node once N have failed, were refused or could not be reached [default: the policy's, else finish the wave of the first failure, then stop].",
+        help="Start no further node once N have failed [default: finish the wave of the first failure, then stop].",
     ),
     click.option(
         "--max-unavailable",
         metavar="N|N%",
         default="",
         callback=common.not_empty,
-        help="Nodes with GPUs of a Kubernetes or Slurm cluster, or percentage of all of them, that may be out of service at a time, including those that are cordoned, drained or not ready for other reasons; nodes of no cluster are only limited by --serial and --forks [default: the policy's, else 25%].",
+        help="Nodes of a Kubernetes or Slurm cluster that may be out of service at a time, for any reason [default: 25%].",
     ),
-    heading="Waves",
+    heading="Rollout",
 )
 
-#: All options of a rollout.
-rollout_options = common.options(
-    wave_options,
-    click.option(
-        "--soak",
-        metavar="TIME",
-        default="",
-        callback=common.not_empty,
-        help="Wait this long between two waves (30m, 2h), and check the nodes changed so far meanwhile.",
-    ),
-    click.option(
-        "--soak-pods",
-        is_flag=True,
-        help="At the end of the soak time, run a pod with a GPU on each changed Node, as validate does.",
-    ),
-    click.option(
-        "--window",
-        metavar="TIMES",
-        default="",
-        callback=common.not_empty,
-        help="Start nodes only in this maintenance window, and wait for it otherwise; nodes in progress finish: 'Mon-Fri 22:00-05:00 Europe/Berlin'; separate several by ';' [default time zone: UTC].",
-    ),
-    click.option(
-        "--spread",
-        metavar="VARIABLE",
-        default="",
-        callback=common.not_empty,
-        help="Process one node at a time per value of this inventory variable or Node label, for example gpustate_rack.",
-    ),
-    heading="Waves",
-)
+
+def sections_of(options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[tuple[str, ...], str]]:
+    """What ``--set`` says of ``rollout`` and ``drain``, as plain data, and its places."""
+    changes = common.changes_of(options)
+    return changes.sections() if changes else ({}, {})
 
 
 def strategy_of(options: Mapping[str, Any]) -> Strategy:
     """What these options say; an older record of a run, and a verb without waves, say nothing."""
+    from gpustate.core.rollout import overridden
     from gpustate.rollout.strategy import Strategy
 
-    names = ("canary", "soak", "window", "spread", "max_unavailable")
-    return Strategy(
-        serial=common.serial(options.get("serial")),
-        max_failures=int(options.get("max_failures") or 0),
-        soak_pods=bool(options.get("soak_pods")),
-        **{name: str(options.get(name) or "").strip() for name in names},
+    data, places = sections_of(options)
+    strategy = overridden(Strategy(), data.get("rollout"), places)
+    return replace(
+        strategy,
+        serial=common.serial(options.get("serial")) or strategy.serial,
+        max_failures=int(options.get("max_failures") or strategy.max_failures),
+        max_unavailable=str(options.get("max_unavailable") or "").strip()
+        or strategy.max_unavailable,
     )
+
+
+def rolls_back(strategy: Strategy, options: Mapping[str, Any]) -> bool:
+    """Whether nodes that fail are rolled back: those of an upgrade are, unless something says otherwise."""
+    value = strategy.rollback_on_failure
+    return bool(options.get("upgrade")) if value is None else value
 
 
 def wave_sizes(

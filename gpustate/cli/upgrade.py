@@ -17,22 +17,15 @@ from gpustate.cli.plan import check_accepted, driver_option
 @common.inventory_options
 @common.policy_options
 @apply_options
-@common.options(
-    click.option(
-        "--rollback-on-failure/--no-rollback-on-failure",
-        default=True,
-        show_default=True,
-        help="Roll back a node whose change failed and, if that stops the run, the other nodes of its wave (exit 7).",
-    ),
-    heading="Waves",
-)
 @objects.object_options
-@common.options(objects.rollout_option, heading="Kubernetes objects")
 def upgrade(policy: str, **options: Any) -> None:
-    """Apply POLICY with another driver version, and roll back a wave in which a node fails.
+    """Apply POLICY with another driver version, and roll back a wave in which a node fails, unless
+    `--set rollout.rollback_on_failure=false`.
 
     What has to match the driver (Fabric Manager, IMEX, CDI) follows it. Nothing is changed if a node would refuse
     that driver, for example because its repository does not offer it. POLICY's version and a lock file are ignored
     and stay as they are: set the new version there too, or the next apply goes back to theirs.
     """
-    apply_policy(policy, {**options, "no_lock": True}, verb="upgrade", check=check_accepted)
+    apply_policy(
+        policy, {**options, "no_lock": True, "upgrade": True}, verb="upgrade", check=check_accepted
+    )

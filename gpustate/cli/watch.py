@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 @rollout_options
 @scheduler_options
 @objects.object_options
-@objects.rollout_option
 @click.option(
     "--print",
     "printed",
@@ -54,7 +53,7 @@ def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
     A node needs it if no watcher has applied it there, so that all selected nodes do when the first watcher starts;
     after it has rebooted; or when its label nvidia.com/mig.config or nvidia.com/device-plugin.config changes. POLICY
     is read again each time, but a changed POLICY alone is no reason to apply it. There is no confirmation: limit it
-    with --serial, --max-unavailable, --max-disruption or --window. One watcher works in a cluster at a time; another
+    with --serial, --max-unavailable, --max-disruption or `--set rollout.window=...`. One watcher works in a cluster at a time; another
     one waits. SIGTERM ends it after the nodes in progress.
     """
     if printed is not None:
@@ -65,7 +64,8 @@ def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
     rules.read()
     if options["ignore_scheduler"]:
         raise UsageError("watch needs the nodes' cluster", fix="omit --ignore-scheduler")
-    common.load_policy(policy, options)  # errors come before the first connection
+    # Errors come before the first connection.
+    window = strategy_of(options).beside(common.load_policy(policy, options).rollout).window
     paths = _clusters(common.load_inventory(options, empty=True), options)
     signals = Signals()
     _arm(signals)
@@ -74,7 +74,7 @@ def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
             path,
             lambda: common.load_inventory(options, reach=False, empty=True, notes_shown=False),
             lambda this: _apply(policy, options, this),
-            str(options["window"] or ""),
+            window,
             _Lines(str(path) if len(paths) > 1 else "").say,
             signals,
             f"watch {policy}",

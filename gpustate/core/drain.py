@@ -96,7 +96,21 @@ class DrainPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DrainOverrides:
-    """Values that replace those of a policy; ``None``: the policy's count. They are for GPU pods and whole nodes."""
+    """The section ``drain`` of a policy, and values that replace those of a policy; ``None``: the policy's count.
+
+    Args:
+        force: also evict pods that no controller would create again.
+        delete_empty_dir: also evict pods whose emptyDir volumes are lost with them.
+        timeout_s: seconds after which a drain is given up, and jobs of Slurm are requeued; 0: never.
+        pod_selector: label selector of the pods that leave; empty: all.
+        wait_selector: label selector of pods that are waited for before any is evicted; empty: none.
+        wait_timeout_s: seconds after which they are evicted like all others; 0: never.
+        grace_period_s: seconds a pod has to terminate; null: its own.
+        node_after_gpu_pods: drain the whole node where its pods with GPUs do not leave by their own rules.
+        jobs_timeout_s: seconds after which jobs of Slurm are requeued; 0: they are waited for.
+        gpu_pods: how pods that use a GPU are evicted, where that differs.
+        node: how all pods are evicted for a change that needs the whole node, where that differs.
+    """
 
     force: bool | None = None
     delete_empty_dir: bool | None = None
@@ -105,6 +119,10 @@ class DrainOverrides:
     wait_selector: str | None = None
     wait_timeout_s: float | None = None
     grace_period_s: int | None = None
+    node_after_gpu_pods: bool | None = None
+    jobs_timeout_s: float | None = None
+    gpu_pods: Mapping[str, Any] | None = None
+    node: Mapping[str, Any] | None = None
 
     def on(self, policy: DrainPolicy) -> DrainPolicy:
         """The policy with these values.
@@ -112,19 +130,23 @@ class DrainOverrides:
         Raises:
             UsageError: a selector cannot be read.
         """
-        found = {key: value for key, value in asdict(self).items() if value is not None}
+        values = {
+            field.name: value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) is not None
+        }
         for key in ("pod_selector", "wait_selector"):
-            selectors.parse(found.get(key, ""))
-        rules = {one.name for one in fields(EvictionRules)}
-        own = {key: value for key, value in found.items() if key not in rules}
-        evicting = {key: value for key, value in found.items() if key in rules}
+            selectors.parse(values.get(key, ""))
+        gpu_pods, node = values.pop("gpu_pods", {}), values.pop("node", {})
+        rules = {field.name for field in fields(EvictionRules)} & values.keys()
+        both = {key: values.pop(key) for key in rules}
         if self.timeout_s is not None:
-            own["jobs_timeout_s"] = self.timeout_s
+            values.setdefault("jobs_timeout_s", self.timeout_s)
         return replace(
             policy,
-            gpu_pods=replace(policy.gpu_pods, **evicting),
-            node=replace(policy.node, **evicting),
-            **own,
+            gpu_pods=replace(policy.gpu_pods, **{**both, **gpu_pods}),
+            node=replace(policy.node, **{**both, **node}),
+            **values,
         )
 
 
@@ -140,13 +162,25 @@ def drain_policy(data: object, places: Mapping[tuple[str, ...], str]) -> DrainPo
     """
     if data is None or isinstance(data, DrainPolicy):
         return _checked(data, places)
-    values = _values(data, ("drain",), DrainPolicy, places)
+    return drain_overrides(data, places).on(DrainPolicy())
+
+
+def drain_overrides(data: object, places: Mapping[tuple[str, ...], str]) -> DrainOverrides:
+    """Read the section ``drain``; arguments and errors as of :func:`drain_policy`."""
+    values = _values(data, ("drain",), DrainOverrides, places)
     for key in ("gpu_pods", "node"):
-        if key in values:
-            values[key] = EvictionRules(
-                **_values(values[key], ("drain", key), EvictionRules, places)
-            )
-    return _checked(DrainPolicy(**values), places)
+        if values.get(key) is not None:
+            values[key] = _values(values[key], ("drain", key), EvictionRules, places)
+    for path, text in (
+        (("drain", "wait_selector"), values.get("wait_selector")),
+        (("drain", "pod_selector"), values.get("pod_selector")),
+        *(
+            (("drain", key, "pod_selector"), (values.get(key) or {}).get("pod_selector"))
+            for key in ("gpu_pods", "node")
+        ),
+    ):
+        _check_selector(path, text or "", places)
+    return DrainOverrides(**values)
 
 
 def _values(
@@ -169,8 +203,10 @@ def _values(
 def _value(
     path: tuple[str, ...], value: Any, wanted: str, places: Mapping[tuple[str, ...], str]
 ) -> Any:
-    if wanted == "EvictionRules":
-        return value
+    if wanted.endswith("None"):
+        wanted = wanted.removesuffix(" | None")
+        if value is None or wanted == "Mapping[str, Any]":
+            return value
     if wanted == "bool" and not isinstance(value, bool):
         raise _error(path, places, f"is {quote(value)}, wanted true or false")
     if wanted == "str" and not isinstance(value, str):
@@ -184,7 +220,7 @@ def _value(
             raise _error(path, places, f"is {quote(value)}, wanted seconds, 0 for no limit")
         return float(value)
     whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LONGEST_S
-    if wanted == "int | None" and value is not None and not whole:
+    if wanted == "int" and not whole:
         raise _error(path, places, f"is {quote(value)}, wanted whole seconds")
     return value
 
@@ -199,11 +235,17 @@ def _checked(
         (("drain", "gpu_pods", "pod_selector"), policy.gpu_pods.pod_selector),
         (("drain", "node", "pod_selector"), policy.node.pod_selector),
     ):
-        try:
-            selectors.parse(text)
-        except UsageError as error:
-            raise _error(path, places, error.message, error.fix or "") from None
+        _check_selector(path, text, places)
     return policy
+
+
+def _check_selector(
+    path: tuple[str, ...], text: str, places: Mapping[tuple[str, ...], str]
+) -> None:
+    try:
+        selectors.parse(text)
+    except UsageError as error:
+        raise _error(path, places, error.message, error.fix or "") from None
 
 
 def _error(

@@ -1,39 +1,70 @@
-"""How many nodes change at a time, as a policy sets it. Pure."""
+"""How a rollout goes through its nodes, as a policy sets it. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote, suggest
 
 SECTION = "rollout"
+#: Values that are text, and what is wanted of each.
+_TEXTS = {
+    "canary": "a number or pattern of nodes",
+    "soak": "a time such as 30m",
+    "window": "times such as 'Mon-Fri 22:00-05:00'",
+    "spread": "the name of a variable or label",
+}
 _SIZE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutPolicy:
-    """The policy's part of a rollout; options of the command line replace its values.
+    """The section ``rollout``.
 
     Args:
-        canary: number of the nodes, or pattern as for ``--canary``, of a wave before all others; empty: none.
-        serial: sizes of the waves, numbers or percentages of all nodes; the last one repeats. Empty: the defaults.
-        max_unavailable: nodes of a cluster, or percentage of them, that may be out of service; empty: the default.
-        max_failures: no further node is started once so many have failed; 0: the wave of the first failure is the last.
+        serial: sizes of the waves, numbers or percentages of all nodes; the last one repeats. Empty: 1,10%,50% from
+            ``drain`` on, else one wave.
+        max_failures: no further node begins once so many have failed; 0: the wave of the first failure is the last.
+        canary: number of the nodes, or their pattern as of ``--limit``, of a wave before all others; empty: none.
+        soak: time between waves in which the nodes done so far are checked: 30m; empty: none.
+        window: maintenance windows outside of which no node begins, 'Mon-Fri 22:00-05:00 Europe/Berlin', several
+            separated by ';', in UTC unless they say; empty: none but the nodes' own.
+        spread: inventory variable, or label of Nodes, with the rack of a node. At most one node of a rack is at work
+            at a time. Empty: racks do not matter.
+        soak_pods: at the end of the soak time run a pod with a GPU on each Node that was changed.
+        max_unavailable: nodes of one cluster, or percentage of them, that may be out of service at a time, whatever
+            the reason; empty: 25%.
+        rollback_on_failure: roll back a node whose change failed and, if that ends the run, its wave; null: only of an
+            upgrade.
+        pods_timeout_s: seconds in which the pods of the cluster's DaemonSets have to become available; 0: 300.
     """
 
-    canary: str = ""
     serial: tuple[str, ...] = ()
-    max_unavailable: str = ""
     max_failures: int = 0
+    canary: str = ""
+    soak: str = ""
+    window: str = ""
+    spread: str = ""
+    soak_pods: bool = False
+    max_unavailable: str = ""
+    rollback_on_failure: bool | None = None
+    pods_timeout_s: int = 0
 
     def as_data(self) -> dict[str, Any]:
         """Plain data with the values that are not defaults; :func:`rollout_policy` reads it again."""
-        data = {**asdict(self), "serial": ",".join(self.serial)}
-        return {key: _number(value) for key, value in data.items() if value}
+        default = RolloutPolicy()
+        return {
+            key: ",".join(value) if key == "serial" else _number(value)
+            for key, value in asdict(self).items()
+            if value != getattr(default, key)
+        }
+
+
+AnyRollout = TypeVar("AnyRollout", bound=RolloutPolicy)
 
 
 def rollout_policy(data: object, places: Mapping[tuple[str, ...], str]) -> RolloutPolicy:
@@ -46,8 +77,13 @@ def rollout_policy(data: object, places: Mapping[tuple[str, ...], str]) -> Rollo
     Raises:
         PolicyError: an unknown key or a wrong value, with its place.
     """
-    if isinstance(data, RolloutPolicy):
-        return data
+    return data if isinstance(data, RolloutPolicy) else overridden(RolloutPolicy(), data, places)
+
+
+def overridden(
+    policy: AnyRollout, data: object, places: Mapping[tuple[str, ...], str]
+) -> AnyRollout:
+    """The policy with other values; arguments and errors as of :func:`rollout_policy`."""
     if not isinstance(data, Mapping | None):
         raise _error((), places, f"is {kind_of(data)}, wanted a mapping")
     known = [field.name for field in fields(RolloutPolicy)]
@@ -57,20 +93,25 @@ def rollout_policy(data: object, places: Mapping[tuple[str, ...], str]) -> Rollo
             hint = suggest(key, known, f"supported keys: {', '.join(known)}", form="{!r}")
             raise _error((str(key),), places, "unknown key", hint)
         values[key] = _value(key, value, places)
-    return RolloutPolicy(**values)
+    return replace(policy, **values)
 
 
 def _value(key: str, value: object, places: Mapping[tuple[str, ...], str]) -> object:
     if value is None:
         return getattr(RolloutPolicy(), key)
     scalar = isinstance(value, str | int) and not isinstance(value, bool)
-    if key == "max_failures":
+    if key in ("max_failures", "pods_timeout_s"):
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**9:
-            raise _error((key,), places, f"is {quote(value)}, wanted a number of nodes")
+            what = "a number of nodes" if key == "max_failures" else "seconds"
+            raise _error((key,), places, f"is {quote(value)}, wanted {what}")
         return value
-    if key == "canary":
+    if key in ("soak_pods", "rollback_on_failure"):
+        if not isinstance(value, bool):
+            raise _error((key,), places, f"is {quote(value)}, wanted true or false")
+        return value
+    if key in _TEXTS:
         if not scalar or not str(value).strip() or value == 0:
-            raise _error((key,), places, f"is {quote(value)}, wanted a number or pattern of nodes")
+            raise _error((key,), places, f"is {quote(value)}, wanted {_TEXTS[key]}")
         return str(value).strip()
     sizes = value if isinstance(value, list | tuple) else str(value).split(",")
     texts = tuple(str(size).strip() for size in sizes)

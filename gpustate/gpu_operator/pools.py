@@ -223,7 +223,7 @@ def _share_drain(stack: Iterable[DesiredState], pools: Iterable[Pool], notes: li
         notes.extend(
             f"{pool.place}: not carried out: upgradePolicy of {pool.title}: how workloads leave differs "
             "from other NVIDIADrivers; apply their nodes one after the other with options such as "
-            "--drain-timeout"
+            "--set drain.timeout_s=600"
             for pool, drain in drains
             if drain is not None
         )

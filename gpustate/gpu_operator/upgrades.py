@@ -111,7 +111,7 @@ def desired_drain(source: Source, spec: Item, prefix: str) -> DrainPolicy | None
         return None
     source.notes.append(
         f"{source.place(first)}: {path}: before a change of a node apply will {words}; options such as "
-        "--drain-timeout override it"
+        "--set drain.timeout_s=600 override it"
     )
     return drain_policy
 

@@ -55,9 +55,8 @@ def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
     names = [name for name in names if name not in refused]
     if not words or not names or resumption(document):
         return ""
-    if "--canary" in words:  # names nodes that these are not among
-        where = words.index("--canary")
-        del words[where : where + 2]
+    if any("rollout.canary=" in word for word in words):  # nodes that these are not among
+        words += ["--set", "rollout.canary=null"]
     return f"{shlex.join(words)} -l {shlex.quote(','.join(fold(names)))}"
 
 

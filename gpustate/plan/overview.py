@@ -405,11 +405,15 @@ def closing(view: Overview) -> list[tuple[str, str]]:
         rows.append(("objects", f"{number} of the cluster{'s' * (len(clusters) > 1)} change{lost}"))
     command, words = way_back(document, "RUN"), (document.get("context") or {}).get("retry", ())
     if command and words[1] != "drift":
-        by_default = words[1] == "upgrade" and "--no-rollback-on-failure" not in words
+        rolls_back = (
+            (document.get("policy") or {})
+            .get("rollout", {})
+            .get("rollback_on_failure", words[1] == "upgrade")
+        )
         failed = "stays out of service; a failed package step is undone"
         if words[1] != "rollback":
-            failed += ", other changes only with --rollback-on-failure"
-        if by_default or "--rollback-on-failure" in words:
+            failed += ", other changes only with rollout.rollback_on_failure"
+        if rolls_back:
             failed = "is rolled back and returned to service"
             failed += ", with the other nodes of its wave" if rollout else ""
         stay = "; objects of the cluster stay" if clusters else ""

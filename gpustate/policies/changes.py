@@ -11,7 +11,7 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,9 @@ from gpustate.formats.words import kind_of, quote
 from gpustate.policies import files, jsonpatch, strvals, trees
 from gpustate.policies.strvals import Assignment
 from gpustate.policies.trees import Path, Steps, Tree
+
+#: Sections of every policy, whatever its format.
+SECTIONS = ("rollout", "drain")
 
 #: Maps the first key of a path to the path of its parent: ``driver`` is below ``states``.
 Home = Callable[[str], Path]
@@ -73,8 +76,36 @@ class Changes:
     def __bool__(self) -> bool:
         return any((self.values, self.set_json, self.set_typed, self.set_string, self.patches))
 
+    def sections(self) -> tuple[dict[str, Any], Mapping[Path, str]]:
+        """What ``--set`` says of :data:`SECTIONS`, which no format of a policy has to know, and its places."""
+        tree, touched = Tree({}, ""), dict[Path, str]()
+        for assignment in self._assignments():
+            if assignment.steps[0] in SECTIONS:
+                tree = _assigned(tree, assignment, at_top, touched)
+        for path, place in touched.items():
+            tree = _with_null(tree, path, place)
+        return trees.plain(tree), touched
+
+    @property
+    def beyond_sections(self) -> str:
+        """The first option that changes more than :data:`SECTIONS`, as written; empty: there is none."""
+        options = (("--values", self.values), ("--patch", self.patches))
+        others = [f"{name} {texts[0]}" for name, texts in options if texts]
+        others += [one.place for one in self._assignments() if one.steps[0] not in SECTIONS]
+        return others[0] if others else ""
+
+    def _assignments(self) -> Iterator[Assignment]:
+        kinds = (
+            (self.set_json, strvals.Kind.JSON),
+            (self.set_typed, strvals.Kind.TYPED),
+            (self.set_string, strvals.Kind.STRING),
+        )
+        for texts, kind in kinds:
+            for text in texts:
+                yield from strvals.assignments(text, kind)
+
     def on(self, tree: Tree, format: Format = _PLAIN) -> Changed:
-        """Apply all changes.
+        """Apply all changes but those of :data:`SECTIONS`.
 
         Args:
             tree: the policy's document.
@@ -86,15 +117,9 @@ class Changes:
         touched: dict[Path, str] = {}
         for file in self.values:
             tree = jsonpatch.merge(tree, trees.housed(_values(file), format.home), touched)
-        kinds = (
-            (self.set_json, strvals.Kind.JSON),
-            (self.set_typed, strvals.Kind.TYPED),
-            (self.set_string, strvals.Kind.STRING),
-        )
-        for texts, kind in kinds:
-            for text in texts:
-                for assignment in strvals.assignments(text, kind):
-                    tree = _assigned(tree, assignment, format.home, touched)
+        for assignment in self._assignments():
+            if assignment.steps[0] not in SECTIONS:
+                tree = _assigned(tree, assignment, format.home, touched)
         tree = format.expand(tree)
         for number, text in enumerate(self.patches, 1):
             patch = _patch(text, number if len(self.patches) > 1 else 0)

@@ -8,8 +8,10 @@ from enum import StrEnum
 from pathlib import Path as FilePath
 
 from gpustate import registry
+from gpustate.core.drain import DrainPolicy, drain_overrides
 from gpustate.core.layering import COMES_WITH
 from gpustate.core.policy import Policy, build
+from gpustate.core.rollout import overridden
 from gpustate.errors import PolicyError
 from gpustate.policies import document, files, python, trees
 from gpustate.policies.changes import Changes, Format
@@ -86,7 +88,7 @@ def load(
     """
     source_kind = kind(source)
     if source_kind is Kind.STATE:
-        return _complete(_single(source, changes), source)
+        return _with_sections(_complete(_single(source, changes), source), changes)
     if source_kind is Kind.PLAN:
         raise PolicyError(
             "is a saved plan, wanted a policy", place=source, fix=f"use: gpustate apply {source}"
@@ -106,7 +108,19 @@ def load(
         if not any(line.strip() and line.lstrip()[0] != "#" for line in text.splitlines()):
             note = f"{source} is empty: the defaults of the GPU Operator's chart apply"
             policy.notes = (note, *policy.notes)
-    return _complete(policy, FilePath(source).stem)
+    return _with_sections(_complete(policy, FilePath(source).stem), changes)
+
+
+def _with_sections(policy: Policy, changes: Changes | None) -> Policy:
+    """The policy with the changes of its rollout and its drains, which files of all formats have."""
+    data, places = changes.sections() if changes else ({}, {})
+    if data:
+        policy.places |= places
+        policy.rollout = overridden(policy.rollout, data.get("rollout"), places)
+    if "drain" in data:
+        leaving = drain_overrides(data["drain"], places)
+        policy.drain = leaving.on(policy.drain or DrainPolicy())
+    return policy
 
 
 def _complete(policy: Policy, name: str) -> Policy:

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from gpustate import manifests, registry
-from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.core.drain import DrainOverrides, EvictionRules
 from gpustate.core.rollout import RolloutPolicy
 from gpustate.core.state import AnyState
 from gpustate.core.where import Condition
@@ -105,50 +105,52 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
     }
 
 
-def _drain() -> dict[str, Any]:
-    """How workloads leave a node."""
-    kinds: dict[str, dict[str, Any]] = {
-        "bool": {"type": "boolean"},
-        "str": {"type": "string"},
-        "float": {"type": "number", "minimum": 0},
-        "int | None": {"type": ["integer", "null"], "minimum": 0},
-    }
-
-    def build(cls: type) -> dict[str, Any]:
-        texts = _arguments(cls.__doc__ or "")
-        rows = {
-            field.name: {
-                **(
-                    build(EvictionRules)
-                    if field.type == "EvictionRules"
-                    else kinds[str(field.type)]
-                ),
-                "description": texts[field.name],
-            }
-            for field in dataclasses.fields(cls)
-        }
-        return {"type": "object", "additionalProperties": False, "properties": rows}
-
-    return {**build(DrainPolicy), "description": "How workloads leave a node before a change."}
+_KINDS: dict[str, dict[str, Any]] = {
+    "bool": {"type": "boolean"},
+    "str": {"type": "string"},
+    "float": {"type": "number", "minimum": 0},
+    "int": {"type": "integer", "minimum": 0},
+}
 
 
-def _rollout() -> dict[str, Any]:
-    """How many nodes change at a time."""
-    size: dict[str, Any] = {"type": ["string", "integer"]}
-    kinds = {
-        "canary": size,
-        "serial": {"oneOf": [size, {"type": "array", "items": size}]},
-        "max_unavailable": size,
-        "max_failures": {"type": "integer", "minimum": 0},
-    }
-    texts = _arguments(RolloutPolicy.__doc__ or "")
-    rows = {name: {**kind, "description": texts[name]} for name, kind in kinds.items()}
+def _section(cls: type, kinds: Mapping[str, dict[str, Any]], description: str) -> dict[str, Any]:
+    """A section of a policy.
+
+    Args:
+        cls: its values, which its docstring describes.
+        kinds: of fields whose type does not say it, by name.
+        description: of the section.
+    """
+    texts = _arguments(cls.__doc__ or "")
+    rows: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        kind = str(field.type).removesuffix(" | None")
+        row = dict(kinds[field.name] if field.name in kinds else _KINDS[kind])
+        if kind != field.type and isinstance(row["type"], str):
+            row["type"] = [row["type"], "null"]
+        rows[field.name] = {**row, "description": texts[field.name]}
     return {
         "type": "object",
         "additionalProperties": False,
-        "description": "How many nodes change at a time; options of the command line take precedence.",
         "properties": rows,
+        "description": description,
     }
+
+
+def _drain() -> dict[str, Any]:
+    """How workloads leave a node."""
+    rules = _section(EvictionRules, {}, "")
+    kinds = {"gpu_pods": rules, "node": rules}
+    return _section(DrainOverrides, kinds, "How workloads leave a node before a change.")
+
+
+def _rollout() -> dict[str, Any]:
+    """How a rollout goes through its nodes."""
+    size: dict[str, Any] = {"type": ["string", "integer"]}
+    sizes = {"type": ["string", "integer", "array"], "items": size}
+    kinds = {"canary": size, "serial": sizes, "max_unavailable": size}
+    what = "How a rollout goes through its nodes; options of the command line take precedence."
+    return _section(RolloutPolicy, kinds, what)
 
 
 def _cluster() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from gpustate.core.change import Disruption
 from gpustate.core.inventory import Inventory, InventoryNode
@@ -36,7 +36,7 @@ def _no_labels(key: str) -> Mapping[str, str]:
     return {}
 
 
-def seconds(text: str, option: str) -> float:
+def seconds(text: str, place: str) -> float:
     """A duration as ``90s``, ``30m``, ``2h``.
 
     Raises:
@@ -46,44 +46,26 @@ def seconds(text: str, option: str) -> float:
     length = int(match[1]) * _UNITS[match[2]] if match else -1
     if not 0 <= length <= _MOST_S:
         raise UsageError(
-            f"{option}: invalid duration {text[:40]!r}", fix="write 90s, 30m or 2h, up to a week"
+            f"{place}: invalid duration {text[:40]!r}", fix="write 90s, 30m or 2h, up to a week"
         )
     return float(length)
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
-    """How a rollout goes through its nodes.
-
-    Args:
-        serial: sizes of waves; the last one repeats. Empty: :data:`SERIAL` from ``drain`` on, else one wave.
-        max_failures: no further node begins once so many have failed; 0: the wave of the first failure is the last.
-        canary: number of the nodes, or their pattern, of a wave of their own before all others; empty: none.
-        soak: time between waves in which the nodes done so far are checked: ``30m``; empty: none.
-        window: maintenance windows outside of which no node begins; empty: none but the nodes' own.
-        spread: inventory variable, or label of Nodes, with the rack of a node. At most one node of a rack is at work
-            at a time. Empty: racks do not matter.
-        max_unavailable: members of one cluster that may be out of service at a time; empty: :data:`MAX_UNAVAILABLE`.
-        soak_pods: at the end of the soak time run a pod with a GPU on each Node that was changed.
-    """
-
-    serial: tuple[str, ...] = ()
-    max_failures: int = 0
-    canary: str = ""
-    soak: str = ""
-    window: str = ""
-    spread: str = ""
-    soak_pods: bool = False
-    max_unavailable: str = ""
+class Strategy(RolloutPolicy):
+    """How a rollout goes through its nodes; values as in the section ``rollout`` of a policy."""
 
     def beside(self, policy: RolloutPolicy) -> Strategy:
-        """The same with a policy's values where it sets none."""
+        """The same with a policy's values where it has defaults."""
+        default = RolloutPolicy()
+        values = {field.name: getattr(policy, field.name) for field in fields(RolloutPolicy)}
         return replace(
             self,
-            serial=self.serial or policy.serial,
-            max_failures=self.max_failures or policy.max_failures,
-            canary=self.canary or policy.canary,
-            max_unavailable=self.max_unavailable or policy.max_unavailable,
+            **{
+                name: value
+                for name, value in values.items()
+                if getattr(self, name) == getattr(default, name)
+            },
         )
 
     def sizes(self, worst: Disruption) -> tuple[str, ...]:
@@ -130,11 +112,14 @@ class Strategy:
             InventoryError: a variable of a node is invalid.
         """
         nodes = sorted(inventory.nodes, key=lambda node: node.name not in held)
-        soak_s = seconds(self.soak, "--soak") if self.soak else 0.0
+        soak_s = seconds(self.soak, "rollout.soak") if self.soak else 0.0
         if self.soak_pods and not soak_s:
-            raise UsageError("--soak-pods without --soak", fix="add for example --soak 30m")
+            raise UsageError(
+                "rollout.soak_pods without a soak time",
+                fix="add for example --set rollout.soak=30m",
+            )
         canaries = (
-            patterns.select(inventory, self.canary, "--canary", among=" of this run").nodes
+            patterns.select(inventory, self.canary, "rollout.canary", among=" of this run").nodes
             if self.canary and not self.canary.isdecimal()
             else ()
         )
@@ -147,7 +132,7 @@ class Strategy:
         waves[-1] += [n.name for n in nodes if changing is not None and n.name not in changing]
         wave_of = {name: number for number, names in enumerate(waves) for name in names}
         racks = _racks(nodes, self.spread, labels)
-        general = windows.parse(self.window, "--window")
+        general = windows.parse(self.window, "rollout.window")
         places = [
             Place(
                 node.name,
@@ -174,7 +159,7 @@ def _windows(
     own = windows.parse(text, node.origins.get(WINDOW))
     if not windows.both(general, own, now):
         raise UsageError(
-            f"{node.name}: its {WINDOW} {text!r} is never open inside of --window",
+            f"{node.name}: its {WINDOW} {text!r} is never open inside of rollout.window",
             place=node.origins.get(WINDOW),
             fix="change one of them, or exclude the node",
         )
@@ -215,7 +200,7 @@ def _racks(nodes: Sequence[InventoryNode], spread: str, labels: Labels) -> dict[
     found = {name: f"{spread}={value}" for name, value in values.items()}
     if not any(node.name in found for node in nodes):
         raise UsageError(
-            f"--spread {spread}: no node has this variable or label",
+            f"rollout.spread {spread}: no node has this variable or label",
             fix="set it in the inventory, for example in group_vars of each rack",
         )
     return found

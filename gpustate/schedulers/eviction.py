@@ -232,7 +232,7 @@ def _judge(pod: Json, rules: EvictionRules, cluster: Cluster) -> tuple[str, str]
         if not rules.force:
             return (
                 "refuse",
-                f"its DaemonSet {owner['name']} is gone; pass --drain-force to delete it",
+                f"its DaemonSet {owner['name']} is gone; pass --set drain.force=true to delete it",
             )
         return "leave", ""
     if _MIRROR in (pod["metadata"].get("annotations") or {}):
@@ -243,10 +243,13 @@ def _judge(pod: Json, rules: EvictionRules, cluster: Cluster) -> tuple[str, str]
         if empty:
             return (
                 "refuse",
-                f"its emptyDir volume {empty[0]} would be lost; pass --delete-emptydir-data to delete it",
+                f"its emptyDir volume {empty[0]} would be lost; pass --set drain.delete_empty_dir=true to delete it",
             )
     if owner is None and not ended and not rules.force:
-        return "refuse", "no controller would create it again; pass --drain-force to delete it"
+        return (
+            "refuse",
+            "no controller would create it again; pass --set drain.force=true to delete it",
+        )
     return "leave", ""
 
 
@@ -349,7 +352,7 @@ def remains(pod: Json, *, ready: bool, timeout_s: float) -> str:
     if timeout_s and grace_s > timeout_s:
         return (
             f"terminating until {meta['deletionTimestamp']}: its grace period is {grace_s} s; "
-            "pass a longer --drain-timeout, or a --grace-period"
+            "pass a longer --set drain.timeout_s, or --set drain.grace_period_s"
         )
     if held:
         return f"terminating, and {held}; check the controller that set it"

@@ -123,7 +123,7 @@ def policy(tmp_path: Path) -> Path:
 @pytest.fixture
 def applied(cluster: Lab, policy: Path) -> None:
     """The DRA driver runs, whichever test came before."""
-    run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
+    run(cluster, "apply", policy, "--set", "rollout.pods_timeout_s=120", code=0)
 
 
 def run(lab: Lab, verb: str, policy: Path, *words: str, code: int) -> Ran:
@@ -232,7 +232,7 @@ def test_pod_has_its_claim_before_and_after_a_driver_upgrade_and_mig_changes(
 ) -> None:
     node = cluster.nodes[0]
     policy.write_text(POLICY.replace("@DRIVER@", BEFORE))
-    run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
+    run(cluster, "apply", policy, "--set", "rollout.pods_timeout_s=120", code=0)
     get(cluster, "deviceclass", DRIVER)
     assert PLUGIN in daemon_sets(cluster)
     wait_for(lambda: len(offered(cluster, node)) == 8, "8 GPUs are offered")
@@ -365,7 +365,7 @@ def test_the_driver_and_the_dra_driver_change_in_one_apply(
     assert in_service(cluster, node)
     assert "580.65.06" in node.run("nvidia-smi").stdout
     assert PLUGIN not in daemon_sets(cluster)
-    run(cluster, "apply", policy, "--rollout-timeout", "120", code=0)
+    run(cluster, "apply", policy, "--set", "rollout.pods_timeout_s=120", code=0)
     assert in_service(cluster, node)
     wait_for(
         lambda: offered(cluster, node) == dict.fromkeys(uuids_of(node), "580.178.4"),

@@ -377,7 +377,7 @@ def offers(lab: Lab, node: Node) -> int:
 def test_the_rendered_daemon_sets_run_and_pods_get_gpus(
     cluster: Lab, with_pods: tuple[str, ...]
 ) -> None:
-    done = run(cluster, "apply", POLICY, *with_pods, "--rollout-timeout", "120", code=0)
+    done = run(cluster, "apply", POLICY, *with_pods, "--set", "rollout.pods_timeout_s=120", code=0)
     assert done.lists("daemonset/nvidia-device-plugin-daemonset", "create")
     assert done.lists("node/gpu1", "update") or done.lists("node/gpu[1-2]", "update")
     for node in cluster.nodes:
@@ -407,7 +407,12 @@ def test_the_rendered_daemon_sets_run_and_pods_get_gpus(
 def test_a_pod_that_cannot_start_is_named_with_its_reason(
     cluster: Lab, with_pods: tuple[str, ...]
 ) -> None:
-    broken = ("--set", "devicePlugin.image=nvcr.io/none/none:v0", "--rollout-timeout", "15")
+    broken = (
+        "--set",
+        "devicePlugin.image=nvcr.io/none/none:v0",
+        "--set",
+        "rollout.pods_timeout_s=15",
+    )
     failed = run(cluster, "apply", POLICY, *with_pods, *broken, code=3)
     assert "daemonset/nvidia-device-plugin-daemonset: " in failed.out
     assert "nvidia-device-plugin: " in failed.out
@@ -444,7 +449,7 @@ def test_no_pod_comes_to_a_node_while_its_device_plugin_is_removed(
     with ThreadPoolExecutor(1) as pool:
         creating = pool.submit(create_pods)
         try:
-            done = run(cluster, "remove", POLICY, "--drain-force", code=0)
+            done = run(cluster, "remove", POLICY, "--set", "drain.force=true", code=0)
         finally:
             over.set()
         creating.result()

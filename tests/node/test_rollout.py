@@ -125,7 +125,7 @@ def test_a_node_that_cannot_be_released_stays_held_and_is_not_rolled_back(bed: B
     # For longer than a server that has answered is waited for, which no test shortens.
     trap = Trap("release n0 1", away=REFUSED, away_s=api.PATIENCE_S + 15)
     bed.gate.begin(trap)
-    ran = bed.run("--forks", "1", "-l", "n0", "--rollback-on-failure")
+    ran = bed.run("--forks", "1", "-l", "n0", "--set", "rollout.rollback_on_failure=true")
     assert trap.sprung, ran.text
     assert ran.code == 1, ran.text
     assert "rolling back" not in ran.text

@@ -208,7 +208,7 @@ def test_waves_stop_at_the_threshold_resume_and_leave_only_the_failed_held(
         (bed.machines[number].folder / "broken").touch()
     hangs = Hangs(bed, scenario.hangs)
     words = ["--serial", "1,10%,50%", "--max-failures", str(scenario.max_failures)]
-    words += ["--max-unavailable", scenario.share, "-o", "json", "--drain-timeout", "120"]
+    words += ["--max-unavailable", scenario.share, "-o", "json", "--set", "drain.timeout_s=120"]
     command = bed.start(*words)
 
     wait_for(lambda: set(held(bed).values()) & {"changing"})
@@ -309,7 +309,7 @@ def test_a_failed_node_with_nothing_to_roll_back_returns_to_service_and_its_wave
     assert bed.run().code == 0
     (bed.machines[1].folder / "broken").touch()
     bed.cluster.history.clear()
-    failed = bed.run(*upgrade_of("3"), "--rollback-on-failure", "-o", "json")
+    failed = bed.run(*upgrade_of("3"), "--set", "rollout.rollback_on_failure=true", "-o", "json")
     assert failed.code == 7, failed.text
     rows = {row["name"]: row for row in failed.document["nodes"]}
     assert {row["status"] for row in rows.values()} == {"rolled back"}, failed.text

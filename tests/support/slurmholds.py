@@ -69,7 +69,7 @@ def change_waits(cluster: Cluster, tmp_path: Path, name: str) -> None:
     cluster.submit(f"-w {name} --gres=gpu:2 --requeue --wrap 'sleep 600'")
     cluster.submit(f"-w {name} --gres=gpu:2 --no-requeue --job-name=fixed --wrap 'sleep 600'")
     cluster.until(lambda: cluster.head("squeue -h -t R -o %T").stdout.split() == ["RUNNING"] * 2)
-    limit = (*words, "--drain-timeout", "3")
+    limit = (*words, "--set", "drain.timeout_s=3")
     planned = gpustate("plan", cluster.policy, *limit[:-3], *limit[-2:], code=0)
     assert re.search(r"job \d+ of op \(is waited for, requeued after 3 s\)", planned.out), (
         planned.out

@@ -287,5 +287,5 @@ class _Draining:
     def _late(self, waiting: dict[str, Json], blocked: dict[str, str]) -> NotDrainedError:
         return NotDrainedError(
             f"Node {self.member.name} was not drained within {self.timeout_s:g} s: {self._remaining(waiting, blocked)}",
-            fix="pass a longer --drain-timeout, or change what keeps these pods",
+            fix="pass a longer --set drain.timeout_s, or change what keeps these pods",
         )

@@ -74,7 +74,7 @@ def read_jobs(text: str) -> list[Job]:
         elif requeue == "0":
             why = "Requeue=0 (sbatch --no-requeue)"
         if why and not job.ending:
-            why = f"it cannot be requeued: {why}; pass a longer --drain-timeout, or cancel it: scancel {job.whole}"
+            why = f"it cannot be requeued: {why}; pass a longer --set drain.timeout_s, or cancel it: scancel {job.whole}"
             job = replace(job, problem=why)
         found.append(job)
     return sorted(found, key=lambda job: [int(part) for part in re.findall("[0-9]+", job.number)])
@@ -159,5 +159,5 @@ class Drains:
             words = "; ".join(f"{job.name} ({refused[job.whole]})" for job in left)
             raise NotDrainedError(
                 f"{late}, and these were not requeued: {words}",
-                fix="pass a longer --drain-timeout, or cancel them: scancel JOB",
+                fix="pass a longer --set drain.timeout_s, or cancel them: scancel JOB",
             )

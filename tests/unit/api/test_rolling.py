@@ -113,5 +113,5 @@ def test_a_pod_runs_at_the_end_of_the_soak_time(
 
 def test_pods_without_a_soak_time_are_refused() -> None:
     node = InventoryNode("a")
-    with pytest.raises(UsageError, match="--soak-pods without --soak"):
+    with pytest.raises(UsageError, match=r"rollout\.soak_pods without a soak time"):
         Strategy(soak_pods=True).rollout(Inventory("t", (node,)), 1, 0.0)

@@ -163,8 +163,8 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     ),
     (("plan", "good.py", *ON, "-l", "~["), "--limit: '~[' is not a valid pattern", ()),
     (
-        ("plan", "good.py", *ON, "--drain-timeout", "5m"),
-        "plan: Invalid value for '--drain-timeout': '5m' is not a valid number of seconds",
+        ("plan", "good.py", *ON, "--set", "drain.timeout_s=5m"),
+        "--set drain.timeout_s=5m: drain.timeout_s: is '5m', wanted seconds, 0 for no limit",
         (),
     ),
     (
@@ -172,7 +172,11 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         "plan: Invalid value for '-f' / '--forks': 'many' is not a valid whole number",
         (),
     ),
-    (("apply", "good.py", *ON, "--yes", "--canary", "x*"), "--canary: 'x*' matches no node", ()),
+    (
+        ("apply", "good.py", *ON, "--yes", "--set", "rollout.canary=x*"),
+        "rollout.canary: 'x*' matches no node",
+        (),
+    ),
     (("plan", "good.py", *ON, "--exclude", "gpu2"), "--exclude: 'gpu2' is neither", ()),
     (("plan", "good.py", *ON, "-l", "gpu2"), "--limit: 'gpu2' is neither", ()),
     (
@@ -219,15 +223,31 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         "--max-unavailable is empty",
         (),
     ),
-    (("apply", "good.py", *ON, "--yes", "--window", ""), "--window is empty", ()),
     (
-        ("apply", "good.py", *ON, "--yes", "--window", ";"),
-        "--window: no maintenance window in ';'",
+        ("apply", "good.py", *ON, "--yes", "--set", "rollout.window="),
+        "--set rollout.window=: rollout.window: is '', wanted times such as",
         (),
     ),
-    (("apply", "good.py", *ON, "--yes", "--canary", ""), "--canary is empty", ()),
-    (("apply", "good.py", *ON, "--yes", "--soak", ""), "--soak is empty", ()),
-    (("apply", "good.py", *ON, "--yes", "--spread", ""), "--spread is empty", ()),
+    (
+        ("apply", "good.py", *ON, "--yes", "--set", "rollout.window=;"),
+        "rollout.window: no maintenance window in ';'",
+        (),
+    ),
+    (
+        ("apply", "good.py", *ON, "--yes", "--set", "rollout.canary="),
+        "--set rollout.canary=: rollout.canary: is '', wanted a number or pattern",
+        (),
+    ),
+    (
+        ("apply", "good.py", *ON, "--yes", "--set", "rollout.soak="),
+        "--set rollout.soak=: rollout.soak: is '', wanted a time such as 30m",
+        (),
+    ),
+    (
+        ("apply", "good.py", *ON, "--yes", "--set", "rollout.spread="),
+        "--set rollout.spread=: rollout.spread: is '', wanted the name of",
+        (),
+    ),
     (("apply", "good.py", *ON, "--yes", "-l", ""), "--limit is empty", ()),
     (("plan", "good.py", *ON, "--exclude", ""), "--exclude is empty", ()),
     (("upgrade", "good.py", *ON, "--yes", "--driver", ""), "--driver is empty", ()),
@@ -264,8 +284,8 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         (),
     ),
     (
-        ("apply", "good.py", *ON, "--yes", "--ignore-scheduler", "--no-drain-force"),
-        "--drain-force has no effect with --ignore-scheduler",
+        ("apply", "good.py", *ON, "--yes", "--ignore-scheduler", "--set", "drain.force=false"),
+        "--set drain has no effect with --ignore-scheduler",
         ("leave out one of them",),
     ),
     (

@@ -215,7 +215,7 @@ def test_the_schema_of_all_states_is_printed(gpustate: Cli) -> None:
         ),
         (
             ("apply", "plan.json", *ON, "--yes", "--set", "a=1"),
-            "plan.json: a saved plan is applied exactly as it was saved",
+            "--set a=1: a saved plan is applied exactly as it was saved",
         ),
     ],
 )

@@ -129,7 +129,7 @@ def test_a_file_that_something_else_has_changed_is_refused_by_name(
 def test_a_failed_change_goes_back_by_itself(policy: Path, tmp_path: Path, gpustate: Cli) -> None:
     apply(gpustate, "one")
     failed = apply(
-        gpustate, "two", "--rollback-on-failure", "-o", "json",
+        gpustate, "two", "--set", "rollout.rollback_on_failure=true", "-o", "json",
         "--set", f"light-first.script=printf broken >{tmp_path / 'file'}",
     )  # fmt: skip
     assert failed.status == 7
@@ -153,7 +153,7 @@ def test_no_node_goes_back_to_what_its_cluster_cannot_offer(
         assert "no GPU of here could be used" in refused.out
     assert (tmp_path / "file").read_text() == "two"
     failed = apply(
-        gpustate, "three", "--rollback-on-failure",
+        gpustate, "three", "--set", "rollout.rollback_on_failure=true",
         "--set", f"light-first.script=printf broken >{tmp_path / 'file'}",
     )  # fmt: skip
     assert failed.status == 1

@@ -109,7 +109,7 @@ def test_nodes_that_change_come_first(gpustate: Cli, project: Path) -> None:
         ("rollout: {serial: 1}\n", ("--set", "rollout.serial=50%"), [3, 3]),
         ("rollout: {serial: 1}\n", ("--serial", "2"), [2, 2, 2]),
         ("rollout: {canary: n5, serial: 100%}\n", (), [1, 5]),
-        ("", ("--canary", "2"), [2, 1, 3]),
+        ("", ("--set", "rollout.canary=2"), [2, 1, 3]),
     ],
 )
 def test_the_command_line_and_the_policy_replace_the_defaults(
@@ -196,7 +196,7 @@ def test_a_dry_run_of_every_verb_changes_nothing(gpustate: Cli, project: Path) -
 
 def test_help_has_its_options_below_headings(gpustate: Cli) -> None:
     common = {"Options:", "Nodes:"}
-    waves = {"Waves:", "Drain:"}
+    waves = {"Rollout:"}
     for verb, more in (
         *(
             (verb, waves | {"Output:"})

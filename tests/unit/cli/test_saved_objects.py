@@ -555,7 +555,7 @@ def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
     for step in (lambda: made.plan([]), made.check_rollback):
         if refused:
             words = f"while mig.strategy changes from {before} to {after or 'none'}"
-            with pytest.raises(UsageError, match=f"omit --rollback-on-failure {words}"):
+            with pytest.raises(UsageError, match=f"set it to false {words}"):
                 step()
             assert not cluster.writes
         else:

@@ -37,17 +37,35 @@ def plan(gpustate: Cli, *words: str) -> None:
 
 
 def test_options_of_the_plan_count(gpustate: Cli) -> None:
-    plan(gpustate, "--serial", "1", "--max-unavailable", "1", "--drain-timeout", "0")
+    plan(gpustate, "--serial", "1", "--max-unavailable", "1", "--set", "drain.timeout_s=0")
     shown = apply(gpustate)
-    assert "as planned: --serial 1 --drain-timeout 0 --max-unavailable 1\n" in shown
+    assert "as planned: --serial 1 --max-unavailable 1\n" in shown
     assert "wave 2 of 2" in shown
 
 
 def test_options_of_apply_have_precedence(gpustate: Cli) -> None:
-    plan(gpustate, "--serial", "1", "--max-unavailable", "1", "--drain-force")
+    plan(gpustate, "--serial", "1", "--max-unavailable", "1", "--set", "drain.force=true")
     shown = apply(gpustate, "--serial", "100%", "--ignore-scheduler")
     assert "as planned: --max-unavailable 1\n" in shown
     assert "wave 2" not in shown
+
+
+def test_sections_of_the_plan_s_policy_count(gpustate: Cli) -> None:
+    plan(gpustate, "--set", "rollout.canary=1")
+    assert "wave 2 of 2" in apply(gpustate)
+    plan(gpustate, "--set", "rollout.canary=1", "--set", "light-first.text=two")
+    assert "wave 2" not in apply(gpustate, "--set", "rollout.canary=2")
+
+
+def test_only_sections_are_set_beside_a_plan(gpustate: Cli) -> None:
+    plan(gpustate)
+    for option in ("--set", "light-first.text=x"), ("--set", "rollout.canary=1,light-first.text=x"):
+        done = gpustate("apply", "p.json", "-i", "hosts.yml", "--yes", *option)
+        assert done.status == 1
+        assert (
+            "--set light-first.text=x: a saved plan is applied exactly as it was saved" in done.err
+        )
+        assert "only rollout.* and drain.* can be set" in done.err
 
 
 def test_a_plan_without_options_says_nothing(gpustate: Cli) -> None:
@@ -59,7 +77,7 @@ def test_drains_of_apply_replace_the_plan_s_refusal_to_drain(gpustate: Cli) -> N
     plan(gpustate, "--ignore-scheduler")
     assert "as planned: --ignore-scheduler\n" in apply(gpustate)
     plan(gpustate, "--ignore-scheduler", "--set", "light-first.text=two")
-    assert "as planned" not in apply(gpustate, "--drain-force")
+    assert "as planned" not in apply(gpustate, "--set", "drain.force=true")
 
 
 def test_a_lock_of_a_run_is_not_released_by_the_way(gpustate: Cli, project: Path) -> None:

@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from gpustate.cli import common
 from gpustate.cli.apply import apply
 from gpustate.cli.context import context
 from gpustate.cli.rollback import rollback
@@ -25,6 +26,7 @@ def parsed(*words: str) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     @click.command()
+    @common.set_option
     @scheduler_options
     def verb(**options: Any) -> None:
         seen.update(options)
@@ -42,11 +44,11 @@ def test_without_options_the_policy_counts() -> None:
 @pytest.mark.parametrize(
     ("words", "overrides"),
     [
-        (("--drain-timeout", "0"), DrainOverrides(timeout_s=0.0)),
-        (("--drain-force", "--keep-emptydir-data"), DrainOverrides(True, False)),
-        (("--no-drain-force", "--grace-period", "0"), DrainOverrides(False, grace_period_s=0)),
-        (("--pod-selector", "a=b"), DrainOverrides(pod_selector="a=b")),
-        (("--wait-selector", "", "--wait-timeout", "9"), DrainOverrides(wait_selector="", wait_timeout_s=9.0)),
+        (("--set", "drain.timeout_s=0"), DrainOverrides(timeout_s=0.0)),
+        (("--set", "drain.force=true", "--set", "drain.delete_empty_dir=false"), DrainOverrides(True, False)),
+        (("--set", "drain.force=false", "--set", "drain.grace_period_s=0"), DrainOverrides(False, grace_period_s=0)),
+        (("--set", "drain.pod_selector=a=b"), DrainOverrides(pod_selector="a=b")),
+        (("--set", "drain.wait_selector=", "--set", "drain.wait_timeout_s=9"), DrainOverrides(wait_selector="", wait_timeout_s=9.0)),
     ],
 )  # fmt: skip
 def test_an_option_is_an_override_and_stands_in_the_retry(
@@ -58,7 +60,10 @@ def test_an_option_is_an_override_and_stands_in_the_retry(
     assert parsed(*retry[3:]) == options
 
 
-@pytest.mark.parametrize("words", [(), ("--no-rollback-on-failure",)])
+@pytest.mark.parametrize(
+    "words",
+    [(), ("--set", "rollout.rollback_on_failure=false")],
+)
 def test_the_retry_of_an_upgrade_is_one_that_upgrade_takes(words: tuple[str, ...]) -> None:
     given = ("p.yml", "-i", "hosts", "--driver", "580", "--serial", "1", *words)
     options = upgrade.make_context("upgrade", [*given]).params
@@ -85,14 +90,17 @@ def test_a_rollback_without_a_run_is_retried_without_one() -> None:
 
 
 def test_a_retry_names_no_canary_that_is_not_among_its_nodes() -> None:
-    made = context("apply", "p.yml", {"inventory": "hosts", "canary": "gpu1", "serial": "1,2"})
+    options = {"inventory": "hosts", "set_typed": ("rollout.canary=gpu1",)}
+    made = context("apply", "p.yml", options)
     command = retry({"context": made}, ["gpu7", "gpu8"])
-    assert command == "gpustate apply p.yml -i hosts --serial 1,2 -l 'gpu[7-8]'"
+    words = "--set rollout.canary=gpu1 --set rollout.canary=null"
+    assert command == f"gpustate apply p.yml -i hosts {words} -l 'gpu[7-8]'"
+    assert strategy_of({"set_typed": tuple(words.split("--set ")[1:])}).canary == ""
 
 
 def test_a_soak_time_makes_waves_of_any_change() -> None:
     nodes = tuple(InventoryNode(name) for name in ("gpu1", "gpu2"))
-    strategy = strategy_of({"soak": "30m"})
+    strategy = strategy_of({"set_typed": ("rollout.soak=30m",)})
     assert wave_sizes(strategy, Inventory("test", nodes)) == (1, 1)
     # A retry of one node repeats the option.
     assert wave_sizes(strategy, Inventory("test", nodes[:1])) == ()

@@ -90,8 +90,10 @@ def test_the_first_page_of_an_upgrade_answers_a_change_board(kind: str) -> None:
 
 
 def test_what_becomes_of_a_failed_node_depends_on_the_command() -> None:
-    words = "other changes only with --rollback-on-failure"
-    assert words in first_page(upgrade("--no-rollback-on-failure"), "text")
+    words = "other changes only with rollout.rollback_on_failure"
+    kept = upgrade()
+    kept["policy"]["rollout"] = {"rollback_on_failure": False}
+    assert words in first_page(kept, "text")
     assert words not in first_page(upgrade(), "text")
 
 

@@ -99,7 +99,7 @@ def test_a_worst_case_names_its_condition_and_several_groups_come_with_a_first_p
           note      old
           in use    3 pods of a; 1 deleted for good
             gpu2      a/train-0 (is evicted), a/train-1 (is waited for, 60 s at most), a/x (is deleted for good)
-        failure   a node whose change fails stays out of service; a failed package step is undone, other changes only with --rollback-on-failure
+        failure   a node whose change fails stays out of service; a failed package step is undone, other changes only with rollout.rollback_on_failure
         way back  gpustate rollback RUN -i hosts; restores packages that a repository still has, module parameters, files, services, MIG layout
 
         Changes:

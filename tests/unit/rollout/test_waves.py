@@ -150,20 +150,20 @@ def test_the_inventory_or_the_cluster_names_racks_and_domains() -> None:
     by_label = Strategy(("1",), spread="topology.kubernetes.io/rack")
     rollout = by_label.rollout(inventory, 5, 0.0, lambda key: labels.get(key, {}))
     assert [place.rack for place in rollout.places] == ["", "", "topology.kubernetes.io/rack=r9"]
-    with pytest.raises(UsageError, match="--spread row: no node has"):
+    with pytest.raises(UsageError, match=r"rollout\.spread row: no node has"):
         Strategy(spread="row").rollout(inventory, 5, 0.0)
 
 
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [
-        (Strategy(soak="10"), "--soak: invalid duration"),
+        (Strategy(soak="10"), "rollout.soak: invalid duration"),
         (Strategy(window="22-05"), "invalid maintenance window"),
         (Strategy(window="Mon-Fry 22:00-05:00"), "invalid days"),
         (Strategy(window="22:00-24:30"), "invalid time 24:30"),
         (Strategy(window="22:00-22:00"), "is never open"),
         (Strategy(window="22:00-05:00 Mars/Olympus"), "unknown time zone"),
-        (Strategy(window="Mon 08:00-12:00"), "never open inside of --window"),
+        (Strategy(window="Mon 08:00-12:00"), "never open inside of rollout.window"),
         (Strategy(("x",)), "--serial"),
     ],
 )

@@ -116,8 +116,8 @@ def test_pods_that_cannot_leave_are_named_and_no_node_stays_held(bench: Bench) -
     bench.orphan("train-n2")
     (refusal,) = (words for words, stuck in bench.withdrawal().preview() if stuck)
     assert "jobs/train-n2 cannot leave: no controller" in refusal
-    assert "pass --drain-force" in refusal
-    with pytest.raises(NotDrainedError, match=r"jobs/train-n2.*pass --drain-force"):
+    assert "pass --set drain.force=true" in refusal
+    with pytest.raises(NotDrainedError, match=r"jobs/train-n2.*pass --set drain.force=true"):
         bench.held_for(bench.withdrawal()).__enter__()
     assert bench.cordoned() == bench.held() == []
     assert "train-n2" in bench.pods()

@@ -719,7 +719,7 @@ def test_the_node_is_drained_where_its_gpu_pods_cannot_leave_by_their_own_rules(
         drain(api, Scope.GPU, DrainPolicy(node=node))
     assert api.writes == []
     told = drain(api, Scope.GPU, DrainPolicy(node=node, node_after_gpu_pods=True))
-    assert told[0].endswith("pass --drain-force to delete it; draining the whole node")
+    assert told[0].endswith("pass --set drain.force=true to delete it; draining the whole node")
     assert told[1:] == [
         "evicting a/web",
         "deleting a/alone for good: no controller creates it again",

@@ -515,9 +515,7 @@ def test_nothing_is_requeued_where_one_job_cannot_be(which: str, words: str) -> 
     found = slurm(controller)
     member = found.member(FACTS, "gpu1")
     policy = DrainPolicy(jobs_timeout_s=60.0)
-    problem = (
-        f"it cannot be requeued: {words}; pass a longer --drain-timeout, or cancel it: scancel 18"
-    )
+    problem = f"it cannot be requeued: {words}; pass a longer --set drain.timeout_s, or cancel it: scancel 18"
     with pytest.raises(
         NotDrainedError,
         match=f"not drained within 60 s, and nothing was requeued: job 18 of ann: {problem}",

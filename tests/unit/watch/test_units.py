@@ -47,7 +47,7 @@ def test_words_of_a_unit_survive_systemd() -> None:
         "/usr/bin/gpustate",
         "watch",
         "p.yaml",
-        "--wait-selector",
+        "--limit",
         "app in (a, b)",
         "10%",
         "$x",
@@ -57,9 +57,7 @@ def test_words_of_a_unit_survive_systemd() -> None:
         for one in units.systemd_unit(words, "/srv").splitlines()
         if one.startswith("ExecStart=")
     )
-    assert line == (
-        'ExecStart=/usr/bin/gpustate watch p.yaml --wait-selector "app in (a, b)" 10%% "$$x"'
-    )
+    assert line == ('ExecStart=/usr/bin/gpustate watch p.yaml --limit "app in (a, b)" 10%% "$$x"')
 
 
 def test_a_unit_has_the_kubeconfig_of_its_environment() -> None:
