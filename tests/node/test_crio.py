@@ -122,7 +122,7 @@ def test_containers_of_crio_get_gpus_until_the_policy_is_removed(
 
     # A handler that somebody has renamed fails pods of the RuntimeClass; an apply registers it again.
     node.run(
-        "sed -i 's/runtimes.nvidia/runtimes.other/' /etc/crio/crio.conf.d/*gpustate*; systemctl restart crio"
+        "sed -i 's/runtimes.nvidia/runtimes.other/' /etc/crio/crio.conf.d/99-zz-gpustate.toml; systemctl restart crio"
     )
     words = "has no runtime handler nvidia, so pods with runtimeClassName nvidia fail; it has crun, other, runc"
     for verb, *target in (("validate", POLICY), ("explain", "gpu1")):
