@@ -174,6 +174,10 @@ class Holds:
         """Why no pod of NVIDIA's device plugin comes to a Node; empty: one may."""
         sets = self._nodes.daemon_sets()
         plugins = [one for one in sets if one["metadata"]["name"] == DEVICE_PLUGIN]
+        if not any("device-plugin" in str(one) for one in sets):
+            name = node["metadata"]["name"]
+            end = f"kubectl annotate node {name} {HOLD}-; kubectl uncordon {name}"
+            return f"allocatable has none, and the cluster no DaemonSet of a device plugin; if nothing is to offer its GPUs so any more: {end}"
         unmet = [unmet_selector(one["spec"]["template"], node) for one in plugins]
         return f"daemonset/{DEVICE_PLUGIN} has no pod there: {unmet[0]}" if any(unmet) else ""
 
