@@ -505,7 +505,7 @@ def test_an_exporter_that_cannot_start_keeps_no_node_out_of_service(api: FakeApi
     assert end == "a/exporter is not ready after 60 s; the Node offers its GPUs without it"
     listed.append([])
     api.node_["status"]["allocatable"] = {}
-    with pytest.raises(NotRefreshedError, match="allocatable has none.*; not ready: a/exporter"):
+    with pytest.raises(NotRefreshedError, match=r"allocatable has none.*; not ready: a/exporter"):
         found.refresh(member, facts(), told.append, lambda: False)
 
 
