@@ -107,7 +107,7 @@ def test_divided_divided_otherwise_damaged_rebooted_and_taken_away(
     for strategy in ("none", "single", "mixed"):
         option = ("--mig-strategy", strategy)
         ran = commands.gpustate(
-            "labels", "-i", home.inventory, "-l", node.name, "-o", "json", *option, code=0
+            "node", "labels", "-i", home.inventory, "-l", node.name, "-o", "json", *option, code=0
         )
         assert ran.document["nodes"][0]["labels"] == realgfd.labels(node, "=".join(option))
 
