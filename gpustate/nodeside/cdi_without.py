@@ -57,19 +57,19 @@ def held_nodes(proc: Path, held: quarantine.Quarantine) -> set[str]:
 
 def answering(proc: Path, held: quarantine.Quarantine) -> list[str]:
     """UUIDs of the other GPUs that answer, or of their MIG devices."""
-    found: list[str] = []
+    uuids: list[str] = []
     for uuid in [uuid for uuid, _, is_held in _gpus(proc, held) if not is_held]:
-        done = subprocess.run(
+        process = subprocess.run(
             ["nvidia-smi", "-i", uuid, "-L"], stdout=subprocess.PIPE, text=True, check=False
         )
-        names = re.findall(r"UUID: (\S+)\)", done.stdout) if not done.returncode else []
-        found += names[1:] or names
-    return found
+        names = re.findall(r"UUID: (\S+)\)", process.stdout) if not process.returncode else []
+        uuids += names[1:] or names
+    return uuids
 
 
 def _edits(device: dict[str, Any]) -> dict[str, Any]:
-    found = device.get("containerEdits")
-    return found if isinstance(found, dict) else {}
+    edits = device.get("containerEdits")
+    return edits if isinstance(edits, dict) else {}
 
 
 def _nodes(device: dict[str, Any]) -> set[str]:
@@ -79,23 +79,23 @@ def _nodes(device: dict[str, Any]) -> set[str]:
 
 def cut(spec: dict[str, Any], held: set[str]) -> dict[str, Any]:
     """The specification without devices that use one of these device nodes."""
-    single = [one for one in spec["devices"] if one["name"] != "all"]
-    gone = [one for one in single if _nodes(one) & held]
-    left = [one for one in single if one not in gone]
-    devices = list(left)
-    for merged in (one for one in spec["devices"] if one["name"] == "all"):
+    single = [device for device in spec["devices"] if device["name"] != "all"]
+    removed = [device for device in single if _nodes(device) & held]
+    remaining = [device for device in single if device not in removed]
+    devices = list(remaining)
+    for merged in (device for device in spec["devices"] if device["name"] == "all"):
         edits = {
             key: [
                 row
                 for row in rows
-                if any(row in (_edits(one).get(key) or []) for one in left)
-                or not any(row in (_edits(one).get(key) or []) for one in gone)
+                if any(row in (_edits(device).get(key) or []) for device in remaining)
+                or not any(row in (_edits(device).get(key) or []) for device in removed)
             ]
             if isinstance(rows, list)
             else rows
             for key, rows in _edits(merged).items()
         }
-        if left:
+        if remaining:
             devices.append({**merged, "containerEdits": edits})
     return {**spec, "devices": devices}
 
@@ -123,11 +123,11 @@ def main(state: Path, proc: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="gpustate-cdi.", dir="/run") as folder:
         fresh = Path(folder, "nvidia.json")
         command = ["nvidia-ctk", "cdi", "generate", "--format=json", f"--output={fresh}"]
-        done = subprocess.run(command, check=False)
-        if done.returncode and (names := answering(proc, held)):
-            done = subprocess.run([*command, *(f"--device-id={n}" for n in names)], check=False)
-        if done.returncode:
-            return done.returncode
+        process = subprocess.run(command, check=False)
+        if process.returncode and (names := answering(proc, held)):
+            process = subprocess.run([*command, *(f"--device-id={n}" for n in names)], check=False)
+        if process.returncode:
+            return process.returncode
         spec = cut(json.loads(fresh.read_text("utf-8")), held_nodes(proc, held))
         if not spec["devices"]:
             SPEC.unlink(missing_ok=True)

@@ -51,7 +51,7 @@ def read(bundle: str) -> Hooks:
     try:
         config = json.loads(Path(bundle, "config.json").read_text(encoding="utf-8"))
         hooks = config.get("hooks") or {}
-        return {stage: [_command(one) for one in hooks.get(stage) or ()] for stage in STAGES}
+        return {stage: [_command(hook) for hook in hooks.get(stage) or ()] for stage in STAGES}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 
@@ -105,5 +105,5 @@ def named(error: str, hooks: Hooks) -> str:
         return error
     stages = [match[1]] if match[1] else STAGES
     at = int(match[2])
-    found = dict.fromkeys(hooks[s][at] for s in stages if s in hooks and at < len(hooks[s]))
-    return f"{error}; hook #{at} is {' or '.join(found)}" if found else error
+    programs = dict.fromkeys(hooks[s][at] for s in stages if s in hooks and at < len(hooks[s]))
+    return f"{error}; hook #{at} is {' or '.join(programs)}" if programs else error

@@ -60,7 +60,7 @@ class ImageError(Exception):
 
 def _run(argv: list[str], **environment: str) -> str:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             argv,
             env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", **environment},
             stdin=subprocess.DEVNULL,
@@ -70,10 +70,10 @@ def _run(argv: list[str], **environment: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ImageError(f"{argv[0]}: {error}") from None
-    if done.returncode != 0:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
-        raise ImageError(f"{argv[0]} exited with {done.returncode}: {last[0]}")
-    return done.stdout.decode("utf-8", "replace")
+    if process.returncode != 0:
+        last = process.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
+        raise ImageError(f"{argv[0]} exited with {process.returncode}: {last[0]}")
+    return process.stdout.decode("utf-8", "replace")
 
 
 def modules(root: str) -> dict[str, bytes]:
@@ -112,8 +112,8 @@ def libraries(interpreter: str, extensions: Iterable[str]) -> dict[str, str]:
 
 def merged(path: str) -> str:
     """A path without a link of the top folder: /lib/x is /usr/lib/x where /lib is a link."""
-    top, slash, rest = path[1:].partition("/")
-    return f"{os.path.realpath('/' + top)}{slash}{rest}" if slash else path
+    top, slash, tail = path[1:].partition("/")
+    return f"{os.path.realpath('/' + top)}{slash}{tail}" if slash else path
 
 
 def _layer(files: Mapping[str, str | bytes], links: Mapping[str, str]) -> bytes:

@@ -38,13 +38,13 @@ from gpustate.nodeside import cuda_validation
 MARK = "gpustate-container="
 _HOLD_S = 10
 #: Files that runtimes themselves mount.
-_OWN = ("/etc/", "/proc/", "/sys/", "/dev/", "/run/.containerenv", "/run/secrets", "/.dockerenv")
+_BASE = ("/etc/", "/proc/", "/sys/", "/dev/", "/run/.containerenv", "/run/secrets", "/.dockerenv")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def devices() -> dict[str, int]:
     """NVIDIA's device nodes, and the error number of opening each; 0 if it opens."""
-    found: dict[str, int] = {}
+    errors: dict[str, int] = {}
     for path in sorted((*glob.glob("/dev/nvidia*"), *glob.glob("/dev/nvidia-caps/*"))):
         if not stat.S_ISCHR(os.stat(path).st_mode):
             continue
@@ -52,21 +52,21 @@ def devices() -> dict[str, int]:
             # Programs only read nodes of MIG capabilities, which belong to root and have the mode 0444.
             mode = os.O_RDONLY if "/nvidia-caps/" in path else os.O_RDWR
             os.close(os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK))
-            found[path] = 0
+            errors[path] = 0
         except OSError as error:
-            found[path] = error.errno or -1
-    return found
+            errors[path] = error.errno or -1
+    return errors
 
 
 def files() -> list[str]:
     """Regular files and sockets that are mounted one by one: those that were injected."""
-    found: list[str] = []
+    paths: list[str] = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as table:
         for line in table:
             path = _OCTAL.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4])
-            if not path.startswith(_OWN) and not os.path.isdir(path):
-                found.append(path)
-    return sorted(found)
+            if not path.startswith(_BASE) and not os.path.isdir(path):
+                paths.append(path)
+    return sorted(paths)
 
 
 def nvml() -> dict[str, Any]:
@@ -105,13 +105,13 @@ def _mig_devices(library: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[str]:
         code = library.nvmlDeviceGetMaxMigDeviceCount(gpu, ctypes.byref(most))
     except AttributeError:  # a driver before 450
         return []
-    found: list[str] = []
+    uuids: list[str] = []
     for number in range(most.value if code == 0 else 0):
         handle = ctypes.c_void_p()
         by_index = library.nvmlDeviceGetMigDeviceHandleByIndex
         if by_index(gpu, number, ctypes.byref(handle)) == 0:
-            found += _uuid(library, handle)
-    return found
+            uuids += _uuid(library, handle)
+    return uuids
 
 
 def show(report: dict[str, Any]) -> None:
@@ -125,17 +125,17 @@ def main() -> int:
     listed = nvml()
     words = sys.argv[1:]
     held = words[0].startswith("--hold=")
-    timeout_s, *wanted = words[held:]
-    if wanted == ["all"]:
-        wanted = listed["mig"] or listed["uuids"]
+    timeout_s, *uuids = words[held:]
+    if uuids == ["all"]:
+        uuids = listed["mig"] or listed["uuids"]
     report = {"devices": devices(), "files": files(), "nvml": listed, "cuda": []}
     if held:
         # The handler shows the node that this program waits for its signal: see container_scope.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         signal.signal(signal.SIGUSR1, lambda number, frame: None)
     show(report)
-    if wanted:
-        show({**report, "cuda": cuda_validation.validate(wanted, float(timeout_s))})
+    if uuids:
+        show({**report, "cuda": cuda_validation.validate(uuids, float(timeout_s))})
     if held:
         signal.sigtimedwait({signal.SIGUSR1}, _HOLD_S)
     return 0

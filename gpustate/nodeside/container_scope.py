@@ -54,11 +54,11 @@ class Scope:
 
 def ready(argv: Sequence[str]) -> int | None:
     """The first process with this command line, once it handles SIGUSR1; later ones are its children."""
-    wanted = b"".join(word.encode() + b"\0" for word in argv)
+    cmdline = b"".join(word.encode() + b"\0" for word in argv)
     paths = glob.glob("/proc/[0-9]*/cmdline")
     for path in sorted(paths, key=lambda path: int(path.split("/")[2])):
         try:
-            if Path(path).read_bytes() != wanted:
+            if Path(path).read_bytes() != cmdline:
                 continue
             match = _HANDLED.search(Path(path).with_name("status").read_text())
         except OSError:
@@ -91,32 +91,32 @@ def observe(
 def _scope(
     pid: int, run: Callable[[Sequence[str]], str], reads_names: bool, bundle: str
 ) -> Scope | None:
-    found = re.findall(
+    units = re.findall(
         r"(?m)^\d+:(?:name=systemd)?:\S*?/([^/\s]+\.scope)(?:/|$)",
         Path(f"/proc/{pid}/cgroup").read_text(),
     )
-    if not found:
+    if not units:
         return None
-    shown = run(["systemctl", "show", "-p", "DevicePolicy,DeviceAllow,BPFProgram", found[-1]])
-    nodes, specified = _device_nodes(pid), _specified(pid, bundle, found[-1])
-    unlisted = unknown(shown, nodes.values(), specified, reads_names=reads_names)
+    properties = run(["systemctl", "show", "-p", "DevicePolicy,DeviceAllow,BPFProgram", units[-1]])
+    nodes, specified = _device_nodes(pid), _specified(pid, bundle, units[-1])
+    unlisted = unknown(properties, nodes.values(), specified, reads_names=reads_names)
     paths = [path for path, number in nodes.items() if number in unlisted]
     hooked = [path for path in paths if nodes[path] not in specified]
-    return Scope(found[-1], tuple(paths), tuple(hooked))
+    return Scope(units[-1], tuple(paths), tuple(hooked))
 
 
 def unknown(
-    shown: str, numbers: Iterable[Number], specified: set[Number], *, reads_names: bool
+    properties: str, numbers: Iterable[Number], specified: set[Number], *, reads_names: bool
 ) -> set[Number]:
     """Devices that systemd does not know of a unit.
 
     Args:
-        shown: output of ``systemctl show -p DevicePolicy,DeviceAllow,BPFProgram UNIT``.
+        properties: output of ``systemctl show -p DevicePolicy,DeviceAllow,BPFProgram UNIT``.
         numbers: devices in the container.
         specified: devices of its OCI specification.
         reads_names: as in :func:`observe`.
     """
-    rows = [line.partition("=")[::2] for line in shown.splitlines()]
+    rows = [line.partition("=")[::2] for line in properties.splitlines()]
     allowed = [value for key, value in rows if key == "DeviceAllow" and value]
     if ("DevicePolicy", "auto") in rows and not allowed:
         own_program = any(key == "BPFProgram" and value.startswith("device") for key, value in rows)
@@ -155,7 +155,7 @@ def _specified(pid: int, bundle: str, unit: str) -> set[Number]:
             path = folder.parent / container[1] / "config.json"
         if path.is_file():
             linux = json.loads(path.read_text(encoding="utf-8")).get("linux") or {}
-            return {(one.get("major"), one.get("minor")) for one in linux.get("devices") or ()}
+            return {(node.get("major"), node.get("minor")) for node in linux.get("devices") or ()}
     return set()
 
 

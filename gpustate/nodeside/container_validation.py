@@ -144,13 +144,15 @@ def run(
         raise CommandError(f"{argv[0]}: {error.strerror or error}") from None
     with process:
         while True:
-            left = max(0.0, ends - time.monotonic())
+            remaining_s = max(0.0, ends - time.monotonic())
             try:
-                out, err = process.communicate(data, left if watch is None else min(left, 0.1))
+                out, err = process.communicate(
+                    data, remaining_s if watch is None else min(remaining_s, 0.1)
+                )
                 break
             except subprocess.TimeoutExpired:
                 data = None
-                if left == 0.0:
+                if remaining_s == 0.0:
                     process.kill()
                     raise CommandError(
                         f"{argv[0]} did not finish within {timeout_s:.0f} s"
@@ -207,15 +209,15 @@ def observed_by(
         pid = container_scope.ready(test.argv)
         if pid is not None:
             reads_names = bool(systemd) and not too_old(systemd[0])
-            seen = container_scope.observe(
+            scope = container_scope.observe(
                 pid, attempt, reads_names=reads_names, bundle=test.bundle
             )
-            scopes.append(seen)
+            scopes.append(scope)
         return pid is not None
 
-    left = max(1.0, test.timeout_s - (time.monotonic() - began))
+    limit_s = max(1.0, test.timeout_s - (time.monotonic() - began))
     try:
-        out = execute(left, watch)
+        out = execute(limit_s, watch)
     except CommandError as error:
         return ContainerResult(way, error=str(error), elapsed_s=elapsed(began))
     lines = [line for line in out.splitlines() if line.startswith(MARK)]
@@ -268,7 +270,7 @@ def elapsed(began: float) -> float:
 
 def reported(way: str, report: dict[str, Any], began: float) -> ContainerResult:
     """Parse the report of :mod:`container_inside`."""
-    failed = [one for one in report["cuda"] if not one["ok"]]
+    failed = [row for row in report["cuda"] if not row["ok"]]
     first: dict[str, Any] = failed[0] if failed else {"error": None}
     return ContainerResult(
         way,
@@ -277,7 +279,7 @@ def reported(way: str, report: dict[str, Any], began: float) -> ContainerResult:
         files=tuple(report["files"]),
         gpus=tuple(report["nvml"]["uuids"]),
         nvml_error=report["nvml"]["error"],
-        cuda_ok=sum(one["ok"] for one in report["cuda"]),
+        cuda_ok=sum(row["ok"] for row in report["cuda"]),
         cuda_error=first["error"],
         cuda_text=f"{first['uuid']}: {first['text']}" if failed else "",
         elapsed_s=elapsed(began),
@@ -286,15 +288,15 @@ def reported(way: str, report: dict[str, Any], began: float) -> ContainerResult:
 
 def unlinked(paths: Iterable[str]) -> tuple[str, ...]:
     """Device nodes of this node without their link below /dev/char."""
-    found: list[str] = []
+    missing: list[str] = []
     for path in paths:
         try:
             number = os.stat(path).st_rdev
         except OSError:
             continue
         if not os.path.exists(f"/dev/char/{os.major(number)}:{os.minor(number)}"):
-            found.append(path)
-    return tuple(found)
+            missing.append(path)
+    return tuple(missing)
 
 
 # --- requests to NVIDIA's runtime -----------------------------------------------------------------
@@ -371,7 +373,7 @@ def in_pods(
     programs: Mapping[str, str],
     default: str,
     observed: ChainObservation,
-    wanted: Wanted,
+    expected: Wanted,
     test: Test,
 ) -> list[ContainerResult]:
     """Run a pod for each way to request GPUs from a runtime; only one result if none can start.
@@ -382,7 +384,7 @@ def in_pods(
         programs: program of each handler.
         default: handler of pods that name none.
         observed: the node.
-        wanted: the handler, and whether CDI devices are tested.
+        expected: the handler, and whether CDI devices are tested.
         test: what a container is to show.
     """
     if status is None:
@@ -391,13 +393,13 @@ def in_pods(
     runtime = f"{name} {version}".strip()
     if dead := status.dead(name):
         return [ContainerResult(runtime, "cri-dead", dead)]
-    handler = chain.gpu_handler(programs, default, wanted)
+    handler = chain.gpu_handler(programs, default, expected)
     handler = "" if status.missing_handler(handler) else handler
-    named = handler or ("nvidia" if wanted.handler in (chain.AUTO, "") else wanted.handler)
+    named = handler or ("nvidia" if expected.handler in (chain.AUTO, "") else expected.handler)
     way = f"{runtime}, handler {named}"
-    if not handler and not chain.needs_no_handler(name, status, observed, wanted):
-        lacks = status.missing_handler(named) or f"no {named}"
-        return [ContainerResult(way, "no-handler", lacks)] if wanted.handler else []
+    if not handler and not chain.needs_no_handler(name, status, observed, expected):
+        problem = status.missing_handler(named) or f"no {named}"
+        return [ContainerResult(way, "no-handler", problem)] if expected.handler else []
     if drivers := status.cgroup_drivers(handler):
         return [ContainerResult(way, "cgroup-drivers", drivers)]
     usual = status.handler(default)
@@ -413,20 +415,20 @@ def in_pods(
     past = (cri_pod.Ended, *((cri_pod.NoPod,) if status is observed.crio else ()))
     requests = [(way, handler, request(programs.get(handler, "")))] if handler else []
     results: list[ContainerResult] = []
-    if chain.needs_cdi(observed, wanted):
+    if chain.needs_cdi(observed, expected):
         way = f"{runtime}, CDI device {ALL}"
         if chain.injects_cdi(status):
             requests.append((way, "", "device"))
-        elif wanted.cdi:
+        elif expected.cdi:
             by_handler = handler and version.startswith("1.")
             requests.append((way, handler, "annotation") if by_handler else (way, "", "device"))
-    for way, asked, how in requests:
-        binary = programs.get(asked or default, "")
-        container = requesting(cri_pod.Container(asked, ()), how, test.names)
+    for way, requested, how in requests:
+        binary = programs.get(requested or default, "")
+        container = requesting(cri_pod.Container(requested, ()), how, test.names)
         try:
             results.append(in_pod(pod, way, container, binary, how, test, past))
         except past as error:
-            if asked:
+            if requested:
                 without = f"{way} (without a pod: {error})"
                 results.append(bundle(without, binary, container, test, pod.systemd))
     return results
@@ -506,8 +508,8 @@ def docker_info() -> dict[str, Any]:
 
 def docker_way(info: dict[str, Any], names: Sequence[str]) -> tuple[str, list[str]] | None:
     """How docker gives containers GPUs of some names; ``None`` if it is not configured for that."""
-    for name, one in sorted((info.get("Runtimes") or {}).items()):
-        path = str((one or {}).get("path") or "")
+    for name, runtime in sorted((info.get("Runtimes") or {}).items()):
+        path = str((runtime or {}).get("path") or "")
         if path.rpartition("/")[2].startswith("nvidia-container-runtime"):
             options = ["--runtime", name]
             how = request()
@@ -519,8 +521,8 @@ def docker_way(info: dict[str, Any], names: Sequence[str]) -> tuple[str, list[st
                 options += ["--env", _visible(names)]
             return f"runtime {name}", options
     if any(
-        str(one.get("ID", "")).startswith("nvidia.com/gpu")
-        for one in info.get("DiscoveredDevices") or []
+        str(device.get("ID", "")).startswith("nvidia.com/gpu")
+        for device in info.get("DiscoveredDevices") or []
     ):
         return f"CDI device {ALL}", ["--device", ALL]
     return None
@@ -528,13 +530,13 @@ def docker_way(info: dict[str, Any], names: Sequence[str]) -> tuple[str, list[st
 
 def docker(info: dict[str, Any], test: Test) -> list[ContainerResult]:
     """Test docker; no result if it is not configured to give containers GPUs."""
-    found = docker_way(info, test.names)
-    if found is None:
+    access = docker_way(info, test.names)
+    if access is None:
         return []
-    way = f"docker {info.get('ServerVersion') or ''}".strip() + f", {found[0]}"
+    way = f"docker {info.get('ServerVersion') or ''}".strip() + f", {access[0]}"
     if info.get("CgroupDriver") == "systemd":
         test = test.in_unit("runc", "--version")
-    return [loaded("docker", way, found[1], test)]
+    return [loaded("docker", way, access[1], test)]
 
 
 def podman(test: Test) -> list[ContainerResult]:
@@ -570,9 +572,9 @@ def loaded(program: str, way: str, options: list[str], test: Test) -> ContainerR
 
 def clean_loaded(program: str) -> None:
     """Remove the containers and the image of a test from docker or podman."""
-    left = attempt([program, "ps", "-aq", "--filter", f"label={NAME}"]).split()
-    if left:
-        attempt([program, "rm", "--force", *left])
+    containers = attempt([program, "ps", "-aq", "--filter", f"label={NAME}"]).split()
+    if containers:
+        attempt([program, "rm", "--force", *containers])
     if attempt([program, "images", "-q", IMAGE]).strip():
         attempt([program, "rmi", "--force", IMAGE])
 
@@ -589,7 +591,7 @@ def requesting(
     return replace(container, env=env, mounts=tuple(_mounts(how, names)))
 
 
-def crio(observed: ChainObservation, wanted: Wanted, test: Test) -> list[ContainerResult]:
+def crio(observed: ChainObservation, expected: Wanted, test: Test) -> list[ContainerResult]:
     """Test CRI-O, which does not report the programs of its handlers."""
     if observed.crio is None:
         return []
@@ -598,7 +600,7 @@ def crio(observed: ChainObservation, wanted: Wanted, test: Test) -> list[Contain
     default = re.search(r'(?m)^default_runtime = "([^"]*)"', text)
     programs = dict(re.findall(section, text))
     return in_pods(
-        "cri-o", observed.crio, programs, default[1] if default else "", observed, wanted, test
+        "cri-o", observed.crio, programs, default[1] if default else "", observed, expected, test
     )
 
 
@@ -647,7 +649,7 @@ def bundle(
         config["process"]["env"] += [f"{key}={value}" for key, value in container.env.items()]
         config["annotations"] = dict(container.annotations)
         mount = {"source": "/dev/null", "type": "bind", "options": ["bind", "ro"]}
-        config["mounts"] += [{**mount, "destination": one} for one in container.mounts]
+        config["mounts"] += [{**mount, "destination": target} for target in container.mounts]
         config["root"]["readonly"] = False
         if systemd:
             config["linux"]["cgroupsPath"] = f"system.slice:{NAME}:{name}"
@@ -685,7 +687,7 @@ def clean() -> None:
 
 
 def validate(
-    observed: ChainObservation, wanted: Wanted, uuids: tuple[str, ...], timeout_s: float
+    observed: ChainObservation, expected: Wanted, uuids: tuple[str, ...], timeout_s: float
 ) -> tuple[ContainerResult, ...]:
     """Start a container through every configured runtime; empty if there is none."""
     try:
@@ -700,20 +702,20 @@ def validate(
     clean_folders()
     results: list[ContainerResult] = []
     info = docker_info()
-    wanted = chain.with_registered(observed, wanted)
-    used = chain.serving(observed, wanted)
-    found = observed.containerd
+    expected = chain.with_registered(observed, expected)
+    used = chain.serving(observed, expected)
+    containerd = observed.containerd
     status = observed.bundled
-    if used == "containerd" and found is not None:
-        status = found.cri
-        used = "" if found.disabled and not observed.kubelet else used
+    if used == "containerd" and containerd is not None:
+        status = containerd.cri
+        used = "" if containerd.disabled and not observed.kubelet else used
     if used in ("bundled", "containerd"):
-        programs = {one.name: one.binary for one in status.handlers} if status else {}
+        programs = {handler.name: handler.binary for handler in status.handlers} if status else {}
         default = (status.default if status else "") or "runc"
-        results += in_pods("containerd", status, programs, default, observed, wanted, test)
+        results += in_pods("containerd", status, programs, default, observed, expected, test)
     results += docker(info, test)
-    if wanted.handler and (used == "crio" or "crio" in observed.registered):
-        results += crio(observed, wanted, test)
+    if expected.handler and (used == "crio" or "crio" in observed.registered):
+        results += crio(observed, expected, test)
     if not results and "podman" in observed.other_runtimes:
         results += podman(test)
     return tuple(results)

@@ -79,7 +79,7 @@ def status(path: str, timeout_s: float = 10.0) -> Status:
     """
     deadline = time.monotonic() + timeout_s
     version = fields(call(path, "Version", b"", deadline))
-    found = fields(call(path, "Status", b"\x08\x01", deadline))
+    answer = fields(call(path, "Status", b"\x08\x01", deadline))
     try:
         linux = fields(_last(fields(call(path, "RuntimeConfig", b"", deadline)), 1))
         driver = "cgroupfs" if linux.get(1, [0])[-1] == 1 else "systemd"
@@ -88,12 +88,12 @@ def status(path: str, timeout_s: float = 10.0) -> Status:
             raise
         driver = ""
     conditions: list[tuple[str, bool, str]] = []
-    for raw in fields(_last(found, 1)).get(1, []):
-        one = fields(raw)
-        words = f"{text(one, 3)}: {text(one, 4)}" if one.get(3) else text(one, 4)
-        conditions.append((text(one, 1), one.get(2, [0])[-1] == 1, words))
+    for raw in fields(_last(answer, 1)).get(1, []):
+        message = fields(raw)
+        words = f"{text(message, 3)}: {text(message, 4)}" if message.get(3) else text(message, 4)
+        conditions.append((text(message, 1), message.get(2, [0])[-1] == 1, words))
     info: dict[str, Any] = {}
-    for raw in found.get(2, []):
+    for raw in answer.get(2, []):
         entry = fields(raw)
         try:
             info[text(entry, 1)] = json.loads(text(entry, 2))
@@ -103,7 +103,7 @@ def status(path: str, timeout_s: float = 10.0) -> Status:
         name=text(version, 2),
         version=text(version, 3),
         conditions=tuple(conditions),
-        handlers=tuple(sorted({text(fields(raw), 1) for raw in found.get(3, [])} - {""})),
+        handlers=tuple(sorted({text(fields(raw), 1) for raw in answer.get(3, [])} - {""})),
         info=info,
         cgroup_driver=driver,
     )
@@ -118,7 +118,7 @@ def fields(raw: bytes | int) -> dict[int, list[Any]]:
     Raises:
         CriError: it is not a message.
     """
-    found: dict[int, list[Any]] = {}
+    values: dict[int, list[Any]] = {}
     if isinstance(raw, int):
         raise CriError("the runtime's answer is not a CRI message")
     at = 0
@@ -139,10 +139,10 @@ def fields(raw: bytes | int) -> dict[int, list[Any]]:
                 value, at = raw[at : at + size], at + size
             else:
                 raise IndexError
-            found.setdefault(tag >> 3, []).append(value)
+            values.setdefault(tag >> 3, []).append(value)
     except IndexError:
         raise CriError("the runtime's answer is not a CRI message") from None
-    return found
+    return values
 
 
 def encode(message: Mapping[int, Any]) -> bytes:
@@ -190,7 +190,7 @@ def _huffman_codes() -> dict[tuple[int, int], int]:
     lengths = [int(digit, 32) for digit in _LENGTHS]
     codes: dict[tuple[int, int], int] = {}
     code = before = 0
-    for value in sorted(range(256), key=lambda one: (lengths[one], one)):
+    for value in sorted(range(256), key=lambda byte: (lengths[byte], byte)):
         code <<= lengths[value] - before
         before = lengths[value]
         codes[before, code] = value
@@ -230,7 +230,7 @@ def _string(raw: bytes, at: int) -> tuple[bytes, int]:
 
 def headers(raw: bytes) -> dict[str, str]:
     """Headers with literal names; indexed ones are omitted, because no call needs them."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     at = 0
     try:
         while at < len(raw):
@@ -247,10 +247,10 @@ def headers(raw: bytes) -> dict[str, str]:
                 name, at = _string(raw, at)
             value, at = _string(raw, at)
             if name:
-                found[name.decode("ascii", "replace")] = value.decode("utf-8", "replace")
+                by_name[name.decode("ascii", "replace")] = value.decode("utf-8", "replace")
     except IndexError:
         raise CriError("the runtime's headers cannot be read") from None
-    return found
+    return by_name
 
 
 def _literal(name: str, value: str) -> bytes:
@@ -300,10 +300,10 @@ class _Stream:
             raise
 
     def patience(self) -> None:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
+        remaining_s = self.deadline - time.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError("timed out")
-        self.socket.settimeout(left)
+        self.socket.settimeout(remaining_s)
 
     def exactly(self, size: int) -> bytes:
         out = b""

@@ -168,17 +168,17 @@ def _sandbox(pod: Pod, config: dict[int, Any], handler: str, deadline: float) ->
 def _provide_pause(pod: Pod, reference: str, deadline: float) -> None:
     """Give this image the name of a missing image of sandboxes, which the runtime would download."""
 
-    def known() -> bool:
+    def pause_exists() -> bool:
         status = cri.call(pod.socket, "ImageStatus", cri.encode({1: {1: pod.pause}}), deadline)
         return 1 in cri.fields(status)
 
-    if known():
+    if pause_exists():
         return
     client = ["ctr", "--address", pod.socket, "--namespace", "k8s.io"]
     with contextlib.suppress(OSError):
         subprocess.run([*client, "images", "tag", reference, pod.pause], capture_output=True)
         ends = time.monotonic() + 5
-        while not known() and time.monotonic() < ends:  # CRI learns of it by an event
+        while not pause_exists() and time.monotonic() < ends:  # CRI learns of it by an event
             time.sleep(0.1)
 
 

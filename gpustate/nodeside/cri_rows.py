@@ -32,7 +32,7 @@ _STARTING_S = 5.0
 def load_error(ctr: str, socket: str, timeout_s: float) -> str:
     """containerd's error for CRI plugins that it could not load, from ``ctr``; empty without it."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [ctr, "--address", socket, "plugins", "ls", "--detailed"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -42,7 +42,7 @@ def load_error(ctr: str, socket: str, timeout_s: float) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    blocks = re.split(r"\n(?=Type:)", done.stdout.decode("utf-8", "replace"))
+    blocks = re.split(r"\n(?=Type:)", process.stdout.decode("utf-8", "replace"))
     failed = [
         block
         for block in blocks
@@ -65,7 +65,7 @@ def rows(cri: Any, socket: str, timeout_s: float = 10.0) -> Iterator[str]:
     began = time.monotonic()
     while True:
         try:
-            found = cri.status(socket, timeout_s)
+            status = cri.status(socket, timeout_s)
             break
         except cri.CriError as error:
             if "not initialized yet" in str(error) and time.monotonic() - began < _STARTING_S:
@@ -78,7 +78,7 @@ def rows(cri: Any, socket: str, timeout_s: float = 10.0) -> Iterator[str]:
             else:
                 yield f"cri=silent|{error}"
             return
-    config = found.info.get("config")
+    config = status.info.get("config")
     config = config if isinstance(config, dict) else {}
     section = config.get("containerd")
     section = section if isinstance(section, dict) else {}
@@ -86,13 +86,13 @@ def rows(cri: Any, socket: str, timeout_s: float = 10.0) -> Iterator[str]:
     enabled = config.get("enableCDI")
     cdi = str(int(enabled)) if isinstance(enabled, bool) else ""
     folders = " ".join(map(str, config.get("cdiSpecDirs") or ()))
-    yield f"cri=ok|{found.name}|{found.version}|{found.cgroup_driver}|{default}|{cdi}|{folders}"
-    for name, holds, words in found.conditions:
+    yield f"cri=ok|{status.name}|{status.version}|{status.cgroup_driver}|{default}|{cdi}|{folders}"
+    for name, holds, words in status.conditions:
         if not holds:
             yield f"cri_false={name}|{words}"
     tables = section.get("runtimes")
     tables = tables if isinstance(tables, dict) else {}
-    for name in sorted({*found.handlers, *tables}):
+    for name in sorted({*status.handlers, *tables}):
         table = tables.get(name)
         table = table if isinstance(table, dict) else {}
         options = table.get("options")

@@ -126,8 +126,8 @@ class Cuda:
 
     def name(self, code: int) -> str:
         text = ctypes.c_char_p()
-        found = getattr(self.library, "cuGetErrorName", None)
-        if found is None or found(code, ctypes.byref(text)) != 0 or text.value is None:
+        function = getattr(self.library, "cuGetErrorName", None)
+        if function is None or function(code, ctypes.byref(text)) != 0 or text.value is None:
             return "CUDA error"
         return text.value.decode("ascii", "replace")
 
@@ -217,7 +217,7 @@ class _Process(ctypes.Structure):
 
 def users(uuid: str) -> list[str]:
     """Processes that use a device, by NVML: PID (NAME); empty if there are none, or NVML is older than 510."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         handle = ctypes.c_void_p()
@@ -229,17 +229,17 @@ def users(uuid: str) -> list[str]:
             count, rows = ctypes.c_uint(256), (_Process * 256)()
             query = nvml[f"nvmlDeviceGet{kind}RunningProcesses_v3"]
             if query(handle, ctypes.byref(count), rows) == 0:
-                found |= dict.fromkeys((row.pid for row in rows[: count.value]), "")
+                names |= dict.fromkeys((row.pid for row in rows[: count.value]), "")
     except (OSError, AttributeError):
         pass
-    found.pop(os.getpid(), None)
-    for pid in found:
+    names.pop(os.getpid(), None)
+    for pid in names:
         try:
             with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-                found[pid] = file.read().strip()
+                names[pid] = file.read().strip()
         except OSError:
             continue
-    return [f"{pid} ({name})" if name else str(pid) for pid, name in sorted(found.items())]
+    return [f"{pid} ({name})" if name else str(pid) for pid, name in sorted(names.items())]
 
 
 #: This module may be in a zip file.
@@ -264,7 +264,7 @@ def _start(uuid: str, nonce: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _judge(uuid: str, child: subprocess.Popen[bytes], wanted: str) -> dict[str, Any]:
+def _judge(uuid: str, child: subprocess.Popen[bytes], digest: str) -> dict[str, Any]:
     """The result of a child that has ended."""
     out, err = child.communicate()
     try:
@@ -276,7 +276,7 @@ def _judge(uuid: str, child: subprocess.Popen[bytes], wanted: str) -> dict[str, 
         code = report["error"] if report["error"] > 0 else None
         failure = _failure(uuid, report["text"], code, report["elapsed_s"])
         return {**failure, "users": report.get("users", [])}
-    if report["result"] != wanted:
+    if report["result"] != digest:
         return _failure(uuid, "the kernel ran, but its result is wrong", None, report["elapsed_s"])
     return {"uuid": uuid, "ok": True, "elapsed_s": report["elapsed_s"], "error": None, "text": ""}
 
@@ -295,16 +295,16 @@ def validate(
     waiting = list(uuids)
     running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
     results: dict[str, dict[str, Any]] = {}
-    wanted = ""
+    digest = ""
     while waiting or running:
         while waiting and len(running) < at_once:
             uuid = waiting.pop(0)
             running[uuid] = (_start(uuid, nonce), time.monotonic() + timeout_s)
         # The children start CUDA meanwhile.
-        wanted = wanted or hashlib.sha256(expected(nonce, make_input(nonce))).hexdigest()
+        digest = digest or hashlib.sha256(expected(nonce, make_input(nonce))).hexdigest()
         for uuid, (child, deadline) in list(running.items()):
             if child.poll() is not None:
-                results[uuid] = _judge(uuid, child, wanted)
+                results[uuid] = _judge(uuid, child, digest)
             elif time.monotonic() > deadline:
                 child.kill()  # without waiting: stuck in the driver, it does not die
                 results[uuid] = _failure(uuid, f"no answer within {timeout_s:g} s", None, timeout_s)

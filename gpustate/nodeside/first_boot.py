@@ -41,8 +41,8 @@ class LocalNode(Node):
         """Run its fragment once."""
         if query not in self._answers:
             self._answers[query] = self._run(query)
-        found: T = self._answers[query]
-        return found
+        answer: T = self._answers[query]
+        return answer
 
     def _run(self, query: Query[T]) -> T:
         for file in getattr(query, "ships", ()):
@@ -50,7 +50,7 @@ class LocalNode(Node):
             os.makedirs(place, exist_ok=True)
             with open(os.path.join(place, file.name), "wb") as out:
                 out.write(file.load())
-        done = subprocess.run(
+        process = subprocess.run(
             ["sh", "-c", query.script()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -59,17 +59,17 @@ class LocalNode(Node):
             timeout=120,
             check=False,
         )
-        return query.parse(Answer(done.returncode, done.stdout))
+        return query.parse(Answer(process.returncode, process.stdout))
 
 
 def labels(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
     """The feature file."""
     strategy, shared, renamed = options["sharing"]
-    sharing = Sharing(strategy, tuple(Shared(*one) for one in shared), renamed)
+    sharing = Sharing(strategy, tuple(Shared(*row) for row in shared), renamed)
     result = gpu_labels.desired_labels(node, options["strategy"], sharing)
-    other = gpu_labels.find_rival(node.read_texts(f"{gpu_labels.FOLDER}/*"))
-    if result.text is not None and other is not None:
-        raise SystemExit(gpu_labels.rival_reason(other))
+    rival = gpu_labels.find_rival(node.read_texts(f"{gpu_labels.FOLDER}/*"))
+    if result.text is not None and rival is not None:
+        raise SystemExit(gpu_labels.rival_reason(rival))
     if result.problem is not None:
         raise SystemExit(result.problem)
     for note in result.notes:
@@ -90,9 +90,9 @@ def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
         raise SystemExit(result.problem)
     if not result.slurmd or not result.lines:
         return
-    other = foreign(gres, result.host)
-    if other is not None:
-        raise SystemExit(f"{options['gres_path']}: {other} already describes GPUs; remove it")
+    rival = foreign(gres, result.host)
+    if rival is not None:
+        raise SystemExit(f"{options['gres_path']}: {rival} already describes GPUs; remove it")
     print(f"add to the cluster's slurm.conf: {result.node_line}")
     yield place(gres, list(result.lines)) or None
     yield slurm_gpus.node_text(result.node_line) if options["node_file"] else None
@@ -101,10 +101,10 @@ def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
     yield options["drop_in"]
 
 
-def main(what: str, options: str, folder: str) -> None:
+def main(kind: str, options: str, folder: str) -> None:
     """Write the files."""
     os.makedirs(folder, exist_ok=True)
-    texts = {"labels": labels, "slurm": slurm}[what](LocalNode(folder), json.loads(options))
+    texts = {"labels": labels, "slurm": slurm}[kind](LocalNode(folder), json.loads(options))
     try:
         for number, text in enumerate(texts):
             if text is not None:

@@ -43,11 +43,11 @@ def client(pattern: int) -> None:
         _call(cuda, "cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(4 * WORDS))
         print("ready", flush=True)
         for _ in sys.stdin:
-            back = (ctypes.c_uint32 * WORDS)()
+            words = (ctypes.c_uint32 * WORDS)()
             _call(cuda, "cuMemsetD32_v2", memory, ctypes.c_uint(pattern), ctypes.c_size_t(WORDS))
-            _call(cuda, "cuMemcpyDtoH_v2", back, memory, ctypes.c_size_t(4 * WORDS))
+            _call(cuda, "cuMemcpyDtoH_v2", words, memory, ctypes.c_size_t(4 * WORDS))
             _call(cuda, "cuCtxSynchronize")
-            right = all(word == pattern for word in back)
+            right = all(word == pattern for word in words)
             print("worked" if right else "memory has wrong content", flush=True)
     except (OSError, AttributeError, RuntimeError) as error:
         print(str(error), flush=True)
@@ -56,15 +56,15 @@ def client(pattern: int) -> None:
 def query(control: str, command: str) -> list[str]:
     """Send a command to the control daemon; raise ``RuntimeError`` if it does not answer."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [control], input=command + "\n", capture_output=True, text=True, timeout=15
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RuntimeError(f"{command}: {error}") from None
-    if done.returncode != 0:
-        reason = (done.stderr or done.stdout).strip().splitlines()[:1] or ["no output"]
+    if process.returncode != 0:
+        reason = (process.stderr or process.stdout).strip().splitlines()[:1] or ["no output"]
         raise RuntimeError(f"{command}: the control daemon does not answer ({reason[0]})")
-    return done.stdout.split()
+    return process.stdout.split()
 
 
 def _start(uuid: str, pattern: int) -> subprocess.Popen[str]:
@@ -78,9 +78,9 @@ def _start(uuid: str, pattern: int) -> subprocess.Popen[str]:
     )
 
 
-def _expect(child: subprocess.Popen[str], wanted: str, number: int) -> None:
+def _expect(child: subprocess.Popen[str], expected: str, number: int) -> None:
     line = child.stdout.readline().strip() if child.stdout else ""
-    if line != wanted:
+    if line != expected:
         raise RuntimeError(f"client {number}: {line or 'exited without output'}")
 
 

@@ -83,10 +83,10 @@ class _Asker:
     """One NVML session. ``tell`` gets every finding as soon as it is there."""
 
     def __init__(
-        self, nvml: Any, tell: Callable[[dict[str, Any]], None], health: Any = None
+        self, nvml: Any, emit: Callable[[dict[str, Any]], None], health: Any = None
     ) -> None:
         self.nvml = nvml
-        self.tell = tell
+        self.emit = emit
         self.health = health  # the module beside this one; None: it is not there
         self.profiles: dict[Any, list[dict[str, Any]]] = {}  # of each model asked so far
 
@@ -115,37 +115,39 @@ class _Asker:
             if self.try_(function, handle, ctypes.byref(info)) is None:
                 continue
             state = FABRIC_STATES.get(int(info.state), "")
-            found: dict[str, Any] = {"fabric_state": state}
+            fabric: dict[str, Any] = {"fabric_state": state}
             if state != "completed":
-                return found
+                return fabric
             good = info.status == 0
-            found["fabric_status"] = "success" if good else _text(nvml.nvmlErrorString(info.status))
+            fabric["fabric_status"] = (
+                "success" if good else _text(nvml.nvmlErrorString(info.status))
+            )
             # The binding has it as char in one version of the struct: that would end at a zero.
             where = ctypes.addressof(info) + type(info).clusterUuid.offset
             cluster = ctypes.string_at(where, 16)
             if any(cluster):
                 text = cluster.hex()
                 cut = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
-                found["fabric_cluster"] = "-".join(cut)
-                found["fabric_clique"] = int(info.cliqueId)
-            return found
+                fabric["fabric_cluster"] = "-".join(cut)
+                fabric["fabric_clique"] = int(info.cliqueId)
+            return fabric
         return {}
 
     def mig_attributes(self, mig: Any) -> dict[str, Any]:
         for function in ("nvmlDeviceGetAttributes", "nvmlDeviceGetAttributes_v2"):
-            found = self.try_(function, mig)
-            if found is not None:
-                return {key: int(getattr(found, name)) for key, name in MIG_ATTRIBUTES.items()}
+            attributes = self.try_(function, mig)
+            if attributes is not None:
+                return {key: int(getattr(attributes, name)) for key, name in MIG_ATTRIBUTES.items()}
         return {}
 
     def mig_devices(self, handle: Any) -> list[dict[str, Any]]:
-        found = []
+        devices = []
         for number in range(self.try_("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
             try:
                 mig = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
             except self.nvml.NVMLError:
                 continue  # slots of instances that do not exist
-            found.append(
+            devices.append(
                 {
                     "uuid": _text(self.try_("nvmlDeviceGetUUID", mig) or ""),
                     "gpu_instance": self.try_("nvmlDeviceGetGpuInstanceId", mig),
@@ -154,16 +156,16 @@ class _Asker:
                     **self.mig_attributes(mig),
                 }
             )
-        return found
+        return devices
 
     def listed(self, function: str, owner: Any, number: int, kind: Any, most: int) -> list[Any]:
         """Values that a function writes into an array."""
         array, count = (kind * most)(), ctypes.c_uint(most)
-        done = self.try_(function, owner, number, array, ctypes.byref(count))
-        return [] if done is None else list(array[: count.value])
+        answer = self.try_(function, owner, number, array, ctypes.byref(count))
+        return [] if answer is None else list(array[: count.value])
 
     def mig_profiles(self, handle: Any) -> list[dict[str, Any]]:
-        nvml, found = self.nvml, []
+        nvml, profiles = self.nvml, []
         for number in range(getattr(nvml, "NVML_GPU_INSTANCE_PROFILE_COUNT", 18)):
             info = self.try_("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
             if info is None or not info.name:
@@ -176,7 +178,7 @@ class _Asker:
                 64,
             )
             if places:
-                found.append(
+                profiles.append(
                     {
                         "name": _text(info.name).replace("MIG ", ""),
                         "nvml_id": number,
@@ -191,11 +193,11 @@ class _Asker:
                         ],
                     }
                 )
-        return found
+        return profiles
 
     def mig_compute(self, instance: Any, profile: dict[str, Any]) -> list[list[int]]:
         """Compute instances of one GPU instance; the first to be asked of a profile tells its sizes."""
-        nvml, found, kinds = self.nvml, [], []
+        nvml, instances, kinds = self.nvml, [], []
         for number in range(getattr(nvml, "NVML_COMPUTE_INSTANCE_PROFILE_COUNT", 9)):
             if "compute" in profile and number not in [kind[1] for kind in profile["compute"]]:
                 continue
@@ -207,21 +209,21 @@ class _Asker:
             place = nvml.c_nvmlComputeInstancePlacement_t
             if "compute" not in profile:
                 places = self.listed(query, instance, number, place, 64)
-                kinds.append([kind.sliceCount, number, *(one.start for one in places)])
+                kinds.append([kind.sliceCount, number, *(slot.start for slot in places)])
             query = "nvmlGpuInstanceGetComputeInstances"
             for part in self.listed(query, instance, number, nvml.c_nvmlComputeInstance_t, 64):
                 info = self.try_("nvmlComputeInstanceGetInfo", part)
                 if info is not None:
-                    found.append([info.id, kind.sliceCount, info.placement.start])
+                    instances.append([info.id, kind.sliceCount, info.placement.start])
         profile.setdefault("compute", kinds)
-        return sorted(found)
+        return sorted(instances)
 
     def mig_layout(self, handle: Any, gpu: dict[str, Any], model: Any) -> None:
         """Instances with their placements, and once for each model the possible profiles."""
         model = (model, gpu["mig_current"])
         if model not in self.profiles:
             self.profiles[model] = gpu["mig_profiles"] = self.mig_profiles(handle)
-        found: list[dict[str, Any]] = []
+        instances: list[dict[str, Any]] = []
         for profile in self.profiles[model] if gpu["mig_current"] else ():
             kind = self.nvml.c_nvmlGpuInstance_t
             for instance in self.listed(
@@ -234,8 +236,8 @@ class _Asker:
                         "profile": profile["name"],
                         "start": info.placement.start,
                     }
-                    found.append({**place, "compute": self.mig_compute(instance, profile)})
-        gpu["mig_instances"] = sorted(found, key=lambda one: int(one["start"]))
+                    instances.append({**place, "compute": self.mig_compute(instance, profile)})
+        gpu["mig_instances"] = sorted(instances, key=lambda instance: int(instance["start"]))
 
     def describe(self, handle: Any, gpu: dict[str, Any]) -> None:
         """Fill in a GPU, identity first, so that it is known even if a later call fails."""
@@ -300,7 +302,7 @@ class _Asker:
 
     def run(self) -> None:
         cuda = self.try_("nvmlSystemGetCudaDriverVersion")
-        self.tell(
+        self.emit(
             {
                 "driver_version": _text(self.try_("nvmlSystemGetDriverVersion") or ""),
                 "nvml_version": _text(self.try_("nvmlSystemGetNVMLVersion") or ""),
@@ -310,7 +312,7 @@ class _Asker:
         )
         for index in range(self.nvml.nvmlDeviceGetCount()):
             gpu: dict[str, Any] = {"index": index}
-            self.tell({"asking": index})
+            self.emit({"asking": index})
             try:
                 handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
                 self.describe(handle, gpu)
@@ -318,10 +320,10 @@ class _Asker:
                 gpu["error"] = error.value
             except _GpuError as broken:
                 gpu["error"] = broken.code
-            self.tell({"gpu": gpu})
+            self.emit({"gpu": gpu})
 
 
-def query(pynvml_path: str, tell: Callable[[dict[str, Any]], None], health_path: str = "") -> None:
+def query(pynvml_path: str, emit: Callable[[dict[str, Any]], None], health_path: str = "") -> None:
     """Query NVML in this process; ``health_path``: nvml_health.py, beside this file if not given."""
     for path in (health_path or __file__, pynvml_path):
         sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
@@ -339,12 +341,12 @@ def query(pynvml_path: str, tell: Callable[[dict[str, Any]], None], health_path:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        tell({"error": error.value, "error_text": str(error)})
+        emit({"error": error.value, "error_text": str(error)})
         return
     try:
-        _Asker(pynvml, tell, health).run()
+        _Asker(pynvml, emit, health).run()
     except pynvml.NVMLError as error:
-        tell({"error": error.value, "error_text": str(error)})
+        emit({"error": error.value, "error_text": str(error)})
     # No nvmlShutdown: the process ends here, and a wedged GPU may hang in it.
 
 
@@ -384,7 +386,7 @@ def as_json(value: Any) -> str:
             "{" + ", ".join([as_json(str(k)) + ": " + as_json(v) for k, v in value.items()]) + "}"
         )
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join([as_json(one) for one in value]) + "]"
+        return "[" + ", ".join([as_json(element) for element in value]) + "]"
     plain = [c if " " <= c <= "~" and c not in '"\\' else _escaped(c) for c in str(value)]
     return '"' + "".join(plain) + '"'
 
@@ -399,15 +401,15 @@ def _child(pynvml_path: str, pipe: int, health_path: str) -> None:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)  # or a stuck child would keep the caller's output open
 
-    def tell(finding: dict[str, Any]) -> None:
-        told = marshal.dumps(finding)
-        os.write(pipe, len(told).to_bytes(4, "big") + told)
+    def emit(finding: dict[str, Any]) -> None:
+        data = marshal.dumps(finding)
+        os.write(pipe, len(data).to_bytes(4, "big") + data)
 
     try:
-        query(pynvml_path, tell, health_path)
-        tell({"done": True})
+        query(pynvml_path, emit, health_path)
+        emit({"done": True})
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent says it in one line
-        tell({"error": 999, "error_text": type(error).__name__ + ": " + str(error)})
+        emit({"error": 999, "error_text": type(error).__name__ + ": " + str(error)})
     os._exit(0)
 
 
@@ -432,22 +434,22 @@ def _damaged(pynvml_path: str) -> str:
 
 def _collect(pipe: int, deadline: float) -> tuple[list[dict[str, Any]], str]:
     """Read findings until the child is ``done``, has ``ended`` without output, or is ``late``."""
-    rest = b""
+    buffer = b""
     findings: list[dict[str, Any]] = []
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([pipe], [], [], left)[0]:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0 or not select.select([pipe], [], [], remaining_s)[0]:
             return findings, "late"
         data = os.read(pipe, 65536)
         if not data:
             return findings, "ended"
-        rest += data
-        while len(rest) >= 4:
-            end = 4 + int.from_bytes(rest[:4], "big")
-            if len(rest) < end:
+        buffer += data
+        while len(buffer) >= 4:
+            end = 4 + int.from_bytes(buffer[:4], "big")
+            if len(buffer) < end:
                 break
-            findings.append(marshal.loads(rest[4:end]))
-            rest = rest[end:]
+            findings.append(marshal.loads(buffer[4:end]))
+            buffer = buffer[end:]
         if findings and "done" in findings[-1]:
             return findings, "done"
 
@@ -476,11 +478,11 @@ def collect(pynvml_path: str, timeout_s: float = 20.0, health_path: str = "") ->
             report.update(finding)
     if end != "done":
         report["error"] = 10 if end == "late" else 999
-        what = f"NVML did not answer within {timeout_s:g} s" if end == "late" else "NVML crashed"
+        text = f"NVML did not answer within {timeout_s:g} s" if end == "late" else "NVML crashed"
         if asking is not None:
-            what += f" in a query of GPU {asking}"
+            text += f" in a query of GPU {asking}"
             report["gpus"].append({"index": asking, "error": report["error"]})
-        report["error_text"] = what
+        report["error_text"] = text
     if report["error"] == 999:
         report["error_text"] = _damaged(pynvml_path) or report["error_text"]
     return report

@@ -40,12 +40,12 @@ def _values(nvml: Any, call: Callable[..., Any], handle: Any) -> dict[int, int]:
     """Values of the fields that this GPU supports, by number."""
     names = [name for group in FIELDS.values() for name in group]
     numbers = [getattr(nvml, name, None) for name in names]
-    known = [number for number in numbers if number is not None]
-    found: dict[int, int] = {}
-    for one in call("nvmlDeviceGetFieldValues", handle, known) or ():
-        if one.nvmlReturn == 0 and one.valueType < len(MEMBERS):
-            found[one.fieldId] = int(getattr(one.value, MEMBERS[one.valueType]))
-    return found
+    supported = [number for number in numbers if number is not None]
+    values: dict[int, int] = {}
+    for field in call("nvmlDeviceGetFieldValues", handle, supported) or ():
+        if field.nvmlReturn == 0 and field.valueType < len(MEMBERS):
+            values[field.fieldId] = int(getattr(field.value, MEMBERS[field.valueType]))
+    return values
 
 
 def _links(call: Callable[..., Any], handle: Any) -> tuple[int, list[int]]:
@@ -69,23 +69,23 @@ def query(nvml: Any, call: Callable[..., Any], handle: Any) -> dict[str, Any]:
         handle: the GPU.
     """
     values = _values(nvml, call, handle)
-    found: dict[str, Any] = {}
+    health: dict[str, Any] = {}
     for key, names in FIELDS.items():
         numbers = [getattr(nvml, name, None) for name in names]
         if all(number in values for number in numbers):
-            found[key] = sum(values[number] for number in numbers if number is not None)
-    if "retirement_pending" in found:
-        found["retirement_pending"] = bool(found["retirement_pending"])
+            health[key] = sum(values[number] for number in numbers if number is not None)
+    if "retirement_pending" in health:
+        health["retirement_pending"] = bool(health["retirement_pending"])
     for key, function in CALLS.items():
         value = call(function, handle)
         if value is not None:
-            found[key] = int(value)
+            health[key] = int(value)
     for name in ("Event", "Throttle"):  # older libraries only have the second
         reasons = call("nvmlDeviceGetCurrentClocks" + name + "Reasons", handle)
         if reasons is not None:
-            found["clock_reasons"] = int(reasons)
+            health["clock_reasons"] = int(reasons)
             break
     count, down = _links(call, handle)
     if count:
-        found["nvlinks"], found["nvlinks_down"] = count, down
-    return found
+        health["nvlinks"], health["nvlinks_down"] = count, down
+    return health

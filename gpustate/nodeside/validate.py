@@ -86,10 +86,10 @@ class StatusFiles:
     validator has written in its place.
     """
 
-    def __init__(self, wanted: bool, state: Path, folder: Path = STATUS_FOLDER) -> None:
+    def __init__(self, enabled: bool, state: Path, folder: Path = STATUS_FOLDER) -> None:
         self.folder = folder
         self.notes = state / "status-files"
-        self.wanted = wanted
+        self.wanted = enabled
 
     def operator_has_driver(self) -> bool:
         """The Operator's containerised driver runs here, so its validator owns these files."""
@@ -117,8 +117,8 @@ class StatusFiles:
         failed = False
         for name, text, links in STATUS_FILES:
             failed = failed or any(outcomes[link] == chain.FAILED for link in links)
-            there = busy and name == "cuda-ready" and (self.folder / name).exists()
-            if failed or (outcomes[links[-1]] != chain.OK and not there):
+            present = busy and name == "cuda-ready" and (self.folder / name).exists()
+            if failed or (outcomes[links[-1]] != chain.OK and not present):
                 (self.folder / name).unlink(missing_ok=True)
                 continue
             write_atomically(self.folder / name, text)
@@ -152,7 +152,7 @@ class Validator:
     def sh(self, script: str) -> str:
         """Run a fragment that only reads."""
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 ["sh", "-c", script],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -163,7 +163,7 @@ class Validator:
             )
         except subprocess.TimeoutExpired as late:
             return (late.stdout or b"").decode("utf-8", "replace")
-        return done.stdout.decode("utf-8", "replace")
+        return process.stdout.decode("utf-8", "replace")
 
     def nvml(self) -> nvml_report.NvmlFacts:
         """Query NVML, which may load the kernel module and create device nodes; that is intended here."""
@@ -184,9 +184,9 @@ class Validator:
         )
         if results is None:
             return replace(observed, containers=self.containers(observed))
-        done = {result["uuid"] for result in results}
+        tested = {result["uuid"] for result in results}
         results += self.cuda(
-            tuple(uuid for uuid in chain.cuda_devices(observed) if uuid not in done)
+            tuple(uuid for uuid in chain.cuda_devices(observed) if uuid not in tested)
         )
         observed = replace(observed, cuda=tuple(chain.CudaResult(**result) for result in results))
         return replace(observed, containers=self.containers(observed))
@@ -200,11 +200,13 @@ class Validator:
     ) -> tuple[chain.ContainerResult, ...] | None:
         """Start containers if the node has runtimes and its driver works, with the GPUs on which the kernel ran."""
         before = chain.evaluate(observed, self.wanted)[: chain.LINKS.index("toolkit")]
-        if not chain.containers_apply(observed, self.wanted) or any(one.failed for one in before):
+        if not chain.containers_apply(observed, self.wanted) or any(
+            check.failed for check in before
+        ):
             return None
         # A GPU in exclusive mode serves one process, such as the MPS server, which a container cannot reach.
-        taken = {gpu.uuid for gpu in observed.nvml.gpus if gpu.compute_mode.startswith("Exclusive")}
-        uuids = tuple(one.uuid for one in observed.cuda or () if one.ok and one.uuid not in taken)
+        busy = {gpu.uuid for gpu in observed.nvml.gpus if gpu.compute_mode.startswith("Exclusive")}
+        uuids = tuple(run.uuid for run in observed.cuda or () if run.ok and run.uuid not in busy)
         return container_validation.validate(observed, self.wanted, uuids, self.timeout_s)
 
     def key_now(self) -> chain.Key:
@@ -215,20 +217,22 @@ class Validator:
     def is_valid(self) -> bool:
         """The record of a successful validation is still valid, and its status files exist."""
         try:
-            kept = json.loads((self.state / "proof.json").read_text(encoding="utf-8"))
-            if kept["format"] != FORMAT or not kept["ok"]:
+            record = json.loads((self.state / "proof.json").read_text(encoding="utf-8"))
+            if record["format"] != FORMAT or not record["ok"]:
                 return False
-            there = all((STATUS_FOLDER / name).exists() for name in kept["status_files"])
-            return there and kept["made_for"] == json.loads(json.dumps(asdict(self.key_now())))
+            files_exist = all((STATUS_FOLDER / name).exists() for name in record["status_files"])
+            return files_exist and record["made_for"] == json.loads(
+                json.dumps(asdict(self.key_now()))
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def validate(self) -> tuple[chain.Check, ...]:
         """Run all checks once and write the record."""
-        observed = replace(self.observe(), known=self.known())
+        observed = replace(self.observe(), known=self.known_gpus())
         checks = chain.evaluate(observed, self.wanted)
         results = observed.cuda or ()
-        written = self.status.finish(checks, busy=any(one.users for one in results))
+        written = self.status.finish(checks, busy=any(result.users for result in results))
         # NVML may have loaded the module just now, so the key is taken afterwards.
         key = chain.key(observed, self.wanted)
         record = {
@@ -247,7 +251,7 @@ class Validator:
         write_atomically(self.state / "proof.json", json.dumps(record, indent=1) + "\n", 0o600)
         return checks
 
-    def known(self) -> tuple[tuple[str, str], ...]:
+    def known_gpus(self) -> tuple[tuple[str, str], ...]:
         """UUID and PCI address of the GPUs of the last good validation; empty without one."""
         try:
             text = (self.state / "proof.json").read_text(encoding="utf-8")
@@ -257,14 +261,14 @@ class Validator:
 
     def known_after(self, observed: chain.ChainObservation, pci: chain.Check) -> list[list[str]]:
         """GPUs that the next validation expects: those that answer now, and those that are missing and not accepted so."""
-        here = {gpu.uuid: gpu.pci for gpu in observed.nvml.gpus if gpu.uuid}
+        answering = {gpu.uuid: gpu.pci for gpu in observed.nvml.gpus if gpu.uuid}
         accepted = self.wanted.gpus is not None and not pci.failed
-        kept = {
+        missing = {
             uuid: address
             for uuid, address in observed.known
-            if not accepted and address not in here.values()
+            if not accepted and address not in answering.values()
         }
-        return [[uuid, address] for uuid, address in sorted({**kept, **here}.items())]
+        return [[uuid, address] for uuid, address in sorted({**missing, **answering}.items())]
 
     def validate_at_boot(self) -> tuple[chain.Check, ...]:
         """Run all checks, repeatedly while an installed driver may still be loading."""
@@ -290,7 +294,7 @@ def report(checks: tuple[chain.Check, ...]) -> int:
             print(f"{check.name}: {check.outcome}: {check.evidence}")
     if broken is None:
         return 0
-    print("passed:", ", ".join(one.name for one in checks if one.outcome == chain.OK))
+    print("passed:", ", ".join(check.name for check in checks if check.outcome == chain.OK))
     return EXIT_BROKEN
 
 
