@@ -30,7 +30,7 @@ from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.parameter_errors import pattern
 from gpustate.core.parameter_types import DottedVersion
 from gpustate.core.planned import PlannedObservation
-from gpustate.core.shared_probes import LISTENING, shown
+from gpustate.core.shared_probes import LISTENING, show_unit
 from gpustate.formats import cdi, dpkg, keyed, systemd
 from gpustate.formats.dcgm import packages, services
 from gpustate.probes import listeners
@@ -40,7 +40,7 @@ UNIT = services.ENGINE_UNIT
 DROP_IN_PATH = f"/etc/systemd/system/{UNIT}.d/gpustate.conf"
 
 _SERVICE_QUERY = (
-    f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
+    f'show_unit() {{ SHOWN="{show_unit(UNIT)}"; }}\n'
     f"{shell.load('process_words', 'gpustate.shell')}{shell.load('dcgm_probe', 'gpustate.states')}"
     'while read -r l; do [ -z "$l" ] || printf \'tcp=%s\\n\' "$l"; done <<END\n'
     f"{LISTENING}\nEND\n:"

@@ -33,7 +33,7 @@ from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.parameter_errors import pattern
 from gpustate.core.parameter_types import DottedVersion, OptionalPath
 from gpustate.core.queries import Shell
-from gpustate.core.shared_probes import shown
+from gpustate.core.shared_probes import show_unit
 from gpustate.errors import GpustateError, PolicyError, UsageError
 from gpustate.formats import dcgm, dpkg, keyed, systemd
 from gpustate.formats.dcgm import fields, packages, scraping, services, shipped
@@ -50,7 +50,7 @@ _PATHS = {"counters": COUNTERS_PATH, "unit": UNIT_PATH, "drop_in": DROP_IN_PATH}
 
 _NAMES = {"PROGRAM": services.EXPORTER, "UNIT": UNIT, "DIGEST": services.DIGEST}
 _LOOK = (
-    f'show_unit() {{ SHOWN="{shown(UNIT)}"; }}\n'
+    f'show_unit() {{ SHOWN="{show_unit(UNIT)}"; }}\n'
     f"{shell.load('process_words', 'gpustate.shell')}{shell.load('dcgm_exporter_probe', 'gpustate.states', **_NAMES)}"
 )
 

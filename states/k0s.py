@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 from gpustate import Node, Step, ops, shell
 from gpustate.core.queries import Answer
-from gpustate.core.shared_probes import shown
+from gpustate.core.shared_probes import show_unit
 from gpustate.errors import RefusedError
 from gpustate.formats.containerd import Edit, effective, handler_problems
 from gpustate.formats.containerd.marks import DROP_IN
@@ -60,7 +60,7 @@ class K0sQuery(CriQuery[Found]):
     """Which k0s service is here, its three files, and what its containerd says."""
 
     def fragment(self) -> str:
-        each = "\n".join(f'print_unit {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
+        each = "\n".join(f'print_unit {unit} "{show_unit(f"{unit}.service")}"' for unit in UNITS)
         script = shell.load(
             "k0s",
             "gpustate.states",

@@ -28,7 +28,7 @@ from typing import ClassVar, Literal
 from gpustate import Change, Disruption, Node, NodeFacts, Plan, ProbeError, State, Step, ops, shell
 from gpustate.core.parameter_types import AbsolutePath
 from gpustate.core.queries import Answer
-from gpustate.core.shared_probes import shown
+from gpustate.core.shared_probes import show_unit
 from gpustate.formats.containerd import Handler, effective, handler_problems
 from gpustate.formats.numbers import parse_uint
 from gpustate.formats.systemd import Unit
@@ -86,7 +86,7 @@ class K3sQuery(CriQuery[Found]):
     """Which of k3s and RKE2 is here, what it has generated, what it would find now, and what its containerd says."""
 
     def fragment(self) -> str:
-        each = "\n".join(f'print_unit {unit} "{shown(f"{unit}.service")}"' for unit in UNITS)
+        each = "\n".join(f'print_unit {unit} "{show_unit(f"{unit}.service")}"' for unit in UNITS)
         folders = " ".join(SEARCHED)
         script = shell.load(
             "k3s", "gpustate.states", SEARCHED=folders, PROGRAM=PROGRAM, SOCKET=SOCKET

@@ -40,7 +40,7 @@ from gpustate import (
     shell,
     support,
 )
-from gpustate.core.shared_probes import APT_KEY, KEPT, NOW
+from gpustate.core.shared_probes import APT_KEY, KEPT, TIME_S
 from gpustate.formats import gpu_models, keyed, managed_images, package_errors, rpm
 from gpustate.formats.managed_images import ManagedImage
 from gpustate.formats.numbers import parse_uint
@@ -90,7 +90,7 @@ _TORN = shell.load("preflight_torn", "gpustate.states")
 _SCRIPT = (
     f"{UNMET_KEPT}{_TORN}{KEPT}"
     f'apt_key() {{ APT_KEY="{APT_KEY}"; }}\n'
-    f'echo "now={NOW}"\n'
+    f'echo "now={TIME_S}"\n'
     f"{shell.load('preflight_probe', 'gpustate.states', MARKERS=' '.join(managed_images.MARKERS), ROOM=' '.join(_FOLDERS))}"
     f"{rpm.FAMILY}"
     f"{shell.load('preflight_packages', 'gpustate.states')}"

@@ -152,7 +152,7 @@ def validation(policy: Policy) -> Policy | None:
         build(type(s), {**parameters(s), "force": True}) if "force" in type(s).model_fields else s
         for s in validators
     ]
-    return policy.but(*forced) if forced else None
+    return policy.with_states(*forced) if forced else None
 
 
 def soak_check(

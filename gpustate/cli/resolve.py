@@ -68,7 +68,7 @@ def resolve(
         ]
         rows = [] if sections else _values_at(found, why)
     else:
-        rows = [value for value in found.values if whole or value.said]
+        rows = [value for value in found.values if whole or value.trace]
     objects = unselected(made, inventory.nodes[0])
     if node and objects:
         print_notes([f"{found.node}: no driver is for this node, and its own is kept ({objects})"])
@@ -195,9 +195,9 @@ def _page(found: Resolution, rows: list[Value]) -> Page:
 
 
 def _origin(value: Value) -> str:
-    if not value.said:
+    if not value.trace:
         return "default"
-    last = value.said[-1]
+    last = value.trace[-1]
     place = last.place if last.layer != "command line" else ""
     return f"{last.layer}: {place}" if place else (last.place or last.layer)
 
@@ -210,14 +210,14 @@ def _why_page(rows: list[Value]) -> Page:
     page = Page()
     for value in rows:
         page.add((f"{mask(dotted(value.path))} = {_short(value.value)}", "bold"))
-        for number, said in enumerate(reversed(value.said)):
+        for number, said in enumerate(reversed(value.trace)):
             word = "removed" if said.value is REMOVED else _short(said.value)
             style = "" if number == 0 else "dim"
             place = f"  {said.place}" if said.place else ""
             page.add("  ", (f"{said.layer}: {word}{place}", style))
         default = "" if value.default is REMOVED else _short(value.default)
         if default:
-            page.add("  ", (f"default: {default}", "dim" if value.said else ""))
+            page.add("  ", (f"default: {default}", "dim" if value.trace else ""))
     return page
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpustate.core.parameter_errors import given, in_part, wanted
+from gpustate.core.parameter_errors import describe_expected, in_part, show_value
 from gpustate.core.state import AnyState
 from gpustate.errors import PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
 from gpustate.formats.words import printable, quote, quote_name, suggest
 
 #: Mistakes told at once.
-_SHOWN = 5
+_MOST_LISTED = 5
 
 #: Says where a parameter stands: its name, and the keys and indices below it.
 Locate = Callable[[tuple[str | int, ...]], str | None]
@@ -69,14 +69,14 @@ def build(
     try:
         return cls.model_validate_json(text)
     except ValidationError as error:
-        here = place
+        origin = place
         if locate is not None:
-            here = locate(error.errors(include_url=False)[0]["loc"]) or place
-        raise PolicyError(f"{cls.name}: {explain(error, cls, values)}", place=here) from None
+            origin = locate(error.errors(include_url=False)[0]["loc"]) or place
+        raise PolicyError(f"{cls.name}: {explain(error, cls, values)}", place=origin) from None
     except PolicyError as error:
-        here = _culprit(cls, values, locate) if locate is not None else None
+        origin = _culprit(cls, values, locate) if locate is not None else None
         raise PolicyError(
-            f"{cls.name}: {error.message}", place=here or place, fix=error.fix
+            f"{cls.name}: {error.message}", place=origin or place, fix=error.fix
         ) from None
 
 
@@ -118,12 +118,12 @@ def explain(
     parts: list[str] = []
     #: Where one of several kinds would do, each is a mistake of its own at the same place.
     choices: dict[tuple[str, str], list[str]] = {}
-    for item in error.errors(include_url=False)[:_SHOWN]:
+    for item in error.errors(include_url=False)[:_MOST_LISTED]:
         path = ".".join(quote_name(step) for step in _without_kind(item["loc"]))
-        said = wanted(item["type"], item.get("ctx") or {})
+        text = describe_expected(item["type"], item.get("ctx") or {})
         if item["type"] == "extra_forbidden":
-            known = sorted(cls.model_fields)
-            hint = suggest(path, known, f"it has {', '.join(known)}", form="{!r}")
+            names = sorted(cls.model_fields)
+            hint = suggest(path, names, f"it has {', '.join(names)}", form="{!r}")
             parts.append(f"no parameter {quote(path)}; {hint}")
         elif item["type"] == "value_error":
             # The state's own words; the library puts its own before them.
@@ -131,31 +131,31 @@ def explain(
             parts.append(": ".join(filter(None, (path, printable(message)))))
         elif item["type"] == "missing":
             parts.append(f"{path or 'it'}: is not given, and has no default")
-        elif said is not None:
+        elif text is not None:
             was = as_written(item["loc"], item["input"], values or {})
-            key = (path or "it", f"{given(was)}{_quoted(item['type'], item['input'])}")
-            choices.setdefault(key, []).append(printable(said[:300]))
+            key = (path or "it", f"{show_value(was)}{_quoted(item['type'], item['input'])}")
+            choices.setdefault(key, []).append(printable(text[:300]))
         else:
             message = mask(item["msg"][:1].lower() + item["msg"][1:])
             parts.append(
-                f"{path or 'it'}: {printable(message[:300])} (given: {given(item['input'])})"
+                f"{path or 'it'}: {printable(message[:300])} (given: {show_value(item['input'])})"
             )
     parts += [
         f"{path}: wanted {' or '.join(dict.fromkeys(words))} (given: {was})"
         for (path, was), words in choices.items()
     ]
-    more = error.error_count() - _SHOWN
+    more = error.error_count() - _MOST_LISTED
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 
 
 def as_written(place: tuple[str | int, ...], value: object, values: Mapping[str, Any]) -> object:
     """The value that was given at a place; the library's, where that is another."""
-    found: Any = values
+    current: Any = values
     for step in _without_kind(place):
-        if isinstance(found, list) and isinstance(step, int):
-            found = dict(enumerate(found))
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found if isinstance(found, float) and found == value else value
+        if isinstance(current, list) and isinstance(step, int):
+            current = dict(enumerate(current))
+        current = current.get(step) if isinstance(current, Mapping) else None
+    return current if isinstance(current, float) and current == value else value
 
 
 def _without_kind(place: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -171,7 +171,7 @@ def _quoted(kind: str, value: object) -> str:
         "int": r"-?[0-9]+",
         "float": r"-?[0-9]+(\.[0-9]+)?",
     }
-    looks = words.get(kind.partition("_")[0])
-    if looks is None or not isinstance(value, str) or not re.fullmatch(looks, value.lower()):
+    pattern = words.get(kind.partition("_")[0])
+    if pattern is None or not isinstance(value, str) or not re.fullmatch(pattern, value.lower()):
         return ""
     return ", which is text; quotes make it that"

@@ -104,8 +104,8 @@ class Plan:
 
     def predicted(self, fields: Collection[str]) -> Plan:
         """The same for a state that waits for others: with changes of some fields, whose cost its worst case has."""
-        mine = (change for change in self.changes if change.field in fields)
-        free = (replace(one, disruption=Disruption.NONE, condition="") for one in mine)
+        changes = (change for change in self.changes if change.field in fields)
+        free = (replace(change, disruption=Disruption.NONE, condition="") for change in changes)
         return replace(self, changes=tuple(free))
 
     @property

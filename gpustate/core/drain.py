@@ -60,15 +60,15 @@ class DrainPolicy:
     def as_data(self) -> dict[str, Any]:
         """Plain data with the values that are not defaults; :func:`drain_policy` reads it again."""
         default = asdict(DrainPolicy())
-        found: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         for key, value in asdict(self).items():
             if isinstance(value, dict):
                 value = {k: _plain(v) for k, v in value.items() if v != default[key][k]}
                 if value:
-                    found[key] = value
+                    data[key] = value
             elif value != default[key]:
-                found[key] = _plain(value)
-        return found
+                data[key] = _plain(value)
+        return data
 
     def describe(self) -> str:
         """In one sentence, for a plan; empty for the defaults."""
@@ -191,27 +191,27 @@ def _values(
         return {}
     if not isinstance(data, Mapping):
         raise _error(path, places, f"is {kind_of(data)}, wanted a mapping")
-    known = {one.name: str(one.type) for one in fields(cls)}
-    found: dict[str, Any] = {}
+    types = {rule.name: str(rule.type) for rule in fields(cls)}
+    values: dict[str, Any] = {}
     for key, value in data.items():
-        if key not in known:
-            raise _error((*path, str(key)), places, "unknown key", _hint(str(key), known))
-        found[key] = _value((*path, key), value, known[key], places)
-    return found
+        if key not in types:
+            raise _error((*path, str(key)), places, "unknown key", _hint(str(key), types))
+        values[key] = _value((*path, key), value, types[key], places)
+    return values
 
 
 def _value(
-    path: tuple[str, ...], value: Any, wanted: str, places: Mapping[tuple[str, ...], str]
+    path: tuple[str, ...], value: Any, type_: str, places: Mapping[tuple[str, ...], str]
 ) -> Any:
-    if wanted.endswith("None"):
-        wanted = wanted.removesuffix(" | None")
-        if value is None or wanted == "Mapping[str, Any]":
+    if type_.endswith("None"):
+        type_ = type_.removesuffix(" | None")
+        if value is None or type_ == "Mapping[str, Any]":
             return value
-    if wanted == "bool" and not isinstance(value, bool):
+    if type_ == "bool" and not isinstance(value, bool):
         raise _error(path, places, f"is {quote(value)}, wanted true or false")
-    if wanted == "str" and not isinstance(value, str):
+    if type_ == "str" and not isinstance(value, str):
         raise _error(path, places, f"is {quote(value)}, wanted a label selector such as app=train")
-    if wanted == "float":
+    if type_ == "float":
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
@@ -219,8 +219,8 @@ def _value(
         ):
             raise _error(path, places, f"is {quote(value)}, wanted seconds, 0 for no limit")
         return float(value)
-    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LONGEST_S
-    if wanted == "int" and not whole:
+    valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LONGEST_S
+    if type_ == "int" and not valid:
         raise _error(path, places, f"is {quote(value)}, wanted whole seconds")
     return value
 
@@ -255,8 +255,8 @@ def _error(
     return PolicyError(f"{'.'.join(path)}: {message}", place=place, fix=fix or None)
 
 
-def _hint(key: str, known: Iterable[str]) -> str:
-    return suggest(key, known, f"supported keys: {', '.join(known)}", form="{!r}")
+def _hint(key: str, names: Iterable[str]) -> str:
+    return suggest(key, names, f"supported keys: {', '.join(names)}", form="{!r}")
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
     names = _fields(kind)
     if names is not None:
         return {
-            name: one if type(one := getattr(value, name)) in _AS_THEY_ARE else plain(one)
+            name: item if type(item := getattr(value, name)) in _AS_THEY_ARE else plain(item)
             for name in names
         }
     if value is None or isinstance(value, bool | int | float | str):
@@ -51,17 +51,17 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
-def differing(one: object, other: object) -> Iterator[tuple[str, Any, Any]]:
+def differing(first: object, second: object) -> Iterator[tuple[str, Any, Any]]:
     """Fields in which two instances of one dataclass differ, each with both plain values.
 
     What is the same object in both is not looked into: ``replace`` keeps most of them.
     """
-    kind: Any = type(one)
+    kind: Any = type(first)
     for name in _fields(kind) or ():
-        mine, theirs = getattr(one, name), getattr(other, name)
-        if mine is theirs:
+        first_value, second_value = getattr(first, name), getattr(second, name)
+        if first_value is second_value:
             continue
-        before, after = plain(mine), plain(theirs)
+        before, after = plain(first_value), plain(second_value)
         if before != after:
             yield name, before, after
 

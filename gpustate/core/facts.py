@@ -83,7 +83,7 @@ _SCRIPT = shell.load("agents", "gpustate.shell") + shell.fill(
 _SAME = {"sles_sap": "sles", "sle_hpc": "sles"}
 
 
-def _meant(text: str) -> tuple[PciGpu, ...]:
+def _target_gpus(text: str) -> tuple[PciGpu, ...]:
     try:
         return pci_gpus.meant_for(text)
     except ValueError as error:
@@ -102,34 +102,34 @@ class FactsQuery(Query[NodeFacts]):
         if "kernel" not in keys and "image" not in keys:
             raise ProbeError("the node did not say which kernel it runs (uname failed)")
 
-        def one(key: str) -> str:
+        def first(key: str) -> str:
             return keyed.first(keys, key)
 
         pci = map(pci_gpus.read, keys.get("pci", []))
         return NodeFacts(
-            os_id=_SAME.get(one("os_id"), one("os_id")),
-            os_version=one("os_version"),
-            os_codename=one("os_codename"),
-            os_like=tuple(one("os_like").split()),
-            machine=one("machine"),
-            kernel=one("kernel"),
-            boot_id=one("boot_id"),
-            hostname=one("hostname"),
-            machine_id=one("machine_id"),
-            system_uuid=one("system_uuid").lower(),
+            os_id=_SAME.get(first("os_id"), first("os_id")),
+            os_version=first("os_version"),
+            os_codename=first("os_codename"),
+            os_like=tuple(first("os_like").split()),
+            machine=first("machine"),
+            kernel=first("kernel"),
+            boot_id=first("boot_id"),
+            hostname=first("hostname"),
+            machine_id=first("machine_id"),
+            system_uuid=first("system_uuid").lower(),
             agents=tuple(dict.fromkeys(keys.get("agent", ()))),
             joined=tuple(dict.fromkeys(keys.get("joined", ()))),
             addresses=tuple(" ".join(keys.get("addresses", ())).split()),
-            systemd=bool(one("systemd")),
-            container=bool(one("container")),
-            python3=one("python3"),
+            systemd=bool(first("systemd")),
+            container=bool(first("container")),
+            python3=first("python3"),
             runtimes=tuple(r.replace("dockerd", "docker") for r in keys.get("runtime", [])),
-            package_manager=one("package_manager"),
+            package_manager=first("package_manager"),
             pci=tuple(sorted(pci, key=lambda gpu: gpu.address))
             if "image" not in keys
-            else _meant(one("image_gpus")),
+            else _target_gpus(first("image_gpus")),
             image="image" in keys,
-            first_boot=one("first_boot"),
+            first_boot=first("first_boot"),
         )
 
     def placeholder(self) -> NodeFacts:

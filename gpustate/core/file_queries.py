@@ -27,12 +27,12 @@ _CONTENTS = 'echo "files=$#"; [ $# = 0 ] || { printf \'%s\' "$k"; wc -c -- "$@";
 
 def _contents(answer: Answer) -> tuple[list[str], list[bytes]]:
     """The lines about the files, and their bytes."""
-    head, _, rest = answer.out.partition(b"\n")
+    head, _, tail = answer.out.partition(b"\n")
     key, _, number = head.decode("ascii", "replace").partition("=")
     count = parse_uint(number)
     if key != "files" or count is None:
         raise ProbeError(f"a list of files is torn at {head[:80]!r}")
-    rows = rest.split(b"\n", count)
+    rows = tail.split(b"\n", count)
     about = [row.decode("utf-8", "replace") for row in rows[:count]]
     # ``wc`` adds a total where there is more than one.
     sums = rows[-1].split(b"\n", count + (count > 1)) if count else [b""]
@@ -58,14 +58,14 @@ class FileText(SharedQuery[str | None]):
 
     Args:
         path: below ``/proc`` and ``/sys``: as the node's inventory roots them.
-        others: paths that others asked for.
+        extra: paths that others asked for.
     """
 
     path: str
-    others: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
 
     def script(self) -> str:
-        paths = " ".join(shlex.quote(path) for path in (self.path, *self.others))
+        paths = " ".join(shlex.quote(path) for path in (self.path, *self.extra))
         text = shell.load("file_texts", "gpustate.core")
         return ODD + shell.fill(text, PATHS=paths, CONTENTS=_CONTENTS)
 
@@ -81,8 +81,8 @@ class FileText(SharedQuery[str | None]):
         return None
 
     def joined(self, queries: Sequence[Query[Any]]) -> FileText:
-        theirs = (one.path for one in queries if isinstance(one, FileText))
-        return FileText(self.path, tuple(dict.fromkeys(theirs)))
+        paths = (query.path for query in queries if isinstance(query, FileText))
+        return FileText(self.path, tuple(dict.fromkeys(paths)))
 
     def placeholder(self) -> str | None:
         return None
@@ -91,15 +91,15 @@ class FileText(SharedQuery[str | None]):
 _NOTED = ": not as written]\n"
 
 
-def noted(told: str, text: str) -> str:
+def noted(note: str, text: str) -> str:
     """A file's text behind what :meth:`FileStat.otherwise` tells, where it tells something."""
-    return f"[{told}{_NOTED}{text}" if told else text
+    return f"[{note}{_NOTED}{text}" if note else text
 
 
 def apart(text: str | None) -> tuple[str, str | None]:
     """What :func:`noted` put together: what was told, and the text."""
-    told, mark, rest = (text or "").partition(_NOTED)
-    return (told[1:], rest) if mark and told.startswith("[owner ") else ("", text)
+    note, mark, content = (text or "").partition(_NOTED)
+    return (note[1:], content) if mark and note.startswith("[owner ") else ("", text)
 
 
 def refuse_odd(row: str, only: str = "") -> None:
@@ -112,21 +112,21 @@ def refuse_odd(row: str, only: str = "") -> None:
     Raises:
         RefusedError: something else is where a file or a folder belongs.
     """
-    asked, _, rest = row.partition("|")
-    path, _, rest = rest.partition("|")
-    belongs, _, what = rest.partition("|")
-    if only in ("", asked):
-        raise no_file(path, what, belongs)
+    requested, _, remainder = row.partition("|")
+    path, _, remainder = remainder.partition("|")
+    belongs, _, actual = remainder.partition("|")
+    if only in ("", requested):
+        raise no_file(path, actual, belongs)
 
 
-def no_file(path: str, what: str, belongs: str = "file") -> RefusedError:
+def no_file(path: str, actual: str, belongs: str = "file") -> RefusedError:
     """Something else is where a file or a folder belongs."""
     folder, _, name = path.rpartition("/")
     # Some programs read everything in such a folder, whatever it is called.
     away = folder.rpartition("/")[0] if folder.endswith(".d") else folder
     moved = shlex.join(("mv", path, f"{away}/{name}.moved"))
     return RefusedError(
-        f"{path} is {what}, and a {belongs} belongs there", fix=f"move it away: {moved}"
+        f"{path} is {actual}, and a {belongs} belongs there", fix=f"move it away: {moved}"
     )
 
 
@@ -148,17 +148,17 @@ class FileTexts(SharedQuery[dict[str, str]]):
 
     Args:
         pattern: shell patterns between blanks; not quoted.
-        others: patterns that others asked for.
+        extra: patterns that others asked for.
     """
 
     pattern: str
-    others: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
 
     def script(self) -> str:
         loops = "".join(
             f'for f in {pattern}; do [ -f "$f" ] || continue; case $f in *"$n"*) continue ;; esac; '
             f'set -- "$@" "$f"; k="${{k}}{_mark(pattern)} $f$n"; done\n'
-            for pattern in (self.pattern, *self.others)
+            for pattern in (self.pattern, *self.extra)
         )
         return f"set --; k=; n='\n'\n{loops}{_CONTENTS}"
 
@@ -172,8 +172,8 @@ class FileTexts(SharedQuery[dict[str, str]]):
         }
 
     def joined(self, queries: Sequence[Query[Any]]) -> FileTexts:
-        theirs = (one.pattern for one in queries if isinstance(one, FileTexts))
-        return FileTexts(self.pattern, tuple(dict.fromkeys(theirs)))
+        patterns = (query.pattern for query in queries if isinstance(query, FileTexts))
+        return FileTexts(self.pattern, tuple(dict.fromkeys(patterns)))
 
     def placeholder(self) -> dict[str, str]:
         return {}
@@ -197,8 +197,8 @@ class FileStat:
         Args:
             private: it is for root alone; otherwise for all to read, and for root to write.
         """
-        wanted, unwanted = (0o400, 0o077) if private else (0o444, 0o022)
-        well = self.mode & wanted == wanted and not self.mode & unwanted
+        required, unwanted = (0o400, 0o077) if private else (0o444, 0o022)
+        well = self.mode & required == required and not self.mode & unwanted
         if self.kind != "file" or (well and self.uid == 0 and self.gid == 0):
             return ""
         return f"owner {self.uid}:{self.gid}, mode {self.mode:04o}"
@@ -222,35 +222,35 @@ class FileStats(SharedQuery[dict[str, FileStat]]):
 
     Args:
         patterns: not quoted.
-        others: patterns that others asked for.
+        extra: patterns that others asked for.
     """
 
     patterns: tuple[str, ...]
-    others: tuple[tuple[str, ...], ...] = ()
+    extra: tuple[tuple[str, ...], ...] = ()
 
     def script(self) -> str:
         loops = "".join(
             f'for f in {" ".join(patterns)}; do [ -e "$f" ] || [ -L "$f" ] || continue; '
             'l=; [ -L "$f" ] && l=$(readlink "$f"); '
             f'printf \'{_mark(repr(patterns))}|%s|%s\\n\' "$f" "$l"; set -- "$@" "$f"; done\n'
-            for patterns in (self.patterns, *self.others)
+            for patterns in (self.patterns, *self.extra)
         )
         return f"set --\n{loops}[ $# = 0 ] || stat -c '%F|%a|%u|%g|%s|%t|%T|%n' -- \"$@\""
 
     def parse(self, answer: Answer) -> dict[str, FileStat]:
         mark, stats = _mark(repr(self.patterns)), dict[str, FileStat]()
-        mine: dict[str, str] = {}
+        targets: dict[str, str] = {}
         for line in answer.text.splitlines():
             parts = line.split("|")
             if len(parts) == 3 and parts[0] == mark:
-                mine[parts[1]] = parts[2]
-            elif len(parts) == 8 and parts[0] in _KINDS and parts[7] in mine:
-                stats[parts[7]] = _stat(parts, mine[parts[7]])
+                targets[parts[1]] = parts[2]
+            elif len(parts) == 8 and parts[0] in _KINDS and parts[7] in targets:
+                stats[parts[7]] = _stat(parts, targets[parts[7]])
         return stats
 
     def joined(self, queries: Sequence[Query[Any]]) -> FileStats:
-        theirs = (one.patterns for one in queries if isinstance(one, FileStats))
-        return FileStats(self.patterns, tuple(dict.fromkeys(theirs)))
+        patterns = (query.patterns for query in queries if isinstance(query, FileStats))
+        return FileStats(self.patterns, tuple(dict.fromkeys(patterns)))
 
     def placeholder(self) -> dict[str, FileStat]:
         return {}

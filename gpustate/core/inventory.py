@@ -118,12 +118,12 @@ class VarsLayer:
 
 def labels_of(variables: Mapping[str, Any]) -> dict[str, str]:
     """Labels in the variables of a node: ``node_labels``, which kubespray has too, and ``gpustate_labels``."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for name in LABELS:
         value = variables.get(name)
         for key, text in value.items() if isinstance(value, Mapping) else ():
-            found[str(key)] = str(text).lower() if isinstance(text, bool) else str(text)
-    return found
+            labels[str(key)] = str(text).lower() if isinstance(text, bool) else str(text)
+    return labels
 
 
 class LaterLayers(Sequence[VarsLayer]):

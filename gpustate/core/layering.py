@@ -9,7 +9,7 @@ from gpustate.core.building import parameters
 from gpustate.core.facts import NodeFacts, NodeView
 from gpustate.core.inventory import InventoryNode, VarsLayer
 from gpustate.core.layers import COMMAND_LINE, Layer, Path, value_at
-from gpustate.core.parameter_errors import given
+from gpustate.core.parameter_errors import show_value
 from gpustate.core.state import AnyState
 from gpustate.core.where import parse
 from gpustate.errors import PolicyError
@@ -52,12 +52,12 @@ def layers_of(policy: PolicyLayers, node: InventoryNode) -> tuple[Layer, ...]:
     Raises:
         PolicyError: an inventory's variable ``gpustate`` has a wrong shape.
     """
-    own = {state.name: parameters(state) for state in policy.states}
-    found = {
+    base = {state.name: parameters(state) for state in policy.states}
+    by_scope = {
         "fleet": [
             Layer(
                 "fleet",
-                states=own,
+                states=base,
                 places=_below(policy.places, ("states",)),
                 replaced=_below(policy.replaced, ("states",)),
             )
@@ -72,18 +72,18 @@ def layers_of(policy: PolicyLayers, node: InventoryNode) -> tuple[Layer, ...]:
         ],
     }
     for layer in _inventory_layers(node):
-        found[layer.scope].append(layer)
-    above = (policy.locked.get(node.name), _last_words(policy, own, node))
+        by_scope[layer.scope].append(layer)
+    above = (policy.locked.get(node.name), _last_words(policy, base, node))
     last = (layer for layer in above if layer is not None)
-    return (*found["fleet"], *found["group"], *found["node"], *last)
+    return (*by_scope["fleet"], *by_scope["group"], *by_scope["node"], *last)
 
 
 def groups_of(policy: PolicyLayers, node: InventoryNode) -> list[str]:
     """The groups of a policy that a node is in, the strongest last: those of labels before the inventory's."""
     view = NodeView(node.name, node.groups, node.vars, NodeFacts())
     labelled = [key for key in policy.groups if by_label(key) and parse(key).holds(view)]
-    there = node.groups_by_strength or node.groups
-    return [*labelled, *(group for group in there if group in policy.groups)]
+    groups = node.groups_by_strength or node.groups
+    return [*labelled, *(group for group in groups if group in policy.groups)]
 
 
 def by_label(group: str) -> bool:
@@ -91,10 +91,10 @@ def by_label(group: str) -> bool:
     return group.lstrip("~(").startswith("label(")
 
 
-def _below(found: Mapping[Path, T], above: Path) -> dict[Path, T]:
+def _below(values: Mapping[Path, T], above: Path) -> dict[Path, T]:
     return {
-        path[len(above) :]: one
-        for path, one in found.items()
+        path[len(above) :]: value
+        for path, value in values.items()
         if path[: len(above)] == above and len(path) > len(above)
     }
 
@@ -107,23 +107,23 @@ def _own_layer(policy: PolicyLayers, section: str, scope: str, name: str) -> Lay
     return Layer(scope, name, body, place, _below(policy.places, above), replaced=replaced)
 
 
-def _last_words(policy: PolicyLayers, own: Mapping[str, Any], node: InventoryNode) -> Layer | None:
+def _last_words(policy: PolicyLayers, base: Mapping[str, Any], node: InventoryNode) -> Layer | None:
     """What the command line said about this node, the narrower last."""
     exact: list[tuple[Path, Any]] = []
     places: dict[Path, str] = {}
-    whole = Layer("fleet", places=policy.places)
+    fleet = Layer("fleet", places=policy.places)
     for path in sorted(policy.last, key=lambda path: SECTIONS[path[0]]):
         if path[0] == "states":
-            body, rest = own, path[1:]
+            body, keys = base, path[1:]
         elif path[0] == "groups" and path[1] in node.groups:
-            body, rest = policy.groups.get(path[1], {}), path[2:]
+            body, keys = policy.groups.get(path[1], {}), path[2:]
         elif path[0] == "nodes" and path[1] == node.name:
-            body, rest = policy.nodes.get(path[1], {}), path[2:]
+            body, keys = policy.nodes.get(path[1], {}), path[2:]
         else:
             continue
-        if rest and rest[0] != ALLOW:
-            exact.append((rest, value_at(body, rest)))
-            places[rest] = whole.place_of(path)
+        if keys and keys[0] != ALLOW:
+            exact.append((keys, value_at(body, keys)))
+            places[keys] = fleet.place_of(path)
     return Layer(COMMAND_LINE, places=places, exact=tuple(exact)) if exact else None
 
 
@@ -137,13 +137,13 @@ def _inventory_layers(node: InventoryNode) -> Iterator[Layer]:
             continue
         if not isinstance(layer.value, Mapping):
             raise PolicyError(
-                f"must map states to parameters, is {given(layer.value)}",
+                f"must map states to parameters, is {show_value(layer.value)}",
                 place=place_for_node(layer.origin, node),
             )
         for name, values in layer.value.items():
             if values is not None and name != ALLOW and not isinstance(values, Mapping):
                 raise PolicyError(
-                    f"{quote_name(name)}: must map parameters to values, is {given(values)}",
+                    f"{quote_name(name)}: must map parameters to values, is {show_value(values)}",
                     place=place_for_node(layer.places.get((str(name),), layer.origin), node),
                 )
         body = {str(n): v for n, v in layer.value.items() if v is not None}

@@ -61,14 +61,14 @@ class Layer:
     def place_of(self, path: Path) -> str:
         """Where a value stands, or the nearest thing above it that has a place."""
         for end in range(len(path), 0, -1):
-            found = self.places.get(path[:end])
-            if found:
-                return found
+            place = self.places.get(path[:end])
+            if place:
+                return place
         return self.place
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LayerValue:
     """What one layer says about one value; ``value`` may be :data:`REMOVED`."""
 
     layer: str
@@ -78,42 +78,42 @@ class Said:
 
 def merged(layers: Sequence[Layer], state: str) -> dict[str, Any]:
     """The parameters of one state, the strongest layer last."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for layer in layers:
-        mine = layer.states.get(state)
-        if mine:
-            _merge(found, mine)
+        layer_values = layer.states.get(state)
+        if layer_values:
+            _merge(values, layer_values)
         for path, value in layer.exact:
             if path[0] == state:
-                found = _put({state: found}, path, value).get(state, {})
-    return found
+                values = _put({state: values}, path, value).get(state, {})
+    return values
 
 
-def trace(layers: Sequence[Layer], path: Path) -> list[Said]:
+def trace(layers: Sequence[Layer], path: Path) -> list[LayerValue]:
     """Everything that was said about a value, the last one counting."""
-    found: list[Said] = []
+    entries: list[LayerValue] = []
     last = {exact: layer.place_of(exact) for layer in layers for exact, _ in layer.exact}
     for layer in layers:
-        said = _said(layer, path, last)
-        if said is not None:
-            found.append(said)
-        for exact, given in layer.exact:
+        entry = _find_value(layer, path, last)
+        if entry is not None:
+            entries.append(entry)
+        for exact, value in layer.exact:
             if path[: len(exact)] == exact:
-                rest = value_at(given, path[len(exact) :]) if given is not REMOVED else REMOVED
-                found.append(Said(layer.title, layer.place_of(exact), rest))
-    return found
+                inner = value_at(value, path[len(exact) :]) if value is not REMOVED else REMOVED
+                entries.append(LayerValue(layer.title, layer.place_of(exact), inner))
+    return entries
 
 
-def _said(layer: Layer, path: Path, last: Mapping[Path, str]) -> Said | None:
+def _find_value(layer: Layer, path: Path, last: Mapping[Path, str]) -> LayerValue | None:
     """What one layer itself says; where the command line wrote into it, what stood there before."""
     for exact, place in last.items():
         written = layer.place_of(path) == place or value_at(layer.states, exact) is REMOVED
         if path[: len(exact)] == exact and not layer.inventory and written:
-            before, there = layer.replaced.get(exact, (REMOVED, ""))
+            before, origin = layer.replaced.get(exact, (REMOVED, ""))
             value = value_at(before, path[len(exact) :])
-            return Said(layer.title, there, value) if value is not REMOVED else None
+            return LayerValue(layer.title, origin, value) if value is not REMOVED else None
     value = value_at(layer.states, path)
-    return Said(layer.title, layer.place_of(path), value) if value is not REMOVED else None
+    return LayerValue(layer.title, layer.place_of(path), value) if value is not REMOVED else None
 
 
 def value_at(data: Any, path: Path) -> Any:
@@ -144,10 +144,10 @@ def dotted(path: Path) -> str:
 
 def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
     for key, value in more.items():
-        there = into.get(str(key))
-        if isinstance(there, dict) and isinstance(value, Mapping):
-            there = into[str(key)] = dict(there)
-            _merge(there, value)
+        current = into.get(str(key))
+        if isinstance(current, dict) and isinstance(value, Mapping):
+            current = into[str(key)] = dict(current)
+            _merge(current, value)
         elif isinstance(value, Mapping):
             fresh: dict[str, Any] = {}
             _merge(fresh, value)
@@ -158,17 +158,17 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 def _put(data: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
     """A copy of ``data`` with the value at ``path`` replaced or removed."""
-    made = dict(data)
-    key, rest = path[0], path[1:]
-    if rest:
-        below = made.get(key)
+    content = dict(data)
+    key, deeper = path[0], path[1:]
+    if deeper:
+        below = content.get(key)
         if not isinstance(below, dict):
             if value is REMOVED:
-                return made
+                return content
             below = {}
-        made[key] = _put(below, rest, value)
+        content[key] = _put(below, deeper, value)
     elif value is REMOVED:
-        made.pop(key, None)
+        content.pop(key, None)
     else:
-        made[key] = value
-    return made
+        content[key] = value
+    return content

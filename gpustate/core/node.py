@@ -70,8 +70,8 @@ class Node(ABC):
             raise file_queries.no_file(
                 path, f"a symbolic link to {stat.target}, which is not there"
             )
-        told = stat.otherwise(private=private) if text is not None else ""
-        return file_queries.noted(told, text or "") if told else text
+        note = stat.otherwise(private=private) if text is not None else ""
+        return file_queries.noted(note, text or "") if note else text
 
     def linked(self, path: str, target: str) -> None:  # noqa: B027  nothing but the engine has to
         """MAY: take note that a symbolic link stands where a file of gpustate's own belongs."""
@@ -127,15 +127,15 @@ class Node(ABC):
 
         What systemd itself tells of them is what it read at its last reload.
         """
-        found = self.read_texts(" ".join(f"{place}/{unit}.d/*.conf" for place in systemd.FOLDERS))
+        texts = self.read_texts(" ".join(f"{place}/{unit}.d/*.conf" for place in systemd.FOLDERS))
         # Of those with one name, the one in the first of the folders.
         paths = {
             posixpath.basename(path): path
             for place in reversed(systemd.FOLDERS)
-            for path in found
+            for path in texts
             if path.startswith(f"{place}/")
         }
-        return {paths[name]: found[paths[name]] for name in sorted(paths)}
+        return {paths[name]: texts[paths[name]] for name in sorted(paths)}
 
     def modules(self) -> frozenset[str]:
         """Names of the loaded kernel modules, with underscores."""

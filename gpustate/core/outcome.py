@@ -155,9 +155,9 @@ class NodeResult:
         self.notes = mask_data(self.notes)
         self.workloads = mask_data(self.workloads)
 
-    def outcomes(self, *wanted: Outcome) -> list[StateResult]:
+    def outcomes(self, *outcomes: Outcome) -> list[StateResult]:
         """States with one of these outcomes."""
-        return [result for result in self.states if result.outcome in wanted]
+        return [result for result in self.states if result.outcome in outcomes]
 
     @property
     def changed(self) -> bool:

@@ -25,12 +25,12 @@ def fitting_version(
     version: str | None, installed: str | None, offered: Iterable[str]
 ) -> str | None:
     """The installed version of a package, else the first offered one, if it is the given one; without that, any is."""
-    there = filter(None, (installed, *offered))
-    return next((v for v in there if version in (None, "", v, dpkg.upstream_version(v))), None)
+    versions = filter(None, (installed, *offered))
+    return next((v for v in versions if version in (None, "", v, dpkg.upstream_version(v))), None)
 
 
 def not_offered(
-    what: str,
+    package: str,
     offered: Iterable[str],
     advice: str,
     forbidden: Mapping[str, str] = MappingProxyType({}),
@@ -40,14 +40,14 @@ def not_offered(
     Args:
         forbidden: packages with versions that foreign pins forbid, and the file of these.
     """
-    there = ", ".join(islice(offered, 5))
-    more = there and f"; there is {there}"
+    listing = ", ".join(islice(offered, 5))
+    more = listing and f"; there is {listing}"
     if forbidden:
-        paths, (first, *others) = ", ".join(dict.fromkeys(forbidden.values())), forbidden
-        example = f"{first} and {len(others)} more" if others else first
+        paths, (first, *further) = ", ".join(dict.fromkeys(forbidden.values())), forbidden
+        example = f"{first} and {len(further)} more" if further else first
         more = f", apart from what pins in {paths} forbid ({example}){more}"
         advice = f"remove these pins, or {advice}"
-    return f"no repository offers {what.rstrip()}{more}; {advice}"
+    return f"no repository offers {package.rstrip()}{more}; {advice}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Offer:
         """
         if isinstance(driver, str):
             branch = driverset.branch_of(driver)
-            for name in (one.replace("{branch}", str(branch)) for one in names):
+            for name in (pattern.replace("{branch}", str(branch)) for pattern in names):
                 fitting = driverset.at_version(self.versions(name), driver)
                 if fitting is not None:
                     return StatePackages(((name, fitting),))
@@ -96,11 +96,11 @@ class Offer:
             if not self.versions(name):
                 return StatePackages(missing=name)
         common = set.intersection(*(set(self.versions(name)) for name in names))
-        fitting = [one for one in common if version in (None, one, dpkg.upstream_version(one))]
+        fitting = [v for v in common if version in (None, v, dpkg.upstream_version(v))]
         if not fitting:
-            wanted = version or f"in one version with {', '.join(names[1:])}"
-            return StatePackages(missing=f"{names[0]} {wanted}")
-        best = next(one for one in self.versions(names[0]) if one in fitting)  # the newest
+            requirement = version or f"in one version with {', '.join(names[1:])}"
+            return StatePackages(missing=f"{names[0]} {requirement}")
+        best = next(v for v in self.versions(names[0]) if v in fitting)  # the newest
         return StatePackages(tuple((name, best) for name in names))
 
 
@@ -112,7 +112,7 @@ class StatePackages:
         packages: without their dependencies.
         missing: a package, or set of packages, that is needed and not offered.
         headers: packages with the headers of kernels.
-        bare: kernel releases whose headers are not offered, with the name of the package.
+        missing_headers: kernel releases whose headers are not offered, with the name of the package.
         facts: facts of the compatibility matrix that follow from the packages, for later states.
         pins: text of the preferences with which apt installs them.
     """
@@ -120,7 +120,7 @@ class StatePackages:
     packages: tuple[PackageRoot, ...] = ()
     missing: str = ""
     headers: tuple[PackageRoot, ...] = ()
-    bare: Mapping[str, str] = field(default_factory=dict[str, str])
+    missing_headers: Mapping[str, str] = field(default_factory=dict[str, str])
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
     pins: str = ""
 

@@ -77,7 +77,7 @@ def pattern(regex: str, words: str, **more: Any) -> Any:
     return Field(pattern=regex, **more)
 
 
-def wanted(kind: str, context: Mapping[str, Any]) -> str | None:
+def describe_expected(kind: str, context: Mapping[str, Any]) -> str | None:
     """What is wanted in place of what was given; ``None`` where there are no words for it.
 
     Args:
@@ -93,10 +93,12 @@ def wanted(kind: str, context: Mapping[str, Any]) -> str | None:
 
 def describe_error(item: Mapping[str, Any]) -> str:
     """One mistake, of pydantic's list of them: what is wanted and what was given."""
-    said = wanted(item["type"], item.get("ctx") or {})
-    return str(item["msg"]) if said is None else f"wanted {said} (given: {given(item['input'])})"
+    text = describe_expected(item["type"], item.get("ctx") or {})
+    return (
+        str(item["msg"]) if text is None else f"wanted {text} (given: {show_value(item['input'])})"
+    )
 
 
-def given(value: object) -> str:
+def show_value(value: object) -> str:
     """A value as Python writes it, on one line and no longer than that."""
     return quote(value, 80) if isinstance(value, str) else quote(value, 80)[1:-1]

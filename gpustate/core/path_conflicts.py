@@ -43,14 +43,14 @@ def in_the_way(
         links: path of a symbolic link where a file of gpustate's belongs, to what it points to.
     """
     steps = tuple(steps)
-    for path in dict.fromkeys(one for step in steps for one in step.writes):
+    for path in dict.fromkeys(path for step in steps for path in step.writes):
         if path in links:
             return str(behind_link(path, links[path]))
-    left = masked.difference(one for step in steps for one in step.unmasks)
-    found = list(dict.fromkeys(one for step in steps for one in step.starts if one in left))
-    if not found:
+    blocked = masked.difference(unit for step in steps for unit in step.unmasks)
+    units = list(dict.fromkeys(unit for step in steps for unit in step.starts if unit in blocked))
+    if not units:
         return None
-    return f"{_names(found)} masked; systemctl unmask {' '.join(found)}, or leave the state out"
+    return f"{_names(units)} masked; systemctl unmask {' '.join(units)}, or leave the state out"
 
 
 def _names(units: Sequence[str]) -> str:

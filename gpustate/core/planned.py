@@ -39,10 +39,10 @@ class PlannedObservation:
         Raises:
             AttributeError: the observation has no such field.
         """
-        now = self.now(field)
+        current = self.now(field)
         if not self.known:
             return None
-        return self._changes.get(field, now)
+        return self._changes.get(field, current)
 
     def version(self, field: str) -> object:
         """The version that a field will be, or the first of several packages; ``none`` without one, ``None`` while unknown.

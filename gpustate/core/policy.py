@@ -34,7 +34,7 @@ from gpustate.core.layers import (
     merged,
     value_at,
 )
-from gpustate.core.parameter_errors import given, in_part
+from gpustate.core.parameter_errors import in_part, show_value
 from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.core.state import AnyState, State
 from gpustate.core.where import NOWHERE
@@ -111,18 +111,18 @@ class Policy:
         without: Iterable[str] = (),
         unsettled: Mapping[str, PolicyError] | None = None,
     ) -> None:
-        seen: set[str] = set()
+        names: set[str] = set()
         for state in states:
             if not isinstance(state, State):
                 raise PolicyError(
                     f"{state!r} is not a state", fix="call the state class: Driver(...)"
                 )
-            if state.name in seen:
+            if state.name in names:
                 raise PolicyError(
                     f"state {state.name!r} is defined twice",
                     fix="keep one and override it per group",
                 )
-            seen.add(state.name)
+            names.add(state.name)
         self.states = states
         self.name = name
         self.notes = notes
@@ -156,7 +156,7 @@ class Policy:
     def __repr__(self) -> str:
         return f"Policy({', '.join(state.name for state in self.states)})"
 
-    def but(
+    def with_states(
         self,
         *states: AnyState,
         name: str | None = None,
@@ -164,39 +164,39 @@ class Policy:
         places: Mapping[Path, str] | None = None,
     ) -> Policy:
         """The same policy with other states; what it says for groups and nodes about others is left out."""
-        ours = {state.name for state in states} | {ALLOW}
+        names = {state.name for state in states} | {ALLOW}
 
-        def kept(overrides: Overrides) -> dict[str, dict[str, Any]]:
+        def restrict(overrides: Overrides) -> dict[str, dict[str, Any]]:
             return {
-                key: {state: given for state, given in body.items() if state in ours}
+                key: {state: values for state, values in body.items() if state in names}
                 for key, body in overrides.items()
             }
 
-        made = Policy(
+        policy = Policy(
             *states,
             name=name or self.name,
             notes=self.notes,
             allow=self.allow,
-            groups=kept(self.groups),
-            nodes=kept(self.nodes),
+            groups=restrict(self.groups),
+            nodes=restrict(self.nodes),
             places=self.places if places is None else places,
             last=(*self.last, *last),
             rollout=self.rollout,
             drain=self.drain,
             cluster=self.cluster,
             without=self.without,
-            unsettled={name: error for name, error in self.unsettled.items() if name in ours},
+            unsettled={name: error for name, error in self.unsettled.items() if name in names},
         )
-        made.replaced.update(self.replaced)
-        made.exclusive, made.release = self.exclusive, self.release
-        made.locked = self.locked
-        return made
+        policy.replaced.update(self.replaced)
+        policy.exclusive, policy.release = self.exclusive, self.release
+        policy.locked = self.locked
+        return policy
 
     def with_cluster(self, settings: ClusterPart) -> Policy:
         """The same policy with other settings of the cluster's objects."""
-        made = self.but(*self.states)
-        made.cluster = settings
-        return made
+        policy = self.with_states(*self.states)
+        policy.cluster = settings
+        return policy
 
     def with_locks(
         self, locks: Mapping[str, Mapping[str, Mapping[str, Any]]], place: str
@@ -207,29 +207,29 @@ class Policy:
             locks: by node, parameters by state. Nodes with one and the same mapping share their states.
             place: the lock file.
         """
-        made = self.but(*self.states)
-        layers = {id(one): Layer(LOCK_FILE, states=one, place=place) for one in locks.values()}
-        made.locked = {name: layers[id(one)] for name, one in locks.items()}
-        return made
+        policy = self.with_states(*self.states)
+        layers = {id(lock): Layer(LOCK_FILE, states=lock, place=place) for lock in locks.values()}
+        policy.locked = {name: layers[id(lock)] for name, lock in locks.items()}
+        return policy
 
     def layers_data(self) -> dict[str, Any]:
         """What the policy says beside its states, as plain data that the constructor takes again."""
         last = [list(path) for path in self.last]
         drain = self.drain.as_data() if self.drain is not None else {}
-        said = {
+        data = {
             "groups": self.groups,
             "nodes": self.nodes,
             "last": last,
             "rollout": self.rollout.as_data(),
             "drain": drain,
         }
-        return {key: value for key, value in said.items() if value}
+        return {key: value for key, value in data.items() if value}
 
     def with_ensure(self, ensure: str) -> Policy:
         """The same policy with every state's ``ensure`` set; ``absent`` removes everything."""
         with in_part():
             states = [build(type(s), {**parameters(s), "ensure": ensure}) for s in self.states]
-        return self.but(*states, last=(("states", s.name, "ensure") for s in states))
+        return self.with_states(*states, last=(("states", s.name, "ensure") for s in states))
 
     def _overrides(self, section: str, overrides: Overrides) -> dict[str, dict[str, Any]]:
         """Check what is said for groups or nodes.
@@ -238,30 +238,31 @@ class Policy:
             PolicyError: with the place of what is wrong.
         """
         by_name = {state.name: state for state in self.states}
-        whole = Layer("fleet", places=self.places)
+        fleet = Layer("fleet", places=self.places)
         if not isinstance(overrides, Mapping):
             raise PolicyError(
-                f"{section}: must map names to states, is {given(overrides)}",
-                place=whole.place_of((section,)) or None,
+                f"{section}: must map names to states, is {show_value(overrides)}",
+                place=fleet.place_of((section,)) or None,
             )
         for key, body in overrides.items():
-            here = whole.place_of((section, str(key))) or None
+            key_place = fleet.place_of((section, str(key))) or None
             title = f"{section}.{quote_name(key)}"
             if not isinstance(body, Mapping):
                 raise PolicyError(
-                    f"{title}: must map states to parameters, is {given(body)}", place=here
+                    f"{title}: must map states to parameters, is {show_value(body)}",
+                    place=key_place,
                 )
             for name, values in body.items():
                 path = (section, str(key), str(name))
-                place = whole.place_of(path) or None
+                place = fleet.place_of(path) or None
                 if name == ALLOW:
                     _reasons(values, place)
                     continue
                 if name not in by_name and ("states", str(name)) in self.places:
                     # Only what a change removed has a place, and is not there.
-                    there = f" ({place})" if place else ""
+                    suffix = f" ({place})" if place else ""
                     raise PolicyError(
-                        f"removes the state {quote(name)}, which {title} changes{there}",
+                        f"removes the state {quote(name)}, which {title} changes{suffix}",
                         place=self.places["states", str(name)],
                         fix="remove that too",
                     )
@@ -271,16 +272,17 @@ class Policy:
                         place=place,
                         fix=_near(str(name), by_name),
                     )
-                _built(by_name[name], values, whole, path, title)
+                _built(by_name[name], values, fleet, path, title)
         return {str(key): dict(body) for key, body in overrides.items()}
 
 
-def _built(state: AnyState, values: object, whole: Layer, path: Path, title: str) -> None:
+def _built(state: AnyState, values: object, fleet: Layer, path: Path, title: str) -> None:
     """Check parameters for a group or node against the state they are for."""
-    place = whole.place_of(path) or None
+    place = fleet.place_of(path) or None
     if not isinstance(values, Mapping):
         raise PolicyError(
-            f"{title}: {state.name}: must map parameters to values, is {given(values)}", place=place
+            f"{title}: {state.name}: must map parameters to values, is {show_value(values)}",
+            place=place,
         )
     layers = (
         Layer("fleet", states={state.name: parameters(state)}),
@@ -291,7 +293,7 @@ def _built(state: AnyState, values: object, whole: Layer, path: Path, title: str
             build(
                 type(state),
                 merged(layers, state.name),
-                locate=lambda loc: whole.place_of((*path, *map(str, loc))),
+                locate=lambda loc: fleet.place_of((*path, *map(str, loc))),
             )
     except PolicyError as error:
         raise PolicyError(
@@ -305,15 +307,15 @@ def _paths(last: Iterable[Iterable[str]]) -> tuple[Path, ...]:
     Raises:
         PolicyError: they are no paths.
     """
-    found: set[Path] = set()
-    for one in last if isinstance(last, Iterable) else (None,):
-        path: Path = tuple(one) if isinstance(one, list | tuple) else ()
+    paths: set[Path] = set()
+    for entry in last if isinstance(last, Iterable) else (None,):
+        path: Path = tuple(entry) if isinstance(entry, list | tuple) else ()
         section = str(path[0]) if path else ""
-        whole = len(path) > (1 if section == "states" else 2)
-        if not whole or section not in SECTIONS or not all(isinstance(key, str) for key in path):
-            raise PolicyError(f"{quote(one)} is not a path of a value")
-        found.add(path)
-    return tuple(sorted(found))
+        complete = len(path) > (1 if section == "states" else 2)
+        if not complete or section not in SECTIONS or not all(isinstance(key, str) for key in path):
+            raise PolicyError(f"{quote(entry)} is not a path of a value")
+        paths.add(path)
+    return tuple(sorted(paths))
 
 
 def _reasons(allow: object, place: str | None) -> dict[str, str]:
@@ -323,15 +325,15 @@ def _reasons(allow: object, place: str | None) -> dict[str, str]:
         PolicyError: they are no mapping of ids to text.
     """
     if not isinstance(allow, Mapping):
-        raise PolicyError(f"allow: must map rules to reasons, is {given(allow)}", place=place)
+        raise PolicyError(f"allow: must map rules to reasons, is {show_value(allow)}", place=place)
     for name, reason in allow.items():
         if not isinstance(reason, str) or not reason.strip():
             raise PolicyError(f"allow: {quote_name(name)}: wants a reason, as text", place=place)
     return {str(name): str(reason) for name, reason in allow.items()}
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
+def _near(name: str, candidates: Iterable[str]) -> str:
+    names = sorted(candidates)
     if not names:
         return "it has no state at all"
     return suggest(name, names, f"there are {', '.join(names)}", form="{!r}")
@@ -348,13 +350,13 @@ class Resolved:
     cluster: ClusterPart | None = None
 
 
-def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) -> Resolved:
+def resolve(policy: Policy, node: InventoryNode, registered: Collection[str] = ()) -> Resolved:
     """Put the layers of one node together.
 
     Args:
         policy: for all nodes.
         node: the one.
-        known: names of all registered states. An override of one that the policy lacks is meant
+        registered: names of all registered states. An override of one that the policy lacks is meant
             for another policy; one of a name that nobody has is a mistake.
 
     Raises:
@@ -376,7 +378,7 @@ def resolve(policy: Policy, node: InventoryNode, known: Collection[str] = ()) ->
         if layer.scope in (LOCK_FILE, COMMAND_LINE):
             continue
         allow.update(_reasons(layer.states.get(ALLOW, {}), _place_in(layer, (ALLOW,), node)))
-        notes.extend(_others(policy, layer, node, known))
+        notes.extend(_note_unknown(policy, layer, node, registered))
     notes.extend(_without_effect(states, layers, node))
     return Resolved(node, states, tuple(notes), allow, policy.cluster)
 
@@ -386,12 +388,12 @@ def _check_exclusive(policy: Policy, node: InventoryNode) -> None:
     exclusive = policy.exclusive
     if len(exclusive) < 2:
         return
-    mine = [group for group in groups_of(policy, node) if group in exclusive]
-    if len(mine) > 1:
+    groups = [group for group in groups_of(policy, node) if group in exclusive]
+    if len(groups) > 1:
         raise PolicyError(
-            f"{' and '.join(exclusive[group] for group in mine)} select the same node {quote_name(node.name)}",
-            place=policy.places.get(("groups", mine[-1])),
-            fix=f"remove a label of the node, or change a selector: {', '.join(mine)}",
+            f"{' and '.join(exclusive[group] for group in groups)} select the same node {quote_name(node.name)}",
+            place=policy.places.get(("groups", groups[-1])),
+            fix=f"remove a label of the node, or change a selector: {', '.join(groups)}",
         )
 
 
@@ -401,27 +403,27 @@ def unselected(policy: Policy, node: InventoryNode) -> str:
     if not exclusive or any(group in exclusive for group in groups_of(policy, node)):
         return ""
     narrow = {name for group in exclusive for name in policy.groups.get(group, {})}
-    mine = [state.only for state in policy.states if state.name in narrow]
-    if not all(only is not None and only.text == NOWHERE for only in mine):
+    conditions = [state.only for state in policy.states if state.name in narrow]
+    if not all(only is not None and only.text == NOWHERE for only in conditions):
         return ""  # one is for all other nodes
     return ", ".join(f"{title}: {group}" for group, title in exclusive.items())
 
 
 def _key(policy: Policy, node: InventoryNode) -> tuple[object, ...]:
     """Equal for nodes to which the same layers apply; three empty ones where none does."""
-    ours = groups_of(policy, node)
+    groups = groups_of(policy, node)
     # A name only where something is said about it: nodes share what they have in common.
     named_here = node.name in policy.nodes or any(
         path[0] == "nodes" and path[1:2] == (node.name,) for path in policy.last
     )
     alone = node.vars.get("gpustate") is not None and not node.layers
-    said = [id(layer.value) for layer in node.layers if layer.value is not None]
+    values = [id(layer.value) for layer in node.layers if layer.value is not None]
     locked = policy.locked.get(node.name)
     return (
-        tuple(ours),
+        tuple(groups),
         (node.name,) if named_here or alone else (),
         (
-            *said,
+            *values,
             *([id(node.vars["gpustate"])] if alone else []),
             *([id(locked)] if locked is not None else []),
         ),
@@ -444,7 +446,7 @@ def _state(
     def place(loc: tuple[str | int, ...]) -> str | None:
         path = (state.name, *map(str, loc))
         for layer in reversed(layers):
-            fitting = (one for one, _ in layer.exact if one[: len(path)] == path[: len(one)])
+            fitting = (keys for keys, _ in layer.exact if keys[: len(path)] == path[: len(keys)])
             if (exact := next(fitting, None)) is not None:
                 return layer.place_of(max(path, exact, key=len))
             for end in range(len(path), 1, -1):
@@ -452,18 +454,18 @@ def _state(
                     return _place_in(layer, path, node)
         return None
 
-    mine = [layer for layer in layers if layer.states.get(state.name)]
-    here = _place_in(mine[-1], (state.name,), node) if mine else None
+    own_layers = [layer for layer in layers if layer.states.get(state.name)]
+    origin = _place_in(own_layers[-1], (state.name,), node) if own_layers else None
     try:
-        return build(type(state), values, place=here, locate=place)
+        return build(type(state), values, place=origin, locate=place)
     except PolicyError as error:
         build_in_part(type(state), values, error)  # fails where no layer is at fault
-        others = _of_other_layers(type(state), values, layers)
-        if not others:
+        names = _of_other_layers(type(state), values, layers)
+        if not names:
             raise
-        places = {name: place((name,)) or "another layer" for name in others}
+        places = {name: place((name,)) or "another layer" for name in names}
         removed = " and ".join(f"{name} ({where})" for name, where in places.items())
-        options = " ".join(f"--set {dotted((state.name, name))}=null" for name in others)
+        options = " ".join(f"--set {dotted((state.name, name))}=null" for name in names)
         fix = f"remove {removed}, or add {options}"
         raise PolicyError(error.message, place=error.place, fix=error.fix or fix) from None
 
@@ -518,24 +520,24 @@ def _without_effect(
             if value_at(layer.states, ensure) is not REMOVED
             or any(ensure[: len(path)] == path for path, _ in layer.exact)
         )
-        there = _place_in(layers[removing], ensure, node) or layers[removing].title
+        origin = _place_in(layers[removing], ensure, node) or layers[removing].title
         for layer in layers[removing + 1 :]:
             exact = [path for path, _ in layer.exact if path[0] == state.name]
             for path in (*((state.name, key) for key in layer.states.get(state.name, ())), *exact):
                 place = _place_in(layer, path, node) or layer.title
-                yield f"{place}: {dotted(path)} has no effect, ensure is absent ({there})"
+                yield f"{place}: {dotted(path)} has no effect, ensure is absent ({origin})"
 
 
-def _others(
-    policy: Policy, layer: Layer, node: InventoryNode, known: Collection[str]
+def _note_unknown(
+    policy: Policy, layer: Layer, node: InventoryNode, registered: Collection[str]
 ) -> Iterator[str]:
     """Notes on states that the policy lacks; an error for one that nobody has."""
-    ours = {state.name for state in policy.states} | {ALLOW}
-    for name in sorted(set(layer.states) - ours):
+    names = {state.name for state in policy.states} | {ALLOW}
+    for name in sorted(set(layer.states) - names):
         place = place_for_node(layer.place_of((name,)), node)
-        if known and name not in known:
+        if registered and name not in registered:
             raise PolicyError(
-                f"there is no state {quote(name)}", place=place, fix=_near(name, known)
+                f"there is no state {quote(name)}", place=place, fix=_near(name, registered)
             )
-        if not known:
+        if not registered:
             yield f"{place}.{quote_name(name)}: the policy has no such state; ignored"

@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from gpustate.core.building import every_parameter
 from gpustate.core.inventory import InventoryNode
-from gpustate.core.layers import REMOVED, Layer, Path, Said, dotted, leaves, trace, value_at
+from gpustate.core.layers import REMOVED, Layer, LayerValue, Path, dotted, leaves, trace, value_at
 from gpustate.core.policy import Policy, layers_of, resolve
 from gpustate.core.state import AnyState
 
@@ -24,13 +24,13 @@ class Value:
     Args:
         path: its state, its parameter, and the keys below that.
         value: as plain data.
-        said: by whom, the one that counts last; empty for a default.
+        trace: by whom, the one that counts last; empty for a default.
         default: the state's own; :data:`~gpustate.core.layers.REMOVED` where it has none.
     """
 
     path: Path
     value: Any
-    said: tuple[Said, ...]
+    trace: tuple[LayerValue, ...]
     default: Any
 
 
@@ -53,13 +53,13 @@ class Resolution:
     origins: Mapping[str, str]
 
 
-def resolution(policy: Policy, node: InventoryNode, known: Collection[str] = ()) -> Resolution:
+def resolution(policy: Policy, node: InventoryNode, registered: Collection[str] = ()) -> Resolution:
     """Put the layers of a node together and say where everything comes from.
 
     Raises:
         PolicyError: as :func:`~gpustate.core.policy.resolve`.
     """
-    resolved = resolve(policy, node, known)
+    resolved = resolve(policy, node, registered)
     layers = layers_of(policy, node)
     values = tuple(value for state in resolved.states for value in _values(state, layers))
     return Resolution(
@@ -78,13 +78,13 @@ def resolution(policy: Policy, node: InventoryNode, known: Collection[str] = ())
 
 
 def _values(state: AnyState, layers: Sequence[Layer]) -> Iterator[Value]:
-    whole = every_parameter(state)
-    for name, value in whole.items():
+    values = every_parameter(state)
+    for name, value in values.items():
         default = _default(state, name)
         rows = leaves({name: value}, (state.name,)) if isinstance(value, Mapping) else ()
-        for path, one in rows or (((state.name, name), value),):
+        for path, content in rows or (((state.name, name), value),):
             below = default if len(path) == 2 else value_at(default, path[2:])
-            yield Value(path, one, tuple(trace(layers, path)), below)
+            yield Value(path, content, tuple(trace(layers, path)), below)
 
 
 def _default(state: AnyState, name: str) -> Any:
@@ -98,24 +98,24 @@ def _default(state: AnyState, name: str) -> Any:
 
 
 def _unused(policy: Policy, layers: Sequence[Layer]) -> Iterator[str]:
-    ours = {state.name for state in policy.states} | {"allow"}
+    names = {state.name for state in policy.states} | {"allow"}
     for layer in layers:
-        for name in sorted(set(layer.states) - ours):
+        for name in sorted(set(layer.states) - names):
             yield f"{layer.place_of((name,))}: {layer.title}: {name} is not in the policy, and not used"
 
 
-def as_data(found: Resolution, rows: Sequence[Value], source: str) -> dict[str, Any]:
+def as_data(resolved: Resolution, rows: Sequence[Value], source: str) -> dict[str, Any]:
     """A resolution, or a part of it, as a document."""
     return {
         "format": FORMAT,
-        "node": found.node,
-        "groups": list(found.groups),
+        "node": resolved.node,
+        "groups": list(resolved.groups),
         "policy": source,
-        "states": list(found.states),
-        "origins": dict(found.origins),
+        "states": list(resolved.states),
+        "origins": dict(resolved.origins),
         "values": [_row(value) for value in rows],
-        "allow": dict(found.allow),
-        "unused": list(found.unused),
+        "allow": dict(resolved.allow),
+        "unused": list(resolved.unused),
     }
 
 
@@ -126,9 +126,9 @@ def _row(value: Value) -> dict[str, Any]:
         "value": value.value,
     }
     row["said"] = [
-        {"layer": said.layer, "place": said.place}
-        | ({"removed": True} if said.value is REMOVED else {"value": said.value})
-        for said in value.said
+        {"layer": entry.layer, "place": entry.place}
+        | ({"removed": True} if entry.value is REMOVED else {"value": entry.value})
+        for entry in value.trace
     ]
     if value.default is not REMOVED:
         row["default"] = value.default

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpustate import shell
-from gpustate.core.shared_probes import APT_KEY, FOREIGN_PINS, KEPT, RPM_KEY, shown, unit_files
+from gpustate.core.shared_probes import APT_KEY, FOREIGN_PINS, KEPT, RPM_KEY, show_unit, unit_files
 from gpustate.errors import ProbeError
 from gpustate.formats import aptsources, dpkg, rpm, systemd
 
@@ -196,7 +196,7 @@ class Packages(SharedQuery[dict[str, dpkg.Package]]):
 
     def script(self) -> str:
         names = " ".join(shlex.quote(pattern) for pattern in self.patterns)
-        kept = hashlib.sha256(names.encode()).hexdigest()[:16]
+        digest = hashlib.sha256(names.encode()).hexdigest()[:16]
         text = shell.fill(
             shell.load("package_rows", "gpustate.core"),
             NAMES=names,
@@ -204,7 +204,7 @@ class Packages(SharedQuery[dict[str, dpkg.Package]]):
             RPM_FORMAT=rpm.QUERY_FORMAT,
             MARK=_RPM,
             LOCKS=_LOCKS,
-            KEPT=kept,
+            KEPT=digest,
             APT_KEY=APT_KEY,
         )
         return f"{rpm.FAMILY}{KEPT}{text}"
@@ -212,26 +212,31 @@ class Packages(SharedQuery[dict[str, dpkg.Package]]):
     def parse(self, answer: Answer) -> dict[str, dpkg.Package]:
         text = answer.text
         if not text.startswith(_RPM):
-            return self._mine(dpkg.parse_query(text))
+            return self._matching(dpkg.parse_query(text))
         head, _, locks = text.partition(f"{_LOCKS}\n")
         manager, _, rows = head.removeprefix(_RPM).partition("\n")
-        found = rpm.parse_query(rows)
+        packages = rpm.parse_query(rows)
         if manager == "dnf":
-            held = rpm.held_by_dnf(rpm.versionlocks(locks), found)
+            held = rpm.held_by_dnf(rpm.versionlocks(locks), packages)
         else:
-            held = rpm.held_by_zypper(locks, found)
-        return self._mine(rpm.parse_query(rows, held))
+            held = rpm.held_by_zypper(locks, packages)
+        return self._matching(rpm.parse_query(rows, held))
 
-    def _mine(self, found: dict[str, dpkg.Package]) -> dict[str, dpkg.Package]:
+    def _matching(self, packages: dict[str, dpkg.Package]) -> dict[str, dpkg.Package]:
         return {
-            name: one
-            for name, one in found.items()
+            name: package
+            for name, package in packages.items()
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
         }
 
     def joined(self, queries: Sequence[Query[Any]]) -> Packages:
-        mine = (pattern for one in queries if isinstance(one, Packages) for pattern in one.patterns)
-        return Packages(tuple(dict.fromkeys((*self.patterns, *mine))))
+        patterns = (
+            pattern
+            for query in queries
+            if isinstance(query, Packages)
+            for pattern in query.patterns
+        )
+        return Packages(tuple(dict.fromkeys((*self.patterns, *patterns))))
 
     def placeholder(self) -> dict[str, dpkg.Package]:
         return {}
@@ -249,12 +254,12 @@ class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
 
     def script(self) -> str:
         names = " ".join(shlex.quote(name) for name in self.names)
-        kept = hashlib.sha256(names.encode()).hexdigest()[:16]
+        digest = hashlib.sha256(names.encode()).hexdigest()[:16]
         text = shell.fill(
             shell.load("offers", "gpustate.core"),
             NAMES=names,
             MARK=_RPM,
-            KEPT=kept,
+            KEPT=digest,
             APT_KEY=APT_KEY,
             RPM_KEY=RPM_KEY,
         )
@@ -277,26 +282,26 @@ class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
                 )
                 for name, rows in dpkg.parse_madison(text).items()
             }
-            return self._mine(offers)
+            return self._matching(offers)
         manager, _, rows = text.removeprefix(_RPM).partition("\n")
         read = rpm.parse_repoquery if manager == "dnf" else rpm.parse_search
-        return self._mine(read(rows))
+        return self._matching(read(rows))
 
-    def _mine(
-        self, found: dict[str, tuple[dpkg.Candidate, ...]]
+    def _matching(
+        self, candidates: dict[str, tuple[dpkg.Candidate, ...]]
     ) -> dict[str, tuple[dpkg.Candidate, ...]]:
-        return {name: rows for name, rows in found.items() if name in self.names}
+        return {name: rows for name, rows in candidates.items() if name in self.names}
 
     def joined(self, queries: Sequence[Query[Any]]) -> Candidates:
-        mine = (name for one in queries if isinstance(one, Candidates) for name in one.names)
-        return Candidates(tuple(dict.fromkeys((*self.names, *mine))))
+        names = (name for query in queries if isinstance(query, Candidates) for name in query.names)
+        return Candidates(tuple(dict.fromkeys((*self.names, *names))))
 
     def placeholder(self) -> dict[str, tuple[dpkg.Candidate, ...]]:
         return {}
 
 
 #: Around the parts of an answer: the names that were asked for, and what the disk says of them.
-_ASKED, _UNIT_FILES = "=asked", "=unit-files"
+_NAMES, _UNIT_FILES = "=asked", "=unit-files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +316,10 @@ class Units(SharedQuery[dict[str, systemd.Unit]]):
 
     def script(self) -> str:
         names = " ".join(shlex.quote(name) for name in self.names)
-        blocks = "; ".join(f"printf '%s\\n\\n' \"{shown(name)}\"" for name in self.names)
+        blocks = "; ".join(f"printf '%s\\n\\n' \"{show_unit(name)}\"" for name in self.names)
         return shell.fill(
             shell.load("unit_states", "gpustate.core"),
-            ASKED=_ASKED,
+            ASKED=_NAMES,
             NAMES=names,
             BLOCKS=blocks,
             MARK=_UNIT_FILES,
@@ -322,16 +327,16 @@ class Units(SharedQuery[dict[str, systemd.Unit]]):
         )
 
     def parse(self, answer: Answer) -> dict[str, systemd.Unit]:
-        asked, _, text = ("" if not answer.text.startswith(_ASKED) else answer.text).partition("\n")
-        shown, _, files = (text or answer.text).partition(f"{_UNIT_FILES}\n")
-        found = systemd.as_on_disk(systemd.parse_show(shown), files)
+        names, _, text = ("" if not answer.text.startswith(_NAMES) else answer.text).partition("\n")
+        properties, _, files = (text or answer.text).partition(f"{_UNIT_FILES}\n")
+        units = systemd.as_on_disk(systemd.parse_show(properties), files)
         # One that was asked for by another name, an alias, shows under its own.
-        others = set(asked.split()[1:]) - set(self.names)
-        return {name: unit for name, unit in found.items() if name not in others}
+        aliases = set(names.split()[1:]) - set(self.names)
+        return {name: unit for name, unit in units.items() if name not in aliases}
 
     def joined(self, queries: Sequence[Query[Any]]) -> Units:
-        mine = (name for one in queries if isinstance(one, Units) for name in one.names)
-        return Units(tuple(dict.fromkeys((*self.names, *mine))))
+        names = (name for query in queries if isinstance(query, Units) for name in query.names)
+        return Units(tuple(dict.fromkeys((*self.names, *names))))
 
     def placeholder(self) -> dict[str, systemd.Unit]:
         return {}

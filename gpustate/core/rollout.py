@@ -86,11 +86,11 @@ def overridden(
     """The policy with other values; arguments and errors as of :func:`rollout_policy`."""
     if not isinstance(data, Mapping | None):
         raise _error((), places, f"is {kind_of(data)}, wanted a mapping")
-    known = [field.name for field in fields(RolloutPolicy)]
+    names = [field.name for field in fields(RolloutPolicy)]
     values: dict[str, Any] = {}
     for key, value in (data or {}).items():
-        if key not in known:
-            hint = suggest(key, known, f"supported keys: {', '.join(known)}", form="{!r}")
+        if key not in names:
+            hint = suggest(key, names, f"supported keys: {', '.join(names)}", form="{!r}")
             raise _error((str(key),), places, "unknown key", hint)
         values[key] = _value(key, value, places)
     return replace(policy, **values)
@@ -130,6 +130,6 @@ def _number(value: Any) -> Any:
 def _error(
     path: tuple[str, ...], places: Mapping[tuple[str, ...], str], message: str, fix: str = ""
 ) -> PolicyError:
-    whole = (SECTION, *path)
-    place = next((places[whole[:n]] for n in range(len(whole), 0, -1) if whole[:n] in places), None)
-    return PolicyError(f"{'.'.join(whole)}: {message}", place=place, fix=fix or None)
+    steps = (SECTION, *path)
+    place = next((places[steps[:n]] for n in range(len(steps), 0, -1) if steps[:n] in places), None)
+    return PolicyError(f"{'.'.join(steps)}: {message}", place=place, fix=fix or None)

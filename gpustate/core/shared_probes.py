@@ -1,6 +1,6 @@
 """What several fragments want to know of a node, found out once, ahead of all of them.
 
-A fragment writes :func:`shown`, :data:`APT_KEY` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program:
+A fragment writes :func:`show_unit`, :data:`APT_KEY` or ``${KERNEL_RELEASE-$(uname -r)}`` where it would call a program:
 each is a variable with that call as its default. Where fragments leave together the variable is set by what
 :func:`early` or :func:`prelude` puts before them; everywhere else, in a step or alone, the default does the same.
 
@@ -26,7 +26,7 @@ _KEYS = (
 _SHOW = f"timeout -k 2 10 systemctl show -p {','.join(_KEYS)} --"
 _PLAIN = "--plain --no-legend --no-pager --"
 _FILES = f"timeout -k 2 10 systemctl list-unit-files {_PLAIN}"
-_SHOWN = re.compile(r"\$\{(U_\w+)-\$\(" + re.escape(_SHOW) + r" ([^ ]+) 2>/dev/null\)\}")
+_UNIT_REFERENCE = re.compile(r"\$\{(U_\w+)-\$\(" + re.escape(_SHOW) + r" ([^ ]+) 2>/dev/null\)\}")
 
 
 class Shared(NamedTuple):
@@ -74,7 +74,7 @@ _SHARED = (
 )
 _TEXTS = {answer.variables[0]: answer.text for answer in _SHARED}
 #: sh: the time, in seconds since 1970: in double quotes or a here-document, like those that follow.
-NOW = _TEXTS["NOW"]
+TIME_S = _TEXTS["NOW"]
 #: sh: rows ``KEPT|PATH`` of the files that gpustate has changed or made.
 ORIGINALS = _TEXTS["ORIGINALS"]
 #: sh: what apt's and dpkg's answers depend on, for ``kept``.
@@ -99,7 +99,7 @@ def _variable(unit: str) -> str:
     return "U_" + re.sub(r"\W", "_", unit, flags=re.ASCII)
 
 
-def shown(unit: str) -> str:
+def show_unit(unit: str) -> str:
     """Sh for ``Key=value`` lines of a unit as it is when the fragments begin: in double quotes or a here-document.
 
     The keys are those of :class:`gpustate.formats.systemd.Unit`, SubState, MainPID, NRestarts, ExecStart, and times of the start.
@@ -129,11 +129,11 @@ def early(fragments: str, *more: Shared) -> str:
 
 def prelude(fragments: str) -> str:
     """Sh that sets what fragments refer to; empty where they refer to nothing."""
-    units = {unit: variable for variable, unit in _SHOWN.findall(fragments)}
-    found = ""
+    units = {unit: variable for variable, unit in _UNIT_REFERENCE.findall(fragments)}
+    text = ""
     if len(units) > 1:
         rows = " ".join(f"'{variable} {unit}'" for unit, variable in units.items())
-        found += shell.fill(
+        text += shell.fill(
             _UNITS,
             ROWS=rows,
             FILES=f"{_FILES} {FILE_OF_ALL} {' '.join(units)}",
@@ -142,7 +142,7 @@ def prelude(fragments: str) -> str:
             VARIABLES=" ".join(units.values()),
             END="\x1e",
         )
-    return found + _settings(fragments, *(answer for answer in _SHARED if answer.slow))
+    return text + _settings(fragments, *(answer for answer in _SHARED if answer.slow))
 
 
 #: A unit file of every systemd: were it not listed, the list could not be trusted.
@@ -157,14 +157,14 @@ __all__ = [
     "APT_KEY",
     "KEPT",
     "LISTENING",
-    "NOW",
     "ORIGINALS",
     "RPM_KEY",
+    "TIME_S",
     "VARIABLES",
     "Shared",
     "early",
     "prelude",
     "refers",
-    "shown",
+    "show_unit",
     "unit_files",
 ]

@@ -215,8 +215,8 @@ class State(BaseModel, Generic[ObservedT]):
             observed: what the probe read; ``None`` in the first call.
         """
         if observed is None and self.indispensable and self.absent:
-            for name, other in policy.items():
-                if self.name in other.needs and not other.absent:
+            for name, dependent in policy.items():
+                if self.name in dependent.needs and not dependent.absent:
                     yield Conflict(
                         f"it needs {self.name}, which the policy removes: remove {name} too, or keep {self.name}",
                         state=name,
@@ -295,8 +295,8 @@ class State(BaseModel, Generic[ObservedT]):
         """
         if not self.absent:
             steps = self.apply(observed, everything(observed, self.desired(observed)))
-            left = (step.at_first_boot for step in steps)
-            yield from dict.fromkeys(step for step in left if step is not None)
+            boot_steps = (step.at_first_boot for step in steps)
+            yield from dict.fromkeys(step for step in boot_steps if step is not None)
 
     def reboot_blocker(self, observed: ObservedT) -> str | None:
         """MAY: say why this node must not reboot now (a kernel without a built module)."""

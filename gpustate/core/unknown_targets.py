@@ -15,7 +15,7 @@ from gpustate.core.policy import Policy
 from gpustate.formats.words import quote
 
 #: So many are told of each kind; a policy may hold every node of another site.
-_TOLD = 10
+_MOST_LISTED = 10
 
 
 def describe_unknown_targets(policy: Policy, inventory: Inventory, source: str) -> list[str]:
@@ -28,26 +28,26 @@ def describe_unknown_targets(policy: Policy, inventory: Inventory, source: str) 
     """
     if not inventory.names:
         return []
-    whole = Layer("fleet", place=source, places=policy.places)
+    fleet = Layer("fleet", place=source, places=policy.places)
     groups = {*inventory.groups} - {"all"}
     return [
-        *_lines("groups", [one for one in policy.groups if not by_label(one)], groups, whole),
-        *_lines("nodes", policy.nodes, inventory.names, whole),
+        *_lines("groups", [group for group in policy.groups if not by_label(group)], groups, fleet),
+        *_lines("nodes", policy.nodes, inventory.names, fleet),
     ]
 
 
 def _lines(
-    section: str, names: Collection[str], known: Collection[str], whole: Layer
+    section: str, names: Collection[str], existing: Collection[str], fleet: Layer
 ) -> Iterator[str]:
-    unknown = [name for name in names if name not in known]
-    for name in unknown[:_TOLD]:
-        place = whole.place_of((section, name))
+    unknown = [name for name in names if name not in existing]
+    for name in unknown[:_MOST_LISTED]:
+        place = fleet.place_of((section, name))
         if section == "groups" and name == "all":
             yield f"{place}: groups: 'all' has no effect; what is for all nodes stands below 'states'"
             continue
-        near = difflib.get_close_matches(name, sorted(known), 1)
+        near = difflib.get_close_matches(name, sorted(existing), 1)
         hint = f"; did you mean {near[0]!r}" if near else ""
         yield f"{place}: {section}: the inventory has no {section[:-1]} {quote(name)}{hint}"
-    if len(unknown) > _TOLD:
-        more = len(unknown) - _TOLD
-        yield f"{whole.place_of((section,))}: {section}: and {more} more that the inventory does not have"
+    if len(unknown) > _MOST_LISTED:
+        more = len(unknown) - _MOST_LISTED
+        yield f"{fleet.place_of((section,))}: {section}: and {more} more that the inventory does not have"

@@ -34,11 +34,11 @@ class Condition:
         """Answer for one node."""
         return self.test(view)
 
-    def __and__(self, other: Condition) -> Condition:
-        return Condition(f"({self.text} & {other.text})", lambda v: self.test(v) and other.test(v))
+    def __and__(self, right: Condition) -> Condition:
+        return Condition(f"({self.text} & {right.text})", lambda v: self.test(v) and right.test(v))
 
-    def __or__(self, other: Condition) -> Condition:
-        return Condition(f"({self.text} | {other.text})", lambda v: self.test(v) or other.test(v))
+    def __or__(self, right: Condition) -> Condition:
+        return Condition(f"({self.text} | {right.text})", lambda v: self.test(v) or right.test(v))
 
     def __invert__(self) -> Condition:
         return Condition(f"~{self.text}", lambda v: not self.test(v))
@@ -88,9 +88,9 @@ def label(name: str, value: str) -> Condition:
 
 
 def _label(view: NodeView, name: str) -> str | None:
-    given = labels_of(view.vars).get(name)
-    if given is not None:
-        return given
+    value = labels_of(view.vars).get(name)
+    if value is not None:
+        return value
     facts = view.facts
     family = facts.gpus[0].architecture if facts.gpus else None
     system = (facts.os_id, facts.os_version)
@@ -130,15 +130,15 @@ def architecture(name: str) -> Condition:
     )
 
 
-def _one_of(what: str, name: str, known: Sequence[str]) -> None:
-    if name in known:
+def _one_of(kind: str, name: str, candidates: Sequence[str]) -> None:
+    if name in candidates:
         return
     from difflib import get_close_matches  # hardly ever, and it takes a while to import
 
-    near = get_close_matches(str(name), known, 1)
-    hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
+    near = get_close_matches(str(name), candidates, 1)
+    hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(candidates)}"
     raise PolicyError(
-        f"a condition asks for the {what} {quote(name)}, which there is not", fix=hint
+        f"a condition asks for the {kind} {quote(name)}, which there is not", fix=hint
     )
 
 
@@ -194,19 +194,19 @@ def _next(tokens: list[tuple[str, str]], text: str) -> tuple[str, str]:
 
 
 def _either(tokens: list[tuple[str, str]], text: str) -> Condition:
-    left = _both(tokens, text)
+    condition = _both(tokens, text)
     while tokens and tokens[0] == ("op", "|"):
         tokens.pop(0)
-        left = left | _both(tokens, text)
-    return left
+        condition = condition | _both(tokens, text)
+    return condition
 
 
 def _both(tokens: list[tuple[str, str]], text: str) -> Condition:
-    left = _single(tokens, text)
+    condition = _single(tokens, text)
     while tokens and tokens[0] == ("op", "&"):
         tokens.pop(0)
-        left = left & _single(tokens, text)
-    return left
+        condition = condition & _single(tokens, text)
+    return condition
 
 
 def _single(tokens: list[tuple[str, str]], text: str) -> Condition:
@@ -222,9 +222,9 @@ def _single(tokens: list[tuple[str, str]], text: str) -> Condition:
         return _NAMES[word]
     if kind == "name" and word in _CALLS:
         return _call(word, tokens, text)
-    known = ", ".join(sorted((*_NAMES, *(f"{name}(...)" for name in _CALLS))))
+    names = ", ".join(sorted((*_NAMES, *(f"{name}(...)" for name in _CALLS))))
     raise PolicyError(
-        f"condition {quote(text)} has no meaning at {quote(word)}", fix=f"known: {known}"
+        f"condition {quote(text)} has no meaning at {quote(word)}", fix=f"known: {names}"
     )
 
 
@@ -243,8 +243,8 @@ def _call(name: str, tokens: list[tuple[str, str]], text: str) -> Condition:
         if (kind, word) != ("op", ","):
             raise PolicyError(f"condition {quote(text)}: expected a comma or a closing parenthesis")
     if not all(isinstance(argument, str) for argument in arguments[: 1 if name == "var" else None]):
-        what = "a name" if name == "var" else "its value"
-        raise PolicyError(f"condition {quote(text)}: {name} wants {what} in quotes")
+        expected = "a name" if name == "var" else "its value"
+        raise PolicyError(f"condition {quote(text)}: {name} wants {expected} in quotes")
     try:
         return _CALLS[name](*arguments)
     except TypeError:

@@ -11,7 +11,7 @@ from typing import Any
 from gpustate import shell
 from gpustate.core.file_queries import ODD, refuse_odd
 from gpustate.core.queries import Answer, Query
-from gpustate.core.shared_probes import NOW
+from gpustate.core.shared_probes import TIME_S
 from gpustate.formats.numbers import parse_uint
 
 #: Seconds until a lock expires unless it is renewed. A stage may build kernel modules.
@@ -122,7 +122,7 @@ class LedgerQuery(Query[Ledger]):
     """Query both in one fragment."""
 
     def script(self) -> str:
-        return ODD + shell.fill(shell.load("ledger", "gpustate.engine"), ONCE=ONCE, NOW=NOW)
+        return ODD + shell.fill(shell.load("ledger", "gpustate.engine"), ONCE=ONCE, NOW=TIME_S)
 
     def parse(self, answer: Answer) -> Ledger:
         lock: Lock | None = None

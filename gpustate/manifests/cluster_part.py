@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpustate.core.building import as_written
 from gpustate.core.layers import Path
-from gpustate.core.parameter_errors import given, wanted
+from gpustate.core.parameter_errors import describe_expected, show_value
 from gpustate.core.policy import Policy
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
@@ -133,13 +133,13 @@ def _explained(
     if item["type"] == "missing":
         return _error(path, places, "is not given, and has no default")
     words = [
-        wanted(entry["type"], entry.get("ctx") or {}) or mask(str(entry["msg"]))
+        describe_expected(entry["type"], entry.get("ctx") or {}) or mask(str(entry["msg"]))
         for entry in items
         if _without_kind(entry["loc"]) == path
     ]
     quotes = words == ["text"] and isinstance(item["input"], bool | int | float)
     was = as_written(item["loc"], item["input"], data)
-    message = f"wanted {' or '.join(words)} (given: {given(was)})"
+    message = f"wanted {' or '.join(words)} (given: {show_value(was)})"
     return _error(path, places, message, "put it in quotes" if quotes else "")
 
 

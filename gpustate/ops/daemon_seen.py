@@ -16,7 +16,7 @@ from typing import Protocol
 from gpustate import shell
 from gpustate.core.change import Change, Disruption, Plan
 from gpustate.core.file_queries import ODD, behind_link, refuse_odd
-from gpustate.core.shared_probes import ORIGINALS, shown
+from gpustate.core.shared_probes import ORIGINALS, show_unit
 from gpustate.errors import ProbeError
 from gpustate.formats.containerd import Edit
 from gpustate.formats.numbers import parse_uint
@@ -153,7 +153,7 @@ def unit_command(unit: str) -> str:
     ``t`` is when the service started, empty when it does not run; ``m`` its process.
     In an image, ``x`` is what systemd will run when it boots: the last of the unit's command lines.
     """
-    return shell.fill(_UNIT_COMMAND, UNIT=_q(unit), SHOWN=shown(unit), PATIENCE=str(PATIENCE_S))
+    return shell.fill(_UNIT_COMMAND, UNIT=_q(unit), SHOWN=show_unit(unit), PATIENCE=str(PATIENCE_S))
 
 
 #: Defines ``odd``; ``blob KIND PATH FILE``, which puts a file among those that ``print_blobs`` prints; and ``known FOLDER...``,

@@ -283,7 +283,7 @@ def onto(policy: Policy, file: str | None) -> Policy:
         bundle_values = cls.bundle_parameters(f"file:{BUNDLE_FOLDER}/{bundle.id}/{name}")
         states_by_name[name] = build(cls, {**preserved, **bundle_values})
         last += [("states", name, key) for key in bundle_values]
-    return policy.but(*states_by_name.values(), name=policy.name, last=last)
+    return policy.with_states(*states_by_name.values(), name=policy.name, last=last)
 
 
 def _bundle_of(states: Sequence[AnyState]) -> BundleInPlace | None:

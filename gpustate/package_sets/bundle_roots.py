@@ -67,7 +67,7 @@ def required_packages(
             return RequiredPackages(problem=needed.missing)
         packages_by_state[name] = needed.packages
         headers |= dict.fromkeys(needed.headers)
-        missing_headers |= needed.bare
+        missing_headers |= needed.missing_headers
         chosen |= needed.facts
         pins += needed.pins
     packages_by_state[KERNELS] = tuple(headers)

@@ -54,7 +54,9 @@ def with_driver(policy: Policy, driver: str, place: str) -> Policy:
     upgraded.groups, upgraded.nodes = (
         _without(o, state.name, driver_values) for o in (policy.groups, policy.nodes)
     )
-    return upgraded.but(*states, last=[("states", state.name, key) for key in driver_values])
+    return upgraded.with_states(
+        *states, last=[("states", state.name, key) for key in driver_values]
+    )
 
 
 def _left_behind(

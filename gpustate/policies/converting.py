@@ -50,7 +50,9 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     """
     local = [state for state in policy.states if not _importable(type(state))]
     plain = (
-        policy.but(*(state for state in policy.states if state not in local)) if local else policy
+        policy.with_states(*(state for state in policy.states if state not in local))
+        if local
+        else policy
     )
     lost = [
         f"{state.name}: the state is defined in the policy file; move it to a module and list that in "

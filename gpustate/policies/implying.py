@@ -55,7 +55,7 @@ def with_implied(policy: Policy) -> Policy:
         return policy
     places = {("states", name): reason for name, (_, reason) in more.items()}
     added = (state for state, _ in more.values())
-    return policy.but(*policy.states, *added, places=policy.places | places)
+    return policy.with_states(*policy.states, *added, places=policy.places | places)
 
 
 def left_out(policy: Policy) -> tuple[str, ...]:

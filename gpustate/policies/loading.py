@@ -125,7 +125,7 @@ def _with_sections(policy: Policy, changes: Changes | None) -> Policy:
 
 def _complete(policy: Policy, name: str) -> Policy:
     """The policy with a name; what its states imply and it does not have stays out."""
-    complete = policy.but(*policy.states, name=policy.name or name)
+    complete = policy.with_states(*policy.states, name=policy.name or name)
     complete.without = left_out(complete)
     return complete
 
@@ -154,7 +154,7 @@ def _python(text: str, source: str, changes: Changes | None, origins: bool) -> P
         from gpustate.policies import pythonplaces
 
         places = pythonplaces.places(text, source, listed) | policy.places
-        policy = policy.but(*policy.states, places=places)
+        policy = policy.with_states(*policy.states, places=places)
     if not changes:
         return policy
     classes = {state.name: type(state) for state in policy.states}
@@ -181,7 +181,7 @@ def _single(name: str, changes: Changes | None) -> Policy:
         policy = _changed(tree, changes)
         comes = [path for path, place in policy.places.items() if place.startswith(COMES_WITH)]
         states = (state for state in policy.states if ("states", state.name) not in comes)
-        return policy.but(*states)
+        return policy.with_states(*states)
     try:
         state = build(cls, {})
     except PolicyError as error:

@@ -75,7 +75,7 @@ def read(
         before: Policy | None = _read(text, path, how)
     except PolicyError:
         before = None  # the change repairs it
-    changed = policy.but(*policy.states, last=_last(policy, before, path, other_paths))
+    changed = policy.with_states(*policy.states, last=_last(policy, before, path, other_paths))
     changed.notes = (*changed.notes, *own_notes)
     old = _by_state(before) if before is not None else {}
     for full in changed.last:

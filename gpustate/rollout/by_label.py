@@ -286,7 +286,7 @@ def by_label(policy: Policy, inventory: Inventory, access: Accesses | None) -> B
     found = _nodes(access, decided, certain=bool(names & set(_STATES.values())))
     mig = {name: node for name, node in found.items() if _is_about_mig(node[1])}
     if mig and "mig" not in names and template is not None:
-        policy = policy.but(*policy.states, _state(template))
+        policy = policy.with_states(*policy.states, _state(template))
     elif "mig" not in {state.name for state in policy.states}:
         mig = {}
     return _Layers(policy, inventory, found, mig).made()
@@ -297,7 +297,7 @@ def of_every_label(policy: Policy) -> Policy:
     template = settings_of(policy).mig
     if template is None or "mig" in {state.name for state in policy.states}:
         return policy
-    return policy.but(*policy.states, build(registry.get("mig"), template))
+    return policy.with_states(*policy.states, build(registry.get("mig"), template))
 
 
 def _nodes(

@@ -344,7 +344,7 @@ def test_an_exception_lets_it_pass_and_stays_visible() -> None:
 def test_exceptions_come_from_the_policy_and_from_the_inventory() -> None:
     policy = Policy(DriverInstalled(), allow={"a": "all"})
     mine = InventoryNode("n1", vars={"gpustate": {"allow": {"b": "here"}}})
-    assert resolve(policy, mine, known=["driver"]).allow == {"a": "all", "b": "here"}
+    assert resolve(policy, mine, registered=["driver"]).allow == {"a": "all", "b": "here"}
     assert policy.with_ensure("absent").allow == {"a": "all"}
     assert policy_data(policy, "p")["allow"] == {"a": "all"}
     assert "allow" not in policy_data(Policy(DriverInstalled()), "p")

@@ -9,7 +9,7 @@ import pytest
 
 from gpustate import registry
 from gpustate.core.building import build
-from gpustate.core.parameter_errors import pattern, wanted
+from gpustate.core.parameter_errors import describe_expected, pattern
 from gpustate.errors import PolicyError
 
 
@@ -26,7 +26,7 @@ def patterns(schema: Any) -> Iterator[str]:
 
 
 def message(regex: str) -> str | None:
-    return wanted("string_pattern_mismatch", {"pattern": regex})
+    return describe_expected("string_pattern_mismatch", {"pattern": regex})
 
 
 def test_every_pattern_of_a_bundled_state_has_words() -> None:
@@ -66,7 +66,7 @@ def test_a_wrong_parameter_is_told_in_words(state: str, values: dict[str, Any], 
 
 def test_a_pattern_of_a_site_s_own_state_is_shown() -> None:
     assert message("^x$") == "text of the form ^x$"
-    assert wanted("of another kind", {}) is None
+    assert describe_expected("of another kind", {}) is None
 
 
 def test_a_state_declares_what_its_own_pattern_stands_for() -> None:

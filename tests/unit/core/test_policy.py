@@ -139,8 +139,10 @@ def test_an_override_of_a_state_that_nobody_has_is_an_error_with_the_nearest_nam
         PolicyError,
         match=r"all\.yml:2: gpu1: gpustate: there is no state 'drivr'; did you mean 'driver'",
     ):
-        resolve(Policy(Other()), overrides, known=("driver", "other"))
-    other = resolve(Policy(Other()), node({"driver": {"branch": 570}}), known=("driver", "other"))
+        resolve(Policy(Other()), overrides, registered=("driver", "other"))
+    other = resolve(
+        Policy(Other()), node({"driver": {"branch": 570}}), registered=("driver", "other")
+    )
     assert other.notes == ()
 
 

@@ -88,7 +88,7 @@ def test_a_list_that_cannot_be_whole_is_not_believed(host: Host) -> None:
 
 def test_a_fragment_alone_asks_for_its_unit_itself(host: Host) -> None:
     host.systemctl("basic.target")
-    said = host.run(f"cat <<END\n{shared_probes.shown('x-y.service')}\nEND\n")
+    said = host.run(f"cat <<END\n{shared_probes.show_unit('x-y.service')}\nEND\n")
     assert b"argv[]=/usr/bin/x-y.service" in said
     assert host.said("calls") == ["show"]
 

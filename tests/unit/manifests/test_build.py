@@ -280,6 +280,6 @@ def test_settings_in_python_are_checked(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="app selects the pods"):
         Pods(labels={"app": "x"})
     policy = Policy(cluster=ClusterSettings(namespace="gpus"))
-    kept = settings_of(policy.but(name="other"))
+    kept = settings_of(policy.with_states(name="other"))
     assert kept.namespace == "gpus"
     assert OWNER.items() <= build(kept, images())[0]["metadata"]["labels"].items()

@@ -78,7 +78,7 @@ def driver(policy: Policy, name: str) -> dict[str, Any]:
 def why(policy: Policy, name: str, *path: str) -> list[tuple[str, str, Any]]:
     found = resolution(policy, node(name))
     value = next(value for value in found.values if value.path == ("driver", *path))
-    return [(said.layer, said.place, said.value) for said in value.said]
+    return [(said.layer, said.place, said.value) for said in value.trace]
 
 
 def test_the_narrower_layer_wins_value_by_value() -> None:
@@ -156,12 +156,12 @@ def test_a_wrong_value_of_a_layer_is_one_line_at_its_own_place() -> None:
         resolve(policies.load("p.yaml"), node("gpu1"))
     Path("host_vars/gpu1.yml").write_text("gpustate:\n  drivr: {}\n")
     with pytest.raises(PolicyError, match=r"^host_vars/gpu1\.yml:2: .* there is no state 'drivr'"):
-        resolve(policies.load("p.yaml"), node("gpu1"), known=("driver",))
+        resolve(policies.load("p.yaml"), node("gpu1"), registered=("driver",))
 
 
 def test_what_is_said_for_a_state_that_the_policy_lacks_is_listed() -> None:
     Path("host_vars/gpu1.yml").write_text("gpustate:\n  mig: {}\n")
-    found = resolution(policies.load("p.yaml"), node("gpu1"), known=("driver", "mig"))
+    found = resolution(policies.load("p.yaml"), node("gpu1"), registered=("driver", "mig"))
     assert found.unused == (
         "host_vars/gpu1.yml:2: node gpu1: mig is not in the policy, and not used",
     )
@@ -191,7 +191,7 @@ def test_a_part_of_a_policy_keeps_what_is_said_about_it() -> None:
         NouveauBlacklisted(),
         groups={"gpu": {"driver": {"branch": 575}, "nouveau": {"reboot_timeout_s": 60}}},
     )
-    part = whole.but(whole.states[1])
+    part = whole.with_states(whole.states[1])
     assert part.groups == {"gpu": {"nouveau": {"reboot_timeout_s": 60}}}
     assert [layer.title for layer in layers_of(part, node("gpu3"))][:2] == ["fleet", "fleet"]
 

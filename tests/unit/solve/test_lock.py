@@ -314,7 +314,7 @@ def image_driver(made: Lock, **said: Any) -> Any:
 def test_a_lock_is_a_part_of_the_policy_and_of_what_is_made_from_it() -> None:
     node = InventoryNode("gpu1")
     whole = lock_layers.onto(Policy(DriverInstalled(branch=580)), (node,), a_lock(), "site.lock")
-    for policy in (whole, whole.with_ensure("absent"), whole.but(*whole.states)):
+    for policy in (whole, whole.with_ensure("absent"), whole.with_states(*whole.states)):
         (state,) = resolve(policy, node).states
         assert parameters(state)["version"] == "580.65.06"
     assert whole.layers_data() == {}, "a saved plan has the lock itself"
@@ -328,7 +328,7 @@ def test_a_value_of_the_lock_file_names_it_and_yields_to_the_command_line() -> N
         DriverInstalled(branch=580, module_type="auto"), last=[("states", "driver", "load")]
     )
     whole = lock_layers.onto(policy, (InventoryNode("gpu1"),), a_lock(), "site.lock")
-    found = {one.path: one.said for one in resolution(whole, InventoryNode("gpu1")).values}
+    found = {one.path: one.trace for one in resolution(whole, InventoryNode("gpu1")).values}
     assert (found["driver", "version"][-1].layer, found["driver", "version"][-1].place) == (
         "lock file",
         "site.lock",
