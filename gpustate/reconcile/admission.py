@@ -64,7 +64,9 @@ class Admitted:
 
     def about(self, machine: str) -> list[Line]:
         """The lines about the Node of a machine of the run."""
-        return [one for one in (*self.notes, *self.failures) if self.names.get(machine) == one.node]
+        return [
+            line for line in (*self.notes, *self.failures) if self.names.get(machine) == line.node
+        ]
 
 
 @dataclass(frozen=True)
@@ -92,32 +94,34 @@ class Admission:
 
     def report(self, verdicts: Sequence[tuple[Json, Verdict]]) -> Admitted:
         """Write the condition of each Node, and lift the taint of those that passed."""
-        done = Admitted()
+        admitted = Admitted()
         judged: list[tuple[Json, Verdict]] = []
         for node, verdict in verdicts:
             newer = verdict.outdated_by(node_status.condition_of(node))
             if newer is None:
-                self._condition(node, verdict, done)
+                self._condition(node, verdict, admitted)
             else:
                 words = f"{CONDITION} stays False, for nothing was validated since ({newer.reason}: {newer.message}); {_VALIDATE}"
-                done.notes.append(Line(node["metadata"]["name"], words))
+                admitted.notes.append(Line(node["metadata"]["name"], words))
             judged.append((node, newer or verdict))
         if self.taint:
-            self._admit([(n, v) for n, v in judged if node_status.has_taint(n, self.taint)], done)
-        return done
+            self._admit(
+                [(n, v) for n, v in judged if node_status.has_taint(n, self.taint)], admitted
+            )
+        return admitted
 
     def withdraw(self, nodes: Iterable[Json]) -> Admitted:
         """Remove the condition from every Node on which it is gpustate's."""
-        done = Admitted()
+        admitted = Admitted()
         for node in nodes:
             if node_status.owns_condition(node):
-                self._write(node, None, f"condition {CONDITION} removed", done)
-        return done
+                self._write(node, None, f"condition {CONDITION} removed", admitted)
+        return admitted
 
-    def _condition(self, node: Json, verdict: Verdict, done: Admitted) -> None:
+    def _condition(self, node: Json, verdict: Verdict, admitted: Admitted) -> None:
         live = node_status.condition_of(node) or {}
-        said = {"status": verdict.status, "reason": verdict.reason, "message": verdict.message}
-        same = said.items() <= live.items()
+        condition = {"status": verdict.status, "reason": verdict.reason, "message": verdict.message}
+        same = condition.items() <= live.items()
         if same and not verdict.fresh and node_status.owns_condition(node):
             return
         changed = live.get("status") != verdict.status
@@ -126,10 +130,10 @@ class Admission:
             "lastTransitionTime": self.now if changed else str(live["lastTransitionTime"]),
         }
         words = f"{CONDITION} is {verdict.status} ({verdict.reason}: {verdict.message})"
-        self._write(node, {**said, **times}, "" if same else words, done)
+        self._write(node, {**condition, **times}, "" if same else words, admitted)
 
     def _write(
-        self, node: Json, condition: Mapping[str, str] | None, words: str, done: Admitted
+        self, node: Json, condition: Mapping[str, str] | None, words: str, admitted: Admitted
     ) -> None:
         name = node["metadata"]["name"]
         try:
@@ -139,40 +143,42 @@ class Admission:
         except ClusterError as error:
             words = f"{CONDITION} could not be written: {error}"
         if words:
-            done.notes.append(Line(name, words))
+            admitted.notes.append(Line(name, words))
 
-    def _admit(self, verdicts: Sequence[tuple[Json, Verdict]], done: Admitted) -> None:
+    def _admit(self, verdicts: Sequence[tuple[Json, Verdict]], admitted: Admitted) -> None:
         passed = [node for node, verdict in verdicts if verdict.passed]
         waiting = self._without_gpus(passed) if not self.blocked else set[str]()
         for node, verdict in verdicts:
             name = node["metadata"]["name"]
             if not verdict.passed:
-                self._keep(name, f"{verdict.reason}: {verdict.message}", done)
+                self._keep(name, f"{verdict.reason}: {verdict.message}", admitted)
             elif self.blocked:
-                self._keep(name, self.blocked, done)
+                self._keep(name, self.blocked, admitted)
             elif name in waiting:
-                self._keep(name, "the Node offers no GPU: check the device plugin's pod", done)
+                self._keep(name, "the Node offers no GPU: check the device plugin's pod", admitted)
             else:
-                self._lift(node, done)
+                self._lift(node, admitted)
 
-    def _lift(self, node: Json, done: Admitted) -> None:
+    def _lift(self, node: Json, admitted: Admitted) -> None:
         name = node["metadata"]["name"]
         try:
             if self.api.lift_taint(node, self.taint):
-                done.notes.append(Line(name, f"start-up taint {self.taint} lifted"))
+                admitted.notes.append(Line(name, f"start-up taint {self.taint} lifted"))
         except ClusterError as error:
-            done.failures.append(Line(name, f"start-up taint {self.taint} stays: {error}"))
+            admitted.failures.append(Line(name, f"start-up taint {self.taint} stays: {error}"))
 
-    def _keep(self, name: str, why: str, done: Admitted) -> None:
-        done.notes.append(Line(name, f"start-up taint {self.taint} stays: {why}"))
+    def _keep(self, name: str, why: str, admitted: Admitted) -> None:
+        admitted.notes.append(Line(name, f"start-up taint {self.taint} stays: {why}"))
 
     def _without_gpus(self, nodes: Sequence[Json]) -> set[str]:
         """Names of the Nodes that do not offer a GPU, after a while."""
         if not self.offers_gpus:
             return set()
-        left = {one["metadata"]["name"] for one in nodes if not pods.allocatable(one)}
+        missing = {node["metadata"]["name"] for node in nodes if not pods.allocatable(node)}
         end = self.clock() + _REGISTER_S
-        while left and self.clock() < end and not self.stop():
+        while missing and self.clock() < end and not self.stop():
             self.sleep(_POLL_S)
-            left -= {one["metadata"]["name"] for one in self.api.nodes() if pods.allocatable(one)}
-        return left
+            missing -= {
+                node["metadata"]["name"] for node in self.api.nodes() if pods.allocatable(node)
+            }
+        return missing

@@ -81,13 +81,13 @@ class Adoptee:
 
     Args:
         item: as it is.
-        wanted: in the policy; otherwise the next apply deletes it.
+        in_policy: in the policy; otherwise the next apply deletes it.
         differences: what the next apply changes.
         reason: why that is unknown, or why it is not in the policy.
     """
 
     item: Json
-    wanted: bool
+    in_policy: bool
     differences: tuple[Difference, ...] = ()
     reason: str = ""
 
@@ -95,7 +95,7 @@ class Adoptee:
     def restarts(self) -> bool:
         """Whether the next apply replaces its pods."""
         return self.item["kind"] == "DaemonSet" and any(
-            one.field.startswith("spec.template") for one in self.differences
+            difference.field.startswith("spec.template") for difference in self.differences
         )
 
 
@@ -159,10 +159,10 @@ def plan_adoption(
     owned = [item for item in operand_objects(objects, namespace) if _is_pending(item, operator)]
     if not (owned or operator.policies or operator.running):
         return None
-    wanted = {key(item): item for item in items}
-    found = tuple(_judge(objects, item, wanted, states) for item in sorted(owned, key=order))
+    by_key = {key(item): item for item in items}
+    adoptees = tuple(_judge(objects, item, by_key, states) for item in sorted(owned, key=order))
     refusals = tuple(_refusals(operator, namespace, owned, force=force))
-    return Adoption(operator, namespace, found, refusals)
+    return Adoption(operator, namespace, adoptees, refusals)
 
 
 def operand_objects(objects: Objects, namespace: str) -> Iterator[Json]:
@@ -174,8 +174,8 @@ def operand_objects(objects: Objects, namespace: str) -> Iterator[Json]:
 
 def _is_pending(item: Json, operator: Operator) -> bool:
     """Whether an object still belongs to the Operator, by its owner or by a field manager."""
-    uids = {one["metadata"]["uid"] for one in (*operator.policies, *operator.drivers)}
-    return any(one["uid"] in uids for one in _owners(item)) or bool(
+    uids = {policy["metadata"]["uid"] for policy in (*operator.policies, *operator.drivers)}
+    return any(owner["uid"] in uids for owner in _owners(item)) or bool(
         is_ours(item) and _foreign_entries(item)
     )
 
@@ -196,37 +196,37 @@ def _foreign_entries(item: Json) -> list[int]:
 
 
 def _judge(
-    objects: Objects, item: Json, wanted: Mapping[Key, Json], states: Collection[str]
+    objects: Objects, item: Json, by_key: Mapping[Key, Json], states: Collection[str]
 ) -> Adoptee:
     """Compare an object with the policy's, as the API server would create that one."""
-    own = wanted.get(key(item))
-    if own is None:
+    policy_item = by_key.get(key(item))
+    if policy_item is None:
         reasons = [
             f"the policy has it as a service of the nodes; as pods with --set {section}.enabled=null"
             for section, state in _SERVICES.items()
             if state in states and title(item) == f"daemonset/nvidia-{state}"
         ]
-        return Adoptee(item, wanted=False, reason="".join(reasons))
-    other = copy.deepcopy(own)
-    other["metadata"]["name"] = f"gpustate-{own['metadata']['name']}"[:63]
+        return Adoptee(item, in_policy=False, reason="".join(reasons))
+    trial = copy.deepcopy(policy_item)
+    trial["metadata"]["name"] = f"gpustate-{policy_item['metadata']['name']}"[:63]
     try:
-        fresh = objects.create(other, dry_run=True)
+        fresh = objects.create(trial, dry_run=True)
     except ClusterError as error:
-        return Adoptee(item, wanted=True, reason=str(error))
+        return Adoptee(item, in_policy=True, reason=str(error))
     before, after = copy.deepcopy(item), fresh
     after["metadata"]["name"] = before["metadata"]["name"]
-    for one in (before, after):
+    for version in (before, after):
         for name in (*OWNER, HASH):
             for place in ("labels", "annotations"):
-                (one["metadata"].get(place) or {}).pop(name, None)
-    return Adoptee(item, wanted=True, differences=tuple(differences(before, after)))
+                (version["metadata"].get(place) or {}).pop(name, None)
+    return Adoptee(item, in_policy=True, differences=tuple(differences(before, after)))
 
 
 def _refusals(
     operator: Operator, namespace: str, owned: Iterable[Json], *, force: bool
 ) -> Iterator[str]:
     """Why a cluster is not taken over."""
-    if any(one["kind"] == "GPUCluster" for one in operator.policies):
+    if any(policy["kind"] == "GPUCluster" for policy in operator.policies):
         yield "it has a GPUCluster, which orders the removal of the DRA driver itself; only a ClusterPolicy can be adopted"
     if operator.namespace and operator.namespace != namespace:
         yield (
@@ -265,14 +265,14 @@ class Adopter:
     Args:
         objects: of the cluster.
         timeout_s: seconds within which the Operator's pods are gone.
-        say: called with what is being done.
+        emit: called with what is being done.
         stop: polled; once true, nothing more is written.
         sleep, clock: wait, and the time in seconds.
     """
 
     objects: Objects
     timeout_s: float
-    say: Callable[[str], None] = lambda text: None
+    emit: Callable[[str], None] = lambda text: None
     stop: Callable[[], bool] = lambda: False
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -283,29 +283,29 @@ class Adopter:
         Raises:
             ClusterError: a request failed; the next run continues.
         """
-        done = Adopted()
+        adopted = Adopted()
         if adoption.refusals:
-            done.failures += adoption.refusals
-            return done
+            adopted.failures += adoption.refusals
+            return adopted
         before = self._pods(adoption)
         self._record(adoption)
         self._stop_operator(adoption)
-        for one in adoption.objects:
+        for adoptee in adoption.objects:
             if self.stop():
-                done.failures.append("interrupted; run it again to continue")
-                return done
-            self.say(f"adopt {title(one.item)}")
-            self._take_over(one.item, adoption.operator)
-            done.objects.append(title(one.item))
+                adopted.failures.append("interrupted; run it again to continue")
+                return adopted
+            self.emit(f"adopt {title(adoptee.item)}")
+            self._take_over(adoptee.item, adoption.operator)
+            adopted.objects.append(title(adoptee.item))
         self._delete_policies(adoption)
-        self._verify(adoption, before, done)
-        return done
+        self._verify(adoption, before, adopted)
+        return adopted
 
     def _pods(self, adoption: Adoption) -> dict[str, str]:
         """Names of the pods of the Operator's DaemonSets, by uid."""
         uids = {
-            one["metadata"]["uid"]
-            for one in self.objects.list(BY_NAME["DaemonSet"], adoption.namespace)
+            item["metadata"]["uid"]
+            for item in self.objects.list(BY_NAME["DaemonSet"], adoption.namespace)
         }
         return {
             pod["metadata"]["uid"]: pod["metadata"]["name"]
@@ -332,7 +332,7 @@ class Adopter:
         if deployment is None:
             return
         if deployment["spec"].get("replicas", 1):
-            self.say(f"scale {title(deployment)} to 0")
+            self.emit(f"scale {title(deployment)} to 0")
             scale(self.objects, deployment, 0)
         name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
         labels = deployment["spec"]["selector"]["matchLabels"]
@@ -347,7 +347,7 @@ class Adopter:
 
     def _take_over(self, item: Json, operator: Operator) -> None:
         """Make one object gpustate's as it stands, and cut what ties it to the Operator."""
-        uids = {one["metadata"]["uid"] for one in (*operator.policies, *operator.drivers)}
+        uids = {policy["metadata"]["uid"] for policy in (*operator.policies, *operator.drivers)}
 
         def take(current: Json) -> None:
             if not is_ours(current):
@@ -361,19 +361,19 @@ class Adopter:
         """Delete the Operator's resources, if nothing belongs to them any more."""
         if not adoption.operator.policies and not adoption.operator.drivers:
             return
-        found = [
+        owned = [
             title(item)
             for item in operand_objects(self.objects, adoption.namespace)
             if _is_pending(item, adoption.operator)
         ]
-        if found:
+        if owned:
             raise ClusterError(
-                f"still of the Operator: {', '.join(found[:5])}; it may be running",
+                f"still of the Operator: {', '.join(owned[:5])}; it may be running",
                 fix="stop what starts it, then run it again",
             )
-        for one in (*adoption.operator.drivers, *adoption.operator.policies):
-            self.say(f"delete {title(one)}, and keep what belonged to it")
-            self.objects.delete(one, orphan=True)
+        for policy in (*adoption.operator.drivers, *adoption.operator.policies):
+            self.emit(f"delete {title(policy)}, and keep what belonged to it")
+            self.objects.delete(policy, orphan=True)
         end = self.clock() + self.timeout_s
         while self._policies_left(adoption):  # the garbage collector deletes it last
             if self.clock() > end or self.stop():
@@ -384,55 +384,55 @@ class Adopter:
             self.sleep(_POLL_S)
 
     def _policies_left(self, adoption: Adoption) -> bool:
-        gone = {one["metadata"]["uid"] for one in adoption.operator.policies}
-        found = self.objects.find(CLUSTER_POLICY, "")
-        return any(one["metadata"]["uid"] in gone for one in found)
+        uids = {policy["metadata"]["uid"] for policy in adoption.operator.policies}
+        policies = self.objects.find(CLUSTER_POLICY, "")
+        return any(policy["metadata"]["uid"] in uids for policy in policies)
 
-    def _verify(self, adoption: Adoption, before: Mapping[str, str], done: Adopted) -> None:
+    def _verify(self, adoption: Adoption, before: Mapping[str, str], adopted: Adopted) -> None:
         """The objects are gpustate's, and the same pods run."""
-        there = {key(item): item for item in operand_objects(self.objects, adoption.namespace)}
-        for one in adoption.objects:
-            live = there.get(key(one.item))
+        by_key = {key(item): item for item in operand_objects(self.objects, adoption.namespace)}
+        for adoptee in adoption.objects:
+            live = by_key.get(key(adoptee.item))
             if live is None:
-                done.failures.append(f"{title(one.item)} is gone")
+                adopted.failures.append(f"{title(adoptee.item)} is gone")
             elif not is_ours(live) or _is_pending(live, adoption.operator):
-                done.failures.append(f"{title(one.item)} is still of the Operator")
+                adopted.failures.append(f"{title(adoptee.item)} is still of the Operator")
         after = self._pods(adoption)
-        done.pods = len(set(after) & set(before))
+        adopted.pods = len(set(after) & set(before))
         lost = sorted(name for uid, name in before.items() if uid not in after)
         if lost:
-            done.failures.append(f"pods ended meanwhile: {', '.join(lost)}")
+            adopted.failures.append(f"pods ended meanwhile: {', '.join(lost)}")
 
 
 def as_applied(item: Json) -> Json:
     """An object as gpustate applies it to own all fields of it, with its labels."""
-    found: Json = _without_nulls(copy.deepcopy(item))
-    found.pop("status", None)
-    meta = found["metadata"]
+    applied: Json = _without_nulls(copy.deepcopy(item))
+    applied.pop("status", None)
+    meta = applied["metadata"]
     for name in _SERVER_FIELDS:
         meta.pop(name, None)
     (meta.get("annotations") or {}).pop(GENERATION, None)
     meta["labels"] = {**(meta.get("labels") or {}), **OWNER}
-    return found
+    return applied
 
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+        return {key: _without_nulls(child) for key, child in value.items() if child is not None}
     if isinstance(value, list):
-        return [_without_nulls(one) for one in value]
+        return [_without_nulls(child) for child in value]
     return value
 
 
 def _cuts(item: Json, uids: set[str]) -> list[Json]:
     """Operations that remove owner references and the Operator's field manager."""
-    kept = [one for one in _owners(item) if one["uid"] not in uids]
+    owners = [owner for owner in _owners(item) if owner["uid"] not in uids]
     operations: list[Json] = []
-    if len(kept) < len(_owners(item)):
+    if len(owners) < len(_owners(item)):
         path = "/metadata/ownerReferences"
         operations.append(
-            {"op": "replace", "path": path, "value": kept}
-            if kept
+            {"op": "replace", "path": path, "value": owners}
+            if owners
             else {"op": "remove", "path": path}
         )
     operations += [
@@ -453,7 +453,7 @@ def change_current(objects: Objects, item: Json, change: Callable[[Json], None])
             return change(item)
         except StaleObject:
             listed = objects.list(BY_NAME[item["kind"]], item["metadata"].get("namespace", ""))
-            same = [other for other in listed if key(other) == key(item)]
+            same = [current for current in listed if key(current) == key(item)]
             if not same:
                 raise ClusterError(f"{title(item)} is gone", fix="run it again") from None
             item = same[0]
@@ -471,20 +471,20 @@ def _record_of(adoption: Adoption) -> Json:
     deployment = operator.deployment
     return {
         "operator": operator.describe(),
-        "policies": [_as_created(one) for one in (*operator.policies, *operator.drivers)],
+        "policies": [_as_created(policy) for policy in (*operator.policies, *operator.drivers)],
         "deployment": deployment["metadata"]["name"] if deployment is not None else "",
         "replicas": deployment["spec"].get("replicas", 1) if deployment is not None else 0,
-        "objects": [title(one.item) for one in adoption.objects],
+        "objects": [title(adoptee.item) for adoptee in adoption.objects],
     }
 
 
 def _as_created(item: Json) -> Json:
     """An object as somebody would create it again."""
-    found = copy.deepcopy(item)
-    found.pop("status", None)
+    created = copy.deepcopy(item)
+    created.pop("status", None)
     for name in _SERVER_FIELDS:
-        found["metadata"].pop(name, None)
-    return found
+        created["metadata"].pop(name, None)
+    return created
 
 
 def is_record(item: Json) -> bool:
@@ -496,6 +496,6 @@ def read_record(objects: Objects, namespace: str) -> Json | None:
     """What was written down when the cluster was taken over; ``None`` if it was not."""
     for item in objects.list(BY_NAME["ConfigMap"], namespace):
         if is_record(item):
-            found: Json = json.loads(item["data"]["record.json"])
-            return found
+            record: Json = json.loads(item["data"]["record.json"])
+            return record
     return None

@@ -78,7 +78,7 @@ class Applier:
         objects: of the cluster.
         target: what should be there.
         timeout_s: seconds within which workloads are rolled out, and removed objects are gone.
-        say: called with what is being done.
+        emit: called with what is being done.
         stop: polled; once true, nothing more is written or waited for.
         sleep, clock: wait, and the time in seconds.
         again: what to do after a request that failed.
@@ -89,7 +89,7 @@ class Applier:
     objects: Objects
     target: Target
     timeout_s: float
-    say: Callable[[str], None] = lambda text: None
+    emit: Callable[[str], None] = lambda text: None
     stop: Callable[[], bool] = lambda: False
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -99,52 +99,52 @@ class Applier:
 
     def apply(self, changes: Sequence[Change]) -> Applied:
         """Carry out a plan. Nothing is written if one of its objects is refused."""
-        done = Applied()
-        wanted = sum(change.action in PENDING for change in changes)
+        applied = Applied()
+        pending = sum(change.action in PENDING for change in changes)
         if count := sum(change.action is Action.REFUSED for change in changes):
-            done.changes = [one for one in changes if one.action not in PENDING]
+            applied.changes = [change for change in changes if change.action not in PENDING]
             words = "1 object is refused" if count == 1 else f"{count} objects are refused"
-            more = f"; {wanted} more would have been written" if wanted else ""
-            done.refusals.append(f"nothing is written: {words}{more}")
-            return done
+            more = f"; {pending} more would have been written" if pending else ""
+            applied.refusals.append(f"nothing is written: {words}{more}")
+            return applied
         try:
-            self._carry_out_all(changes, done)
+            self._carry_out_all(changes, applied)
         except ClusterError as error:
-            done.failures.append(str(error))
-            if wanted:
-                written = sum(change.action in PENDING for change in done.changes)
-                done.notes.append(f"{written} of {wanted} objects were written; {self.again}")
-        return done
+            applied.failures.append(str(error))
+            if pending:
+                written = sum(change.action in PENDING for change in applied.changes)
+                applied.notes.append(f"{written} of {pending} objects were written; {self.again}")
+        return applied
 
-    def _carry_out_all(self, changes: Sequence[Change], done: Applied) -> None:
+    def _carry_out_all(self, changes: Sequence[Change], applied: Applied) -> None:
         """Write what changes, verify it, and wait for pods.
 
         Raises:
             ClusterError: a request failed, or the run is to stop.
         """
         last = prunes_after(self.target, changes)
-        gone = withdrawn(self.objects, self.target, changes).get(DEVICE_PLUGIN)
-        losing = self._ready_on(gone) - self.target.kept_nodes if gone else frozenset[str]()
-        starting = [one.item for one in changes if one.action in _STARTS]
-        labelled = {one["metadata"]["name"] for one in starting if one["kind"] == NODE.name}
-        anew = any(key(one) == _PLUGIN for one in starting)
-        plugins = [one for one in self.target.items if key(one) == _PLUGIN and (anew or labelled)]
+        plugin = withdrawn(self.objects, self.target, changes).get(DEVICE_PLUGIN)
+        losing = self._ready_on(plugin) - self.target.kept_nodes if plugin else frozenset[str]()
+        starting = [change.item for change in changes if change.action in _STARTS]
+        labelled = {item["metadata"]["name"] for item in starting if item["kind"] == NODE.name}
+        anew = any(key(item) == _PLUGIN for item in starting)
+        plugins = [i for i in self.target.items if key(i) == _PLUGIN and (anew or labelled)]
         before = self._offered() if plugins else {}
         with self.hold:
             for index, change in enumerate(changes):
                 if self.stop():
                     raise ClusterError("interrupted")
                 if index == last:
-                    self._prune(done)
-                done.changes.append(self._carry_out(change))
+                    self._prune(applied)
+                applied.changes.append(self._carry_out(change))
             if losing:
                 self.wait_for_kubelets(losing, offer=False)
-        if any(change.action in PENDING for change in done.changes):
-            self._verify(done)
+        if any(change.action in PENDING for change in applied.changes):
+            self._verify(applied)
         if not self.target.absent:
-            done.unready = self._wait_for_pods()
-        for one in plugins:
-            ready = self._ready_on(one)
+            applied.unready = self._wait_for_pods()
+        for item in plugins:
+            ready = self._ready_on(item)
             self.wait_for_kubelets(ready if anew else ready & labelled, offer=True, before=before)
 
     def _ready_on(self, item: Json) -> frozenset[str]:
@@ -152,7 +152,7 @@ class Applier:
 
     def _offered(self) -> dict[str, dict[str, int]]:
         """The GPUs that Nodes offer, by name."""
-        return {one["metadata"]["name"]: allocatable(one) for one in self.objects.list(NODE, "")}
+        return {node["metadata"]["name"]: allocatable(node) for node in self.objects.list(NODE, "")}
 
     def wait_for_kubelets(
         self,
@@ -174,21 +174,21 @@ class Applier:
         end = began + min(_REPORTED_S, self.timeout_s)
         while self.clock() < end and not self.stop():
             offered = {name: gpus for name, gpus in self._offered().items() if name in names}
-            known = self.clock() >= began + REPORT_S or not any(
+            fresh = self.clock() >= began + REPORT_S or not any(
                 offer and gpus == before.get(name) for name, gpus in offered.items()
             )
-            if known and all(bool(gpus) is offer for gpus in offered.values()):
+            if fresh and all(bool(gpus) is offer for gpus in offered.values()):
                 return
             if not announced:
-                what = "the GPUs" if offer else "no GPUs"
-                self.say(f"waiting for kubelets to report {what} of {', '.join(fold(names))}")
+                gpus_text = "the GPUs" if offer else "no GPUs"
+                self.emit(f"waiting for kubelets to report {gpus_text} of {', '.join(fold(names))}")
                 announced = True
             self.sleep(2 * _POLL_S)
 
     def _carry_out(self, change: Change) -> Change:
         if change.action not in PENDING:
             return change
-        self.say(f"{change.action} {title(change.item)}")
+        self.emit(f"{change.action} {title(change.item)}")
         if change.action is Action.DELETE or (
             change.action is Action.RELEASE and is_ours(change.item)
         ):
@@ -222,7 +222,7 @@ class Applier:
         end, announced = self.clock() + self.timeout_s, ""
         while users := claims_in_use(self.objects):
             if users != announced:
-                self.say(f"waiting for the release of {users}")
+                self.emit(f"waiting for the release of {users}")
                 announced = users
             if self.clock() > end or self.stop():
                 words = f"the DRA driver stays, which alone can release {users}"
@@ -237,12 +237,12 @@ class Applier:
         if change.action is Action.DELETE and not reason:
             self.objects.delete(change.item)
             return change
-        own = [one for one in content if is_ours(one) and one["kind"] in BY_NAME]
-        for one in sorted(own, key=order, reverse=True):
-            self.objects.delete(one)
-        bare: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        self.objects.apply(bare)
-        return Change(bare, Action.RELEASE, reason=reason or change.reason)
+        own_items = [item for item in content if is_ours(item) and item["kind"] in BY_NAME]
+        for item in sorted(own_items, key=order, reverse=True):
+            self.objects.delete(item)
+        namespace: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        self.objects.apply(namespace)
+        return Change(namespace, Action.RELEASE, reason=reason or change.reason)
 
     def _apply(self, item: Json) -> None:
         """Apply an object; the API server serves a kind a moment after its definition was created, and others write too."""
@@ -251,7 +251,7 @@ class Applier:
             try:
                 live = self.objects.apply(item, force=self.target.force)
                 if self.target.force and (added := additions(live)):
-                    operations = [{"op": "remove", "path": one.pointer} for one in added]
+                    operations = [{"op": "remove", "path": addition.pointer} for addition in added]
                     self.objects.patch(live, operations)
                 return
             except (MissingKind, StaleObject):
@@ -259,64 +259,70 @@ class Applier:
                     raise
             self.sleep(_POLL_S)
 
-    def _prune(self, done: Applied) -> None:
+    def _prune(self, applied: Applied) -> None:
         """Remove from Nodes what node feature discovery has written; its master may not write any more."""
-        if other := self._other_discovery():
-            done.notes.append(
-                f"labels of node feature discovery stay on Nodes: another one runs in namespace {other}"
+        if namespace := self._other_discovery():
+            applied.notes.append(
+                f"labels of node feature discovery stay on Nodes: another one runs in namespace {namespace}"
             )
             return
         for node in self.objects.list(NODE, ""):
-            found = pruning(node)
-            if found is None:
+            pruned = pruning(node)
+            if pruned is None:
                 continue
-            self.say(f"remove what node feature discovery has written on {title(node)}")
-            if found.status:
-                self.objects.merge(node, found.status, status=True)
-            if found.taints:
-                self._untaint(node, found.taints)
-            self.objects.merge(node, found.metadata)
-            count = len(found.metadata["metadata"]["labels"])
-            done.notes.append(f"{title(node)}: {count} labels of node feature discovery removed")
+            self.emit(f"remove what node feature discovery has written on {title(node)}")
+            if pruned.status:
+                self.objects.merge(node, pruned.status, status=True)
+            if pruned.taints:
+                self._untaint(node, pruned.taints)
+            self.objects.merge(node, pruned.metadata)
+            count = len(pruned.metadata["metadata"]["labels"])
+            applied.notes.append(f"{title(node)}: {count} labels of node feature discovery removed")
 
     def _other_discovery(self) -> str:
         """The namespace of another node feature discovery, which uses the same definitions; empty: there is none."""
         try:
-            found = self.objects.list(FEATURES, "*")
+            features = self.objects.list(FEATURES, "*")
         except MissingKind:
             return ""
-        places = (one["metadata"]["namespace"] for one in found if is_by_worker(one))
-        return next((one for one in places if one != self.target.namespace), "")
+        places = (feature["metadata"]["namespace"] for feature in features if is_by_worker(feature))
+        return next((place for place in places if place != self.target.namespace), "")
 
     def _untaint(self, node: Json, taints: Collection[tuple[str, str]]) -> None:
         """Remove taints from a Node."""
         for _ in range(_TRIES):
             present = (node.get("spec") or {}).get("taints") or []
-            left = [one for one in present if (one["key"], one["effect"]) not in taints]
-            if len(left) == len(present):
+            remaining = [
+                taint for taint in present if (taint["key"], taint["effect"]) not in taints
+            ]
+            if len(remaining) == len(present):
                 return
             try:
-                self.objects.patch(node, [{"op": "replace", "path": "/spec/taints", "value": left}])
+                self.objects.patch(
+                    node, [{"op": "replace", "path": "/spec/taints", "value": remaining}]
+                )
                 return
             except StaleObject:
-                nodes = {key(one): one for one in self.objects.list(NODE, "")}
+                nodes = {key(node_item): node_item for node_item in self.objects.list(NODE, "")}
                 node = nodes.get(key(node), {**node, "spec": {}})
         raise ClusterError(f"{title(node)}: others change it all the time", fix="run it again")
 
-    def _verify(self, done: Applied) -> None:
+    def _verify(self, applied: Applied) -> None:
         """Read again: nothing may be left to change."""
         end = self.clock() + self.timeout_s
         while True:
-            left = [one for one in plan(self.objects, self.target) if self._is_left(one)]
-            if not left:
+            remaining = [
+                change for change in plan(self.objects, self.target) if self._is_left(change)
+            ]
+            if not remaining:
                 return
             if not self.target.absent or self.clock() > end or self.stop():
                 break
             self.sleep(_POLL_S)
-        done.failures += [
-            f"{title(one.item)}: still to {one.action}: "
-            f"{', '.join(item.field for item in one.differences) or one.reason or 'it remains'}"
-            for one in left
+        applied.failures += [
+            f"{title(change.item)}: still to {change.action}: "
+            f"{', '.join(item.field for item in change.differences) or change.reason or 'it remains'}"
+            for change in remaining
         ]
 
     def _is_left(self, change: Change) -> bool:
@@ -328,23 +334,23 @@ class Applier:
 
     def _workloads(self) -> dict[Key, Json]:
         """The workloads of the target as they are in the cluster."""
-        names = [key(one) for one in self.target.items if one["kind"] in _WORKLOADS]
+        names = [key(item) for item in self.target.items if item["kind"] in _WORKLOADS]
         kinds = [BY_NAME[kind] for kind in dict.fromkeys(kind for kind, _ in names)]
-        found = {
-            key(one): one
+        live = {
+            key(item): item
             for kind in kinds
-            for one in self.objects.list(kind, self.target.namespace)
+            for item in self.objects.list(kind, self.target.namespace)
         }
-        return {name: found[name] for name in names if name in found}
+        return {name: live[name] for name in names if name in live}
 
     def stuck(self) -> Iterator[str]:
         """Workloads that are not rolled out now, with what keeps their pods from starting; those that start do not count."""
-        found = self._workloads()
-        left = {name: words for name, one in found.items() if (words := readiness.waiting(one))}
-        pods = self.objects.list(POD, self.target.namespace) if left else []
+        live = self._workloads()
+        waiting = {name: words for name, item in live.items() if (words := readiness.waiting(item))}
+        pods = self.objects.list(POD, self.target.namespace) if waiting else []
         failing = [pod for pod in pods if not readiness.is_starting(pod)]
-        for name, words in left.items():
-            if why := readiness.problems(failing, found[name]):
+        for name, words in waiting.items():
+            if why := readiness.problems(failing, live[name]):
                 yield "; ".join((words, *why[:4]))
 
     def _wait_for_pods(self) -> list[str]:
@@ -355,28 +361,32 @@ class Applier:
         polls = 0
         while True:
             polls += 1
-            found = self._workloads()
-            left = {name: words for name, one in found.items() if (words := readiness.waiting(one))}
-            if left and self.nodes:
+            live = self._workloads()
+            waiting = {
+                name: words for name, item in live.items() if (words := readiness.waiting(item))
+            }
+            if waiting and self.nodes:
                 pods = self.objects.list(POD, self.target.namespace)
-                left = {
+                waiting = {
                     name: words
-                    for name, words in left.items()
-                    if not readiness.is_elsewhere(pods, found[name], self.nodes)
+                    for name, words in waiting.items()
+                    if not readiness.is_elsewhere(pods, live[name], self.nodes)
                 }
-            if not left:
+            if not waiting:
                 return []
-            now = self.clock()
-            if now > end or self.stop():
+            time_s = self.clock()
+            if time_s > end or self.stop():
                 break
-            words = "; ".join(left.values())
+            words = "; ".join(waiting.values())
             if words != announced:
-                self.say(f"waiting for {words}")
+                self.emit(f"waiting for {words}")
                 announced = words
             if polls == _TELLING:
                 pods = self.objects.list(POD, self.target.namespace)
-                for line in (one for name in left for one in readiness.problems(pods, found[name])):
-                    self.say(line)
+                for line in (
+                    text for name in waiting for text in readiness.problems(pods, live[name])
+                ):
+                    self.emit(line)
             self.sleep(_POLL_S)
         pods = self.objects.list(POD, self.target.namespace)
         try:
@@ -384,10 +394,10 @@ class Applier:
         except ClusterError:  # without the right
             events = []
         lines: list[str] = []
-        waited = min(now - began, self.timeout_s)
-        for name, words in left.items():
-            why = readiness.problems(pods, found[name])
-            if not why and (failure := readiness.creation_failure(events, found[name])):
+        waited = min(time_s - began, self.timeout_s)
+        for name, words in waiting.items():
+            why = readiness.problems(pods, live[name])
+            if not why and (failure := readiness.creation_failure(events, live[name])):
                 why = [failure]
             if any("ended with" in reason for reason in why):
                 workload = "/".join(name).lower()

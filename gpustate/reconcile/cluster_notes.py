@@ -28,9 +28,9 @@ DIVIDING = ("single", "mixed")
 
 def notes(objects: Objects, changes: Sequence[Change], *, absent: bool) -> list[str]:
     """What others have in the cluster, or lack, that concerns these objects; a removal needs nothing of theirs."""
-    looks = [operator_notes]
-    looks += [] if absent else [feature_notes, other_plugin_notes, mig_notes]
-    return [note for look in looks for note in look(objects, changes)]
+    checks = [operator_notes]
+    checks += [] if absent else [feature_notes, other_plugin_notes, mig_notes]
+    return [note for check in checks for note in check(objects, changes)]
 
 
 def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
@@ -42,17 +42,17 @@ def operator_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
         operator = find_operator(objects)
     except ClusterError:  # without the rights to look at it
         operator = None
-    found = operator.describe() if operator is not None else "a GPU Operator"
+    operator_text = operator.describe() if operator is not None else "a GPU Operator"
     return [
-        f"{found} manages {count} of these objects; take them over with "
+        f"{operator_text} manages {count} of these objects; take them over with "
         "gpustate cluster adopt POLICY -i INVENTORY, or plan without --cluster-objects"
     ]
 
 
 def feature_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
     """What to do if GPU feature discovery has no node feature discovery to publish its labels through."""
-    kept = {title(one.item) for one in changes if one.action is not Action.DELETE}
-    if _FEATURE_DISCOVERY not in kept or _FEATURE_DEFINITION in kept:
+    titles = {title(change.item) for change in changes if change.action is not Action.DELETE}
+    if _FEATURE_DISCOVERY not in titles or _FEATURE_DEFINITION in titles:
         return []
     try:
         served = objects.serves(FEATURES)
@@ -68,19 +68,20 @@ def feature_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
 
 def other_plugin_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
     """Device plugins of others beside the policy's: the kubelet uses the one that registers last."""
-    kept = [one.item for one in changes if one.action is not Action.DELETE]
-    own = {(title(one), one["metadata"].get("namespace")) for one in kept}
+    items = [change.item for change in changes if change.action is not Action.DELETE]
+    keys = {(title(item), item["metadata"].get("namespace")) for item in items}
     try:
-        offers = any(name == OFFERING[0] for name, _ in own)
-        others = objects.list(BY_NAME["DaemonSet"], "*") if offers else []
+        offers = any(name == OFFERING[0] for name, _ in keys)
+        daemonsets = objects.list(BY_NAME["DaemonSet"], "*") if offers else []
     except ClusterError:  # without the right
         return []
     return [
-        f"{title(one)} in namespace {one['metadata']['namespace']} is a device plugin too, and the kubelet uses the one "
+        f"{title(daemonset)} in namespace {daemonset['metadata']['namespace']} is a device plugin too, and the kubelet uses the one "
         "that registers last: delete it, or switch the policy's off (devicePlugin.enabled; in a policy of states cluster.device_plugin.enabled)"
-        for one in others
-        if not is_owned(one) and (title(one), one["metadata"]["namespace"]) not in own
-        for containers in [one["spec"]["template"]["spec"]["containers"]]
+        for daemonset in daemonsets
+        if not is_owned(daemonset)
+        and (title(daemonset), daemonset["metadata"]["namespace"]) not in keys
+        for containers in [daemonset["spec"]["template"]["spec"]["containers"]]
         if any(_PLUGIN_IMAGE in container["image"] for container in containers)
     ]
 
@@ -92,10 +93,10 @@ def mig_strategies(changes: Iterable[Change]) -> list[tuple[Any, Any]]:
         return variable.get("value") if isinstance(variable, dict) else variable
 
     return [
-        (text(one.before), text(one.after))
+        (text(difference.before), text(difference.after))
         for change in changes
-        for one in change.differences
-        if "env[MIG_STRATEGY]" in one.field
+        for difference in change.differences
+        if "env[MIG_STRATEGY]" in difference.field
     ]
 
 
@@ -127,13 +128,13 @@ def mig_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
 
 def deletion_notes(changes: Sequence[Change], *, absent: bool) -> list[str]:
     """What pods and Nodes lose by objects that are deleted."""
-    deleted = [title(one.item) for one in changes if one.action is Action.DELETE]
-    kept = [title(one.item) for one in changes if one.action is not Action.DELETE]
+    deleted = [title(change.item) for change in changes if change.action is Action.DELETE]
+    remaining = [title(change.item) for change in changes if change.action is not Action.DELETE]
     turns = ", each from its turn on" if absent else ""
     notes = [
         f"{name} is deleted: {NO_GPUS}{turns}; running pods keep theirs"
         for name in deleted
-        if name in OFFERING and not any(other in kept for other in OFFERING)
+        if name in OFFERING and not any(plugin in remaining for plugin in OFFERING)
     ]
     if not absent and any(name.endswith(_FEATURE_WORKER) for name in deleted):
         notes.append("node feature discovery is deleted; to keep it, add --install-nfd")

@@ -31,8 +31,8 @@ def cluster_data(
         applied: the rest of the result of an apply.
     """
     for change in changes:
-        for one in change.differences:
-            _remember_secrets(one)
+        for difference in change.differences:
+            _remember_secrets(difference)
     data: Json = {
         "server": server,
         "namespace": namespace,
@@ -50,19 +50,19 @@ def _object_data(change: Change) -> Json:
     data: Json = {"object": title(change.item), "action": change.action.value}
     if change.differences:
         data["changes"] = [
-            {"field": one.field, "before": one.before, "after": one.after}
-            for one in change.differences
+            {"field": difference.field, "before": difference.before, "after": difference.after}
+            for difference in change.differences
         ]
     if change.reason:
         data["reason"] = change.reason
     return data
 
 
-def _remember_secrets(one: Difference) -> None:
+def _remember_secrets(difference: Difference) -> None:
     """Register secrets of an object in the cluster, which the policy need not know (any more)."""
-    variables = _VARIABLE.findall(one.field)
-    last = re.split(r"[.\[]", one.field.removesuffix("]"))[-1]
-    for value in (one.before, one.after):
+    variables = _VARIABLE.findall(difference.field)
+    last = re.split(r"[.\[]", difference.field.removesuffix("]"))[-1]
+    for value in (difference.before, difference.after):
         if variables and is_secret_name(variables[-1]):
             remember(value.get("value") if isinstance(value, dict) else value)
         else:

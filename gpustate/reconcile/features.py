@@ -50,12 +50,12 @@ class Pruning:
 def pruning(node: Json) -> Pruning | None:
     """What node feature discovery has written on a Node; ``None``: nothing."""
     notes: Mapping[str, str] = node["metadata"].get("annotations") or {}
-    own = [name for name in notes if f".{name.partition('/')[0]}".endswith(f".{_NFD}")]
-    if not own:
+    own_names = [name for name in notes if f".{name.partition('/')[0]}".endswith(f".{_NFD}")]
+    if not own_names:
         return None
-    lists = [(name.partition("/")[2], notes[name]) for name in own]
+    lists = [(name.partition("/")[2], notes[name]) for name in own_names]
     labels = _names(lists, "feature-labels")
-    annotations = (*own, *_names(lists, "feature-annotations"))
+    annotations = (*own_names, *_names(lists, "feature-annotations"))
     resources = dict.fromkeys(_names(lists, "extended-resources"))
     return Pruning(
         {
@@ -71,22 +71,22 @@ def pruning(node: Json) -> Pruning | None:
 
 def _names(lists: Iterable[tuple[str, str]], name: str) -> list[str]:
     """The names in the lists of a name, each with its prefix."""
-    found = (one for kind, text in lists if kind == name for one in text.split(",") if one)
-    return [one if "/" in one else f"{_DEFAULT}/{one}" for one in found]
+    entries = (entry for kind, text in lists if kind == name for entry in text.split(",") if entry)
+    return [entry if "/" in entry else f"{_DEFAULT}/{entry}" for entry in entries]
 
 
 def _taints(text: str) -> Iterator[tuple[str, str]]:
     """Key and effect of each taint in ``key=value:effect,...``."""
-    for one in filter(None, text.split(",")):
-        key, _, effect = one.rpartition(":")
+    for taint in filter(None, text.split(",")):
+        key, _, effect = taint.rpartition(":")
         yield key.partition("=")[0], effect
 
 
 def is_left_over(item: Json, namespace: str) -> bool:
     """Whether an object was written by GPU feature discovery or node feature discovery of a namespace alone."""
     managers = _managers(item)
-    here = item["kind"] == FEATURE and item["metadata"].get("namespace") == namespace
-    return here and bool(managers) and managers <= set(_WRITERS)
+    in_namespace = item["kind"] == FEATURE and item["metadata"].get("namespace") == namespace
+    return in_namespace and bool(managers) and managers <= set(_WRITERS)
 
 
 def is_by_worker(item: Json) -> bool:
@@ -95,4 +95,4 @@ def is_by_worker(item: Json) -> bool:
 
 
 def _managers(item: Json) -> set[str]:
-    return {str(one.get("manager")) for one in item["metadata"].get("managedFields") or ()}
+    return {str(entry.get("manager")) for entry in item["metadata"].get("managedFields") or ()}

@@ -50,21 +50,26 @@ def admit(
     Raises:
         ClusterError: the Nodes cannot be listed.
     """
-    judged = [(one, verdict) for one in results if (verdict := of_result(one, fresh=fresh))]
+    judged = [
+        (result, verdict) for result in results if (verdict := of_result(result, fresh=fresh))
+    ]
     with connected(kubeconfig) as connection:
         api = NodeStatusApi(connection)
-        by_name = {one.name: verdict for one, verdict in judged}
-        found = members(api.nodes(), [one for one, _ in judged])
+        by_name = {result.name: verdict for result, verdict in judged}
+        nodes = members(api.nodes(), [result for result, _ in judged])
         admission = Admission(api, clock.now(), taint, offers_gpus, blocked, stop=stop)
-        rows = [(one, by_name[one.result.name]) for one in found]
-        done = admission.report(
-            [(one.node, not_offered(said, without_plugin.get(one.name, ""))) for one, said in rows]
+        rows = [(member, by_name[member.result.name]) for member in nodes]
+        admitted = admission.report(
+            [
+                (member.node, not_offered(verdict, without_plugin.get(member.name, "")))
+                for member, verdict in rows
+            ]
         )
-        done.names = {one.result.name: one.name for one in found}
-        return done
+        admitted.names = {member.result.name: member.name for member in nodes}
+        return admitted
 
 
-def withdraw(kubeconfig: Kubeconfig, kept: Collection[str] = ()) -> Admitted:
+def withdraw(kubeconfig: Kubeconfig, excluded: Collection[str] = ()) -> Admitted:
     """Remove gpustate's condition from all Nodes of a cluster but those that are kept.
 
     Raises:
@@ -72,7 +77,7 @@ def withdraw(kubeconfig: Kubeconfig, kept: Collection[str] = ()) -> Admitted:
     """
     with connected(kubeconfig) as connection:
         api = NodeStatusApi(connection)
-        nodes = [one for one in api.nodes() if one["metadata"]["name"] not in kept]
+        nodes = [node for node in api.nodes() if node["metadata"]["name"] not in excluded]
         return Admission(api, clock.now()).withdraw(nodes)
 
 
@@ -93,22 +98,22 @@ def report(
     """
     with connected(kubeconfig) as connection:
         api = NodeStatusApi(connection)
-        known = {one.name: of_machine for one, of_machine in results}
-        found = members(api.nodes(), [one for one, _ in results])
+        by_name = {result.name: of_machine for result, of_machine in results}
+        nodes = members(api.nodes(), [result for result, _ in results])
         rows = [
-            (one.node, verdict)
-            for one in found
-            if (verdict := judge(known[one.result.name], condition_of(one.node)))
+            (member.node, verdict)
+            for member in nodes
+            if (verdict := judge(by_name[member.result.name], condition_of(member.node)))
         ]
-        done = Admission(api, clock.now()).report(rows)
-        done.names = {one.result.name: one.name for one in found}
-        return done
+        admitted = Admission(api, clock.now()).report(rows)
+        admitted.names = {member.result.name: member.name for member in nodes}
+        return admitted
 
 
 def quarantine_changed(result: NodeResult) -> bool:
     """Whether a run has changed which GPUs of a node are in quarantine."""
     return any(
-        one.state == "quarantine" and one.outcome.value == "changed" for one in result.states
+        state.state == "quarantine" and state.outcome.value == "changed" for state in result.states
     )
 
 
@@ -124,12 +129,12 @@ def restart_plugins(
     """
     try:
         with connected(kubeconfig) as api:
-            for one in members(api.nodes(), results):
+            for member in members(api.nodes(), results):
                 try:
-                    done, words = PluginRestart(api, stop=stop).restart(one.name)
+                    in_effect, words = PluginRestart(api, stop=stop).restart(member.name)
                 except ClusterError as error:
-                    done, words = False, f"the device plugin is not restarted: {error}"
-                yield one.result.name, done, words
+                    in_effect, words = False, f"the device plugin is not restarted: {error}"
+                yield member.result.name, in_effect, words
     except ClusterError as error:
         for result in results:
             yield result.name, False, f"the device plugin is not restarted: {error}"

@@ -88,14 +88,14 @@ class Member:
 def members(nodes: Sequence[Json], results: Iterable[NodeResult]) -> list[Member]:
     """The machines of a run that are Nodes of a cluster, by the name of the Node."""
     index = NodeIndex(nodes)
-    found: list[Member] = []
+    members_of_run: list[Member] = []
     for result in results:
         try:
             node = index.match(_machine(result), any_boot=True)
         except Verdict:
             continue  # not reached, of another cluster, or not joined
-        found.append(Member(result, node))
-    return sorted(found, key=lambda one: one.name)
+        members_of_run.append(Member(result, node))
+    return sorted(members_of_run, key=lambda member: member.name)
 
 
 def check_cluster(nodes: Sequence[Json], results: Iterable[NodeResult], server: str) -> None:
@@ -107,20 +107,20 @@ def check_cluster(nodes: Sequence[Json], results: Iterable[NodeResult], server: 
         RefusedError: the kubeconfig is that of another cluster.
     """
     index = NodeIndex(nodes)
-    others: list[str] = []
+    kubelets: list[str] = []
     for result in results:
         try:
             index.match(_machine(result), any_boot=True)
         except Unregistered:
             if _runs_kubelet(result):
-                others.append(result.name)
+                kubelets.append(result.name)
             continue
         except Verdict:
             pass  # several Nodes may be it: they are of this cluster
         return
-    if others:
+    if kubelets:
         raise RefusedError(
-            f"nothing is written: no Node of the cluster is {listed(others, 3, ' or ')}, where a kubelet runs",
+            f"nothing is written: no Node of the cluster is {listed(kubelets, 3, ' or ')}, where a kubelet runs",
             place=server,
             fix="check that the kubeconfig is for these nodes' cluster, and why their kubelets do not register: journalctl -u kubelet",
         )
@@ -133,63 +133,63 @@ def _machine(result: NodeResult) -> Machine:
 
 def _runs_kubelet(result: NodeResult) -> bool:
     facts: dict[str, Any] = dict(result.facts)
-    return any(AGENTS.get(one) == "Kubernetes" for one in facts.get("agents") or ())
+    return any(AGENTS.get(agent) == "Kubernetes" for agent in facts.get("agents") or ())
 
 
-def systems_of(nodes: Iterable[Json], found: Iterable[Member]) -> list[System]:
+def systems_of(nodes: Iterable[Json], run_nodes: Iterable[Member]) -> list[System]:
     """The systems of a cluster's Nodes with GPUs, by the labels of node feature discovery.
 
     Args:
         nodes: of the cluster.
-        found: those of the run.
+        run_nodes: those of the run.
 
     Raises:
         ClusterError: a Node lacks them, so that its driver's image is not known.
     """
-    mine = {one.name for one in found if one.has_gpus}
+    gpu_nodes = {member.name for member in run_nodes if member.has_gpus}
     systems: dict[System, None] = {}
     for node in nodes:
         name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
-        if not has_gpus(labels) and name not in mine:
+        if not has_gpus(labels) and name not in gpu_nodes:
             continue
-        one = system_of(labels)
-        if one is None:
+        system = system_of(labels)
+        if system is None:
             raise ClusterError(
                 f"Node {name} has GPUs, and no labels of node feature discovery that name its system",
                 fix="install node feature discovery, or list the systems in gpustate.yaml next to the policy",
             )
-        systems[one] = None
-    return sorted(systems, key=lambda one: (one.name, one.version, one.kernel))
+        systems[system] = None
+    return sorted(systems, key=lambda system: (system.name, system.version, system.kernel))
 
 
-def labels_of(found: Iterable[Member], policy: Policy) -> dict[str, dict[str, str]]:
+def labels_of(run_nodes: Iterable[Member], policy: Policy) -> dict[str, dict[str, str]]:
     """The labels of each Node; without GPUs none, and those with a failure keep what they have."""
-    fit = (one for one in found if one.result.status is NodeStatus.OK)
-    return {one.name: _labels(one, policy) for one in fit}
+    fit = (member for member in run_nodes if member.result.status is NodeStatus.OK)
+    return {member.name: _labels(member, policy) for member in fit}
 
 
 def _labels(member: Member, policy: Policy) -> dict[str, str]:
     if not member.has_gpus:
         return {}
     live = member.node["metadata"].get("labels") or {}
-    found = {PRESENT: "true"}
+    labels = {PRESENT: "true"}
     if live.get(OPERANDS) == "false":
-        return found
+        return labels
     states = states_of(member.result, policy)
     workload = _workload(live, states)
     names = list(COMPONENTS[workload])
     if workload == PASSTHROUGH and "kata" in states:
         names[names.index("sandbox-device-plugin")] = _KATA_PLUGIN
     if workload == CONTAINER:
-        found |= node_labels(settings_of(policy), states)
+        labels |= node_labels(settings_of(policy), states)
         if _mig_capable(member):
             names.append(_MIG_MANAGER)
         owner = _owner(member.name, live, policy)
-        found |= {OWNER_LABEL: owner} if owner else {}
+        labels |= {OWNER_LABEL: owner} if owner else {}
     for name in names:
         host = name in _ON_HOST and name in states
-        found[f"{DEPLOY}{name}"] = _PRE_INSTALLED if host else "true"
-    return dict(sorted(found.items()))
+        labels[f"{DEPLOY}{name}"] = _PRE_INSTALLED if host else "true"
+    return dict(sorted(labels.items()))
 
 
 def _owner(name: str, labels: Mapping[str, str], policy: Policy) -> str:
@@ -198,22 +198,26 @@ def _owner(name: str, labels: Mapping[str, str], policy: Policy) -> str:
     Raises:
         ClusterError: several select it.
     """
-    drivers = [one for one in settings_of(policy).drivers if one.owner]
+    drivers = [driver for driver in settings_of(policy).drivers if driver.owner]
     view = NodeView(name, (), {LABELS[-1]: dict(labels)}, NodeFacts())
-    found = [one.owner for one in drivers if one.condition and parse(one.condition).holds(view)]
-    if len(found) > 1:
+    owners = [
+        driver.owner
+        for driver in drivers
+        if driver.condition and parse(driver.condition).holds(view)
+    ]
+    if len(owners) > 1:
         raise ClusterError(
-            f"several NVIDIADrivers select Node {name}: {', '.join(found)}",
+            f"several NVIDIADrivers select Node {name}: {', '.join(owners)}",
             fix="remove a label of the Node, or change a selector",
         )
-    others = [one.owner for one in drivers if not one.condition]
-    return next(iter((*found, *others)), "")
+    defaults = [driver.owner for driver in drivers if not driver.condition]
+    return next(iter((*owners, *defaults)), "")
 
 
 def states_of(result: NodeResult, policy: Policy) -> set[str]:
     """States that are present on a node."""
     present = {state.name for state in policy.states if not state.absent}
-    return {one.state for one in result.states if one.outcome not in _WITHOUT_EFFECT} & present
+    return {row.state for row in result.states if row.outcome not in _WITHOUT_EFFECT} & present
 
 
 def _workload(live: Mapping[str, str], states: Collection[str]) -> str:
@@ -221,16 +225,16 @@ def _workload(live: Mapping[str, str], states: Collection[str]) -> str:
 
     A machine whose GPUs are bound for virtual machines has none for containers, whatever the label.
     """
-    wanted = live.get(WORKLOAD, "")
+    label = live.get(WORKLOAD, "")
     if "vfio" in states or "kata" in states:
-        return wanted if wanted in (PASSTHROUGH, VGPU) else PASSTHROUGH
-    return VGPU if wanted == VGPU else CONTAINER
+        return label if label in (PASSTHROUGH, VGPU) else PASSTHROUGH
+    return VGPU if label == VGPU else CONTAINER
 
 
 def _gpus(result: NodeResult) -> list[PciGpu]:
     facts: dict[str, Any] = dict(result.facts)
-    found = (PciGpu(**one) for one in facts.get("pci") or ())
-    return [one for one in found if one.is_gpu]
+    devices = (PciGpu(**row) for row in facts.get("pci") or ())
+    return [device for device in devices if device.is_gpu]
 
 
 def _mig_capable(member: Member) -> bool:
@@ -241,5 +245,5 @@ def _mig_capable(member: Member) -> bool:
     if "nvidia.com/mig.capable" in live:
         return bool(live["nvidia.com/mig.capable"] == "true")
     product = live.get("nvidia.com/gpu.product", "").lower()
-    known = any(model in product for model in _MIG_MODELS)
-    return known or any(gpu.mig_capable for gpu in _gpus(member.result))
+    is_mig_model = any(model in product for model in _MIG_MODELS)
+    return is_mig_model or any(gpu.mig_capable for gpu in _gpus(member.result))

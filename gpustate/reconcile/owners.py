@@ -65,8 +65,8 @@ class Operator:
     @property
     def policy(self) -> Json | None:
         """The ClusterPolicy that counts: the oldest."""
-        found = [one for one in self.policies if one["kind"] == CLUSTER_POLICY.name]
-        return found[0] if found else None
+        matches = [policy for policy in self.policies if policy["kind"] == CLUSTER_POLICY.name]
+        return matches[0] if matches else None
 
     @property
     def running(self) -> bool:
@@ -114,9 +114,9 @@ class Operator:
         details = [f"namespace {self.namespace}"] if self.namespace else []
         if self.source:
             details.append(self.source)
-        for one in self.policies:
-            state = (one.get("status") or {}).get("state")
-            title = f"{one['kind']} {one['metadata']['name']}"
+        for policy in self.policies:
+            state = (policy.get("status") or {}).get("state")
+            title = f"{policy['kind']} {policy['metadata']['name']}"
             details.append(f"{title}: {state}" if state else title)
         if self.deployment is None:
             details.append("no Deployment")
@@ -133,13 +133,13 @@ def find_operator(objects: Finder) -> Operator | None:
     """
     policies = [*objects.find(CLUSTER_POLICY, ""), *objects.find(GPU_CLUSTER, "")]
     policies.sort(
-        key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"])
+        key=lambda item: (item["metadata"].get("creationTimestamp", ""), item["metadata"]["name"])
     )
-    found = objects.find(DEPLOYMENT, "*", labels=_OPERATOR)
-    if not policies and not found:
+    deployments = objects.find(DEPLOYMENT, "*", labels=_OPERATOR)
+    if not policies and not deployments:
         return None
     drivers = tuple(objects.find(NVIDIA_DRIVER, ""))
-    return Operator(tuple(policies), found[0] if found else None, drivers)
+    return Operator(tuple(policies), deployments[0] if deployments else None, drivers)
 
 
 def operator_owner(item: Json) -> str:

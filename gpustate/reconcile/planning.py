@@ -154,19 +154,19 @@ class Target:
     @property
     def defined(self) -> set[str]:
         """Kinds that its custom resource definitions add to the cluster."""
-        return {one["spec"]["names"]["kind"] for one in self.items if one["kind"] == _DEFINITION}
+        return {item["spec"]["names"]["kind"] for item in self.items if item["kind"] == _DEFINITION}
 
     def uses(self, definition: Json) -> bool:
         """Whether it has objects of a custom resource definition, or programs that write such objects."""
         names = definition["spec"]["names"]
-        roles = (one for one in self.items if one["kind"] == "Role")
-        written = {name for one in roles for rule in one["rules"] for name in rule["resources"]}
-        kinds = {one["kind"] for one in self.items}
+        roles = (item for item in self.items if item["kind"] == "Role")
+        written = {name for role in roles for rule in role["rules"] for name in rule["resources"]}
+        kinds = {item["kind"] for item in self.items}
         return names["kind"] in kinds or names["plural"] in written
 
 
 @dataclass(slots=True)
-class _Found:
+class _Cluster:
     """The objects of a cluster, by kind and name."""
 
     by_key: dict[Key, Json]
@@ -177,7 +177,7 @@ class _Found:
         return self.by_key.get(key(item))
 
     @property
-    def ours(self) -> list[Json]:
+    def own_items(self) -> list[Json]:
         return [item for item in self.by_key.values() if is_ours(item)]
 
 
@@ -195,9 +195,9 @@ def is_kept(item: Json) -> bool:
     """Whether an object is a definition that a removal kept for others, and that nobody has changed since."""
     entries = item["metadata"].get("managedFields") or ()
     managers = {
-        one.get("manager")
-        for one in entries
-        if not one.get("subresource") and "f:spec" in (one.get("fieldsV1") or {})
+        entry.get("manager")
+        for entry in entries
+        if not entry.get("subresource") and "f:spec" in (entry.get("fieldsV1") or {})
     }
     return item["kind"] == _DEFINITION and not is_ours(item) and managers == {FIELD_MANAGER}
 
@@ -215,19 +215,19 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
     """
     if target.labels_only:
         return list(_label(objects, target, objects.list(NODE, "") if nodes is None else nodes))
-    found = _read(objects, target)
-    found.foreign_nfd = _has_foreign_nfd(objects, target, found)
-    wanted = {key(item) for item in target.items}
-    changes = [_judge(objects, target, found, item) for item in target.items]
+    cluster = _read(objects, target)
+    cluster.foreign_nfd = _has_foreign_nfd(objects, target, cluster)
+    keys = {key(item) for item in target.items}
+    changes = [_judge(objects, target, cluster, item) for item in target.items]
     stale = [
         item
-        for item in found.ours
+        for item in cluster.own_items
         if target.prune
-        and key(item) not in wanted
+        and key(item) not in keys
         and not (item["kind"] == _DEFINITION and target.uses(item))
     ]
     deleted = [
-        _deletion(objects, target, wanted, item) for item in sorted(stale, key=order, reverse=True)
+        _deletion(objects, target, keys, item) for item in sorted(stale, key=order, reverse=True)
     ]
     if (last := prunes_after(target, deleted)) is not None:
         reasons = filter(None, (deleted[last].reason, _PRUNED))
@@ -235,11 +235,11 @@ def plan(objects: Objects, target: Target, nodes: Sequence[Json] | None = None) 
     changes += deleted
     released = [
         item
-        for item in found.by_key.values()
-        if item["kind"] == "Namespace" and key(item) not in wanted and not is_ours(item)
+        for item in cluster.by_key.values()
+        if item["kind"] == "Namespace" and key(item) not in keys and not is_ours(item)
     ]
     changes += [
-        Change(_bare(item), Action.RELEASE, reason="it is not gpustate's, and is kept")
+        Change(_name_only(item), Action.RELEASE, reason="it is not gpustate's, and is kept")
         for item in released
         if owned_fields(item, FIELD_MANAGER)
     ]
@@ -257,19 +257,19 @@ def prunes_after(target: Target, changes: Sequence[Change]) -> int | None:
         return None
     deleted = (
         index
-        for index, one in enumerate(changes)
-        if one.action in (Action.DELETE, Action.RELEASE) and is_of_nfd(one.item)
+        for index, change in enumerate(changes)
+        if change.action in (Action.DELETE, Action.RELEASE) and is_of_nfd(change.item)
     )
     return max(deleted, default=None)
 
 
 def withdrawn(objects: Objects, target: Target, changes: Iterable[Change]) -> dict[str, Json]:
     """DaemonSets of ours that offer GPUs and go from Nodes, by name: with their labels alone while other Nodes keep them."""
-    items = [one.item for one in changes if one.action is Action.DELETE]
+    items = [change.item for change in changes if change.action is Action.DELETE]
     if target.labels_only:
         items = [*filter(is_ours, objects.list(BY_NAME["DaemonSet"], target.namespace))]
-    found = {name: one for one in items for kind, name in [key(one)] if kind == "DaemonSet"}
-    return {name: found[name] for name in found.keys() & {DEVICE_PLUGIN, DRA_PLUGIN}}
+    daemonsets = {name: item for item in items for kind, name in [key(item)] if kind == "DaemonSet"}
+    return {name: daemonsets[name] for name in daemonsets.keys() & {DEVICE_PLUGIN, DRA_PLUGIN}}
 
 
 #: What a pod of a DaemonSet needs to be created and to start.
@@ -283,70 +283,71 @@ _STAGED = frozenset(
 
 def staged(target: Target) -> Target:
     """The part of a target that pods of components are made of, and what these need to start."""
-    items = [one for one in target.items if one["kind"] in _STAGED and not is_of_nfd(one)]
+    items = [item for item in target.items if item["kind"] in _STAGED and not is_of_nfd(item)]
     return replace(target, items=items, labels={}, prune=False)
 
 
 def for_new_pods(changes: Iterable[Change]) -> Iterator[Change]:
     """Changes of DaemonSets that are there already, which only pods get that are created again, after what these need."""
-    pending = [one for one in changes if one.action in (Action.CREATE, Action.UPDATE)]
+    pending = [change for change in changes if change.action in (Action.CREATE, Action.UPDATE)]
     sets = [
-        one
-        for one in pending
-        if one.item["kind"] == "DaemonSet"
-        and any(row.field.startswith("spec.template") for row in one.differences)
-        and one.action is Action.UPDATE
+        change
+        for change in pending
+        if change.item["kind"] == "DaemonSet"
+        and any(row.field.startswith("spec.template") for row in change.differences)
+        and change.action is Action.UPDATE
     ]
-    for one in pending:
-        configures = one.item["kind"] == "ConfigMap" and one.action is Action.UPDATE
-        if one.item["kind"] != "DaemonSet" and (sets or configures):
-            yield one
-    for one in sets:
-        spec = {**one.item["spec"], "updateStrategy": {"type": "OnDelete"}}
-        yield replace(one, item={**one.item, "spec": spec})
+    for change in pending:
+        configures = change.item["kind"] == "ConfigMap" and change.action is Action.UPDATE
+        if change.item["kind"] != "DaemonSet" and (sets or configures):
+            yield change
+    for change in sets:
+        spec = {**change.item["spec"], "updateStrategy": {"type": "OnDelete"}}
+        yield replace(change, item={**change.item, "spec": spec})
 
 
-def _read(objects: Objects, target: Target) -> _Found:
+def _read(objects: Objects, target: Target) -> _Cluster:
     """One list per kind."""
-    found = _Found({}, {})
-    names = {one["metadata"]["name"] for one in target.items if BY_NAME[one["kind"]].large}
-    kinds = {one["kind"] for one in target.items}
-    for kind in (one for one in KINDS if target.prune or one.name in kinds):
-        wanted = names if kind.large else ()
+    cluster = _Cluster({}, {})
+    names = {item["metadata"]["name"] for item in target.items if BY_NAME[item["kind"]].large}
+    kinds = {item["kind"] for item in target.items}
+    for kind in (kind for kind in KINDS if target.prune or kind.name in kinds):
+        kind_names = names if kind.large else ()
         try:
-            items = objects.list(kind, target.namespace, wanted)
-            found.by_key |= {key(item): item for item in items}
+            items = objects.list(kind, target.namespace, kind_names)
+            cluster.by_key |= {key(item): item for item in items}
         except MissingKind as error:
-            found.missing[kind.name] = f"{error.message}: {error.fix}"
-    return found
+            cluster.missing[kind.name] = f"{error.message}: {error.fix}"
+    return cluster
 
 
-def _has_foreign_nfd(objects: Objects, target: Target, found: _Found) -> bool:
+def _has_foreign_nfd(objects: Objects, target: Target, cluster: _Cluster) -> bool:
     """Whether others have installed node feature discovery, so that another one would be in their way."""
-    definition = found.by_key.get((_DEFINITION, NFD_DEFINITION))
+    definition = cluster.by_key.get((_DEFINITION, NFD_DEFINITION))
     if definition is None or is_ours(definition):
         return False
     if not is_kept(definition):
         return True
     # It may serve another node feature discovery now, or only programs that publish features.
-    items = found.by_key.values()
-    here = any(one["kind"] == "DaemonSet" and not is_ours(one) for one in items)
+    items = cluster.by_key.values()
+    has_daemonset = any(item["kind"] == "DaemonSet" and not is_ours(item) for item in items)
     return any(
-        is_by_worker(one) and (here or one["metadata"]["namespace"] != target.namespace)
-        for one in objects.list(FEATURES, "*")
+        is_by_worker(feature)
+        and (has_daemonset or feature["metadata"]["namespace"] != target.namespace)
+        for feature in objects.list(FEATURES, "*")
     )
 
 
-def _judge(objects: Objects, target: Target, found: _Found, item: Json) -> Change:
-    if is_of_nfd(item) and found.foreign_nfd:
+def _judge(objects: Objects, target: Target, cluster: _Cluster, item: Json) -> Change:
+    if is_of_nfd(item) and cluster.foreign_nfd:
         return Change(item, Action.SKIPPED, reason=_FOREIGN_NFD)
-    if item["kind"] in found.missing and item["kind"] not in target.defined:
-        return Change(item, Action.SKIPPED, reason=found.missing[item["kind"]])
+    if item["kind"] in cluster.missing and item["kind"] not in target.defined:
+        return Change(item, Action.SKIPPED, reason=cluster.missing[item["kind"]])
     if undefined := _undefined(objects, item):
         return Change(item, Action.REFUSED, reason=undefined)
-    live = found.get(item)
+    live = cluster.get(item)
     if live is None:
-        return _creation(objects, target, found, item)
+        return _creation(objects, target, cluster, item)
     operator = operator_owner(live)
     if operator:
         return Change(item, Action.REFUSED, reason=f"{OF_OPERATOR} ({operator})")
@@ -377,40 +378,40 @@ def _undefined(objects: Objects, item: Json) -> str:
     return ""
 
 
-def _creation(objects: Objects, target: Target, found: _Found, item: Json) -> Change:
+def _creation(objects: Objects, target: Target, cluster: _Cluster, item: Json) -> Change:
     """A new object; the server judges it, unless it needs another one, or a label of its namespace, that is not there yet."""
     namespace = item["metadata"].get("namespace")
     role = item.get("roleRef")
-    waits = namespace is not None and ("Namespace", namespace) not in found.by_key
-    waits = waits or (role is not None and (role["kind"], role["name"]) not in found.by_key)
-    waits = waits or item["kind"] in found.missing
+    waits = namespace is not None and ("Namespace", namespace) not in cluster.by_key
+    waits = waits or (role is not None and (role["kind"], role["name"]) not in cluster.by_key)
+    waits = waits or item["kind"] in cluster.missing
     if not waits:
         try:
             objects.apply(item, dry_run=True)
         except ClusterError as error:
-            if not any(label in str(error) for label in _added_labels(target, found)):
+            if not any(label in str(error) for label in _added_labels(target, cluster)):
                 return Change(item, Action.REFUSED, reason=str(error))
     return Change(item, Action.CREATE)
 
 
-def _added_labels(target: Target, found: _Found) -> list[str]:
+def _added_labels(target: Target, cluster: _Cluster) -> list[str]:
     """The labels that the run adds to the namespace, without which the server may refuse objects in it."""
     for item in target.items:
-        if item["kind"] == "Namespace" and (live := found.get(item)) is not None:
+        if item["kind"] == "Namespace" and (live := cluster.get(item)) is not None:
             labels = live["metadata"].get("labels") or {}
-            wanted = item["metadata"]["labels"].items()
-            return [name for name, value in wanted if labels.get(name) != value]
+            labels_of_item = item["metadata"]["labels"].items()
+            return [name for name, value in labels_of_item if labels.get(name) != value]
     return []
 
 
-def _deletion(objects: Objects, target: Target, wanted: Collection[Key], item: Json) -> Change:
+def _deletion(objects: Objects, target: Target, keys: Collection[Key], item: Json) -> Change:
     """An object of ours that is to go; the server judges whether it may. It stays if others use it."""
     # It knows the components, which commands without a cluster need not read.
     from gpustate.reconcile.switching import DRA, allocations_lost
 
     try:
         leave = target.drained and key(item) == DRA
-        if not leave and (users := allocations_lost(objects, wanted, item)):
+        if not leave and (users := allocations_lost(objects, keys, item)):
             return Change(item, Action.REFUSED, reason=users)
         if item["metadata"].get("deletionTimestamp"):
             return Change(item, Action.DELETE)
@@ -434,8 +435,8 @@ def kept_for(objects: Objects, target: Target, item: Json) -> str:
         name = item["metadata"]["name"]
         return kept_namespace(name, *objects.content(name))
     if item["kind"] == _DEFINITION:
-        others = _others_of(objects, target.namespace, item)
-        return f"{_USED}: {others}" if others else ""
+        users = _others_of(objects, target.namespace, item)
+        return f"{_USED}: {users}" if users else ""
     return ""
 
 
@@ -443,15 +444,17 @@ def _others_of(objects: Objects, namespace: str, definition: Json) -> str:
     """Objects of a kind that are not gpustate's, nor its pods'; empty if its definition can go."""
     spec = definition["spec"]
     group, names = spec["group"], spec["names"]
-    version = next(one["name"] for one in spec["versions"] if one["storage"])
+    version = next(row["name"] for row in spec["versions"] if row["storage"])
     namespaced = spec["scope"] == "Namespaced"
     kind = Kind(names["kind"], f"{group}/{version}", names["plural"], namespaced=namespaced)
-    found = [one for one in objects.list(kind, "*") if not is_owned(one)]
+    foreign = [item for item in objects.list(kind, "*") if not is_owned(item)]
     if kind.name != FEATURES.name:
-        return _short(title(one) for one in found if not one["metadata"].get("ownerReferences"))
-    programs = objects.list(BY_NAME["DaemonSet"], namespace) if found else ()
-    alone = all(is_owned(one) for one in programs)
-    return _short(title(one) for one in found if not (alone and is_left_over(one, namespace)))
+        return _short(
+            title(item) for item in foreign if not item["metadata"].get("ownerReferences")
+        )
+    programs = objects.list(BY_NAME["DaemonSet"], namespace) if foreign else ()
+    alone = all(is_owned(daemonset) for daemonset in programs)
+    return _short(title(item) for item in foreign if not (alone and is_left_over(item, namespace)))
 
 
 def kept_namespace(namespace: str, content: Iterable[Json], unread: Iterable[str]) -> str:
@@ -462,16 +465,16 @@ def kept_namespace(namespace: str, content: Iterable[Json], unread: Iterable[str
         content: all that can be listed in it; what has an owner goes with that.
         unread: resources that cannot be listed there.
     """
-    others = _short(
-        title(one)
-        for one in content
-        if key(one) not in _BUILT_IN
-        and not is_ours(one)
-        and not one["metadata"].get("ownerReferences")
-        and not is_left_over(one, namespace)
+    foreign = _short(
+        title(item)
+        for item in content
+        if key(item) not in _BUILT_IN
+        and not is_ours(item)
+        and not item["metadata"].get("ownerReferences")
+        and not is_left_over(item, namespace)
     )
-    if others:
-        return f"{_USED}: {others}"
+    if foreign:
+        return f"{_USED}: {foreign}"
     names = _short(unread)
     command = f"kubectl delete namespace {namespace}"
     words = f"kept, because these cannot be listed there: {names}; if nobody needs it, {command}"
@@ -480,8 +483,8 @@ def kept_namespace(namespace: str, content: Iterable[Json], unread: Iterable[str
 
 def _short(words: Iterable[str]) -> str:
     """The first of many, in one line."""
-    found = list(words)
-    return ", ".join([*found[:5], *(["..."] if found[5:] else [])])
+    titles = list(words)
+    return ", ".join([*titles[:5], *(["..."] if titles[5:] else [])])
 
 
 def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Change:
@@ -495,30 +498,30 @@ def _comparison(objects: Objects, live: Json, item: Json, *, force: bool) -> Cha
             after = objects.apply(item, force=True, dry_run=True)
     except ClusterError as error:
         return Change(item, Action.REFUSED, reason=str(error))
-    found = tuple(differences(live, after))
+    diffs = tuple(differences(live, after))
     if conflict and not force:
         also = f"; {manager} applies this object" if (manager := gitops(live)) else ""
         reason = f"{conflict}{also}; take over with --force-conflicts"
-        return Change(item, Action.REFUSED, found, reason)
-    if not found and (added := additions(live)):
-        by = ", ".join(dict.fromkeys(one.manager for one in added))
-        found = tuple(one.difference for one in added)
+        return Change(item, Action.REFUSED, diffs, reason)
+    if not diffs and (added := additions(live)):
+        by = ", ".join(dict.fromkeys(addition.manager for addition in added))
+        diffs = tuple(addition.difference for addition in added)
         if force:
-            return Change(item, Action.UPDATE, found, f"added by {by}, and removed")
+            return Change(item, Action.UPDATE, diffs, f"added by {by}, and removed")
         reason = f"added by {by}, and kept; --force-conflicts removes it"
-        return Change(item, Action.FOREIGN, found, reason)
-    if not found:  # who owns its fields is no difference: as long as nobody changes them, all agree
+        return Change(item, Action.FOREIGN, diffs, reason)
+    if not diffs:  # who owns its fields is no difference: as long as nobody changes them, all agree
         return Change(item, Action.UNCHANGED)
     managers = ", ".join(dict.fromkeys(_CONFLICT.findall(conflict))) or "others"
-    return Change(item, Action.UPDATE, found, f"taken over from {managers}" if conflict else "")
+    return Change(item, Action.UPDATE, diffs, f"taken over from {managers}" if conflict else "")
 
 
 def _in_foreign_namespace(objects: Objects, target: Target, live: Json, item: Json) -> Change:
     """A namespace that existed before: only the labels for Pod Security are ours."""
-    bare = _without_owner(item)
-    if not bare["metadata"]["labels"] and not owned_fields(live, FIELD_MANAGER):
-        return Change(bare, Action.FOREIGN)
-    return _comparison(objects, live, bare, force=target.force)
+    unowned = _without_owner(item)
+    if not unowned["metadata"]["labels"] and not owned_fields(live, FIELD_MANAGER):
+        return Change(unowned, Action.FOREIGN)
+    return _comparison(objects, live, unowned, force=target.force)
 
 
 def _foreign(objects: Objects, target: Target, live: Json, item: Json) -> Change:
@@ -527,12 +530,12 @@ def _foreign(objects: Objects, target: Target, live: Json, item: Json) -> Change
         after = objects.apply(_without_owner(item), force=True, dry_run=True)
     except ClusterError as error:
         return Change(item, Action.REFUSED, reason=str(error))
-    found = tuple(differences(live, after))
-    if not found:
+    diffs = tuple(differences(live, after))
+    if not diffs:
         by = f"{manager} applies it" if (manager := gitops(live)) else "it is not gpustate's"
         return Change(item, Action.FOREIGN, reason=f"{by}, and as wanted")
     if target.force:
-        return Change(item, Action.UPDATE, found, "taken over")
+        return Change(item, Action.UPDATE, diffs, "taken over")
     managers = ", ".join(
         dict.fromkeys(
             str(entry.get("manager")) for entry in live["metadata"].get("managedFields") or ()
@@ -542,51 +545,55 @@ def _foreign(objects: Objects, target: Target, live: Json, item: Json) -> Change
     reason = f"it exists, is not gpustate's{by}, and differs; take it over with --force-conflicts"
     if manager := gitops(live):
         reason = f"{manager} applies it, and would change it back: commit the output of gpustate cluster render there"
-    return Change(item, Action.REFUSED, found, reason)
+    return Change(item, Action.REFUSED, diffs, reason)
 
 
 def _label(objects: Objects, target: Target, nodes: Iterable[Json]) -> Iterable[Change]:
     """Labels of Nodes. Values that others have set are kept: they switch a component off on one Node."""
     tried = False
     for node in nodes:
-        mine = applied_labels(node)
-        wanted = {} if target.absent else target.labels.get(node["metadata"]["name"])
-        if wanted is None or not (wanted or mine) or node["metadata"]["name"] in target.kept_nodes:
+        applied = applied_labels(node)
+        desired = {} if target.absent else target.labels.get(node["metadata"]["name"])
+        if (
+            desired is None
+            or not (desired or applied)
+            or node["metadata"]["name"] in target.kept_nodes
+        ):
             continue
         labels = node["metadata"].get("labels") or {}
-        kept = {
+        labels_kept = {
             label: labels[label] if labels.get(label, "").startswith(_PAUSED) else value
-            for label, value in wanted.items()
-            if label in mine or not labels.get(label) or labels[label] == value
+            for label, value in desired.items()
+            if label in applied or not labels.get(label) or labels[label] == value
         }
-        change = _labelled(node, kept, mine)
+        change = _labelled(node, labels_kept, applied)
         if change is None or (not tried and change.action is Action.UPDATE):
-            item = _with_labels(node, kept)
+            item = _with_labels(node, labels_kept)
             change, tried = _comparison(objects, node, item, force=target.force), True
         yield replace(change, action=Action.RELEASE) if target.absent else change
 
 
-def _labelled(node: Json, kept: Mapping[str, str], mine: set[str]) -> Change | None:
+def _labelled(node: Json, new_labels: Mapping[str, str], applied: set[str]) -> Change | None:
     """The change of a Node's labels; ``None``: another manager has applied one of them too, so the server has to judge."""
     labels: Mapping[str, str] = node["metadata"].get("labels") or {}
-    item = _with_labels(node, kept)
-    others = _labels_of_others(node)
-    if any(kept[label] != labels.get(label) for label in kept.keys() & others):
+    item = _with_labels(node, new_labels)
+    foreign = _labels_of_others(node)
+    if any(new_labels[label] != labels.get(label) for label in new_labels.keys() & foreign):
         return None
-    gone = mine - kept.keys() - others
-    after = {**{name: value for name, value in labels.items() if name not in gone}, **kept}
+    removed = applied - new_labels.keys() - foreign
+    after = {**{name: value for name, value in labels.items() if name not in removed}, **new_labels}
     before = {"metadata": {"labels": node["metadata"].get("labels")}}
-    found = tuple(differences(before, {"metadata": {"labels": after}}))
-    return Change(item, Action.UPDATE if found else Action.UNCHANGED, found)
+    diffs = tuple(differences(before, {"metadata": {"labels": after}}))
+    return Change(item, Action.UPDATE if diffs else Action.UNCHANGED, diffs)
 
 
 def _labels_of_others(node: Json) -> set[str]:
     """Labels of a Node that other managers have applied or written."""
-    found: set[str] = set()
+    names: set[str] = set()
     for entry in node["metadata"].get("managedFields") or ():
         if entry.get("manager") != LABEL_MANAGER:
-            found |= label_names(entry.get("fieldsV1"))
-    return found
+            names |= label_names(entry.get("fieldsV1"))
+    return names
 
 
 def _with_labels(node: Json, labels: Mapping[str, str]) -> Json:
@@ -611,15 +618,15 @@ def _without_owner(item: Json) -> Json:
 
 def disowned(item: Json) -> Json:
     """An object as it is, without our labels."""
-    found = _without_owner(item)
-    meta = {name: found["metadata"].get(name) for name in ("name", "labels", "annotations")}
+    unowned = _without_owner(item)
+    meta = {name: unowned["metadata"].get(name) for name in ("name", "labels", "annotations")}
     return {
-        **{name: found[name] for name in ("apiVersion", "kind", "spec")},
+        **{name: unowned[name] for name in ("apiVersion", "kind", "spec")},
         "metadata": {name: value for name, value in meta.items() if value},
     }
 
 
-def _bare(item: Json) -> Json:
+def _name_only(item: Json) -> Json:
     """An object with no field but its name."""
     kind = BY_NAME[item["kind"]]
     meta = {"name": item["metadata"]["name"]}

@@ -54,10 +54,10 @@ class PluginRestart:
         Raises:
             ClusterError: a request failed.
         """
-        found = [pod for pod in self.api.pods_on(node) if runs_plugin(pod)]
-        if not found:
+        plugin_pods = [pod for pod in self.api.pods_on(node) if runs_plugin(pod)]
+        if not plugin_pods:
             return True, "no pod of the device plugin is on the Node"
-        foreign = [pod for pod in found if not leaves_out(pod)]
+        foreign = [pod for pod in plugin_pods if not leaves_out(pod)]
         if foreign:
             meta = foreign[0]["metadata"]
             name = f"{meta['namespace']}/{meta['name']}"
@@ -65,9 +65,9 @@ class PluginRestart:
                 f"the device plugin's pod {name} is not gpustate's and offers quarantined GPUs: "
                 f"kubectl cordon {node}, or apply the policy with --cluster-objects"
             )
-        for pod in found:
+        for pod in plugin_pods:
             self.api.delete(pod)
-        return self._wait(node, {pod["metadata"]["uid"] for pod in found})
+        return self._wait(node, {pod["metadata"]["uid"] for pod in plugin_pods})
 
     def _wait(self, node: str, before: set[str]) -> tuple[bool, str]:
         began = self.clock()
@@ -85,8 +85,8 @@ class PluginRestart:
                 ready_at = None
             elif ready_at is None:
                 ready_at = self.clock()
-            settled = ready_at is not None and self.clock() >= ready_at + REPORT_S
-            offered = pods.allocatable(self.api.node(node)) if settled else {}
+            stable = ready_at is not None and self.clock() >= ready_at + REPORT_S
+            offered = pods.allocatable(self.api.node(node)) if stable else {}
             if offered:
                 listed = ", ".join(f"{name}: {count}" for name, count in sorted(offered.items()))
                 return True, f"the device plugin was restarted; the Node offers {listed}"
@@ -106,8 +106,8 @@ def runs_plugin(pod: Json) -> bool:
         return False
     spec = pod.get("spec") or {}
     return any(
-        one["name"].startswith(_PLUGIN) or _PLUGIN in (one.get("command") or ())
-        for one in spec.get("containers") or ()
+        container["name"].startswith(_PLUGIN) or _PLUGIN in (container.get("command") or ())
+        for container in spec.get("containers") or ()
     )
 
 
@@ -115,6 +115,6 @@ def leaves_out(pod: Json) -> bool:
     """Whether a device plugin's pod leaves quarantined GPUs out."""
     return any(
         FILE in word
-        for one in (pod.get("spec") or {}).get("containers") or ()
-        for word in one.get("command") or ()
+        for container in (pod.get("spec") or {}).get("containers") or ()
+        for word in container.get("command") or ()
     )

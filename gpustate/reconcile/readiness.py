@@ -52,7 +52,7 @@ def problems(pods: Iterable[Json], item: Json) -> list[str]:
 
 def is_starting(pod: Json) -> bool:
     """Whether a pod is not ready, and nothing is known that keeps it from that."""
-    return problem(pod).startswith("phase ") or any(one in problem(pod) for one in _STARTING)
+    return problem(pod).startswith("phase ") or any(reason in problem(pod) for reason in _STARTING)
 
 
 def is_elsewhere(pods: Iterable[Json], item: Json, nodes: Collection[str]) -> bool:
@@ -61,9 +61,9 @@ def is_elsewhere(pods: Iterable[Json], item: Json, nodes: Collection[str]) -> bo
     desired = status.get("desiredNumberScheduled", 0)
     if item["kind"] != "DaemonSet" or status.get("updatedNumberScheduled", 0) < desired:
         return False
-    left = [_node(pod) for pod in _not_ready(pods, item)]
+    names = [_node(pod) for pod in _not_ready(pods, item)]
     missing = desired - status.get("numberAvailable", 0)
-    return len(left) >= missing and all(name and name not in nodes for name in left)
+    return len(names) >= missing and all(name and name not in nodes for name in names)
 
 
 def ready_on(pods: Iterable[Json], item: Json) -> frozenset[str]:
@@ -87,21 +87,22 @@ def _node(pod: Json) -> str:
 def creation_failure(events: Iterable[Json], item: Json) -> str:
     """Why the last pod of a DaemonSet or a Deployment was not created; empty if none failed."""
     name = item["metadata"]["name"]
-    found = [
-        one
-        for one in events
-        if one.get("reason") == "FailedCreate" and _is_about(one.get("involvedObject") or {}, name)
+    failures = [
+        event
+        for event in events
+        if event.get("reason") == "FailedCreate"
+        and _is_about(event.get("involvedObject") or {}, name)
     ]
-    found.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
-    return f"creating a pod failed: {found[-1].get('message', '').strip()}" if found else ""
+    failures.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    return f"creating a pod failed: {failures[-1].get('message', '').strip()}" if failures else ""
 
 
 def _is_about(target: Json, name: str) -> bool:
     """Whether the object of an event is the one of a name, or the ReplicaSet of that Deployment."""
-    theirs = str(target.get("name", ""))
+    target_name = str(target.get("name", ""))
     if target.get("kind") == "ReplicaSet":
-        theirs = theirs.rpartition("-")[0]
-    return theirs == name
+        target_name = target_name.rpartition("-")[0]
+    return target_name == name
 
 
 def problem(pod: Json) -> str:
@@ -111,26 +112,27 @@ def problem(pod: Json) -> str:
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     ]
-    for one in containers:
-        state = one.get("state") or {}
+    for container in containers:
+        state = container.get("state") or {}
         for kind in ("waiting", "terminated"):
             reason = (state.get(kind) or {}).get("reason")
             if reason and reason != "Completed":
                 message = (state[kind].get("message") or "").strip()
-                end = _last_end(one)
+                end = _last_end(container)
                 ended = f", {end}" if end else ""
-                return f"{one['name']}: {reason}{ended}{': ' if message else ''}{message}"
+                return f"{container['name']}: {reason}{ended}{': ' if message else ''}{message}"
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"not scheduled: {condition.get('message') or condition.get('reason')}"
     ready = any(
-        one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ()
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in status.get("conditions") or ()
     )
     if ready:
         return ""
-    for one in containers:
-        if not one.get("ready") and (end := _last_end(one)):
-            return f"{one['name']}: restarted {one.get('restartCount', 1)} times, last {end}"
+    for container in containers:
+        if not container.get("ready") and (end := _last_end(container)):
+            return f"{container['name']}: restarted {container.get('restartCount', 1)} times, last {end}"
     return f"phase {status.get('phase', 'Pending')}"
 
 

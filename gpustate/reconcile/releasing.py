@@ -85,18 +85,18 @@ def plan_release(objects: Objects, namespace: str) -> Handover:
         ClusterError: a request failed.
     """
     namespaces = objects.list(BY_NAME["Namespace"], "")
-    there = [one for one in namespaces if one["metadata"]["name"] == namespace]
-    there += objects.find(BY_NAME["CustomResourceDefinition"], "")
-    there += operand_objects(objects, namespace)
-    found = tuple(one for one in there if _is_touched(one) and not is_record(one))
-    return Handover(namespace, found, read_record(objects, namespace))
+    items = [item for item in namespaces if item["metadata"]["name"] == namespace]
+    items += objects.find(BY_NAME["CustomResourceDefinition"], "")
+    items += operand_objects(objects, namespace)
+    touched = tuple(item for item in items if _is_touched(item) and not is_record(item))
+    return Handover(namespace, touched, read_record(objects, namespace))
 
 
 def _is_touched(item: Json) -> bool:
     """Whether an object has a label or fields of gpustate."""
     entries = item["metadata"].get("managedFields") or ()
     return bool(_labels(item["metadata"])) or any(
-        one.get("manager") == FIELD_MANAGER for one in entries
+        entry.get("manager") == FIELD_MANAGER for entry in entries
     )
 
 
@@ -106,12 +106,12 @@ class Releaser:
 
     Args:
         objects: of the cluster.
-        say: called with what is being done.
+        emit: called with what is being done.
         stop: polled; once true, nothing more is written.
     """
 
     objects: Objects
-    say: Callable[[str], None] = lambda text: None
+    emit: Callable[[str], None] = lambda text: None
     stop: Callable[[], bool] = lambda: False
 
     def release(self, handover: Handover, *, start: bool) -> Released:
@@ -124,36 +124,38 @@ class Releaser:
         Raises:
             ClusterError: a request failed; the next run continues.
         """
-        done = Released()
+        released = Released()
         owners = self._create_policies(handover)
         adopted = set((handover.record or {}).get("objects") or ())
         for item in handover.objects:
             if self.stop():
-                done.failures.append("interrupted; run it again to continue")
-                return done
-            self.say(f"release {title(item)}")
+                released.failures.append("interrupted; run it again to continue")
+                return released
+            self.emit(f"release {title(item)}")
             self._let_go(item, owners if title(item) in adopted else ())
-            done.objects.append(title(item))
+            released.objects.append(title(item))
         for node in self.objects.list(NODE, ""):
             self._drop_managers(node)
         if start and handover.deployment:
-            done.started = self._start(handover)
+            released.started = self._start(handover)
         if handover.record is not None:
             self._forget(handover.namespace)
-        return done
+        return released
 
     def _create_policies(self, handover: Handover) -> tuple[Json, ...]:
         """The Operator's resources, created if they are not there."""
-        found: list[Json] = []
+        policies: list[Json] = []
         for policy in handover.policies:
             kind = BY_NAME[policy["kind"]]
             name = policy["metadata"]["name"]
-            there = [one for one in self.objects.list(kind, "") if one["metadata"]["name"] == name]
-            if not there:
-                self.say(f"create {title(policy)}")
-                there = [self.objects.create(policy)]
-            found += there
-        return tuple(found)
+            same = [
+                item for item in self.objects.list(kind, "") if item["metadata"]["name"] == name
+            ]
+            if not same:
+                self.emit(f"create {title(policy)}")
+                same = [self.objects.create(policy)]
+            policies += same
+        return tuple(policies)
 
     def _let_go(self, item: Json, owners: tuple[Json, ...]) -> None:
         def let_go(current: Json) -> None:
@@ -166,22 +168,22 @@ class Releaser:
     def _drop_managers(self, item: Json) -> None:
         def drop(current: Json) -> None:
             entries = current["metadata"].get("managedFields") or []
-            kept = [one for one in entries if one.get("manager") not in _MANAGERS]
-            if len(kept) < len(entries):
+            foreign = [entry for entry in entries if entry.get("manager") not in _MANAGERS]
+            if len(foreign) < len(entries):
                 # An empty list would be taken for a client that does not know the field.
-                value: list[Json] = kept or [{}]
+                value: list[Json] = foreign or [{}]
                 path = "/metadata/managedFields"
                 self.objects.patch(current, [{"op": "replace", "path": path, "value": value}])
 
         change_current(self.objects, item, drop)
 
     def _start(self, handover: Handover) -> bool:
-        for one in self.objects.list(DEPLOYMENT, handover.namespace):
-            if one["metadata"]["name"] == handover.deployment:
+        for deployment in self.objects.list(DEPLOYMENT, handover.namespace):
+            if deployment["metadata"]["name"] == handover.deployment:
                 replicas = handover.replicas or 1
-                if one["spec"].get("replicas") != replicas:
-                    self.say(f"scale {title(one)} to {replicas}")
-                    scale(self.objects, one, replicas)
+                if deployment["spec"].get("replicas") != replicas:
+                    self.emit(f"scale {title(deployment)} to {replicas}")
+                    scale(self.objects, deployment, replicas)
                 return True
         return False
 
@@ -197,7 +199,7 @@ def _operations(item: Json, owners: tuple[Json, ...]) -> Iterator[Json]:
         for name in names:
             escaped = name.replace("~", "~0").replace("/", "~1")
             yield {"op": "remove", "path": f"/metadata/{place}/{escaped}"}
-    policies = [one for one in owners if one["kind"] != "NVIDIADriver"]
+    policies = [owner for owner in owners if owner["kind"] != "NVIDIADriver"]
     if policies and not meta.get("ownerReferences"):
         owner = policies[0]
         reference = {

@@ -13,40 +13,40 @@ Json = Mapping[str, Any]
 _NODES = "node/"
 
 
-def stale(saved: Json, now: Json, *, lenient: bool = False, nodes: bool = True) -> dict[str, str]:
+def stale(saved: Json, live: Json, *, lenient: bool = False, nodes: bool = True) -> dict[str, str]:
     """Objects of which another change would be made than the plan has, each with how they differ.
 
     Args:
         saved: the cluster in the plan.
-        now: the cluster as it would be planned.
+        live: the cluster as it would be planned.
         lenient: what is as the plan wants it already is no difference.
         nodes: compare labels of Nodes, too. Those of a Node whose run has failed are not applied.
     """
-    before, after = _rows(saved, nodes=nodes), _rows(now, nodes=nodes)
-    found: dict[str, str] = {}
+    before, after = _rows(saved, nodes=nodes), _rows(live, nodes=nodes)
+    differing: dict[str, str] = {}
     for title in dict.fromkeys((*before, *after)):
-        then, here = before.get(title), after.get(title)
-        done = here is None or here["action"] in QUIET
-        if _same(then, here) or (done and (lenient or title.startswith(_NODES))):
+        old, new = before.get(title), after.get(title)
+        settled_row = new is None or new["action"] in QUIET
+        if _same(old, new) or (settled_row and (lenient or title.startswith(_NODES))):
             continue
-        found[title] = f"{_words(then)} in the plan, {_words(here)} now"
-    return found
+        differing[title] = f"{_words(old)} in the plan, {_words(new)} now"
+    return differing
 
 
 def _rows(data: Json, *, nodes: bool) -> dict[str, Json]:
     rows: Iterable[Json] = data["objects"]
-    return {one["object"]: one for one in rows if nodes or not one["object"].startswith(_NODES)}
+    return {row["object"]: row for row in rows if nodes or not row["object"].startswith(_NODES)}
 
 
-def _same(then: Json | None, here: Json | None) -> bool:
-    if then is None or here is None:
-        return then is here
-    return then["action"] == here["action"] and then.get("changes") == here.get("changes")
+def _same(old: Json | None, new: Json | None) -> bool:
+    if old is None or new is None:
+        return old is new
+    return old["action"] == new["action"] and old.get("changes") == new.get("changes")
 
 
 def _words(row: Json | None) -> str:
     """The change of one object, in short."""
     if row is None:
         return "missing"
-    fields = [one["field"] for one in row.get("changes", ())]
+    fields = [change["field"] for change in row.get("changes", ())]
     return f"{row['action']}{' of ' if fields else ''}{listed(fields, 2)}"

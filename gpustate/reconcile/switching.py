@@ -32,24 +32,24 @@ class Lister(Protocol):
     def list(self, kind: Kind, namespace: str) -> Sequence[Json]: ...
 
 
-def allocations_lost(objects: Lister, wanted: Collection[Key], item: Json) -> str:
+def allocations_lost(objects: Lister, keys: Collection[Key], item: Json) -> str:
     """Why an object must not be deleted yet: pods use GPUs that nothing else releases, or offers as free; empty if it may.
 
     Args:
         objects: of the cluster.
-        wanted: what should be there.
+        keys: what should be there.
         item: the object that is to go.
 
     Raises:
         ClusterError: pods or claims cannot be listed.
     """
     free = "would offer GPUs as free that are in use by"
-    if key(item) == PLUGIN and DRA in wanted:
+    if key(item) == PLUGIN and DRA in keys:
         users, why = list(_pods(objects)), f"the DRA driver {free}"
     elif key(item) == DRA:
         users = [claim for claim, monitors in _claims(objects) if not monitors]
         why = "only the DRA driver can release"
-        why = f"the device plugin {free}" if PLUGIN in wanted else why
+        why = f"the device plugin {free}" if PLUGIN in keys else why
     else:
         return ""
     if not users:
@@ -84,11 +84,11 @@ def _claims(objects: Lister) -> Iterator[tuple[str, bool]]:
     for claim in claims:
         status = claim.get("status") or {}
         results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-        devices = [one for one in results if one.get("driver") == dra_driver.GPU]
+        devices = [device for device in results if device.get("driver") == dra_driver.GPU]
         if devices:
-            users = [str(one.get("name")) for one in status.get("reservedFor") or ()]
+            users = [str(user.get("name")) for user in status.get("reservedFor") or ()]
             by = f"{_OF_POD}{', '.join(users)}" if users else ""
-            monitors = all(one.get("adminAccess") for one in devices)
+            monitors = all(device.get("adminAccess") for device in devices)
             yield f"resourceclaim {_name(claim)}{by}", monitors
 
 

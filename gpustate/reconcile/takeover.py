@@ -24,11 +24,11 @@ def adoption_data(
     data: Json = {"server": server, "namespace": namespace}
     if adoption is not None:
         data["operator"] = adoption.operator.describe()
-        data["objects"] = [_object_data(one) for one in adoption.objects]
+        data["objects"] = [_object_data(adoptee) for adoptee in adoption.objects]
         deployment = adoption.operator.deployment
         data["scaled_to_0"] = [title(deployment)] if deployment is not None else []
         data["deleted"] = [
-            title(one) for one in (*adoption.operator.drivers, *adoption.operator.policies)
+            title(item) for item in (*adoption.operator.drivers, *adoption.operator.policies)
         ]
         data["refusals"] = list(adoption.refusals)
     if adopted is not None:
@@ -41,17 +41,17 @@ def adoption_data(
     return result
 
 
-def _object_data(one: Adoptee) -> Json:
-    data: Json = {"object": title(one.item), "in_policy": one.wanted}
-    if one.differences:
+def _object_data(adoptee: Adoptee) -> Json:
+    data: Json = {"object": title(adoptee.item), "in_policy": adoptee.in_policy}
+    if adoptee.differences:
         data["changes"] = [
             {"field": change.field, "before": change.before, "after": change.after}
-            for change in one.differences
+            for change in adoptee.differences
         ]
-    if one.restarts:
+    if adoptee.restarts:
         data["restarts_pods"] = True
-    if one.reason:
-        data["reason"] = one.reason
+    if adoptee.reason:
+        data["reason"] = adoptee.reason
     return data
 
 
@@ -60,8 +60,8 @@ def release_data(server: str, handover: Handover, released: Released | None = No
     data: Json = {
         "server": server,
         "namespace": handover.namespace,
-        "objects": [title(one) for one in handover.objects],
-        "created": [title(one) for one in handover.policies],
+        "objects": [title(item) for item in handover.objects],
+        "created": [title(item) for item in handover.policies],
         "deployment": handover.deployment,
     }
     if released is not None:
@@ -88,12 +88,12 @@ def adoption_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
     yield [(f"  {data['operator']}", "")]
     for text in data["scaled_to_0"]:
         yield [(f"  ~ {text}", "yellow"), ("  scale to 0", "dim")]
-    for one in data["objects"]:
-        yield from _object_lines(one)
+    for row in data["objects"]:
+        yield from _object_lines(row)
     for text in data["deleted"]:
         yield [(f"  - {text}", "yellow"), ("  delete; what belonged to it is kept", "dim")]
-    restarts = [one["object"] for one in data["objects"] if one.get("restarts_pods")]
-    leftover = [one["object"] for one in data["objects"] if not one["in_policy"]]
+    restarts = [row["object"] for row in data["objects"] if row.get("restarts_pods")]
+    leftover = [row["object"] for row in data["objects"] if not row["in_policy"]]
     yield [("  adopt restarts no pod and changes no specification", "green")]
     if restarts:
         words = f"  the next gpustate apply restarts the pods of {', '.join(restarts)}"
@@ -107,18 +107,18 @@ def adoption_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
         yield [(f"  refused: {text}", "red")]
 
 
-def _object_lines(one: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
-    action = "adopt" if one["in_policy"] else "adopt; not in the policy"
-    yield [(f"  ~ {one['object']}", "yellow"), (f"  {action}", "dim")]
-    for change in one.get("changes", ()):
+def _object_lines(row: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:
+    action = "adopt" if row["in_policy"] else "adopt; not in the policy"
+    yield [(f"  ~ {row['object']}", "yellow"), (f"  {action}", "dim")]
+    for change in row.get("changes", ()):
         yield [
             (
                 f"      later: {change['field']}: {value_text(change['before'], _LONGEST)} -> {value_text(change['after'], _LONGEST)}",
                 "",
             )
         ]
-    if one.get("reason"):
-        yield [(f"      {one['reason']}", "")]
+    if row.get("reason"):
+        yield [(f"      {row['reason']}", "")]
 
 
 def adopted_lines(data: Mapping[str, Any]) -> Iterator[list[tuple[str, str]]]:

@@ -96,7 +96,7 @@ def of_result(result: NodeResult, *, fresh: bool = False) -> Verdict | None:
         result: of the node.
         fresh: the run always validates.
     """
-    validating = [one for one in result.states if one.validating]
+    validating = [state for state in result.states if state.validating]
     if result.status is NodeStatus.FAILED:
         return _failed(result, validating)
     if result.status is NodeStatus.ROLLED_BACK:
@@ -105,25 +105,25 @@ def of_result(result: NodeResult, *, fresh: bool = False) -> Verdict | None:
         return Verdict(UNKNOWN, "ConsoleRequired", _line(result.reason or result.status.value))
     if result.status is not NodeStatus.OK:
         return None  # not reached, or not touched
-    if any(one.outcome is Outcome.REBOOT_PENDING for one in result.states):
+    if any(state.outcome is Outcome.REBOOT_PENDING for state in result.states):
         return Verdict(UNKNOWN, "RebootPending", "validated after the next reboot")
-    ran = [one for one in validating if one.outcome in (Outcome.CHANGED, Outcome.UNCHANGED)]
+    ran = [state for state in validating if state.outcome in (Outcome.CHANGED, Outcome.UNCHANGED)]
     if not ran:
         return None
-    fresh = fresh or any(one.outcome is Outcome.CHANGED for one in ran)
+    fresh = fresh or any(state.outcome is Outcome.CHANGED for state in ran)
     return Verdict(TRUE, VALIDATED, _proof(result.checks), fresh, result.validated_at)
 
 
 def _failed(result: NodeResult, validating: Iterable[StateResult]) -> Verdict | None:
-    judged = any(one.outcome is Outcome.FAILED for one in validating)
-    states = [one for one in result.states if one.outcome is Outcome.FAILED]
+    judged = any(state.outcome is Outcome.FAILED for state in validating)
+    states = [state for state in result.states if state.outcome is Outcome.FAILED]
     held = _held(result.checks) if judged else ()
     for check in result.checks if judged else ():
         if check.get("outcome") == "failed":
             name, evidence = str(check["name"]), str(check["evidence"])
             if name == pods.LINK and not pods.concerns_gpus(evidence):
                 # The validator failed by this alone; tests of the site may have failed as well.
-                states = [one for one in states if one.reason != result.reason]
+                states = [state for state in states if state.reason != result.reason]
                 if not states:
                     return None
                 continue
@@ -179,36 +179,36 @@ def after_quarantine(held: Iterable[str], condition: Mapping[str, Any] | None) -
         held: each GPU that is in quarantine now, with end and reason.
         condition: as the Node has it; ``None`` without one.
     """
-    said = [f"{QUARANTINED}{one.replace(';', ',')}" for one in held]
-    if condition is None and not said:
+    parts = [f"{QUARANTINED}{gpu.replace(';', ',')}" for gpu in held]
+    if condition is None and not parts:
         return None
     condition = condition or {"message": "not validated yet"}
     status, reason = condition.get("status") or UNKNOWN, condition.get("reason") or NOT_VALIDATED
     old = str(condition.get("message") or "").split("; ")
-    kept = [part for part in old if not part.startswith(QUARANTINED)]
-    return Verdict(str(status), str(reason), _line("; ".join([*kept, *said])), fresh=False)
+    other_parts = [part for part in old if not part.startswith(QUARANTINED)]
+    return Verdict(str(status), str(reason), _line("; ".join([*other_parts, *parts])), fresh=False)
 
 
 def reason_of_health(evidence: str) -> str:
     """The reason for the first fault in a line of evidence."""
-    found = [(match.start(), word) for one, word in _OF_HEALTH if (match := one.search(evidence))]
-    return min(found)[1] if found else _UNHEALTHY
+    hits = [(match.start(), word) for rule, word in _OF_HEALTH if (match := rule.search(evidence))]
+    return min(hits)[1] if hits else _UNHEALTHY
 
 
 def _proof(checks: Iterable[Mapping[str, object]]) -> str:
     """What was validated, without what differs from run to run, and which GPUs were left out."""
     parts: list[str] = []
-    for one in checks:
-        if one.get("name") in ("driver", "health", "cuda") and one.get("outcome") == "ok":
-            evidence = str(one["evidence"])
-            parts.append(f"{one['name']}: {evidence.split('; ')[0]}")
+    for check in checks:
+        if check.get("name") in ("driver", "health", "cuda") and check.get("outcome") == "ok":
+            evidence = str(check["evidence"])
+            parts.append(f"{check['name']}: {evidence.split('; ')[0]}")
             parts += _quarantined(evidence)
     return _line("; ".join(parts) or "validated")
 
 
 def _held(checks: Iterable[Mapping[str, object]]) -> list[str]:
     """The parts of the check ``health`` that name a quarantined GPU."""
-    evidence = (str(one["evidence"]) for one in checks if one.get("name") == "health")
+    evidence = (str(check["evidence"]) for check in checks if check.get("name") == "health")
     return _quarantined(next(evidence, ""))
 
 
@@ -219,7 +219,7 @@ def _quarantined(text: str) -> list[str]:
 
 def _with_held(text: str, held: Iterable[str]) -> str:
     """A message that names the quarantined GPUs too."""
-    return _line("; ".join([text, *(one for one in held if one not in text)]))
+    return _line("; ".join([text, *(gpu for gpu in held if gpu not in text)]))
 
 
 def _camel(name: str) -> str:

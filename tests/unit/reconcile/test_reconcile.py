@@ -656,7 +656,7 @@ def test_pods_that_never_run_are_reported_with_their_reason(objects: FakeObjects
     objects.items["Pod", "q"] = {**pod, "metadata": {**pod["metadata"], "name": "q"}}
     told: list[str] = []
     ticks = iter(map(float, range(100)))
-    waiting_for = replace(applier, say=told.append, stop=lambda: False, timeout_s=20)
+    waiting_for = replace(applier, emit=told.append, stop=lambda: False, timeout_s=20)
     lines = replace(waiting_for, sleep=lambda _: None, clock=ticks.__next__)._wait_for_pods()
     words = "p on gpu1, q on gpu1: nvidia-device-plugin: ErrImagePull: not found"
     assert lines[1].endswith(f" after 20 s; {words}")

@@ -46,10 +46,10 @@ CHANGE = Difference("spec.template.spec.priorityClassName", None, "system-node-c
 
 def adoption(*refusals: str) -> Adoption:
     objects = (
-        Adoptee(PLUGIN, wanted=True, differences=(CHANGE,)),
-        Adoptee(item("ServiceAccount", "nvidia-operator-validator"), wanted=False),
+        Adoptee(PLUGIN, in_policy=True, differences=(CHANGE,)),
+        Adoptee(item("ServiceAccount", "nvidia-operator-validator"), in_policy=False),
         Adoptee(
-            item("Role", "nvidia-gpu-feature-discovery"), wanted=True, reason="it is forbidden"
+            item("Role", "nvidia-gpu-feature-discovery"), in_policy=True, reason="it is forbidden"
         ),
     )
     return Adoption(Operator((POLICY,), DEPLOYMENT), NAMESPACE, objects, refusals)
