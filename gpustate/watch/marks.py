@@ -26,10 +26,10 @@ _UNTOUCHED = (NodeStatus.UNREACHABLE, NodeStatus.REFUSED, NodeStatus.LOCKED)
 
 def remove_records(api: Api, results: Sequence[NodeResult]) -> Iterator[str]:
     """Remove the records of watchers from the Nodes of machines that a policy was removed from; what stays, and why."""
-    nodes = [one for one in api.nodes() if RECORD in _annotations(one)]
-    changed = [one for one in results if one.status not in _UNTOUCHED]
-    for one in members(nodes, changed):
-        yield from _patched(api, one.name, {"annotations": {RECORD: None}})
+    nodes = [node for node in api.nodes() if RECORD in _annotations(node)]
+    changed = [result for result in results if result.status not in _UNTOUCHED]
+    for member in members(nodes, changed):
+        yield from _patched(api, member.name, {"annotations": {RECORD: None}})
 
 
 def remove_all(api: Api) -> Iterator[str]:
@@ -72,5 +72,5 @@ def _patched(api: Api, name: str, metadata: Json) -> Iterator[str]:
 
 
 def _annotations(node: Json) -> Mapping[str, str]:
-    found: Mapping[str, str] = node["metadata"].get("annotations") or {}
-    return found
+    texts: Mapping[str, str] = node["metadata"].get("annotations") or {}
+    return texts

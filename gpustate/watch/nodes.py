@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 #: Annotation of a Node with the record.
 RECORD = "gpustate.io/watch"
-APPLYING, DONE, FAILED = "applying", "done", "failed"
+APPLYING, COMPLETED, FAILED = "applying", "done", "failed"
 _LONGEST = 1000
 #: A label that changes all the time and means nothing.
 _TIMESTAMP = "nvidia.com/gfd.timestamp"
@@ -78,7 +78,7 @@ def record_of(node: Json) -> Record | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeSnapshot:
     """A Node as it was seen last.
 
     Args:
@@ -102,21 +102,23 @@ class Seen:
     identity: int
 
     @property
-    def wanted(self) -> bool:
+    def pending(self) -> bool:
         """It is to be set up."""
         record = self.record
-        done = record is not None and record.phase == DONE and record.reason == self.reason
-        return self.ready and not self.leaving and not done
+        completed = (
+            record is not None and record.phase == COMPLETED and record.reason == self.reason
+        )
+        return self.ready and not self.leaving and not completed
 
 
-def see(node: Json) -> Seen:
+def see(node: Json) -> NodeSnapshot:
     """Read a Node."""
     meta = node["metadata"]
     labels: Mapping[str, str] = meta.get("labels") or {}
     info = (node.get("status") or {}).get("nodeInfo") or {}
     names = names_of(node)
     lasting = frozenset(item for item in labels.items() if item[0] != _TIMESTAMP)
-    return Seen(
+    return NodeSnapshot(
         meta["name"],
         names,
         is_ready(node),
@@ -128,18 +130,18 @@ def see(node: Json) -> Seen:
     )
 
 
-def why(seen: Seen) -> str:
+def why(snapshot: NodeSnapshot) -> str:
     """Why a Node is to be set up, for people."""
-    record = seen.record
+    record = snapshot.record
     if record is None:
         return "new"
     if record.phase == APPLYING:
         return f"run {record.run} did not end"
-    before, now = record.reason, seen.reason
+    before, current = record.reason, snapshot.reason
     parts = [
-        *(["rebooted"] if before.boot != now.boot else []),
-        *([_label(CONFIG, now.mig)] if before.mig != now.mig else []),
-        *([_label(PLUGIN, now.plugin)] if before.plugin != now.plugin else []),
+        *(["rebooted"] if before.boot != current.boot else []),
+        *([_label(CONFIG, current.mig)] if before.mig != current.mig else []),
+        *([_label(PLUGIN, current.plugin)] if before.plugin != current.plugin else []),
     ]
     return ", ".join(parts) or f"run {record.run} failed"
 

@@ -33,8 +33,8 @@ from gpustate.schedulers import node_events
 from gpustate.schedulers.base import Why
 from gpustate.schedulers.kubernetes.rights import lacking, missing_rules, rule, to_be_granted
 from gpustate.schedulers.lease import WATCH, ClusterLease
-from gpustate.watch.nodes import APPLYING, DONE, FAILED, Record, Seen, see, why
-from gpustate.watch.todo import Todo
+from gpustate.watch.nodes import APPLYING, COMPLETED, FAILED, NodeSnapshot, Record, see, why
+from gpustate.watch.work_queue import WorkQueue
 
 #: What watching needs, beside what an apply needs: verb, API group, resource.
 RIGHTS = (
@@ -93,9 +93,9 @@ class Signals:
 
     def abort(self, run: str) -> None:
         """No further node of a round begins."""
-        asked = Control(run, ABORT, fleet.controller().name, clock.now())
+        request = Control(run, ABORT, fleet.controller().name, clock.now())
         try:
-            RecordBoard(run).ask(asked.text())
+            RecordBoard(run).ask(request.text())
         except OSError:
             self.stopping = True  # nothing else ends it
 
@@ -109,7 +109,7 @@ class Watcher:
         inventory: reads the inventory as it is now.
         apply: carries out one round.
         window: maintenance windows besides those of the nodes.
-        say: prints a line.
+        emit: prints a line.
         signals: of the process.
         text: what is done, in a few words, for Leases and Events.
         option: kubeconfig of the command line, which counts for every node; empty: each node's variable.
@@ -119,12 +119,12 @@ class Watcher:
     inventory: Callable[[], Inventory]
     apply: Callable[[Round], ApplyResult]
     window: str
-    say: Callable[[str], None]
+    emit: Callable[[str], None]
     signals: Signals
     text: str
     option: str = ""
     clock: Callable[[], float] = time.time
-    _todo: Todo = field(default_factory=Todo)
+    _queue: WorkQueue = field(default_factory=WorkQueue)
     _events: queue.SimpleQueue[NodeEvent] = field(default_factory=lambda: queue.SimpleQueue())
     _reported: set[str] = field(default_factory=set[str])
     _lease: ClusterLease | None = None
@@ -143,8 +143,8 @@ class Watcher:
             self._lease = ClusterLease(api, WATCH)
             if not self._enter(self._lease, api):
                 return
-            self.say(f"watching the Nodes of {api.server}")
-            watch = NodeWatch(self._connect, self.say, self._over)
+            self.emit(f"watching the Nodes of {api.server}")
+            watch = NodeWatch(self._connect, self.emit, self._over)
             threading.Thread(target=self._follow, args=(watch,), daemon=True).start()
             self._loop(self._lease)
         finally:
@@ -174,7 +174,7 @@ class Watcher:
         reported = ""
         while not self.signals.ending:
             try:
-                lease.hold(identity, self.say, lambda: self.signals.ending)
+                lease.hold(identity, self.emit, lambda: self.signals.ending)
             except LockHeld as error:
                 words = f"waiting: {error.message}"
             except ClusterError as error:
@@ -184,7 +184,7 @@ class Watcher:
             else:
                 return True
             if words != reported:
-                self.say(words)
+                self.emit(words)
                 reported = words
             self._sleep(_LEASE_S)
         return False
@@ -204,7 +204,7 @@ class Watcher:
                     fix="another watcher goes on; start this one again to wait for it",
                 )
             self._read_events()
-            due = self._todo.due(self.clock())
+            due = self._queue.due(self.clock())
             if due:
                 self._round(due)
 
@@ -217,30 +217,30 @@ class Watcher:
             except queue.Empty:
                 return
             timeout = 0.0
-            now = self.clock()
+            time_s = self.clock()
             nodes = [see(node) for node in event.nodes]
             if event.what is What.LISTED:
-                self._todo.listed(nodes, now)
+                self._queue.listed(nodes, time_s)
             elif event.what is What.CHANGED:
-                self._todo.changed(nodes[0], now)
+                self._queue.changed(nodes[0], time_s)
             else:
-                self._todo.gone(nodes[0].name)
+                self._queue.remove(nodes[0].name)
 
-    def _round(self, due: Sequence[Seen]) -> None:
+    def _round(self, due: Sequence[NodeSnapshot]) -> None:
         """Apply the policy to Nodes that are due."""
         try:
             inventory = self.inventory()
             chosen = self._open(self._matched(inventory, due))
         except GpustateError as error:
-            self._failed([one.name for one in due], str(error))
+            self._failed([snapshot.name for snapshot in due], str(error))
             return
         if not chosen:
             return
         run = fleet.new_run_id()
         names = {node.name for node, _ in chosen.values()}
         nodes = tuple(node for node in inventory.nodes if node.name in names)
-        for node, seen in chosen.values():
-            self.say(f"{_title(node, seen)}: {why(seen)}; applying, run {run}")
+        for node, snapshot in chosen.values():
+            self.emit(f"{_title(node, snapshot)}: {why(snapshot)}; applying, run {run}")
         api = self._connect()
         api.fence = self._fence
         events = node_events.NodeEvents(api)
@@ -250,63 +250,63 @@ class Watcher:
                 self._say_once,
                 to_be_granted([rule(*node_events.RIGHT)]),
             )
-            for seen in [seen for _, seen in chosen.values()]:
-                record = Record(seen.reason, APPLYING, run, clock.now())
-                self._write(api, events, seen, record, node_events.APPLYING, why(seen))
+            for snapshot in [snapshot for _, snapshot in chosen.values()]:
+                record = Record(snapshot.reason, APPLYING, run, clock.now())
+                self._write(api, events, snapshot, record, node_events.APPLYING, why(snapshot))
             self.signals.runs.add(run)
-            called = {node.name: seen.name for node, seen in chosen.values()}
-            mine = replace(inventory, nodes=nodes)
-            results = self._applied(Round(run, mine, self._stop, self._fence, called))
+            called = {node.name: snapshot.name for node, snapshot in chosen.values()}
+            selected = replace(inventory, nodes=nodes)
+            results = self._applied(Round(run, selected, self._stop, self._fence, called))
             self.signals.runs.discard(run)
-            for name, (node, seen) in chosen.items():
-                self._ended(api, events, run, seen, node, results.get(name))
+            for name, (node, snapshot) in chosen.items():
+                self._ended(api, events, run, snapshot, node, results.get(name))
         finally:
             api.close()
 
     def _matched(
-        self, inventory: Inventory, due: Iterable[Seen]
-    ) -> dict[str, tuple[InventoryNode, Seen]]:
+        self, inventory: Inventory, due: Iterable[NodeSnapshot]
+    ) -> dict[str, tuple[InventoryNode, NodeSnapshot]]:
         """The inventory's nodes for Nodes, by their names."""
         index: dict[str, InventoryNode] = {}
         for node in inventory.nodes:
             if kubeconfig_of(node, self.option) == self.kubeconfig:
                 index.setdefault(node.name, node)
                 index.setdefault(node.connection.host or node.name, node)
-        found: dict[str, tuple[InventoryNode, Seen]] = {}
+        matches: dict[str, tuple[InventoryNode, NodeSnapshot]] = {}
         unknown: list[str] = []
-        for seen in due:
-            mine = next((index[name] for name in seen.names if name in index), None)
-            if mine is not None:
-                found[mine.name] = (mine, seen)
+        for snapshot in due:
+            match = next((index[name] for name in snapshot.names if name in index), None)
+            if match is not None:
+                matches[match.name] = (match, snapshot)
                 continue
-            self._todo.unknown(seen)
-            if seen.gpus:
-                unknown.append(seen.name)
+            self._queue.unknown(snapshot)
+            if snapshot.gpus:
+                unknown.append(snapshot.name)
         if unknown:
             have = "have GPUs and are" if len(unknown) > 1 else "has GPUs and is"
             self._say_once(f"{', '.join(fold(unknown))}: {have} not in the inventory")
-        return found
+        return matches
 
     def _open(
-        self, found: Mapping[str, tuple[InventoryNode, Seen]]
-    ) -> dict[str, tuple[InventoryNode, Seen]]:
+        self, matches: Mapping[str, tuple[InventoryNode, NodeSnapshot]]
+    ) -> dict[str, tuple[InventoryNode, NodeSnapshot]]:
         """Those whose maintenance windows are open; the others wait for them."""
-        nodes = tuple(node for node, _ in found.values())
+        nodes = tuple(node for node, _ in matches.values())
         if not nodes:
             return {}
-        now = self.clock()
-        rollout = Strategy(window=self.window).rollout(Inventory("", nodes), 1, now)
-        chosen: dict[str, tuple[InventoryNode, Seen]] = {}
+        time_s = self.clock()
+        rollout = Strategy(window=self.window).rollout(Inventory("", nodes), 1, time_s)
+        chosen: dict[str, tuple[InventoryNode, NodeSnapshot]] = {}
         for place in rollout.places:
-            node, seen = found[place.name]
-            closed_s = max((wait_s(one, now) for one in place.windows), default=0.0)
+            node, snapshot = matches[place.name]
+            closed_s = max((wait_s(window, time_s) for window in place.windows), default=0.0)
             if closed_s:
-                self._todo.postpone(seen.name, now + closed_s)
-                self.say(
-                    f"{_title(node, seen)}: {why(seen)}; waits {closed_s:.0f} s for its window"
+                self._queue.postpone(snapshot.name, time_s + closed_s)
+                self.emit(
+                    f"{_title(node, snapshot)}: {why(snapshot)}; waits {closed_s:.0f} s for its window"
                 )
             else:
-                chosen[place.name] = (node, seen)
+                chosen[place.name] = (node, snapshot)
         return chosen
 
     def _stop(self) -> bool:
@@ -328,34 +328,34 @@ class Watcher:
             words = f"{type(error).__name__}: {error} (a bug in gpustate)"
             return {node.name: words for node in this.inventory.nodes}
         stopped = result.stopped or ("interrupted" if result.interrupted else "not started")
-        found: dict[str, NodeResult | str] = dict.fromkeys(result.skipped, stopped)
-        return {**found, **{node.name: node for node in result.nodes}}
+        results: dict[str, NodeResult | str] = dict.fromkeys(result.skipped, stopped)
+        return {**results, **{node.name: node for node in result.nodes}}
 
     def _ended(
         self,
         api: Api,
         events: node_events.NodeEvents,
         run: str,
-        seen: Seen,
+        snapshot: NodeSnapshot,
         node: InventoryNode,
         result: NodeResult | str | None,
     ) -> None:
         """Record how a Node ended, and when it is tried again."""
-        title = _title(node, seen)
+        title = _title(node, snapshot)
         if isinstance(result, NodeResult) and not result.exit_code:
-            boot = str(result.facts.get("boot_id") or seen.reason.boot)
-            reason = replace(seen.reason, boot=boot)
-            self._todo.done(seen.name, reason)
+            boot = str(result.facts.get("boot_id") or snapshot.reason.boot)
+            reason = replace(snapshot.reason, boot=boot)
+            self._queue.finish(snapshot.name, reason)
             changed = [row.state for row in result.states if row.outcome.value == "changed"]
             words = f"changed {', '.join(changed)}" if changed else "nothing to change"
-            self.say(f"{title}: done, {words} ({result.duration_s:.0f} s)")
+            self.emit(f"{title}: done, {words} ({result.duration_s:.0f} s)")
             for note in result.notes:
-                self.say(f"{title}: note: {note}")
+                self.emit(f"{title}: note: {note}")
             self._write(
                 api,
                 events,
-                seen,
-                Record(reason, DONE, run, clock.now()),
+                snapshot,
+                Record(reason, COMPLETED, run, clock.now()),
                 node_events.APPLIED,
                 words,
             )
@@ -364,39 +364,39 @@ class Watcher:
             why_not = result.reason or result.status.value
         else:
             why_not = result or "not started"
-        delay_s = self._todo.failed(seen.name, self.clock())
-        self.say(f"{title}: failed: {why_not}; again in {delay_s:.0f} s")
-        record = Record(seen.reason, FAILED, run, clock.now(), why_not)
-        self._write(api, events, seen, record, node_events.APPLY_FAILED, why_not)
+        delay_s = self._queue.failed(snapshot.name, self.clock())
+        self.emit(f"{title}: failed: {why_not}; again in {delay_s:.0f} s")
+        record = Record(snapshot.reason, FAILED, run, clock.now(), why_not)
+        self._write(api, events, snapshot, record, node_events.APPLY_FAILED, why_not)
 
     def _failed(self, names: Iterable[str], words: str) -> None:
         """A round did not begin."""
-        delays = [self._todo.failed(name, self.clock()) for name in names]
-        self.say(f"{words}; again in {min(delays, default=0.0):.0f} s")
+        delays = [self._queue.failed(name, self.clock()) for name in names]
+        self.emit(f"{words}; again in {min(delays, default=0.0):.0f} s")
 
     def _write(
         self,
         api: Api,
         events: node_events.NodeEvents,
-        seen: Seen,
+        snapshot: NodeSnapshot,
         record: Record,
         event: str,
         words: str,
     ) -> None:
         """Record on a Node what is done with it; without that the next watcher does it again."""
         try:
-            node = api.patch_node(seen.name, record.patch())
+            node = api.patch_node(snapshot.name, record.patch())
         except ClusterError as error:
             if not (isinstance(error, RefusedRequest) and error.status == 404):  # it is gone
-                self.say(f"{seen.name}: no record on the Node: {error}")
+                self.emit(f"{snapshot.name}: no record on the Node: {error}")
             return
         events.record(node, event, words)
 
     def _say_once(self, text: str) -> None:
         if text not in self._reported:
             self._reported.add(text)
-            self.say(text)
+            self.emit(text)
 
 
-def _title(node: InventoryNode, seen: Seen) -> str:
-    return seen.name if node.name == seen.name else f"{seen.name} ({node.name})"
+def _title(node: InventoryNode, snapshot: NodeSnapshot) -> str:
+    return snapshot.name if node.name == snapshot.name else f"{snapshot.name} ({node.name})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from gpustate.watch import todo, watcher
+from gpustate.watch import watcher, work_queue
 
 runpy.run_path(str(Path(__file__).with_name("hurry.py")))
-todo.SETTLE_S, todo._FIRST_S, watcher._LOOK_S, watcher._LEASE_S = 0.3, 1.0, 0.1, 0.3
+work_queue.SETTLE_S, work_queue._FIRST_S, watcher._LOOK_S, watcher._LEASE_S = 0.3, 1.0, 0.1, 0.3

@@ -20,7 +20,7 @@ from gpustate.core.inventory import Connection, Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.errors import ClusterError, GpustateError, LockHeld
 from gpustate.schedulers import lease
-from gpustate.watch import todo, watcher
+from gpustate.watch import watcher, work_queue
 from gpustate.watch.nodes import RECORD
 from gpustate.watch.watcher import Round, Signals, Watcher
 
@@ -140,8 +140,8 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     for module, name, value in (
-        (todo, "SETTLE_S", 0.1),
-        (todo, "_FIRST_S", 1.0),
+        (work_queue, "SETTLE_S", 0.1),
+        (work_queue, "_FIRST_S", 1.0),
         (watcher, "_LOOK_S", 0.05),
         (watcher, "_LEASE_S", 0.1),
         (lease, "VALID_S", 3.0),

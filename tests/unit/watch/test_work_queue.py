@@ -8,7 +8,7 @@ import pytest
 
 from gpustate.watch.nodes import (
     APPLYING,
-    DONE,
+    COMPLETED,
     FAILED,
     RECORD,
     Reason,
@@ -17,7 +17,7 @@ from gpustate.watch.nodes import (
     see,
     why,
 )
-from gpustate.watch.todo import SETTLE_S, Todo
+from gpustate.watch.work_queue import SETTLE_S, WorkQueue
 
 MIG = "nvidia.com/mig.config"
 
@@ -40,32 +40,32 @@ def recorded(phase: str, reason: Reason, item: dict[str, Any]) -> dict[str, Any]
 
 
 def test_a_node_that_joins_is_due_once_it_is_ready_and_settled() -> None:
-    todo, item = Todo(), node()
+    work_queue, item = WorkQueue(), node()
     item["status"]["conditions"] = []
-    todo.changed(see(item), 0)
-    assert todo.due(100) == []
-    todo.changed(see(node()), 100)
-    assert todo.due(100) == []
-    assert [one.name for one in todo.due(100 + SETTLE_S)] == ["n1"]
-    assert todo.wait_s(100) == SETTLE_S
+    work_queue.changed(see(item), 0)
+    assert work_queue.due(100) == []
+    work_queue.changed(see(node()), 100)
+    assert work_queue.due(100) == []
+    assert [one.name for one in work_queue.due(100 + SETTLE_S)] == ["n1"]
+    assert work_queue.wait_s(100) == SETTLE_S
 
 
 @pytest.mark.parametrize(
     ("phase", "reason", "due"),
     [
-        (DONE, Reason("b1", "all-1g", ""), False),
-        (DONE, Reason("b0", "all-1g", ""), True),
-        (DONE, Reason("b1", "", ""), True),
-        (DONE, Reason("b1", "all-1g", "shared"), True),
+        (COMPLETED, Reason("b1", "all-1g", ""), False),
+        (COMPLETED, Reason("b0", "all-1g", ""), True),
+        (COMPLETED, Reason("b1", "", ""), True),
+        (COMPLETED, Reason("b1", "all-1g", "shared"), True),
         (APPLYING, Reason("b1", "all-1g", ""), True),
         (FAILED, Reason("b1", "all-1g", ""), True),
     ],
 )
 def test_the_record_of_another_watcher_counts(phase: str, reason: Reason, due: bool) -> None:
-    todo = Todo()
+    work_queue = WorkQueue()
     item = recorded(phase, reason, node(**{MIG: "all-1g"}))
-    todo.listed([see(item)], 0)
-    assert bool(todo.due(SETTLE_S)) is due
+    work_queue.listed([see(item)], 0)
+    assert bool(work_queue.due(SETTLE_S)) is due
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"reason": 1}', '{"reason": {"x": 1}}', '{"phase": "done"}'])  # fmt: skip
@@ -73,7 +73,7 @@ def test_a_record_that_cannot_be_read_is_none(text: str) -> None:
     item = node()
     item["metadata"]["annotations"] = {RECORD: text}
     assert record_of(item) is None
-    assert see(item).wanted
+    assert see(item).pending
 
 
 def test_what_is_written_is_read_again() -> None:
@@ -87,64 +87,64 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_an_event_from_before_the_own_record_starts_nothing() -> None:
-    todo = Todo()
-    todo.changed(see(node()), 0)
-    todo.done("n1", Reason("b1", "", ""))
-    todo.changed(see(recorded(APPLYING, Reason("b1", "", ""), node())), 50)
-    assert todo.due(1000) == []
-    todo.changed(see(recorded(APPLYING, Reason("b1", "", ""), node(**{MIG: "all-1g"}))), 60)
-    assert todo.due(60 + SETTLE_S)
+    work_queue = WorkQueue()
+    work_queue.changed(see(node()), 0)
+    work_queue.finish("n1", Reason("b1", "", ""))
+    work_queue.changed(see(recorded(APPLYING, Reason("b1", "", ""), node())), 50)
+    assert work_queue.due(1000) == []
+    work_queue.changed(see(recorded(APPLYING, Reason("b1", "", ""), node(**{MIG: "all-1g"}))), 60)
+    assert work_queue.due(60 + SETTLE_S)
 
 
 def test_failures_are_tried_later_each_time_and_a_new_label_at_once() -> None:
-    todo = Todo()
-    todo.changed(see(node()), 0)
-    delays = [todo.failed("n1", 0) for _ in range(8)]
+    work_queue = WorkQueue()
+    work_queue.changed(see(node()), 0)
+    delays = [work_queue.failed("n1", 0) for _ in range(8)]
     assert delays == [60, 120, 240, 480, 960, 1800, 1800, 1800]
-    assert todo.due(1799) == []
-    todo.changed(see(node(**{MIG: "all-1g"})), 1000)
-    assert todo.due(1000 + SETTLE_S)
-    assert todo.failed("n1", 1002) == 60
+    assert work_queue.due(1799) == []
+    work_queue.changed(see(node(**{MIG: "all-1g"})), 1000)
+    assert work_queue.due(1000 + SETTLE_S)
+    assert work_queue.failed("n1", 1002) == 60
 
 
 def test_a_failed_node_is_tried_again_though_its_record_comes_back_as_an_event() -> None:
-    todo = Todo()
-    todo.changed(see(node()), 0)
-    todo.failed("n1", 10)
-    todo.changed(see(recorded(FAILED, Reason("b1", "", ""), node())), 11)
-    assert todo.due(69) == []
-    assert todo.due(70)
+    work_queue = WorkQueue()
+    work_queue.changed(see(node()), 0)
+    work_queue.failed("n1", 10)
+    work_queue.changed(see(recorded(FAILED, Reason("b1", "", ""), node())), 11)
+    assert work_queue.due(69) == []
+    assert work_queue.due(70)
 
 
 def test_a_node_that_the_inventory_lacks_is_looked_for_again_when_its_labels_change() -> None:
-    todo = Todo()
-    todo.changed(see(node()), 0)
-    todo.unknown(see(node()))
-    todo.changed(see(node(**{"nvidia.com/gfd.timestamp": "1"})), 10)
-    assert todo.wait_s(10) is None
-    todo.changed(see(node(pool="h100")), 20)
-    assert todo.due(20) == []
-    assert todo.due(60)
+    work_queue = WorkQueue()
+    work_queue.changed(see(node()), 0)
+    work_queue.unknown(see(node()))
+    work_queue.changed(see(node(**{"nvidia.com/gfd.timestamp": "1"})), 10)
+    assert work_queue.wait_s(10) is None
+    work_queue.changed(see(node(pool="h100")), 20)
+    assert work_queue.due(20) == []
+    assert work_queue.due(60)
 
 
 def test_nodes_that_are_gone_or_going_are_left_alone() -> None:
-    todo = Todo()
+    work_queue = WorkQueue()
     going = node("n2")
     going["metadata"]["deletionTimestamp"] = "now"
-    todo.listed([see(node()), see(going)], 0)
-    assert [one.name for one in todo.due(10)] == ["n1"]
-    todo.listed([see(node("n3"))], 10)
-    assert [one.name for one in todo.due(20)] == ["n3"]
-    todo.gone("n3")
-    assert todo.wait_s(20) is None
-    assert todo.failed("n3", 20) == 0
+    work_queue.listed([see(node()), see(going)], 0)
+    assert [one.name for one in work_queue.due(10)] == ["n1"]
+    work_queue.listed([see(node("n3"))], 10)
+    assert [one.name for one in work_queue.due(20)] == ["n3"]
+    work_queue.remove("n3")
+    assert work_queue.wait_s(20) is None
+    assert work_queue.failed("n3", 20) == 0
 
 
 def test_why_names_what_has_changed() -> None:
-    done = recorded(DONE, Reason("b0", "", ""), node(**{MIG: "all-1g"}))
+    done = recorded(COMPLETED, Reason("b0", "", ""), node(**{MIG: "all-1g"}))
     assert why(see(node())) == "new"
     assert why(see(done)) == f"rebooted, {MIG}=all-1g"
-    removed = recorded(DONE, Reason("b1", "all-1g", ""), node())
+    removed = recorded(COMPLETED, Reason("b1", "all-1g", ""), node())
     assert why(see(removed)) == f"label {MIG} removed"
     assert why(see(recorded(APPLYING, Reason("b1"), node()))) == "run r1 did not end"
     assert why(see(recorded(FAILED, Reason("b1"), node()))) == "run r1 failed"
