@@ -42,7 +42,7 @@ def collect(
     with connected(kubeconfig) as api:
         listed = api.nodes()
         index = pods.NodeIndex(listed)
-        found: dict[str, Json] = {}
+        objects: dict[str, Json] = {}
         missing: dict[str, str] = {}
         try:
             lease = api.lease(NAMESPACE, NAME)
@@ -50,33 +50,33 @@ def collect(
             missing[LEASE] = str(error)
         else:
             if lease is not None:
-                found[LEASE] = {**lease, "metadata": _metadata(lease)}
+                objects[LEASE] = {**lease, "metadata": _metadata(lease)}
         try:
             events = api.node_events()
         except GpustateError as error:
             events = []
             missing["events"] = str(error)
-        for one in nodes:
+        for member in nodes:
             try:
-                node = _node_of(one, facts.get(one.name), listed, index)
+                node = _node_of(member, facts.get(member.name), listed, index)
                 name = node["metadata"]["name"]
                 on_it = api.pods_on(name)
             except pods.Verdict as verdict:
-                missing[one.name] = verdict.check.evidence
+                missing[member.name] = verdict.check.evidence
                 continue
             except GpustateError as error:
-                missing[one.name] = str(error)
+                missing[member.name] = str(error)
                 continue
-            found[one.name] = {
+            objects[member.name] = {
                 "node": node_data(node),
                 "events": [event_data(event) for event in events if _is_of(event, name)],
                 "pods": [pod_data(pod) for pod in on_it if _is_ours(pod) or is_operand(pod)],
             }
-        return found, missing
+        return objects, missing
 
 
 def _node_of(
-    one: InventoryNode, facts: NodeFacts | None, listed: Sequence[Json], index: pods.NodeIndex
+    member: InventoryNode, facts: NodeFacts | None, listed: Sequence[Json], index: pods.NodeIndex
 ) -> Json:
     """The Node of a machine.
 
@@ -87,7 +87,7 @@ def _node_of(
     if facts is not None:
         machine = pods.Machine(facts.boot_id, facts.machine_id, facts.system_uuid)
         return index.match(machine, any_boot=True)
-    names = {one.name, one.connection.host or one.name}
+    names = {member.name, member.connection.host or member.name}
     same = [node for node in listed if names & set(pods.names_of(node))]
     if len(same) != 1:
         how = "no Node has" if not same else f"{len(same)} Nodes have"
@@ -107,9 +107,9 @@ def event_data(event: Json) -> Json:
     return {key: event.get(key) for key in keys}
 
 
-def _metadata(found: Json) -> Json:
+def _metadata(item: Json) -> Json:
     """Metadata without who manages its fields."""
-    return {key: value for key, value in found["metadata"].items() if key != "managedFields"}
+    return {key: value for key, value in item["metadata"].items() if key != "managedFields"}
 
 
 def _is_ours(pod: Json) -> bool:
@@ -130,6 +130,6 @@ def pod_data(pod: Json) -> Json:
     return {
         **{key: meta.get(key) for key in ("namespace", "name", "uid", "labels", "ownerReferences")},
         "created": meta.get("creationTimestamp"),
-        "images": [str(one.get("image") or "") for one in containers],
+        "images": [str(container.get("image") or "") for container in containers],
         "status": pod.get("status") or {},
     }

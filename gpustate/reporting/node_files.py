@@ -80,8 +80,8 @@ class CollectQuery(Query[Collected]):
         absent: list[str] = []
         complete = False
         for line in answer.text.splitlines():
-            kind, _, rest = line.partition(" ")
-            name, _, data = rest.partition(" ")
+            kind, _, fields = line.partition(" ")
+            name, _, data = fields.partition(" ")
             complete = complete or line == "complete"
             if kind not in ("item", "absent") or not _safe(name):
                 continue

@@ -65,8 +65,8 @@ class Run:
             "waves": list(self.waves),
             "command": list(self.command),
         }
-        kept = {key: value for key, value in values.items() if value or key == "nodes"}
-        data: dict[str, Any] = mask_data(kept)
+        present = {key: value for key, value in values.items() if value or key == "nodes"}
+        data: dict[str, Any] = mask_data(present)
         return data
 
 
@@ -127,8 +127,8 @@ def one_line(data: Mapping[str, Any]) -> bytes:
 
 def reason_of(node: NodeResult) -> str:
     """Why a node did not succeed: its own reason, else that of its first failed state."""
-    found = (node.reason, *(state.reason for state in node.states))
-    return next((one for one in found if one), "")
+    reasons = (node.reason, *(state.reason for state in node.states))
+    return next((reason for reason in reasons if reason), "")
 
 
 def held(nodes: Sequence[NodeResult]) -> list[dict[str, str]]:

@@ -97,14 +97,14 @@ class Archive:
 
 def folders(names: Sequence[str]) -> dict[str, str]:
     """A folder for each node, safe as a file name and unique."""
-    found: dict[str, str] = {}
-    taken: set[str] = set()
+    by_node: dict[str, str] = {}
+    used: set[str] = set()
     for name in names:
         safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "node"
         folder, number = safe, 1
-        while folder in taken:
+        while folder in used:
             number += 1
             folder = f"{safe}-{number}"
-        taken.add(folder)
-        found[name] = folder
-    return found
+        used.add(folder)
+        by_node[name] = folder
+    return by_node

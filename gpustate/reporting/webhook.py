@@ -26,17 +26,17 @@ def urls(option: str | None, nodes: Iterable[InventoryNode]) -> tuple[str, ...]:
         UsageError: one of them is not a URL.
     """
     if option:
-        found = {option: "--webhook"}
+        origins = {option: "--webhook"}
     else:
-        found = {
+        origins = {
             value: f"{VARIABLE} of {node.name}"
             for node in nodes
             if (value := node.text(VARIABLE, "a URL", _FIX))
         }
-    for url, name in found.items():
+    for url, name in origins.items():
         _remember(url)
         _check(url, name)
-    return tuple(found)
+    return tuple(origins)
 
 
 def _remember(url: str) -> None:
