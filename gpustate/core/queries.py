@@ -152,11 +152,6 @@ class CommandResult:
         """Exit status 0."""
         return self.status == 0
 
-    @property
-    def found(self) -> bool:
-        """The program exists."""
-        return self.status != 127
-
 
 @dataclass(frozen=True, slots=True)
 class Shell(Query[CommandResult]):

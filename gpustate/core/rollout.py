@@ -102,8 +102,8 @@ def _value(key: str, value: object, places: Mapping[tuple[str, ...], str]) -> ob
     scalar = isinstance(value, str | int) and not isinstance(value, bool)
     if key in ("max_failures", "pods_timeout_s"):
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**9:
-            what = "a number of nodes" if key == "max_failures" else "seconds"
-            raise _error((key,), places, f"is {quote(value)}, wanted {what}")
+            unit = "a number of nodes" if key == "max_failures" else "seconds"
+            raise _error((key,), places, f"is {quote(value)}, wanted {unit}")
         return value
     if key in ("soak_pods", "rollback_on_failure"):
         if not isinstance(value, bool):

@@ -90,9 +90,13 @@ class Changes:
     def beyond_sections(self) -> str:
         """The first option that changes more than :data:`SECTIONS`, as written; empty: there is none."""
         options = (("--values", self.values), ("--patch", self.patches))
-        others = [f"{name} {texts[0]}" for name, texts in options if texts]
-        others += [one.place for one in self._assignments() if one.steps[0] not in SECTIONS]
-        return others[0] if others else ""
+        beyond = [f"{name} {texts[0]}" for name, texts in options if texts]
+        beyond += [
+            assignment.place
+            for assignment in self._assignments()
+            if assignment.steps[0] not in SECTIONS
+        ]
+        return beyond[0] if beyond else ""
 
     def _assignments(self) -> Iterator[Assignment]:
         kinds = (

@@ -149,8 +149,8 @@ def _rollout() -> dict[str, Any]:
     size: dict[str, Any] = {"type": ["string", "integer"]}
     sizes = {"type": ["string", "integer", "array"], "items": size}
     kinds = {"canary": size, "serial": sizes, "max_unavailable": size}
-    what = "How a rollout goes through its nodes; options of the command line take precedence."
-    return _section(RolloutPolicy, kinds, what)
+    about = "How a rollout goes through its nodes; options of the command line take precedence."
+    return _section(RolloutPolicy, kinds, about)
 
 
 def _cluster() -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Admission:
 
     Args:
         api: of the cluster.
-        now: the time, as the API server writes it.
+        timestamp: the time, as the API server writes it.
         taint: key of the start-up taint; empty: taints are left alone.
         offers_gpus: a Node is admitted only when it offers GPUs.
         blocked: why no Node is admitted; empty: nothing is in the way.
@@ -84,7 +84,7 @@ class Admission:
     """
 
     api: NodeApi
-    now: str
+    timestamp: str
     taint: str = ""
     offers_gpus: bool = False
     blocked: str = ""
@@ -126,8 +126,8 @@ class Admission:
             return
         changed = live.get("status") != verdict.status
         times = {
-            "lastHeartbeatTime": self.now,
-            "lastTransitionTime": self.now if changed else str(live["lastTransitionTime"]),
+            "lastHeartbeatTime": self.timestamp,
+            "lastTransitionTime": self.timestamp if changed else str(live["lastTransitionTime"]),
         }
         words = f"{CONDITION} is {verdict.status} ({verdict.reason}: {verdict.message})"
         self._write(node, {**condition, **times}, "" if same else words, admitted)

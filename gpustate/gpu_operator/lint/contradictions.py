@@ -119,16 +119,16 @@ def needs(context: Context) -> Iterator[Finding]:
         schema = fields(context.kind)
         of_driver = context.kind == "nvidiadriver"
         for key in expanded(keys):
-            path, need = (
+            path, required = (
                 name.removeprefix("driver.") if of_driver else name for name in (key, needed)
             )
             value = context.own_value(path) if path in schema else None
             asks = value is True if harmless == _ONLY_TRUE else value and value != harmless
             if also and not context.value(also.removeprefix("driver.") if of_driver else also):
                 continue
-            if asks and not context.value(need):
-                problem = f"{path} has no effect while {need} is not true"
-                yield context.find("without-effect", path, problem, f"set {need} to true")
+            if asks and not context.value(required):
+                problem = f"{path} has no effect while {required} is not true"
+                yield context.find("without-effect", path, problem, f"set {required} to true")
 
 
 def driver_off(context: Context) -> Iterator[Finding]:
