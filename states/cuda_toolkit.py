@@ -116,7 +116,7 @@ class CudaToolkitsInstalled(State[Observed]):
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         # Of several toolkits any one may be the one that programs of this node are built with.
         alone = self.versions[0] if len(self.versions) == 1 and not planned.unchanged else None
-        return {"cuda": alone, "cuda_compat": planned.now("compat")}
+        return {"cuda": alone, "cuda_compat": planned.current("compat")}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         rows = tuple((package_name(one), self.releases.get(one, "")) for one in self.versions)

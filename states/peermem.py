@@ -93,7 +93,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         if not isinstance(planned.observed, Observed):
             return {}
-        ofed = planned.now("ofed") or "none"
+        ofed = planned.current("ofed") or "none"
         return {"rdma": self.way(planned.observed), "ofed": ofed, "ofed_kind": "mlnx"}
 
     def probe(self, node: Node) -> Observed:

@@ -82,7 +82,7 @@ class PersistenceModeEnabled(ServiceState[Observed]):
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         # No other state of every preset queries NVML.
-        mode = planned.now("confidential")
+        mode = planned.current("confidential")
         modes = {"confidential": ("on", "devtools", "ppcie"), "ppcie": ("ppcie",)}
         return {fact: mode in on if mode else None for fact, on in modes.items()}
 

@@ -39,7 +39,7 @@ class PlannedObservation:
         Raises:
             AttributeError: the observation has no such field.
         """
-        current = self.now(field)
+        current = self.current(field)
         if not self.known:
             return None
         return self._changes.get(field, current)
@@ -54,8 +54,8 @@ class PlannedObservation:
         version = next(iter(value.values()), None) if isinstance(value, Mapping) else value
         return (version or "none") if self.known else None
 
-    def now(self, field: str) -> object:
-        """What a field is that no plan changes: of the hardware, or of foreign packages.
+    def current(self, field: str) -> object:
+        """Current value of a field that the plan never changes: of the hardware, or of foreign packages.
 
         Raises:
             AttributeError: the observation has no such field.

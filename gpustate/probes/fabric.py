@@ -80,7 +80,7 @@ def matrix_facts(fact: str, planned: PlannedObservation) -> dict[str, object]:
         fact: the matrix's name of that version.
         planned: the state's observation.
     """
-    topology = planned.now("topology")
+    topology = planned.current("topology")
     facts: dict[str, object] = {fact: planned.version("version")}
     if isinstance(topology, str):
         facts["fabric"] = _TOPOLOGIES.get(topology)

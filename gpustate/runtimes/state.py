@@ -116,7 +116,7 @@ class RuntimeState(State[R], Generic[R]):
     default: bool = False
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        version = planned.now("version")
+        version = planned.current("version")
         return {self.matrix_fact: version, "nvidia_ctk_configures": False} if version else {}
 
     # --- what a runtime brings -------------------------------------------------------------

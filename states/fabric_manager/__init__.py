@@ -98,7 +98,7 @@ class FabricManagerRunning(FabricServiceState[Observed]):
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         facts = super().matrix_facts(planned)
-        lacks_nvlsm = facts.get("fabric") == "nvlink5" and not planned.now("nvlsm")
+        lacks_nvlsm = facts.get("fabric") == "nvlink5" and not planned.current("nvlsm")
         return facts | ({"nvlsm": "none"} if lacks_nvlsm else {})
 
     def probe(self, node: Node) -> Observed:
