@@ -52,7 +52,7 @@ def object_settings(
         namespace=namespace or settings.namespace,
         startup_taint=startup_taint or settings.startup_taint,
     )
-    everywhere = {one.name for one in policy.states if not one.absent and one.only is None}
+    everywhere = {state.name for state in policy.states if not state.absent and state.only is None}
     for part in PARTS:
         if part.replaces and part.host_state in everywhere and part.settings(settings).enabled:
             raise UsageError(

@@ -75,7 +75,7 @@ class Clusters:
         schedulers: how Nodes are drained before the DRA driver is removed.
         rollout_timeout_s: for the pods of DaemonSets to become available.
         rollback_on_failure: the run takes nodes that fail back.
-        say: hears a line for each step.
+        emit: hears a line for each step.
         command: of a run, for next steps; empty: this machine has no record of it.
         saved: the plan that is applied; ``None``: the policy is.
         resumed: the plan was applied in part.
@@ -90,7 +90,7 @@ class Clusters:
     schedulers: Schedulers = SCHEDULERS
     rollout_timeout_s: float = ROLLOUT_S
     rollback_on_failure: bool = False
-    say: Say = silent
+    emit: Say = silent
     command: Callable[[str], str] = lambda run: ""
     saved: Mapping[str, Any] | None = None
     resumed: bool = False
@@ -146,11 +146,11 @@ class Clusters:
             with opened(kubeconfig) as objects:
                 saved = self._saved_of(objects.server, kubeconfig)
                 changes = plan(objects, *self._target(objects, kubeconfig, ()))
-                now = cluster_data(objects.server, self.namespace, changes)
-                found = stale(saved, now, lenient=self.resumed, nodes=self.absent)
-            if found:
-                title, words = next(iter(found.items()))
-                more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+                current = cluster_data(objects.server, self.namespace, changes)
+                reasons = stale(saved, current, lenient=self.resumed, nodes=self.absent)
+            if reasons:
+                title, words = next(iter(reasons.items()))
+                more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
                 raise RefusedError(
                     f"the cluster has changed since the plan was made: {title} ({words}){more}",
                     place=objects.server,
@@ -164,20 +164,20 @@ class Clusters:
             RefusedError: the plan has no objects of it.
         """
         rows = (self.saved or {})["clusters"]
-        found = next((one for one in rows if one["server"] == server), None)
-        if found is None:
-            servers = ", ".join(one["server"] for one in rows)
+        cluster_row = next((row for row in rows if row["server"] == server), None)
+        if cluster_row is None:
+            servers = ", ".join(row["server"] for row in rows)
             raise RefusedError(
                 f"the plan is for the cluster {servers}, and {kubeconfig} is of {server}",
                 fix="use the inventory and kubeconfig that the plan was made with",
             )
-        if troubles := [*found.get("failures", ()), *found.get("refusals", ())]:
+        if troubles := [*cluster_row.get("failures", ()), *cluster_row.get("refusals", ())]:
             raise RefusedError(
                 f"the plan has no objects of this cluster: {troubles[0]}",
                 place=server,
                 fix=self._again(),
             )
-        cluster: Mapping[str, Any] = found
+        cluster: Mapping[str, Any] = cluster_row
         return cluster
 
     def _again(self) -> str:
@@ -192,17 +192,17 @@ class Clusters:
         if self.saved is None:
             return changes
         saved = self._saved_of(objects.server, kubeconfig)
-        now = cluster_data(objects.server, self.namespace, changes)
-        found = stale(saved, now, lenient=True)
+        current = cluster_data(objects.server, self.namespace, changes)
+        reasons = stale(saved, current, lenient=True)
         return [
-            one
-            if title(one.item) not in found
+            change
+            if title(change.item) not in reasons
             else replace(
-                one,
+                change,
                 action=Action.REFUSED,
-                reason=f"it has changed since the plan was made: {found[title(one.item)]}",
+                reason=f"it has changed since the plan was made: {reasons[title(change.item)]}",
             )
-            for one in changes
+            for change in changes
         ]
 
     def plan(
@@ -213,60 +213,60 @@ class Clusters:
         drift: bool = False,
     ) -> list[dict[str, Any]]:
         """Compare every cluster; nothing is changed. Arguments as of :meth:`document`."""
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for kubeconfig in self.distinct():
             with opened(kubeconfig) as objects:
-                here = self._nodes_of(kubeconfig, nodes)
-                bad = (one.would_refuse or one.status is not NodeStatus.OK for one in here)
-                idle = bool(here) and not drift and not self.absent and all(bad)
-                done = Applied()
+                results = self._nodes_of(kubeconfig, nodes)
+                bad = (node.would_refuse or node.status is not NodeStatus.OK for node in results)
+                idle = bool(results) and not drift and not self.absent and all(bad)
+                report = Applied()
                 try:
-                    known = (listed or {}).get(kubeconfig)
-                    target, known = self._target(objects, kubeconfig, nodes, known)
-                    done.changes = [] if idle else plan(objects, target, known)
-                    self._check_rollback(done.changes)
-                    names = withdrawn(objects, target, done.changes)
+                    listing = (listed or {}).get(kubeconfig)
+                    target, listing = self._target(objects, kubeconfig, nodes, listing)
+                    report.changes = [] if idle else plan(objects, target, listing)
+                    self._check_rollback(report.changes)
+                    names = withdrawn(objects, target, report.changes)
                     claims = target.drained and DRA_PLUGIN in names
                     with self._withdrawal(kubeconfig, target, names, needed=claims) as withdrawal:
                         for words, stuck in withdrawal.preview() if withdrawal else ():
-                            (done.refusals if stuck else done.notes).append(words)
-                    absent = placement.absences(done.changes, known or (), target.labels)
-                    (done.unready if drift else done.notes).extend(placement.lines(absent))
+                            (report.refusals if stuck else report.notes).append(words)
+                    absent = placement.absences(report.changes, listing or (), target.labels)
+                    (report.unready if drift else report.notes).extend(placement.lines(absent))
                     with suppress(ClusterError):  # without the right to list pods
-                        done.unready += Applier(objects, target, 0).stuck() if drift else ()
+                        report.unready += Applier(objects, target, 0).stuck() if drift else ()
                     for words, abandoned in (
-                        self._held(kubeconfig, known or (), here) if drift else ()
+                        self._held(kubeconfig, listing or (), results) if drift else ()
                     ):
-                        (done.unready if abandoned else done.notes).append(words)
-                    done.notes += [
+                        (report.unready if abandoned else report.notes).append(words)
+                    report.notes += [
                         "no object changes: no node of the cluster can be changed"
                     ] * idle
-                    done.notes += _kept_notes(target)
+                    report.notes += _kept_notes(target)
                     if self.absent and names:
-                        done.notes += self._last_notes(members(known or (), here), target)
+                        report.notes += self._last_notes(members(listing or (), results), target)
                 except ClusterError as error:
-                    done.failures.append(str(error))
+                    report.failures.append(str(error))
                 except RefusedError as error:
-                    done.refusals.append(str(error))
-                done.notes += [
-                    *cluster_notes.notes(objects, done.changes, absent=self.absent),
-                    *cluster_notes.deletion_notes(done.changes, absent=self.absent),
+                    report.refusals.append(str(error))
+                report.notes += [
+                    *cluster_notes.notes(objects, report.changes, absent=self.absent),
+                    *cluster_notes.deletion_notes(report.changes, absent=self.absent),
                 ]
-                found.append(cluster_data(objects.server, self.namespace, done.changes, done))
-        return found
+                rows.append(cluster_data(objects.server, self.namespace, report.changes, report))
+        return rows
 
     def _held(
         self, kubeconfig: Kubeconfig, listed: Iterable[Json], nodes: Sequence[NodeResult]
     ) -> Iterator[tuple[str, bool]]:
         """Nodes that runs hold out of service, with the next step, and whether no run at work returns them to service."""
-        names = {one.name for one in members([*listed], nodes) if read_hold(one.node)}
+        names = {member.name for member in members([*listed], nodes) if read_hold(member.node)}
         if not names:
             return
         with connected(kubeconfig) as api:
             cluster, live = Kubernetes(api, read_only=True, died=fleet.died), ""
             with suppress(ClusterError):  # without the right to read the Lease
-                found = running_at(cluster)
-                live = found.run if found is not None and not found.silent else ""
+                holder = running_at(cluster)
+                live = holder.run if holder is not None and not holder.silent else ""
             for member in cluster.members():
                 hold = member.hold
                 if hold is None or member.name not in names:
@@ -285,17 +285,17 @@ class Clusters:
         """
         return self.absent and not self.settings.dra_driver.enabled
 
-    def _last_notes(self, found: Iterable[Member], target: Target) -> Iterator[str]:
+    def _last_notes(self, cluster_members: Iterable[Member], target: Target) -> Iterator[str]:
         """Nodes that lose their GPUs together at the end of a removal."""
         least = Disruption.NONE if self.withdraws else Disruption.DRAIN
         last = [
-            one.name
-            for one in found
-            if allocatable(one.node) and one.name not in target.kept_nodes
+            member.name
+            for member in cluster_members
+            if allocatable(member.node) and member.name not in target.kept_nodes
             if self.schedulers.ignore
             or not any(
                 state.outcome in (Outcome.PENDING, Outcome.KNOWN_AFTER) and state.worst >= least
-                for state in one.result.states
+                for state in member.result.states
             )
         ]
         if last:
@@ -349,7 +349,7 @@ class Clusters:
             target, listed = self._target(objects, kubeconfig, [node])
             changes = plan(objects, replace(target, objects_stay=True), listed)
             changes = self._as_saved(objects, kubeconfig, changes)
-            self._write_early(objects, (one for one in changes if one.action in PENDING))
+            self._write_early(objects, (change for change in changes if change.action in PENDING))
 
     def _write_early(self, objects: Objects, changes: Iterable[Change]) -> None:
         """Apply changes in a node's turn, which :meth:`apply` then counts as its own."""
@@ -360,14 +360,14 @@ class Clusters:
     def _withdraw(self, objects: Objects, kubeconfig: Kubeconfig, node: NodeResult) -> None:
         """Take the labels from a Node that the run holds, by which DaemonSets offer its GPUs."""
         target, listed = self._target(objects, kubeconfig, [node])
-        holds = {one.name: read_hold(one.node) for one in members(listed or (), [node])}
+        holds = {member.name: read_hold(member.node) for member in members(listed or (), [node])}
         held = {name for name, hold in holds.items() if hold and hold.run == self.run}
         names = held - target.kept_nodes
         if not names:
             return
-        others = frozenset(one["metadata"]["name"] for one in listed or ()) - names
-        target = replace(target, kept_nodes=others, objects_stay=True)
-        applier = Applier(objects, target, self.rollout_timeout_s, self.say)
+        other_names = frozenset(item["metadata"]["name"] for item in listed or ()) - names
+        target = replace(target, kept_nodes=other_names, objects_stay=True)
+        applier = Applier(objects, target, self.rollout_timeout_s, self.emit)
         self._withdrawn.update(names)
         applier.apply(plan(objects, target, listed))
         applier.wait_for_kubelets(names, offer=False)
@@ -404,22 +404,22 @@ class Clusters:
             stop: polled; once true, nothing more is written or waited for.
             pods_on: Nodes whose pods of DaemonSets are waited for; empty: all.
         """
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for kubeconfig in self.distinct():
             with opened(kubeconfig) as objects:
                 try:
                     target, listed = self._target(objects, kubeconfig, nodes)
                     if self.has_failed(kubeconfig, nodes):
                         words = self._unwritten("no node of the cluster succeeded")
-                        done = Applied(notes=[words])
-                        self._admit(done, kubeconfig, nodes, stop, "no node succeeded")
-                        found.append(cluster_data(objects.server, self.namespace, (), done))
+                        report = Applied(notes=[words])
+                        self._admit(report, kubeconfig, nodes, stop, "no node succeeded")
+                        rows.append(cluster_data(objects.server, self.namespace, (), report))
                         continue
                     applier = Applier(
                         objects,
                         target,
                         self.rollout_timeout_s,
-                        self.say,
+                        self.emit,
                         stop,
                         nodes=pods_on,
                     )
@@ -437,28 +437,28 @@ class Clusters:
                     needed = writes or self.absent
                     with self._withdrawal(kubeconfig, target, names, needed=needed) as withdrawal:
                         if withdrawal is not None:
-                            hold = withdrawal.held(self.run, self.say, stop, writes=writes)
+                            hold = withdrawal.held(self.run, self.emit, stop, writes=writes)
                             applier = replace(applier, hold=hold)
-                        done = applier.apply(changes)
-                        done.failures += withdrawal.left if withdrawal is not None else ()
-                    absent = placement.absences(done.changes, listed or (), target.labels)
-                    kept = target.kept_nodes
-                    self._admit(done, kubeconfig, nodes, stop, absent=absent, kept=kept)
-                    done.notes += _kept_notes(target)
-                    if lost := ", ".join(sorted(self._withdrawn & kept)):
-                        done.notes.append(f"{lost}: they have had their turn, and offer no GPUs")
-                    done.unready += placement.lines(absent)
+                        report = applier.apply(changes)
+                        report.failures += withdrawal.left if withdrawal is not None else ()
+                    absent = placement.absences(report.changes, listed or (), target.labels)
+                    spared = target.kept_nodes
+                    self._admit(report, kubeconfig, nodes, stop, absent=absent, spared=spared)
+                    report.notes += _kept_notes(target)
+                    if lost := ", ".join(sorted(self._withdrawn & spared)):
+                        report.notes.append(f"{lost}: they have had their turn, and offer no GPUs")
+                    report.unready += placement.lines(absent)
                 except ClusterError as error:
-                    done = Applied(failures=[str(error)], notes=["nothing is written"])
+                    report = Applied(failures=[str(error)], notes=["nothing is written"])
                 except (LockHeld, RefusedError) as error:
-                    done = Applied(refusals=[str(error)])
-                if done.refusals and self._staged:
-                    done.notes.append(self._unwritten("the objects are refused"))
+                    report = Applied(refusals=[str(error)])
+                if report.refusals and self._staged:
+                    report.notes.append(self._unwritten("the objects are refused"))
                 # After a failure the server may be away, and is not waited for again.
-                if not done.failures:
-                    done.notes += cluster_notes.notes(objects, done.changes, absent=self.absent)
-                found.append(cluster_data(objects.server, self.namespace, done.changes, done))
-        return found
+                if not report.failures:
+                    report.notes += cluster_notes.notes(objects, report.changes, absent=self.absent)
+                rows.append(cluster_data(objects.server, self.namespace, report.changes, report))
+        return rows
 
     @contextmanager
     def _withdrawal(
@@ -479,8 +479,8 @@ class Clusters:
     def _with_staged(self, server: str, change: Change) -> Change:
         """A change with the fields that :meth:`stage` or :meth:`label` has written already, unless others have changed more since."""
         before = self._staged.get((server, key(change.item)))
-        left = (row.field for row in change.differences)
-        if before is None or not all(name.startswith("spec.updateStrategy") for name in left):
+        fields = (row.field for row in change.differences)
+        if before is None or not all(name.startswith("spec.updateStrategy") for name in fields):
             return change
         return replace(change, action=before.action, differences=before.differences)
 
@@ -488,36 +488,36 @@ class Clusters:
         self, nodes: Sequence[NodeResult], stop: Callable[[], bool] = never
     ) -> list[dict[str, Any]]:
         """Write only what a run says about the GPUs of Nodes, after one that was stopped."""
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for kubeconfig in self.distinct():
             with opened(kubeconfig) as objects:
-                done = Applied(notes=[self._unwritten("the run was stopped")])
-                self._admit(done, kubeconfig, nodes, stop, "the run was stopped")
-                found.append(cluster_data(objects.server, self.namespace, (), done))
-        return found
+                report = Applied(notes=[self._unwritten("the run was stopped")])
+                self._admit(report, kubeconfig, nodes, stop, "the run was stopped")
+                rows.append(cluster_data(objects.server, self.namespace, (), report))
+        return rows
 
     def _unwritten(self, why: str) -> str:
         """What a run that ends early has written of the objects."""
         if self.absent:
             return f"the objects stay: {why}; Nodes that had their turn offer no GPUs"
         items = [change.item for change in self._staged.values()]
-        labelled = sorted(title(one) for one in items if one["kind"] == "Node")
-        names = sorted(title(one) for one in items if one["kind"] != "Node")
+        labelled = sorted(title(item) for item in items if item["kind"] == "Node")
+        names = sorted(title(item) for item in items if item["kind"] != "Node")
         parts = [f"of {', '.join(names)} for new pods"] if names else []
         parts += [f"of labels of {', '.join(labelled)}"] if labelled else []
-        what = f"only the change {' and '.join(parts)}" if parts else "nothing"
+        scope = f"only the change {' and '.join(parts)}" if parts else "nothing"
         again = "; a pod that is created again gets it, also on a Node that is as before the run"
-        return f"{what} is written: {why}{again * bool(names)}"
+        return f"{scope} is written: {why}{again * bool(names)}"
 
     def _admit(
         self,
-        done: Applied,
+        report: Applied,
         kubeconfig: Kubeconfig,
         nodes: Sequence[NodeResult],
         stop: Callable[[], bool],
         blocked: str = "",
         absent: Iterable[Absence] = (),
-        kept: Collection[str] = (),
+        spared: Collection[str] = (),
     ) -> None:
         """Write conditions, and lift start-up taints unless objects were not applied.
 
@@ -527,38 +527,44 @@ class Clusters:
         if self.absent and blocked:
             return  # what was said of the Nodes stays, too
         dra = self.settings.dra_driver.enabled
-        offers = [one for one in done.unready if dra and one.startswith(f"daemonset/{DRA_PLUGIN}:")]
-        if done.failures or offers or any(one.action == "refused" for one in done.changes):
+        offers = [
+            line for line in report.unready if dra and line.startswith(f"daemonset/{DRA_PLUGIN}:")
+        ]
+        if (
+            report.failures
+            or offers
+            or any(change.action == "refused" for change in report.changes)
+        ):
             blocked = "objects of the cluster are not as wanted"
-        here = self._nodes_of(kubeconfig, nodes)
-        changed = [node for node in here if node_reports.quarantine_changed(node)]
+        results = self._nodes_of(kubeconfig, nodes)
+        changed = [node for node in results if node_reports.quarantine_changed(node)]
         try:
             if self.absent:
-                admitted = node_reports.withdraw(kubeconfig, kept)
+                admitted = node_reports.withdraw(kubeconfig, spared)
             else:
                 if changed and not blocked:
                     restarts = node_reports.restart_plugins(kubeconfig, changed, stop)
                     for name, in_effect, words in restarts:
-                        (done.notes if in_effect else done.failures).append(f"{name}: {words}")
+                        (report.notes if in_effect else report.failures).append(f"{name}: {words}")
                 admitted = node_reports.admit(
                     kubeconfig,
-                    here,
+                    results,
                     taint=self.settings.startup_taint,
                     offers_gpus=self.settings.device_plugin.enabled,
                     blocked=blocked,
                     stop=stop,
                     without_plugin={
-                        one.node: one.reason
-                        for one in absent
-                        if any(name in cluster_notes.OFFERING for name in one.daemon_sets)
+                        absence.node: absence.reason
+                        for absence in absent
+                        if any(name in cluster_notes.OFFERING for name in absence.daemon_sets)
                     },
                 )
         except ClusterError as error:
-            if str(error) not in done.failures:
-                done.failures.append(str(error))
+            if str(error) not in report.failures:
+                report.failures.append(str(error))
         else:
-            done.notes += map(str, admitted.notes)
-            done.failures += map(str, admitted.failures)
+            report.notes += map(str, admitted.notes)
+            report.failures += map(str, admitted.failures)
 
     def read_kubeconfigs(self) -> None:
         """Read every kubeconfig; no cluster is contacted.
@@ -566,18 +572,18 @@ class Clusters:
         Raises:
             UsageError: one of them is invalid.
         """
-        for one in self.distinct():
-            with opened(one):
+        for kubeconfig in self.distinct():
+            with opened(kubeconfig):
                 pass
 
     def distinct(self) -> list[Kubeconfig]:
         """The kubeconfig of each cluster."""
-        return list(dict.fromkeys(one for one in self.kubeconfigs.values() if one))
+        return list(dict.fromkeys(filter(None, self.kubeconfigs.values())))
 
     def has_failed(self, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]) -> bool:
         """No node of a cluster succeeded, so nothing of it is applied or removed."""
-        here = self._nodes_of(kubeconfig, nodes)
-        return bool(here) and all(node.status is not NodeStatus.OK for node in here)
+        results = self._nodes_of(kubeconfig, nodes)
+        return bool(results) and all(node.status is not NodeStatus.OK for node in results)
 
     def _nodes_of(self, kubeconfig: Kubeconfig, nodes: Sequence[NodeResult]) -> list[NodeResult]:
         return [node for node in nodes if self.kubeconfigs.get(node.name) == kubeconfig]
@@ -596,44 +602,48 @@ class Clusters:
         """
         labels: dict[str, dict[str, str]] = {}
         settings = self.settings
-        here = self._nodes_of(kubeconfig, nodes)
-        kept: set[str] = set()
-        if here or (self.absent and self.saved) or (settings.needs_systems and not self.absent):
+        results = self._nodes_of(kubeconfig, nodes)
+        kept_names: set[str] = set()
+        if results or (self.absent and self.saved) or (settings.needs_systems and not self.absent):
             listed = objects.list(NODE, "") if listed is None else listed
-            check_cluster(listed, here, objects.server)
+            check_cluster(listed, results, objects.server)
         if listed is not None and not self.absent:
-            found = members(listed, here)
-            labels = labels_of(found, self.policy)
+            cluster_members = members(listed, results)
+            labels = labels_of(cluster_members, self.policy)
             if settings.needs_systems:
-                systems = systems_of(listed, found)
-                self.systems.extend(one for one in systems if one not in self.systems)
+                systems = systems_of(listed, cluster_members)
+                self.systems.extend(system for system in systems if system not in self.systems)
                 settings = replace(settings, systems=tuple(systems))
         if self.absent:
-            refused = [node for node in here if node.would_refuse or node.status in _LEFT_ALONE]
-            kept = {one.name for one in members(listed or (), refused)}
+            refused = [node for node in results if node.would_refuse or node.status in _LEFT_ALONE]
+            kept_names = {member.name for member in members(listed or (), refused)}
             # Of those that could not be probed only names are known.
             refused_names = {node.name for node in refused}
-            named = (one for one in listed or () if not refused_names.isdisjoint(names_of(one)))
-            kept |= {one["metadata"]["name"] for one in named}
+            named = (node for node in listed or () if not refused_names.isdisjoint(names_of(node)))
+            kept_names |= {node["metadata"]["name"] for node in named}
         if self.saved is not None:
             planned = {
-                one["object"] for one in self._saved_of(objects.server, kubeconfig)["objects"]
+                row["object"] for row in self._saved_of(objects.server, kubeconfig)["objects"]
             }
-            labels = {name: said for name, said in labels.items() if f"node/{name}" in planned}
+            labels = {
+                name: node_labels
+                for name, node_labels in labels.items()
+                if f"node/{name}" in planned
+            }
             if self.absent and all(name.startswith("node/") for name in planned):
                 titles = (title(node) for node in listed or ())
-                kept |= {name.removeprefix("node/") for name in titles if name not in planned}
+                kept_names |= {name.removeprefix("node/") for name in titles if name not in planned}
         items = [] if self.absent else build(settings, {})
         target = Target(items, self.namespace, labels, self.absent, self.force)
         drained = self.absent and not self.schedulers.ignore
-        return replace(target, kept_nodes=frozenset(kept), drained=drained), listed
+        return replace(target, kept_nodes=frozenset(kept_names), drained=drained), listed
 
 
 def _kept_notes(target: Target) -> list[str]:
     """Why a removal keeps all objects."""
     names = cut(", ".join(sorted(target.kept_nodes)), 100)
-    what = "the objects stay, and pods on other Nodes go: the removal is refused on"
-    return [f"{what} {names}; run it again once they can be changed"] if names else []
+    outcome = "the objects stay, and pods on other Nodes go: the removal is refused on"
+    return [f"{outcome} {names}; run it again once they can be changed"] if names else []
 
 
 def cluster_objects(

@@ -246,10 +246,10 @@ def apply(
     if document is not None and documents.ROLLBACK in document:
         from gpustate.api import rollbacks
 
-        back = rollbacks.of_plan(
+        rollback_plan = rollbacks.of_plan(
             fresh or document, nodes_of(nodes, limit, exclude), forks, exact=not partly_applied
         )
-        return rollbacks.carry_out(back, forks, requested, shared, context)
+        return rollbacks.carry_out(rollback_plan, forks, requested, shared, context)
     if document is None:
         inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
         effective = _removal(inputs.policy) if remove else inputs.policy

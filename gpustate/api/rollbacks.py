@@ -65,8 +65,8 @@ def runs_of(
 ) -> tuple[dict[str, tuple[before.RunBefore, ...]], dict[str, str]]:
     """The runs that changed nodes, by node, oldest first; and why the other nodes could not be asked."""
     answers = fleet.question(inventory.nodes, forks, lambda node: node.query(before.BeforeQuery()))
-    runs = {node.name: found for node, found, _ in answers if found is not None}
-    return runs, {node.name: str(error) for node, found, error in answers if found is None}
+    runs = {node.name: records for node, records, _ in answers if records is not None}
+    return runs, {node.name: str(error) for node, records, error in answers if records is None}
 
 
 def plan_rollback(
@@ -103,9 +103,9 @@ def plan_rollback(
     names = registry.names()
     keep_readable(names)
     runs, _ = runs_of(inventory, forks)
-    if run and runs and not any(before.target(found, run) for found in runs.values()):
+    if run and runs and not any(before.target(records, run) for records in runs.values()):
         raise UsageError(f"no run {run!r} has changed these nodes", fix=_LIST)
-    ways = {name: _way(found, run) for name, found in runs.items()}
+    ways = {name: _way(records, run) for name, records in runs.items()}
     plans = [_planned(node, ways.get(node.name), names) for node in inventory.nodes]
     rollout = rollout_of(ways)
     strategy = strategy.beside(rollout)
@@ -121,7 +121,7 @@ def plan_rollback(
         request.forecast = True
         request.all_or_nothing = all_or_nothing
         result = fleet.run(request, events, stop)
-        _tell(result.nodes, inventory, ways, staying)
+        _note_ways(result.nodes, inventory, ways, staying)
     name = f"before {run}" if run else "before"
     policy = Policy(*_different(plans), name=name, rollout=rollout)
     document = documents.plan_document(
@@ -161,11 +161,17 @@ def of_plan(
         return planned
     document = dict(saved.document_of(planned) if isinstance(planned, PlanResult) else planned)
     inventory = saved.only_planned(inventory, document, "plan")
-    said = document[documents.ROLLBACK]
+    planned_runs = document[documents.ROLLBACK]
     runs, _ = runs_of(inventory, forks)
-    ways = {name: _way(rows, said[name]["run"]) for name, rows in runs.items() if name in said}
-    now = _parameters(ways)
-    moved = {n for n in ways if exact and plain_fingerprint(now[n]) != said[n]["fingerprint"]}
+    ways = {
+        name: _way(rows, planned_runs[name]["run"])
+        for name, rows in runs.items()
+        if name in planned_runs
+    }
+    current = _parameters(ways)
+    moved = {
+        n for n in ways if exact and plain_fingerprint(current[n]) != planned_runs[n]["fingerprint"]
+    }
     names = registry.names()
     keep_readable(names)
     return RollbackPlan(
@@ -206,13 +212,13 @@ def carry_out(
     """
     inventory, ways = planned.inventory, planned.ways
     undoes = {name: way.run for name, way in ways.items()}
-    given = {**requested, "forks": forks, "rollback_on_failure": False, "undoes": undoes}
+    settings = {**requested, "forks": forks, "rollback_on_failure": False, "undoes": undoes}
     with shared["schedulers"].access(inventory, read=True) as access:
         staying = StayingObjects(access)
-        request = _request(inventory, planned.plans, ways, staying, planned.moved, **given)
+        request = _request(inventory, planned.plans, ways, staying, planned.moved, **settings)
         changing = documents.changing(planned.document)
         result = roll_out(request, **shared, access=access, changing=changing)
-        _tell(result.nodes, inventory, ways, staying)
+        _note_ways(result.nodes, inventory, ways, staying)
     return apply_result(result, "rollback", inventory.notes, (), context)
 
 
@@ -226,11 +232,11 @@ def _parameters(ways: Mapping[str, before.WayBack]) -> dict[str, object]:
 
 def drains_of(ways: Mapping[str, before.WayBack]) -> dict[str, DrainPolicy]:
     """How the workloads of nodes leave: as in the runs that are undone."""
-    found: dict[str, DrainPolicy] = {}
+    drains: dict[str, DrainPolicy] = {}
     for name, way in ways.items():
         with suppress(PolicyError):  # of a newer release
-            found[name] = drain_policy(way.drain, {}) or DrainPolicy()
-    return found
+            drains[name] = drain_policy(way.drain, {}) or DrainPolicy()
+    return drains
 
 
 def rollout_of(ways: Mapping[str, before.WayBack]) -> RolloutPolicy:
@@ -246,9 +252,9 @@ def _way(records: Sequence[before.RunBefore], run: str) -> before.WayBack:
     undone = before.target(records, run)
     kinds: dict[str, type[AnyState]] = {}
     for name in {name for record in records for name in record.states}:
-        found = registry.find(name)
-        if found is not None:
-            kinds[name] = found
+        kind = registry.find(name)
+        if kind is not None:
+            kinds[name] = kind
     way = before.way_back(records, undone, kinds)
     if run and records and not undone:
         return replace(way, notes=(f"run {run} did not change this node",))
@@ -308,7 +314,7 @@ def _request(
     )
 
 
-def _tell(
+def _note_ways(
     nodes: Sequence[NodeResult],
     inventory: Inventory,
     ways: Mapping[str, before.WayBack],
@@ -331,8 +337,8 @@ def _tell(
 
 def _different(plans: _Plans) -> list[AnyState]:
     """One state of each name, for the document."""
-    found: dict[str, AnyState] = {}
+    states_by_name: dict[str, AnyState] = {}
     for _, states in plans:
         for state in states:
-            found.setdefault(state.name, state)
-    return list(found.values())
+            states_by_name.setdefault(state.name, state)
+    return list(states_by_name.values())

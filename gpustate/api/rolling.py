@@ -75,15 +75,15 @@ def roll_out(
     ) as maintenance:
         request.maintenance = maintenance
         scheduled = maintenance if isinstance(maintenance, ScheduledMaintenance) else None
-        known: dict[str, Any] = {}
+        scheduler_facts: dict[str, Any] = {}
         if scheduled is not None:
             held = scheduled.held() if len(request.inventory.nodes) > 1 else ()
-            known = {"labels": scheduled.labels, "held": held}
+            scheduler_facts = {"labels": scheduled.labels, "held": held}
 
         def planned(changing: Mapping[str, Disruption] | None) -> Rollout:
-            now = time.time()
+            now_s = time.time()
             return strategy.rollout(
-                request.inventory, request.forks, now, **known, changing=changing
+                request.inventory, request.forks, now_s, **scheduler_facts, changing=changing
             )
 
         several = len(request.inventory.nodes) > 1
@@ -94,14 +94,14 @@ def roll_out(
         if strategy.soak:
             check = soak_check(request, stop, pods)
 
-        def say(text: str) -> None:
+        def emit(text: str) -> None:
             events(Event("", "rollout", text))
 
         def announce(text: str) -> None:
             events(Event("", "wave", text))
 
         if scheduled is not None and strategy.watched:
-            scheduled.enter(say, stop)
+            scheduled.enter(emit, stop)
         boards = (RecordBoard(request.run),) if started is not None else ()
         request.turns = Waves(
             rollout,
@@ -110,7 +110,7 @@ def roll_out(
             check=check,
             signals=signals,
             boards=boards,
-            say=say,
+            say=emit,
             announce=announce,
             after=labelled.ended if labelled is not None else _nothing,
             survey=planned if unknown else None,
@@ -131,14 +131,16 @@ def _name_left_held(
     maintenance: ScheduledMaintenance, inventory: Inventory, results: Sequence[NodeResult]
 ) -> None:
     """Note on nodes that have not ended well that a run, which may be another one, has left them out of service."""
-    silent = {
-        one.name: one
-        for one in results
-        if one.status is not NodeStatus.OK and not out_of_service(one)
+    failed_results = {
+        result.name: result
+        for result in results
+        if result.status is not NodeStatus.OK and not out_of_service(result)
     }
-    hosts = {one.name: one.connection.host for one in inventory.nodes if one.name in silent}
-    for name, words in maintenance.left_held(hosts) if silent else ():
-        silent[name].notes.append(words)
+    hosts = {
+        node.name: node.connection.host for node in inventory.nodes if node.name in failed_results
+    }
+    for name, words in maintenance.left_held(hosts) if failed_results else ():
+        failed_results[name].notes.append(words)
 
 
 def _nothing(_: NodeResult) -> None:
@@ -195,17 +197,17 @@ def soak_check(
                 for node in result.nodes
                 if node.exit_code
             }
-        rest = [node for node in nodes if node.name not in bad]
-        now = time.monotonic()
+        healthy = [node for node in nodes if node.name not in bad]
+        start_s = time.monotonic()
 
         def gpus(node: Node) -> str:
-            return gpu_failures(node, ages[node.name] + time.monotonic() - now)
+            return gpu_failures(node, ages[node.name] + time.monotonic() - start_s)
 
-        for node, found, error in fleet.question(rest, request.forks, gpus):
-            if error is not None or found:
-                bad[node.name] = str(error or found)
+        for node, failures, error in fleet.question(healthy, request.forks, gpus):
+            if error is not None or failures:
+                bad[node.name] = str(error or failures)
         if last and run_pods is not None:
-            bad |= run_pods([node for node in rest if node.name not in bad])
+            bad |= run_pods([node for node in healthy if node.name not in bad])
         return bad
 
     return check
@@ -224,8 +226,8 @@ def _pods_of(
     apis = pods.connect_all(request.inventory.nodes, kubeconfig)
 
     def run(nodes: Sequence[InventoryNode]) -> dict[str, str]:
-        found = pods.run(pods.Request(nodes, apis, kubeconfig, request.forks), stop)
-        return {name: f"pod: {one.evidence}" for name, one in found.items() if one.failed}
+        checks = pods.run(pods.Request(nodes, apis, kubeconfig, request.forks), stop)
+        return {name: f"pod: {check.evidence}" for name, check in checks.items() if check.failed}
 
     return run
 
@@ -246,10 +248,10 @@ def gpu_failures(node: Node, age_s: float) -> str:
     observed = chain_probe.parse(text, nvml)
     uptime = text.rpartition("uptime=")[2].split()
     up_s = float(uptime[0]) if uptime else 0.0
-    found = [
-        one.text
-        for one in health.failed(health.judge(nvml))
-        if not observed.quarantine.holds("", one.pci)
+    failures = [
+        finding.text
+        for finding in health.failed(health.judge(nvml))
+        if not observed.quarantine.holds("", finding.pci)
     ]
     for xid in observed.log:
         serious = xids.ACTIONS[xid.action][0] != xids.REPORT
@@ -258,10 +260,10 @@ def gpu_failures(node: Node, age_s: float) -> str:
             and xid.last_s >= up_s - age_s
             and not observed.quarantine.holds("", f"{xid.pci}.0")
         ):
-            found.append(
+            failures.append(
                 f"{'NVSwitch' if xid.of_switch else 'GPU'} {xid.pci}: {xid.name} since the change"
             )
-    return "; ".join(found) if nvml.gpus else ""
+    return "; ".join(failures) if nvml.gpus else ""
 
 
 def common_fields(result: fleet.FleetResult, notes: tuple[str, ...]) -> dict[str, Any]:

@@ -114,9 +114,9 @@ def _with_secrets(
             fix=f"apply the plan where {source} can be read, or {fix}",
         ) from error
     filled: dict[str, Any] = with_secrets(data, parameters)
-    left = missing_secrets(filled)
-    if left:
-        name = ".".join(map(str, left[0]))
+    unset_paths = missing_secrets(filled)
+    if unset_paths:
+        name = ".".join(map(str, unset_paths[0]))
         raise PolicyError(
             f"saved plans contain no secrets, and {source} has none for {name}",
             place=place,

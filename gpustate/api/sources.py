@@ -112,11 +112,11 @@ def _check_allowed(policy: Policy, source: str) -> None:
     from gpustate import compat
     from gpustate.core.layers import Layer
 
-    rules, whole = compat.load(), Layer("fleet", place=source, places=policy.places)
+    rules, layer = compat.load(), Layer("fleet", place=source, places=policy.places)
     for path, allow in exceptions:
         for name in allow:
             if name not in rules.rules:
-                rules.allow(name, whole.place_of((*path, name)))
+                rules.allow(name, layer.place_of((*path, name)))
 
 
 def nodes_of(nodes: InventorySource, limit: str | None, exclude: str | None) -> Inventory:

@@ -140,7 +140,7 @@ def _how(options: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
         "schedulers": schedulers_of(options),
         "rollback_on_failure": rolls_back(strategy, options),
         "command": next_steps.command_of,
-        "say": lambda text: click.echo(f"cluster: {text}", err=True),
+        "emit": lambda text: click.echo(f"cluster: {text}", err=True),
     } | ({"rollout_timeout_s": float(timeout_s)} if timeout_s else {})
 
 

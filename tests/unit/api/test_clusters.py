@@ -79,7 +79,7 @@ def test_objects_are_planned_and_applied_by_a_program(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines: list[str] = []
-    clusters = api.cluster_objects(POLICY, NODES, say=lines.append)
+    clusters = api.cluster_objects(POLICY, NODES, emit=lines.append)
     assert actions(clusters.plan([])) == {"create"}
     assert not cluster.writes
     (applied,) = clusters.apply([])
