@@ -426,7 +426,7 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
     from gpustate.cli.show import show
     from gpustate.engine.maintenance import out_of_service
     from gpustate.plan import render
-    from gpustate.plan.context import shown, way_back
+    from gpustate.plan.context import context_rows, way_back
 
     document = result.document
     if options["output"] == "json":
@@ -435,7 +435,7 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
     show(render.nodes_page(document, diff=options["diff"]))
     show(render.troubles_page(document, diff=options["diff"]))
     objects.show(document)
-    command = dict(shown(document)).get("command")
+    command = dict(context_rows(document)).get("command")
     if command and any(data.get("unready") for data in document.get("clusters", ())):
         click.echo(f"Fix what keeps these pods from running, then: {command}")
     if result.stopped:

@@ -240,7 +240,7 @@ def clusters_of_plan(
 
 def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
     """Print the clusters of a document."""
-    pages.show(objects_page(document, whole=whole))
+    pages.show(objects_page(document, full=whole))
 
 
 def changes(document: Mapping[str, Any]) -> int:

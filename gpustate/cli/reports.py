@@ -80,11 +80,11 @@ def show_plan(
         from gpustate.cli.show import show
         from gpustate.plan import render
 
-        show(render.nodes_page(made, diff=diff, whole=whole))
+        show(render.nodes_page(made, diff=diff, full=whole))
         if verb == "plan":
             show(render.notes_page(made["notes"]))
-        show(render.troubles_page(made, diff=diff, whole=whole))
-        show(render.objects_page(made, whole=whole))
+        show(render.troubles_page(made, diff=diff, full=whole))
+        show(render.objects_page(made, full=whole))
         if verb != "drift":
             click.echo(render.plan_sentence(made))
         for path in reports:
@@ -108,10 +108,10 @@ def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
     from gpustate.plan import render
 
     pages = (
-        render.nodes_page(made, diff=diff, whole=whole),
+        render.nodes_page(made, diff=diff, full=whole),
         render.notes_page(made["notes"]),
-        render.troubles_page(made, diff=diff, whole=whole),
-        render.objects_page(made, whole=whole),
+        render.troubles_page(made, diff=diff, full=whole),
+        render.objects_page(made, full=whole),
     )
     return "".join(page.plain() for page in pages) + render.plan_sentence(made) + "\n"
 

@@ -11,7 +11,7 @@ from gpustate.plan.groups import Group
 from gpustate.plan.ranges import fold
 
 #: Keys of a context that are shown, in this order.
-_SHOWN = ("inventory", "limit", "exclude", "commit", "person")
+_CONTEXT_KEYS = ("inventory", "limit", "exclude", "commit", "person")
 #: Options of a command that say how nodes and clusters are reached, and how many values each has.
 _CONNECTION = {
     **dict.fromkeys(("-i", "-u", "--private-key", "--host-key-checking", "--kubeconfig"), 1),
@@ -20,10 +20,10 @@ _CONNECTION = {
 }
 
 
-def shown(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def context_rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Name and value of each part of the context; documents of earlier releases have none."""
     context: Mapping[str, Any] = document.get("context") or {}
-    for key in _SHOWN:
+    for key in _CONTEXT_KEYS:
         if context.get(key):
             yield key, str(context[key])
     words = [word for word in context.get("retry") or () if word not in ("--dry-run", "--yes")]
@@ -38,11 +38,11 @@ def way_back(document: Mapping[str, Any], run: str) -> str:
     words = [str(word) for word in context.get("retry") or ()]
     if "-i" not in words:
         return ""
-    back = ["gpustate", "rollback", run]
+    command = ["gpustate", "rollback", run]
     for at, word in enumerate(words):
         if word in _CONNECTION:
-            back += words[at : at + 1 + _CONNECTION[word]]
-    return shlex.join(back)
+            command += words[at : at + 1 + _CONNECTION[word]]
+    return shlex.join(command)
 
 
 def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -66,6 +66,6 @@ def resumption(document: Mapping[str, Any]) -> str:
     return f"gpustate rollout resume {document['run']}" if interrupted else ""
 
 
-def troubled(one: Group) -> bool:
+def troubled(group: Group) -> bool:
     """Nodes that could not be planned, or failed."""
-    return one.node["status"] != "ok" and not one.pending
+    return group.node["status"] != "ok" and not group.pending

@@ -19,7 +19,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats import schemas
 from gpustate.formats.masking import MASK, mask_data
 from gpustate.manifests import ClusterSettings, cluster_part
-from gpustate.plan.groups import TOUCHED, Group, counts, group, groups_data, totals
+from gpustate.plan.groups import TOUCHED, Group, counts, group_nodes, groups_data, totals
 
 PLAN_FORMAT = "gpustate.plan/1"
 RESULT_FORMAT = "gpustate.result/1"
@@ -95,7 +95,7 @@ def _versions(plan: Plan) -> list[dict[str, str]]:
 def _version_text(value: object) -> str:
     """A version, or those of several packages."""
     values = value.values() if isinstance(value, Mapping) else (value,)
-    return ", ".join(dict.fromkeys(str(one) for one in values if one))
+    return ", ".join(dict.fromkeys(str(version) for version in values if version))
 
 
 def node_data(node: NodeResult) -> dict[str, Any]:
@@ -147,9 +147,9 @@ def _disturbed(node: NodeResult) -> list[dict[str, str]]:
 
 def policy_data(policy: Policy, source: str) -> dict[str, Any]:
     """The policy itself, without secrets: a saved plan needs no other file except for those."""
-    made: dict[str, Any] = mask_data({"source": source, **policy_parameters(policy)})
-    made.pop("cluster", None)  # only of a plan with objects: :func:`with_clusters`
-    return {"name": policy.name or source, **made}
+    data: dict[str, Any] = mask_data({"source": source, **policy_parameters(policy)})
+    data.pop("cluster", None)  # only of a plan with objects: :func:`with_clusters`
+    return {"name": policy.name or source, **data}
 
 
 def policy_parameters(policy: Policy) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def plan_document(
         created: when.
         context: inventory, limit, person, commit and the command that made it.
     """
-    made = policy_data(policy, source)
+    saved_policy = policy_data(policy, source)
     rows: list[dict[str, Any]] = []
     for node in nodes:
         row = node_data(node)
@@ -196,11 +196,11 @@ def plan_document(
         rows.append(row)
     return {
         "format": PLAN_FORMAT,
-        "id": plain_fingerprint([made, rows]),
+        "id": plain_fingerprint([saved_policy, rows]),
         "run": run,
         "created": created,
         **({"context": dict(context)} if context else {}),
-        "policy": made,
+        "policy": saved_policy,
         "notes": list(mask_data(policy.notes)),
         "nodes": rows,
         "fleet": _fleet(rows),
@@ -238,14 +238,14 @@ def with_clusters(
         else node
         for node in document["nodes"]
     ]
-    made = {
+    plan = {
         **document,
         "nodes": nodes,
         "policy": {**document["policy"], "cluster": cluster},
         "clusters": list(clusters),
         "objects": {"absent": absent, "force": force, "fingerprint": _objects_of(cluster)},
     }
-    return {**made, "id": _id_of(made)}
+    return {**plan, "id": _id_of(plan)}
 
 
 def with_rollback(
@@ -258,12 +258,12 @@ def with_rollback(
         runs: by node, the run that is undone, with all that followed it.
         states: by node, the parameters of the states that take it back.
     """
-    back = {
+    rollbacks = {
         name: {"run": run, "fingerprint": plain_fingerprint(states[name])}
         for name, run in runs.items()
     }
-    made = {**document, ROLLBACK: back}
-    return {**made, "id": _id_of(made)}
+    plan = {**document, ROLLBACK: rollbacks}
+    return {**plan, "id": _id_of(plan)}
 
 
 def _objects_of(cluster: Mapping[str, Any]) -> str:
@@ -282,7 +282,7 @@ def _id_of(document: Mapping[str, Any]) -> str:
 
 def _fleet(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Totals of all nodes. They follow from the nodes."""
-    groups = group(rows)
+    groups = group_nodes(rows)
     return {
         "nodes": counts(groups),
         "disruption": totals(groups),
@@ -409,7 +409,7 @@ def _fleet_fits(data: Mapping[str, Any]) -> bool:
     """The totals match the nodes; plans of earlier releases have none."""
     if "fleet" not in data:
         return True
-    groups = group(data["nodes"])
+    groups = group_nodes(data["nodes"])
     return bool(
         data["fleet"]["nodes"] == counts(groups)
         and data["fleet"]["disruption"] == totals(groups)
@@ -430,13 +430,13 @@ def planned_observations(document: Mapping[str, Any]) -> dict[str, Mapping[str, 
 
 def announced_disruptions(document: Mapping[str, Any]) -> dict[str, dict[str, Disruption]]:
     """Most disruption of each state of each node, as announced in the plan."""
-    told: dict[str, dict[str, Disruption]] = {}
+    announced: dict[str, dict[str, Disruption]] = {}
     for row in document["nodes"]:
-        mine = told.setdefault(row["name"], {})
+        by_state = announced.setdefault(row["name"], {})
         for state in row["states"]:
             if state["outcome"] not in TOUCHED:
                 continue
             word = state.get("worst") if state.get("known_after") else state.get("disruption")
             if word is not None:
-                mine[str(state["state"])] = Disruption.parse(str(word))
-    return told
+                by_state[str(state["state"])] = Disruption.parse(str(word))
+    return announced

@@ -18,7 +18,7 @@ from gpustate.plan.ranges import fold, natural
 #: Placeholders for a node's name and for a number that differs between nodes.
 NODE, NUMBER = "NODE", "..."
 #: Process ids and container ids, with the text before them.
-_OWN = re.compile(
+_NODE_NUMBER = re.compile(
     r"\b(pid |process |\w+-)(?:(?<=pid )[0-9]+|(?<=process )[0-9]+|(?<=-)[0-9a-f]{32,64})\b"
 )
 #: A node that needs its console has a plan for everything else.
@@ -112,15 +112,17 @@ class Group:
         )
 
 
-def group(nodes: Sequence[Mapping[str, Any]]) -> list[Group]:
+def group_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[Group]:
     """Group nodes of a plan or a result by equal content, in order of first appearance."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for node in nodes:
-        found.setdefault(_key(node), []).append(node)
-    return [_group(sorted(same, key=lambda node: natural(node["name"]))) for same in found.values()]
+        alike.setdefault(_key(node), []).append(node)
+    return [_group(sorted(same, key=lambda node: natural(node["name"]))) for same in alike.values()]
 
 
-def as_said(nodes: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Group]:
+def groups_from_plan(
+    nodes: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
+) -> list[Group]:
     """The groups in a plan, which were checked against its nodes when it was read."""
     by_name = {node["name"]: node for node in nodes}
     return [_group([by_name[name] for name in row["nodes"]]) for row in rows]
@@ -140,27 +142,27 @@ def _group(nodes: Sequence[Mapping[str, Any]]) -> Group:
 
 def _key(node: Mapping[str, Any]) -> tuple[str, str]:
     states = node["states"]
-    told = [node.get("reason"), _notes(node), [_told(state) for state in states]]
-    done = [[value for key, value in state.items() if key not in _TOLD] for state in states]
-    return _without_name(_dump(told), str(node["name"])), _dump(
-        [node["status"], node.get("proceeds"), node.get("would_refuse"), done]
+    texts = [node.get("reason"), _notes(node), [_state_texts(state) for state in states]]
+    values = [[value for key, value in state.items() if key not in _TEXT_KEYS] for state in states]
+    return _without_name(_dump(texts), str(node["name"])), _dump(
+        [node["status"], node.get("proceeds"), node.get("would_refuse"), values]
     )
 
 
-_TOLD = frozenset((*_TEXTS, "notes"))
+_TEXT_KEYS = frozenset((*_TEXTS, "notes"))
 
 
-def _told(state: Mapping[str, Any]) -> list[Any]:
+def _state_texts(state: Mapping[str, Any]) -> list[Any]:
     return [*(state.get(name) for name in _TEXTS), _notes(state)]
 
 
 def _notes(part: Mapping[str, Any]) -> list[str]:
     """Sort notes, since processes come in the order of their ids."""
-    return sorted({_OWN.sub(_numberless, note) for note in part.get("notes") or ()})
+    return sorted({_NODE_NUMBER.sub(_numberless, note) for note in part.get("notes") or ()})
 
 
-def _numberless(found: re.Match[str]) -> str:
-    return f"{found[1]}{NUMBER}"
+def _numberless(match: re.Match[str]) -> str:
+    return f"{match[1]}{NUMBER}"
 
 
 def _dump(value: Any) -> str:
@@ -170,7 +172,7 @@ def _dump(value: Any) -> str:
 
 def _without_name(text: str, name: str) -> str:
     """A text without the node's name and ids."""
-    text = _OWN.sub(_numberless, text)
+    text = _NODE_NUMBER.sub(_numberless, text)
     if len(name) < _SHORTEST or name not in text:
         return text
     return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", NODE, text)
@@ -180,7 +182,7 @@ def _without_names(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row without the name of its node."""
     name = str(node["name"])
 
-    def bare(part: Mapping[str, Any]) -> dict[str, Any]:
+    def remove_name(part: Mapping[str, Any]) -> dict[str, Any]:
         copy = dict(part)
         for key in _TEXTS:
             if isinstance(copy.get(key), str):
@@ -190,7 +192,7 @@ def _without_names(node: Mapping[str, Any]) -> Mapping[str, Any]:
             copy["notes"] = list(dict.fromkeys(bare_notes))
         return copy
 
-    return {**bare(node), "states": [bare(state) for state in node["states"]]}
+    return {**remove_name(node), "states": [remove_name(state) for state in node["states"]]}
 
 
 def _changes(state: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -209,37 +211,37 @@ def totals(groups: Sequence[Group]) -> list[dict[str, Any]]:
         level: {"disruption": level.word, "nodes": 0, "possible": 0, "changes": 0}
         for level in reversed(Disruption)
     }
-    for one in groups:
-        if not one.pending:
+    for group in groups:
+        if not group.pending:
             continue
-        for state in one.node["states"]:
+        for state in group.node["states"]:
             for change in _changes(state):
-                rows[Disruption.parse(change["disruption"])]["changes"] += len(one.names)
-        word, sure = one.worst
-        rows[Disruption.parse(word)]["nodes" if sure else "possible"] += len(one.names)
+                rows[Disruption.parse(change["disruption"])]["changes"] += len(group.names)
+        word, sure = group.worst
+        rows[Disruption.parse(word)]["nodes" if sure else "possible"] += len(group.names)
     return [row for row in rows.values() if row["nodes"] or row["possible"] or row["changes"]]
 
 
 def counts(groups: Sequence[Group]) -> dict[str, int]:
     """Numbers of nodes that would change, are unchanged, could not be planned, and would be refused."""
-    found = {"change": 0, "unchanged": 0, "not_planned": 0}
-    for one in groups:
-        key = "change" if one.pending else "refused" if one.refused else "unchanged"
-        if key == "unchanged" and one.node["status"] != "ok":
+    numbers = {"change": 0, "unchanged": 0, "not_planned": 0}
+    for group in groups:
+        key = "change" if group.pending else "refused" if group.refused else "unchanged"
+        if key == "unchanged" and group.node["status"] != "ok":
             key = "not_planned"
-        found[key] = found.get(key, 0) + len(one.names)
-    return found
+        numbers[key] = numbers.get(key, 0) + len(group.names)
+    return numbers
 
 
 def groups_data(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """Groups for a plan's document: nodes that share a plan, and their disruption."""
     return [
         {
-            "names": one.ranges,
-            "nodes": list(one.names),
-            "status": one.node["status"],
-            "disruption": one.node["disruption"],
-            "changes": sum(len(_changes(state)) for state in one.node["states"]),
+            "names": group.ranges,
+            "nodes": list(group.names),
+            "status": group.node["status"],
+            "disruption": group.node["disruption"],
+            "changes": sum(len(_changes(state)) for state in group.node["states"]),
         }
-        for one in groups
+        for group in groups
     ]

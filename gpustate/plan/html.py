@@ -48,17 +48,17 @@ def _diff_mark(line: str) -> str:
     return _DIFF.get((line.lstrip() if line.startswith("    ") else line)[:1], "")
 
 
-def _kind(one: Group) -> str:
+def _kind(group: Group) -> str:
     """A group for the filter."""
-    if one.quiet:
+    if group.quiet:
         return "unchanged"
-    return str(one.node["disruption"]) if one.pending else "not-planned"
+    return str(group.node["disruption"]) if group.pending else "not-planned"
 
 
 def _kinds(view: overview.Overview) -> Iterator[tuple[str, str, str, int]]:
     """Name, words, colour and number of nodes of each kind of group."""
     for kind in (*overview.LEVELS, *_KINDS):
-        number = sum(len(one.names) for one in view.groups if _kind(one) == kind)
+        number = sum(len(group.names) for group in view.groups if _kind(group) == kind)
         if number:
             yield (kind, *_KINDS.get(kind, (kind, kind)), number)
 
@@ -115,5 +115,7 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any] | None = None) ->
     else:
         view = overview.overview(document)
         values |= {"view": view, "kinds": list(_kinds(view))}
-        values["origin"] = [(name.capitalize(), value) for name, value in context.shown(document)]
+        values["origin"] = [
+            (name.capitalize(), value) for name, value in context.context_rows(document)
+        ]
     return _PAGE.get_template("page.html").render(values)

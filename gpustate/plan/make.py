@@ -78,47 +78,47 @@ def applicable(state: AnyState, view: NodeView) -> str | None:
 def make(
     states: Sequence[AnyState],
     observations: Observations,
-    settled: Mapping[str, StateResult] | None = None,
+    final_results: Mapping[str, StateResult] | None = None,
 ) -> dict[str, StateResult]:
     """Plan states in their order.
 
     Args:
         states: in graph order.
         observations: of the node now.
-        settled: final results (failed, or waiting for a reboot), which are not planned again.
+        final_results: final results (failed, or waiting for a reboot), which are not planned again.
     """
     results: dict[str, StateResult] = {}
     edges = _edges(states)
-    here = {s.name: s for s in states if applicable(s, observations.view) is None}
+    relevant = {s.name: s for s in states if applicable(s, observations.view) is None}
     facts = observations.view.facts
     if not facts.gpus and not facts.image:
-        observations.expects_no_gpu |= any(s.expects_no_gpu for s in here.values())
-    conflicts = _conflicts(here, observations)
+        observations.expects_no_gpu |= any(s.expects_no_gpu for s in relevant.values())
+    conflicts = _conflicts(relevant, observations)
     for state in states:
-        standing = (settled or {}).get(state.name)
+        standing = (final_results or {}).get(state.name)
         if standing is None:
-            standing = _one(
-                state, observations, results, _first(state.name, edges), here, conflicts
+            standing = _plan_state(
+                state, observations, results, _first(state.name, edges), relevant, conflicts
             )
         results[state.name] = standing
     return results
 
 
 def _conflicts(
-    here: Mapping[str, AnyState], observations: Observations
+    states: Mapping[str, AnyState], observations: Observations
 ) -> dict[str, tuple[Outcome, str]]:
     """States that conflict with the policy on this node, or with what another state observed, with the reasons."""
     facts = observations.view.facts
     ruled_out: dict[str, tuple[Outcome, str]] = {}
-    for name, state in here.items():
+    for name, state in states.items():
         try:
-            for conflict in state.conflicts(here, facts, None):
+            for conflict in state.conflicts(states, facts, None):
                 ruled_out.setdefault(conflict.state or name, (Outcome.REFUSED, conflict.reason))
         except Exception as error:  # noqa: BLE001  a bug in a state must not end the run
             ruled_out.setdefault(name, (Outcome.FAILED, _bug(error)))
         with suppress(Exception):  # evaluated again with the state's own plan
             if (observed := observations.observed.get(name)) is not None:
-                for conflict in state.conflicts(here, facts, observed):
+                for conflict in state.conflicts(states, facts, observed):
                     later = conflict.warning or conflict.with_changes
                     if conflict.state not in (None, name) and not later:
                         refused = (Outcome.REFUSED, conflict.reason)
@@ -127,14 +127,14 @@ def _conflicts(
 
 
 def _refused_changes(
-    name: str, here: Mapping[str, AnyState], observations: Observations
+    name: str, states: Mapping[str, AnyState], observations: Observations
 ) -> str | None:
     """Why other states refuse the changes of one."""
-    for other, state in here.items():
-        observed = observations.observed.get(other)
-        if other == name or observed is None:
+    for other_name, state in states.items():
+        observed = observations.observed.get(other_name)
+        if other_name == name or observed is None:
             continue
-        for conflict in state.conflicts(here, observations.view.facts, observed):
+        for conflict in state.conflicts(states, observations.view.facts, observed):
             if conflict.state == name and conflict.with_changes and not conflict.warning:
                 return conflict.reason
     return None
@@ -161,26 +161,26 @@ def _edges(states: Sequence[AnyState]) -> _Edges:
 def _first(state: str, states: _Edges) -> tuple[str, ...]:
     """Cached, since all nodes with the same states have the same result."""
     by_name = {name: (*needs, *behind) for name, needs, behind, _ in states}
-    gone = {name: needs for name, needs, _, absent in states if absent}
-    found: dict[str, None] = {}
-    todo = [state]
-    while todo:
-        one = todo.pop(0)
-        if state in gone:
-            names = [name for name, needs in gone.items() if one in needs]
+    absent_needs = {name: needs for name, needs, _, absent in states if absent}
+    predecessors: dict[str, None] = {}
+    queue = [state]
+    while queue:
+        current = queue.pop(0)
+        if state in absent_needs:
+            names = [name for name, needs in absent_needs.items() if current in needs]
         else:
-            names = [name for name in by_name.get(one, ()) if name in by_name]
-        todo += [name for name in names if name not in found]
-        found.update(dict.fromkeys(names))
-    return tuple(name for name in by_name if name in found)
+            names = [name for name in by_name.get(current, ()) if name in by_name]
+        queue += [name for name in names if name not in predecessors]
+        predecessors.update(dict.fromkeys(names))
+    return tuple(name for name in by_name if name in predecessors)
 
 
-def _one(
+def _plan_state(
     state: AnyState,
     observations: Observations,
     results: Mapping[str, StateResult],
     first: tuple[str, ...],
-    here: Mapping[str, AnyState],
+    states: Mapping[str, AnyState],
     conflicts: Mapping[str, tuple[Outcome, str]],
 ) -> StateResult:
     name = state.name
@@ -205,8 +205,8 @@ def _one(
         return result(Outcome.NOT_RUN, reason=root)
     # Removed in reverse, nothing is waited for: what this state looks behind is still there.
     # Beside one that is, it may find something that goes with that.
-    gone = tuple(n for n in state.after if n in here and here[n].absent)
-    behind = () if state.absent else (*state.known_after, *gone)
+    absent = tuple(n for n in state.after if n in states and states[n].absent)
+    behind = () if state.absent else (*state.known_after, *absent)
     waits = tuple(n for n in behind if n in results and results[n].outcome in _BLOCKS_VIEW)
     case = _worst_case(state, observations) if waits else None
     # A problem that needs a fix on the node will not go away.
@@ -229,7 +229,7 @@ def _one(
         plan = state.plan(observed)
         if not isinstance(plan, Plan):
             raise TypeError(f"plan() returned {plan!r}")
-        for conflict in state.conflicts(here, observations.view.facts, observed):
+        for conflict in state.conflicts(states, observations.view.facts, observed):
             if conflict.with_changes and not plan:
                 continue
             if conflict.warning:
@@ -237,7 +237,7 @@ def _one(
             elif refusal is None and conflict.state in (None, name):
                 refusal = conflict.reason
         if plan and refusal is None:
-            refusal = _refused_changes(name, here, observations)
+            refusal = _refused_changes(name, states, observations)
             same = (r.state for r in results.values() if refusal and r.reason == refusal)
             if cause := next(same, None):
                 return result(Outcome.NOT_RUN, reason=f"because {cause} refused")
@@ -274,7 +274,7 @@ def _worst_case(state: AnyState, observations: Observations) -> tuple[Disruption
 
 def labelled(state: AnyState, plan: Plan) -> tuple[Change, ...]:
     """The changes of a plan with their labels."""
-    return tuple(replace(one, label=state.field_label(one.field)) for one in plan.changes)
+    return tuple(replace(change, label=state.field_label(change.field)) for change in plan.changes)
 
 
 def with_sources(
@@ -339,7 +339,7 @@ def transaction(
             if change.field not in (*state.predicted, "packages"):
                 continue
             for name, version in _coming(result.plan, change, candidates).items():
-                offered = [one.version for one in candidates.get(name, ())]
+                offered = [candidate.version for candidate in candidates.get(name, ())]
                 if isinstance(version, str) and (
                     isinstance(change.after, Mapping) or version in offered
                 ):
@@ -462,12 +462,12 @@ def observed_data(states: Sequence[AnyState], observations: Observations) -> dic
     return data
 
 
-def moved(planned: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+def moved(planned: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
     """States whose observations differ from those of a saved plan."""
     return [
         state
-        for state in sorted({*planned, *now})
-        if fingerprint(planned.get(state)) != fingerprint(now.get(state))
+        for state in sorted({*planned, *current})
+        if fingerprint(planned.get(state)) != fingerprint(current.get(state))
     ]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpustate.formats.words import printable, printable_lines
 from gpustate.plan import objects
-from gpustate.plan.context import retry, shown, troubled
+from gpustate.plan.context import context_rows, retry, troubled
 from gpustate.plan.groups import Group
 from gpustate.plan.overview import (
     QUIET,
@@ -45,36 +45,36 @@ _FENCES = re.compile(r"`{3,}")
 
 def text(value: object) -> str:
     """Text of nodes and policies, escaped."""
-    bare = " ".join(printable(str(value).replace("\n", " ").replace("\t", " ")).split(" "))
-    return _SPECIAL.sub(_escaped, bare.strip())
+    plain = " ".join(printable(str(value).replace("\n", " ").replace("\t", " ")).split(" "))
+    return _SPECIAL.sub(_escaped, plain.strip())
 
 
-def _escaped(found: re.Match[str]) -> str:
-    part = found[0]
+def _escaped(match: re.Match[str]) -> str:
+    part = match[0]
     # A number can begin a list only with the point or bracket behind it.
     return f"{part}\\" if part.isdigit() else f"\\{part}"
 
 
 def code(value: object, *, cell: bool = False) -> str:
     """A value as it is, in a code span; ``cell``: of a table, where a pipe ends a cell even in code."""
-    bare = printable(str(value).replace("\n", " "))
+    plain = printable(str(value).replace("\n", " "))
     if cell:
-        bare = bare.replace("|", "\\|")
-    if not bare.strip():
-        return text(bare) or "(blank)"
-    longest = max((len(run) for run in _TICKS.findall(bare)), default=0)
+        plain = plain.replace("|", "\\|")
+    if not plain.strip():
+        return text(plain) or "(blank)"
+    longest = max((len(run) for run in _TICKS.findall(plain)), default=0)
     ticks = "`" * (longest + 1)
     # One blank at each end is removed again when both are there.
-    edge = " " if bare[0] in "` " or bare[-1] in "` " else ""
-    return f"{ticks}{edge}{bare}{edge}{ticks}"
+    edge = " " if plain[0] in "` " or plain[-1] in "` " else ""
+    return f"{ticks}{edge}{plain}{edge}{ticks}"
 
 
 def block(lines: Iterable[str], language: str = "") -> list[str]:
     """Lines as they are, in a fenced block."""
-    bare = [printable_lines(line.replace("\n", " ")) for line in lines]
-    longest = max((len(run) for line in bare for run in _FENCES.findall(line)), default=2)
+    plain_lines = [printable_lines(line.replace("\n", " ")) for line in lines]
+    longest = max((len(run) for line in plain_lines for run in _FENCES.findall(line)), default=2)
     fence = "`" * (longest + 1)
-    return [fence + language, *bare, fence]
+    return [fence + language, *plain_lines, fence]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -99,23 +99,23 @@ def report(document: Mapping[str, Any], *, diff: bool = False) -> str:
         f"Made {code(document['created'])} from {code(policy['source'])}, plan {code(document['id'])}, "
         f"by gpustate; nothing was changed.",
     ]
-    origin = [f"- {name.capitalize()}: {code(value)}" for name, value in shown(document)]
+    origin = [f"- {name.capitalize()}: {code(value)}" for name, value in context_rows(document)]
     lines += ["", *origin] if origin else []
-    for one in view.groups:
-        if one.pending:
-            lines += ["", *_summary(one)]
+    for group in view.groups:
+        if group.pending:
+            lines += ["", *_summary(group)]
     lines += ["", *(f"- {name}: {text(value)}" for name, value in closing(view))]
     lines += ["", "## Nodes"]
-    for one in view.groups:
-        if not troubled(one):
-            lines += ["", *group_lines(one, diff=diff)]
+    for group in view.groups:
+        if not troubled(group):
+            lines += ["", *group_lines(group, diff=diff)]
     if view.troubled:
         command = retry(document, view.troubled)
         lines += ["", f"## {view.trouble}"]
         lines += ["", "Retry:", "", *block([command], "sh")] if command else []
-        for one in view.groups:
-            if troubled(one):
-                lines += ["", *group_lines(one, diff=diff)]
+        for group in view.groups:
+            if troubled(group):
+                lines += ["", *group_lines(group, diff=diff)]
     lines += objects_lines(document)
     if document["notes"]:
         lines += ["", "## Notes on the policy", "", *(f"- {text(n)}" for n in document["notes"])]
@@ -131,30 +131,32 @@ def objects_lines(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _summary(one: Group) -> list[str]:
+def _summary(group: Group) -> list[str]:
     """The rows of the first page of a group."""
     lines = [
-        f"**{code(', '.join(one.ranges))}** ({len(one.names)} node{'s' * (len(one.names) != 1)}), at worst {at_worst(one)}:",
+        f"**{code(', '.join(group.ranges))}** ({len(group.names)} node{'s' * (len(group.names) != 1)}), at worst {at_worst(group)}:",
         "",
     ]
-    return lines + [f"- {text(name)}: {text(value)}" for name, value in summary(one) + in_use(one)]
+    return lines + [
+        f"- {text(name)}: {text(value)}" for name, value in summary(group) + in_use(group)
+    ]
 
 
-def group_lines(one: Group, *, diff: bool) -> list[str]:
+def group_lines(group: Group, *, diff: bool) -> list[str]:
     """The section of a group of nodes."""
-    node = one.node
-    ranges = ", ".join(one.ranges[:8]) + (" ..." if len(one.ranges) > 8 else "")
-    number = f" ({len(one.names)} nodes)" if len(one.names) > 1 else ""
+    node = group.node
+    ranges = ", ".join(group.ranges[:8]) + (" ..." if len(group.ranges) > 8 else "")
+    number = f" ({len(group.names)} nodes)" if len(group.names) > 1 else ""
     headline = str(node["status"])
-    if one.quiet:
+    if group.quiet:
         headline = "nothing to do"
-    elif one.pending:
-        headline = f"at worst {at_worst(one)}"
+    elif group.pending:
+        headline = f"at worst {at_worst(group)}"
         if node.get("proceeds"):
             headline += f", {node['status']} in part"
     lines = [f"### {code(ranges)}{number}: {text(headline)}"]
-    if len(one.ranges) > 8:
-        lines += ["", f"{code(', '.join(one.ranges))}"]
+    if len(group.ranges) > 8:
+        lines += ["", f"{code(', '.join(group.ranges))}"]
     if node.get("reason"):
         lines += ["", text(node["reason"])]
     if words := remainder(node):
@@ -166,10 +168,10 @@ def group_lines(one: Group, *, diff: bool) -> list[str]:
             body += _state(state, diff=diff)
     if undecided:
         body.append(f"- {', '.join(f'**{text(name)}**' for name in undecided)} {text(WAITING)}")
-    body += [] if one.pending else [f"- {text(note)}" for note in node.get("notes", [])]
-    if one.disturbed:
+    body += [] if group.pending else [f"- {text(note)}" for note in node.get("notes", [])]
+    if group.disturbed:
         rows = [
-            [code(part, cell=True) for part in row[:2]] + [text(row[2])] for row in one.disturbed
+            [code(part, cell=True) for part in row[:2]] + [text(row[2])] for row in group.disturbed
         ]
         body += ["", *table(["node", "in use by", "what becomes of it"], rows)]
     return [*lines, *([""] if body else []), *body]

@@ -20,29 +20,29 @@ def report(document: Mapping[str, Any], run: Mapping[str, Any], *, diff: bool = 
         diff: show the content of files that changed.
     """
     about, outcome = run["about"], run["outcome"]
-    found = sorted_groups(document)
+    results = sorted_groups(document)
     lines = [f"# Result of {text(heading(about))}", ""]
-    lines += [text(headline(outcome, found, document)), ""]
+    lines += [text(headline(outcome, results, document)), ""]
     lines += table(["", ""], ([name, code(value, cell=True)] for name, value in facts(about)))
-    if found.failed:
-        names = found.names(found.failed)
+    if results.failed:
+        names = results.names(results.failed)
         lines += ["", f"## Not finished: {len(names)}"]
         command = retry(document, names)
         lines += ["", "Retry:", "", *block([command], "sh")] if command else []
-        for one in found.failed:
-            lines += ["", *group_lines(one, diff=diff)]
+        for group in results.failed:
+            lines += ["", *group_lines(group, diff=diff)]
     if outcome["held"]:
         lines += ["", "## Out of service", ""]
         lines += [f"- {code(row['node'])}: {text(row['why'])}" for row in outcome["held"]]
     if outcome["skipped"]:
         lines += ["", "## Not started", "", code(", ".join(outcome["skipped"]))]
-    if found.changed:
-        lines += ["", f"## Changed: {len(found.names(found.changed))}"]
-        for one in found.changed:
-            lines += ["", *group_lines(one, diff=diff)]
-    if found.unchanged:
-        lines += ["", f"## Unchanged: {len(found.names(found.unchanged))}", ""]
-        lines += [code(", ".join(name for one in found.unchanged for name in one.ranges))]
+    if results.changed:
+        lines += ["", f"## Changed: {len(results.names(results.changed))}"]
+        for group in results.changed:
+            lines += ["", *group_lines(group, diff=diff)]
+    if results.unchanged:
+        lines += ["", f"## Unchanged: {len(results.names(results.unchanged))}", ""]
+        lines += [code(", ".join(name for group in results.unchanged for name in group.ranges))]
     lines += objects_lines(document)
     if notes := policy_notes(document, outcome):
         lines += ["", "## Notes on the policy", "", *(f"- {text(note)}" for note in notes)]

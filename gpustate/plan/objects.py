@@ -35,7 +35,7 @@ NO_GPUS = "no new pod gets a GPU of these Nodes"
 
 def pending(data: Json) -> int:
     """How many objects of a cluster an apply would write."""
-    return sum(one["action"] in PENDING for one in data["objects"])
+    return sum(row["action"] in PENDING for row in data["objects"])
 
 
 def takes_gpus(clusters: Sequence[Json]) -> bool:
@@ -45,32 +45,32 @@ def takes_gpus(clusters: Sequence[Json]) -> bool:
 
 def refused(data: Json) -> int:
     """How many objects of a cluster are refused."""
-    return sum(one["action"] == REFUSED for one in data["objects"])
+    return sum(row["action"] == REFUSED for row in data["objects"])
 
 
-def lines(data: Json, *, whole: bool = False) -> Iterator[list[tuple[str, str]]]:
+def lines(data: Json, *, full: bool = False) -> Iterator[list[tuple[str, str]]]:
     """The lines of a cluster, each as pieces of text with their style.
 
     Args:
         data: of the key ``clusters`` of a document.
-        whole: include unchanged objects.
+        full: include unchanged objects.
     """
     yield [("cluster: ", "bold"), (title_of(data), "")]
-    for names, one in alike(data):
-        quiet = one["action"] in QUIET and not one.get("changes")
-        if one["action"] == SKIPPED or (quiet and not whole):
+    for names, row in alike(data):
+        quiet = row["action"] in QUIET and not row.get("changes")
+        if row["action"] == SKIPPED or (quiet and not full):
             continue
-        sign, style = _SIGNS[one["action"]]
-        yield [("  ", ""), (sign, style), (f" {names}", ""), (f"  {one['action']}", "dim")]
-        for text in change_texts(one.get("changes", ())):
+        sign, style = _SIGNS[row["action"]]
+        yield [("  ", ""), (sign, style), (f" {names}", ""), (f"  {row['action']}", "dim")]
+        for text in change_texts(row.get("changes", ())):
             yield [(f"      {text}", "")]
-        if one.get("reason"):
-            yield [(f"      {one['reason']}", "")]
+        if row.get("reason"):
+            yield [(f"      {row['reason']}", "")]
     sign, style = _SIGNS[SKIPPED]
     for reason, skipped in _skipped(data).items():
         yield [(f"  {sign} {', '.join(skipped)}", style), (f"  skipped: {reason}", "")]
     same = _same(data)
-    if same and not whole:
+    if same and not full:
         yield [(f"  {same} unchanged", "dim")]
     for name, style in REMARKS:
         for text in data.get(name, ()):
@@ -90,25 +90,25 @@ def title_of(data: Json) -> str:
 def alike(data: Json) -> Iterator[tuple[str, Json]]:
     """Objects of a kind that change alike, once: their names in ranges, and one of them."""
     groups: dict[str, list[Json]] = {}
-    for one in data["objects"]:
-        change = json.dumps({**one, "object": one["object"].partition("/")[0]})
-        groups.setdefault(change, []).append(one)
+    for row in data["objects"]:
+        change = json.dumps({**row, "object": row["object"].partition("/")[0]})
+        groups.setdefault(change, []).append(row)
     for same in groups.values():
         number = f" ({len(same)} objects)" if len(same) > 1 else ""
-        yield ", ".join(fold(one["object"] for one in same)) + number, same[0]
+        yield ", ".join(fold(row["object"] for row in same)) + number, same[0]
 
 
 def _skipped(data: Json) -> dict[str, list[str]]:
     """Objects that are not for this cluster, by reason."""
-    found: dict[str, list[str]] = {}
-    for one in data["objects"]:
-        if one["action"] == SKIPPED:
-            found.setdefault(one["reason"], []).append(one["object"])
-    return found
+    objects_by_reason: dict[str, list[str]] = {}
+    for row in data["objects"]:
+        if row["action"] == SKIPPED:
+            objects_by_reason.setdefault(row["reason"], []).append(row["object"])
+    return objects_by_reason
 
 
 def _same(data: Json) -> int:
-    return sum(one["action"] in QUIET and not one.get("changes") for one in data["objects"])
+    return sum(row["action"] in QUIET and not row.get("changes") for row in data["objects"])
 
 
 def change_texts(changes: Sequence[Json]) -> list[str]:

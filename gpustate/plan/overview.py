@@ -15,7 +15,7 @@ from gpustate.formats.dpkg import version_key
 from gpustate.formats.words import cut, listed
 from gpustate.plan import objects
 from gpustate.plan.context import troubled, way_back
-from gpustate.plan.groups import TOUCHED, Group, as_said, counts, group, totals
+from gpustate.plan.groups import TOUCHED, Group, counts, group_nodes, groups_from_plan, totals
 from gpustate.plan.ranges import fold, natural
 
 #: Longest value of a change on one line.
@@ -73,7 +73,7 @@ class Overview:
     @property
     def troubled(self) -> list[str]:
         """Nodes that could not be planned, or failed."""
-        return [name for one in self.groups if troubled(one) for name in one.names]
+        return [name for group in self.groups if troubled(group) for name in group.names]
 
     @property
     def trouble(self) -> str:
@@ -98,12 +98,12 @@ class Overview:
             text += ", without disruption"
         elif worst:
             text += f" (at worst: {worst})"
-        if parts := sum(len(one.names) for one in self.groups if one.node.get("proceeds")):
+        if parts := sum(len(group.names) for group in self.groups if group.node.get("proceeds")):
             text += f", {parts} of them in part"
         text += f", {self.counts['unchanged']} unchanged"
-        refused, others = self.counts.get("refused", 0), self.counts["not_planned"]
+        refused, not_planned = self.counts.get("refused", 0), self.counts["not_planned"]
         text += f", {refused} refused" if refused else ""
-        return text + (f", {others} not planned" if others else "") + "."
+        return text + (f", {not_planned} not planned" if not_planned else "") + "."
 
 
 def overview(document: Mapping[str, Any]) -> Overview:
@@ -113,16 +113,20 @@ def overview(document: Mapping[str, Any]) -> Overview:
     """
     fleet: Mapping[str, Any] = document.get("fleet") or {}
     saved = fleet.get("groups")
-    found = group(document["nodes"]) if saved is None else as_said(document["nodes"], saved)
-    groups = sorted(found, key=_place)
+    unsorted = (
+        group_nodes(document["nodes"])
+        if saved is None
+        else groups_from_plan(document["nodes"], saved)
+    )
+    groups = sorted(unsorted, key=_place)
     return Overview(document, groups, counts(groups), totals(groups))
 
 
-def _place(one: Group) -> tuple[int, int, Any]:
+def _place(group: Group) -> tuple[int, int, Any]:
     """Sort by disruption, then unchanged nodes, then nodes that could not be planned or failed."""
-    if one.pending:
-        return 0, -Disruption.parse(one.worst[0]), natural(one.names[0])
-    return (3 if troubled(one) else 2 if one.quiet else 1), 0, natural(one.names[0])
+    if group.pending:
+        return 0, -Disruption.parse(group.worst[0]), natural(group.names[0])
+    return (3 if troubled(group) else 2 if group.quiet else 1), 0, natural(group.names[0])
 
 
 def short(value: Any) -> str:
@@ -149,8 +153,8 @@ def change_line(change: Mapping[str, Any]) -> str:
             return f"{name}: new file, {short(after)}"
         if after is None:
             return f"{name}: removed"
-        told, text = apart(before) if isinstance(before, str) else ("", None)
-        return f"{name}: {told}" if told and text == after else f"{name}: content"
+        note, text = apart(before) if isinstance(before, str) else ("", None)
+        return f"{name}: {note}" if note and text == after else f"{name}: content"
     if isinstance(before, dict) and isinstance(after, dict):
         return f"{name}: {_mapping(before, after)}"
     if isinstance(before, list) and isinstance(after, list):
@@ -168,14 +172,14 @@ def change_line(change: Mapping[str, Any]) -> str:
 
 def _mapping(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """The changes of a mapping: keys whose values change alike are listed together."""
-    changed, gone = _keys(before, after)
+    changed, removed = _keys(before, after)
     coming = [
         f"{listed(keys, _KEYS)}: {transition}"
         for transition, keys in _alike(before, after, changed).items()
     ]
     leaving = [
         f"{', '.join(keys)}: {transition}"
-        for transition, keys in _alike(before, after, gone).items()
+        for transition, keys in _alike(before, after, removed).items()
     ]
     return "; ".join(filter(None, (listed(coming, _GROUPS, "; "), *leaving)))
 
@@ -194,8 +198,8 @@ def _alike(
 def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Keys of a mapping whose values come or change, and those that leave, none of which a line leaves out."""
     keys = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
-    gone = [key for key in keys if after.get(key) is None]
-    return [key for key in keys if key not in gone], gone
+    removed = [key for key in keys if after.get(key) is None]
+    return [key for key in keys if key not in removed], removed
 
 
 def diff_lines(change: Mapping[str, Any]) -> list[str]:
@@ -294,44 +298,44 @@ def remainder(node: Mapping[str, Any]) -> str:
     return _STAYS if node["status"] == "refused" and outcomes & {*TOUCHED} else ""
 
 
-def at_worst(one: Group) -> str:
+def at_worst(group: Group) -> str:
     """The worst disruption of a group; what it includes, and whether it depends on a condition."""
-    word, certain = one.worst
+    word, certain = group.worst
     includes = " (after a drain)" if word in ("reset", "reboot") else ""
     return f"{word}{includes}" if certain else f"{word}{includes}, on a condition"
 
 
-def summary(one: Group) -> list[tuple[str, str]]:
+def summary(group: Group) -> list[tuple[str, str]]:
     """What a change of each node of a group is: names and texts of the rows of the first page."""
-    touched = [state for state in one.node["states"] if state["outcome"] in TOUCHED]
+    touched = [state for state in group.node["states"] if state["outcome"] in TOUCHED]
     versions = [row for state in touched for row in state.get("versions", ())]
-    reboots = [effect for effect in one.effects if effect.disruption is Disruption.REBOOT]
+    reboots = [effect for effect in group.effects if effect.disruption is Disruption.REBOOT]
     conditions = dict.fromkeys(f"only if {effect.condition}" for effect in reboots)
     sure = any(effect.certain for effect in reboots)
     rows = [
         ("versions", ", ".join(_version(row) for row in versions)),
-        ("surely", _effects(one, certain=True)),
-        ("possibly", _effects(one, certain=False)),
+        ("surely", _effects(group, certain=True)),
+        ("possibly", _effects(group, certain=False)),
         (
             "reboots",
             "yes, once its workloads have left" if sure else ", or ".join(conditions) or "none",
         ),
-        ("restarted", ", ".join(sorted({n for _, n, how in one.disturbed if how == RESTARTED}))),
-        *(("note", note) for note in one.node.get("notes", ())),
-        ("in use", _in_use(one)),
+        ("restarted", ", ".join(sorted({n for _, n, how in group.disturbed if how == RESTARTED}))),
+        *(("note", note) for note in group.node.get("notes", ())),
+        ("in use", _in_use(group)),
     ]
-    return [row for row in rows if row[1] and (row[0] != "reboots" or one.effects)]
+    return [row for row in rows if row[1] and (row[0] != "reboots" or group.effects)]
 
 
-def in_use(one: Group) -> list[tuple[str, str]]:
+def in_use(group: Group) -> list[tuple[str, str]]:
     """The workloads of the first nodes of a group, by name, and what becomes of them."""
     by_node: dict[str, list[str]] = {}
-    for node, name, how in one.disturbed:
+    for node, name, how in group.disturbed:
         if how != RESTARTED:
             by_node.setdefault(node, []).append(f"{name} ({how})")
     rows = [(node, listed(names, _WORKLOADS)) for node, names in list(by_node.items())[:_NODES]]
-    others = len(by_node) - _NODES
-    return [*rows, *([("others", f"{others} nodes; -o json lists them")] if others > 0 else [])]
+    omitted = len(by_node) - _NODES
+    return [*rows, *([("others", f"{omitted} nodes; -o json lists them")] if omitted > 0 else [])]
 
 
 def _version(row: Mapping[str, str]) -> str:
@@ -341,11 +345,11 @@ def _version(row: Mapping[str, str]) -> str:
     return f"{text} (downgrade)" if down else text
 
 
-def _effects(one: Group, *, certain: bool) -> str:
+def _effects(group: Group, *, certain: bool) -> str:
     """The states that cost something, level by level."""
     levels: dict[str, dict[str, str]] = {}
-    sure = {effect.disruption for effect in one.effects if effect.certain}
-    for effect in one.effects:
+    sure = {effect.disruption for effect in group.effects if effect.certain}
+    for effect in group.effects:
         if effect.certain == certain and (
             certain or effect.condition or effect.disruption not in sure
         ):
@@ -357,10 +361,10 @@ def _effects(one: Group, *, certain: bool) -> str:
     )
 
 
-def _in_use(one: Group) -> str:
+def _in_use(group: Group) -> str:
     """How many workloads are disturbed, by their namespaces."""
     kinds: dict[str, int] = {}
-    for _, name, how in one.disturbed:
+    for _, name, how in group.disturbed:
         if how == RESTARTED:
             continue
         space, slash, _ = name.partition("/")
@@ -370,7 +374,7 @@ def _in_use(one: Group) -> str:
         f"{count} {kind.replace('s', '', 1) if count == 1 else kind}"
         for kind, count in kinds.items()
     )
-    lost = sum(DELETED in how for _, _, how in one.disturbed)
+    lost = sum(DELETED in how for _, _, how in group.disturbed)
     return f"{text}; {lost} {DELETED}" if lost else text
 
 
@@ -396,7 +400,7 @@ def closing(view: Overview) -> list[tuple[str, str]]:
                 f"nodes go back before different runs: {'; '.join(each)}; for one of them only: gpustate rollback RUN",
             )
         )
-    if len(rollout.get("waves", ())) > 1 and any("pod" in _in_use(one) for one in view.groups):
+    if len(rollout.get("waves", ())) > 1 and any("pod" in _in_use(group) for group in view.groups):
         text = "those that leave may start on nodes of later waves, and leave these again"
         rows.append(("pods", text))
     clusters = document.get("clusters", ())

@@ -73,36 +73,38 @@ def _parts(name: str) -> _Row | None:
 
 def _fold(rows: Sequence[_Row]) -> list[str]:
     """Names of one kind: from the last number to the first, those that differ in it alone."""
-    left: Iterable[_Row] = rows
+    remaining: Iterable[_Row] = rows
     for place in range(len(rows[0]) - 2, 0, -2):
         same: dict[_Row, list[str]] = {}
-        for row in left:
+        for row in remaining:
             same.setdefault((*row[:place], "", *row[place + 1 :]), []).append(row[place])
-        left = [(*key[:place], _list(numbers), *key[place + 1 :]) for key, numbers in same.items()]
-    return ["".join(row) for row in left]
+        remaining = [
+            (*key[:place], _list(numbers), *key[place + 1 :]) for key, numbers in same.items()
+        ]
+    return ["".join(row) for row in remaining]
 
 
 def _list(numbers: Sequence[str]) -> str:
     if len(numbers) == 1:
         return numbers[0]
-    told: list[str] = []
+    ranges: list[str] = []
     first = last = ""
-    for number in [*sorted(numbers, key=lambda one: (int(one), len(one))), ""]:
+    for number in [*sorted(numbers, key=lambda digits: (int(digits), len(digits))), ""]:
         if number and first and number == str(int(last) + 1).zfill(len(first)):
             last = number
             continue
         if first:
-            told.append(first if first == last else f"{first}-{last}")
+            ranges.append(first if first == last else f"{first}-{last}")
         first = last = number
-    return f"[{','.join(told)}]"
+    return f"[{','.join(ranges)}]"
 
 
 def _choices(text: str) -> list[str]:
-    found: list[str] = []
+    numbers: list[str] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not dash:
-            found.append(part)
+            numbers.append(part)
             continue
-        found += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-    return found
+        numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+    return numbers

@@ -84,17 +84,17 @@ def _on_one_line(text: str) -> str:
     return printable(cut(text, _LONGEST).replace("\n", " "))
 
 
-def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, whole: bool) -> None:
+def _states(page: Page, states: Sequence[Mapping[str, Any]], *, diff: bool, full: bool) -> None:
     width = max((len(str(state["state"])) for state in states), default=0)
     not_run: dict[str, list[str]] = {}
-    undecided = [] if whole else waiting(states)
+    undecided = [] if full else waiting(states)
     for state in states:
         if state["state"] in undecided:
             continue
         outcome = str(state["outcome"])
         sign, style = _SIGNS.get(outcome, ("?", ""))
         quiet = outcome in QUIET
-        if quiet and not whole:
+        if quiet and not full:
             continue
         cost, text = state_words(state)
         if text == "would change":
@@ -144,28 +144,28 @@ def names_line(names: Sequence[str]) -> str:
     return listed(fold(names), _RANGES) + (f" ({len(names)} nodes)" if len(names) > 1 else "")
 
 
-def nodes_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool = False) -> Page:
+def nodes_page(document: Mapping[str, Any], *, diff: bool = False, full: bool = False) -> Page:
     """The nodes of a plan or result.
 
     Args:
         document: ``gpustate.plan/1`` or ``gpustate.result/1``.
         diff: show the content of files that change as unified diffs.
-        whole: list unchanged and not applicable states too.
+        full: list unchanged and not applicable states too.
     """
     page = Page()
     view = overview(document)
-    groups = [one for one in view.groups if not troubled(one)]
-    several = sum(one.pending for one in groups) > 1
+    groups = [group for group in view.groups if not troubled(group)]
+    several = sum(group.pending for group in groups) > 1
     if several:
-        for one in groups:
-            if one.pending:
-                _head(page, one)
-                _summary(page, one)
+        for group in groups:
+            if group.pending:
+                _head(page, group)
+                _summary(page, group)
         _rows(page, closing(view))
         page.add("")
         page.add(("Changes:", "bold"))
-    for one in groups:
-        _group(page, one, diff=diff, whole=whole, summed_up=several)
+    for group in groups:
+        _group(page, group, diff=diff, full=full, summed_up=several)
     if not diff:
         _lists(page, groups)
     if view.counts["change"] and not several:
@@ -181,27 +181,27 @@ def _rows(page: Page, rows: Sequence[tuple[str, str]], indent: str = "") -> None
 
 def _lists(page: Page, groups: Sequence[Group]) -> None:
     """How to see what lists of these nodes leave out."""
-    states = (state for one in groups for state in one.node["states"])
-    if any(is_shortened(one) for state in states for one in state.get("changes", ())):
+    states = (state for group in groups for state in group.node["states"])
+    if any(is_shortened(change) for state in states for change in state.get("changes", ())):
         _rows(page, (("lists", "those with 'and N more' are whole with --diff"),))
 
 
-def _summary(page: Page, one: Group) -> None:
+def _summary(page: Page, group: Group) -> None:
     """What the change of a group is, and who is disturbed by it."""
-    _rows(page, summary(one), "  ")
-    _rows(page, in_use(one), "    ")
+    _rows(page, summary(group), "  ")
+    _rows(page, in_use(group), "    ")
 
 
-def objects_page(document: Mapping[str, Any], *, whole: bool = False) -> Page:
-    """The objects of the clusters; ``whole``: unchanged ones, too."""
+def objects_page(document: Mapping[str, Any], *, full: bool = False) -> Page:
+    """The objects of the clusters; ``full``: unchanged ones, too."""
     page = Page()
     for data in document.get("clusters", ()):
-        for pieces in objects.lines(data, whole=whole):
+        for pieces in objects.lines(data, full=full):
             page.add(*pieces)
     return page
 
 
-def troubles_page(document: Mapping[str, Any], *, diff: bool = False, whole: bool = False) -> Page:
+def troubles_page(document: Mapping[str, Any], *, diff: bool = False, full: bool = False) -> Page:
     """The nodes that could not be planned or failed, and the command to retry them; arguments as above."""
     page = Page()
     view = overview(document)
@@ -209,9 +209,9 @@ def troubles_page(document: Mapping[str, Any], *, diff: bool = False, whole: boo
     if not names:
         return page
     page.add((f"{view.trouble}: {len(names)} node{'s' * (len(names) != 1)}", "bold"))
-    groups = [one for one in view.groups if troubled(one)]
-    for one in groups:
-        _group(page, one, diff=diff, whole=whole)
+    groups = [group for group in view.groups if troubled(group)]
+    for group in groups:
+        _group(page, group, diff=diff, full=full)
     if not diff:
         _lists(page, groups)
     command = retry(document, names)
@@ -227,43 +227,43 @@ def _own_reason(node: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) ->
         prefix = f"{state['state']}: {state.get('reason')}"
         if state.get("reason") and reason.startswith(prefix):
             return reason.removeprefix(prefix).removeprefix("; ")
-    shown = any(state.get("reason") and state["reason"] in reason for state in states)
-    return "" if shown else reason
+    repeated = any(state.get("reason") and state["reason"] in reason for state in states)
+    return "" if repeated else reason
 
 
-def _head(page: Page, one: Group) -> None:
+def _head(page: Page, group: Group) -> None:
     """The names of the nodes of a group, and what becomes of them."""
-    node = one.node
+    node = group.node
     status = str(node["status"])
     touched = [s for s in node["states"] if s["outcome"] not in QUIET]
-    head: list[Piece | str] = [(names_line(one.names), "bold")]
+    head: list[Piece | str] = [(names_line(group.names), "bold")]
     if status != "ok":
         head += ["  ", (f"{status} in part" if node.get("proceeds") else status, "red")]
     elif not touched:
         head += ["  ", ("nothing to do", "green")]
-    if one.refused:
+    if group.refused:
         head += ["  ", ("apply would refuse it", "red")]
     planned = status == "ok" or node.get("proceeds")
     if planned and node.get("disruption", "none") != "none":
-        worst = at_worst(one) if one.pending else str(node["disruption"])
+        worst = at_worst(group) if group.pending else str(node["disruption"])
         head += ["  ", (f"at worst: {worst}", _COSTS.get(str(node["disruption"]), ""))]
     page.add(*head)
 
 
-def _group(page: Page, one: Group, *, diff: bool, whole: bool, summed_up: bool = False) -> None:
+def _group(page: Page, group: Group, *, diff: bool, full: bool, summed_up: bool = False) -> None:
     """Nodes that share a plan; ``summed_up``: their summary is on the page already."""
-    node = one.node
+    node = group.node
     touched = [s for s in node["states"] if s["outcome"] not in QUIET]
-    _head(page, one)
-    if one.pending and not summed_up:
-        _summary(page, one)
+    _head(page, group)
+    if group.pending and not summed_up:
+        _summary(page, group)
     if reason := _own_reason(node, touched):
         page.add("  ", (reason, "red"))
-    if touched or whole:
-        _states(page, node["states"], diff=diff, whole=whole)
+    if touched or full:
+        _states(page, node["states"], diff=diff, full=full)
     if words := remainder(node):
         page.add("  ", (words, "dim"))
-    for note in () if one.pending else node.get("notes", []):
+    for note in () if group.pending else node.get("notes", []):
         page.add("  ", (f"note: {note}", "dim"))
 
 
@@ -291,7 +291,7 @@ def question(document: Mapping[str, Any], verb: str, *, forks: int) -> str:
         forks: nodes processed in parallel.
     """
     view = overview(document)
-    names = [name for one in view.groups if one.pending for name in one.names]
+    names = [name for group in view.groups if group.pending for name in group.names]
     worst = next((row for row in view.totals if row["nodes"] or row["possible"]), None)
     lost = f"; {objects.NO_GPUS}" if objects.takes_gpus(document.get("clusters", ())) else ""
     cost = "without disruption of what runs" if lost else "without disruption"
@@ -303,8 +303,8 @@ def question(document: Mapping[str, Any], verb: str, *, forks: int) -> str:
         cost += f", in waves of {', '.join(map(str, waves))}"
     elif view.size > 1:
         cost += f", {min(forks, len(names))} at a time"
-    back = verb == "rollback" or "rollback" in document
-    begin = "Roll back" if back else "Remove from" if verb == "remove" else "Apply to"
+    rolling_back = verb == "rollback" or "rollback" in document
+    begin = "Roll back" if rolling_back else "Remove from" if verb == "remove" else "Apply to"
     if (runs := len(undone(document))) > 1:
         cost = f"before {runs} different runs, {cost}"
     return f"{begin} {names_line(names)}, {cost}{lost}?"

@@ -21,7 +21,7 @@ class Results:
     @property
     def counts(self) -> dict[str, int]:
         """Numbers of nodes, as in the line for grep: a node that changed and failed counts twice."""
-        failed = [one for one in self.failed if any(map(_has_changed, one.node["states"]))]
+        failed = [group for group in self.failed if any(map(_has_changed, group.node["states"]))]
         return {
             "Changed": len(self.names([*self.changed, *failed])),
             "Not finished": len(self.names(self.failed)),
@@ -31,7 +31,7 @@ class Results:
     @staticmethod
     def names(groups: Sequence[Group]) -> list[str]:
         """Names of the nodes of some groups."""
-        return [name for one in groups for name in one.names]
+        return [name for group in groups for name in group.names]
 
 
 def _has_changed(state: Mapping[str, Any]) -> bool:
@@ -41,9 +41,7 @@ def _has_changed(state: Mapping[str, Any]) -> bool:
 def sorted_groups(document: Mapping[str, Any]) -> Results:
     """The groups of a ``gpustate.result/1``."""
     groups = overview(document).groups
-    failed = [one for one in groups if one.node["status"] != "ok"]
-    good = [one for one in groups if one.node["status"] == "ok"]
-    changed = [
-        one for one in good if any(state["outcome"] not in QUIET for state in one.node["states"])
-    ]
-    return Results(changed, failed, [one for one in good if one not in changed])
+    failed = [group for group in groups if group.node["status"] != "ok"]
+    good = [group for group in groups if group.node["status"] == "ok"]
+    changed = [g for g in good if any(state["outcome"] not in QUIET for state in g.node["states"])]
+    return Results(changed, failed, [group for group in good if group not in changed])

@@ -46,11 +46,13 @@ def policy_notes(document: Mapping[str, Any], outcome: Mapping[str, Any]) -> lis
     return [note for note in document["notes"] if note != f"stopped: {outcome.get('stopped')}"]
 
 
-def headline(outcome: Mapping[str, Any], found: Results, document: Mapping[str, Any]) -> str:
+def headline(outcome: Mapping[str, Any], results: Results, document: Mapping[str, Any]) -> str:
     """The result in one sentence, and how an interrupted run goes on."""
     skipped, command = len(document["skipped"]), resumption(document)
-    counts = found.counts
-    total = sum(len(found.names(part)) for part in (found.changed, found.unchanged, found.failed))
+    counts = results.counts
+    total = sum(
+        len(results.names(part)) for part in (results.changed, results.unchanged, results.failed)
+    )
     total += skipped
     begun = f", {skipped} not started" if skipped else ""
     stopped = f" Stopped: {outcome['stopped']}." if outcome.get("stopped") else ""

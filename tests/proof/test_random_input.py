@@ -344,8 +344,8 @@ def test_a_saved_plan_is_read_as_it_was_made_or_refused(
                 data["id"] = document.plain_fingerprint([data["policy"], data["nodes"]])
         made = document.read_plan(data, place=str(path))
         document.planned_observations(made)
-        check_shown(render.nodes_page(made, diff=True, whole=True).plain())
-        check_shown(render.troubles_page(made, diff=True, whole=True).plain())
+        check_shown(render.nodes_page(made, diff=True, full=True).plain())
+        check_shown(render.troubles_page(made, diff=True, full=True).plain())
         check_shown(render.plan_sentence(made))
         found: Policy = policy_of(made, load_policy, str(path))
         return found

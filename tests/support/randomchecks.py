@@ -179,8 +179,8 @@ def show(policy: Policy, observations: make.Observations, results: Any) -> None:
     made = document.plan_document(policy, "policy.py", [row], run="r", created="now")
     assert json.loads(as_json(made)) == json.loads(json.dumps(made))
     check_shown(as_json(made))
-    check_shown(render.nodes_page(made, diff=True, whole=True).plain())
-    check_shown(render.troubles_page(made, diff=True, whole=True).plain())
+    check_shown(render.nodes_page(made, diff=True, full=True).plain())
+    check_shown(render.troubles_page(made, diff=True, full=True).plain())
 
 
 def steps_of(state: AnyState, observed: Any, plan: Any) -> dict[str, str]:

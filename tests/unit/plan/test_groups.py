@@ -8,7 +8,7 @@ from gpustate import Disruption, Plan
 from gpustate.core.change import Change
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.plan.document import state_data
-from gpustate.plan.groups import counts, group, totals
+from gpustate.plan.groups import counts, group_nodes, totals
 from gpustate.plan.overview import at_worst, overview, summary
 
 
@@ -36,7 +36,7 @@ def test_equal_changes_costs_and_notes_make_a_group() -> None:
     same = [node(f"gpu{n}", pending("driver", "restart")) for n in (10, 2)]
     other = node("gpu3", pending("driver", "reboot"))
     noted = node("gpu4", pending("driver", "restart", notes=["mind"]))
-    found = group([same[0], other, same[1], noted])
+    found = group_nodes([same[0], other, same[1], noted])
     assert [one.names for one in found] == [("gpu2", "gpu10"), ("gpu3",), ("gpu4",)]
 
 
@@ -45,9 +45,9 @@ def test_a_node_s_own_name_in_a_reason_splits_no_group_and_is_nobody_s_in_it() -
         node(n, status="unreachable", reason=f"{n}: no route to {n}.example")
         for n in ("gpu1", "gpu2")
     ]
-    (one,) = group(nodes)
+    (one,) = group_nodes(nodes)
     assert one.node["reason"] == "NODE: no route to NODE.example"
-    assert [g.node["reason"] for g in group(nodes[:1])] == ["gpu1: no route to gpu1.example"]
+    assert [g.node["reason"] for g in group_nodes(nodes[:1])] == ["gpu1: no route to gpu1.example"]
 
 
 def test_a_node_s_own_name_in_a_change_is_a_difference() -> None:
@@ -55,16 +55,16 @@ def test_a_node_s_own_name_in_a_change_is_a_difference() -> None:
         node(n, {"state": "s", "outcome": "would change", "changes": [change(path=f"/etc/{n}")]})
         for n in ("gpu1", "gpu2")
     ]
-    assert len(group(rows)) == 2
+    assert len(group_nodes(rows)) == 2
 
 
 def test_a_name_inside_another_word_is_no_name() -> None:
     rows = [node(n, status="failed", reason="gpu12 is gone") for n in ("gpu1", "gpu2")]
-    assert [one.node["reason"] for one in group(rows)] == ["gpu12 is gone"]
+    assert [one.node["reason"] for one in group_nodes(rows)] == ["gpu12 is gone"]
 
 
 def test_a_node_counts_once_at_its_worst_and_possible_costs_are_told_apart() -> None:
-    groups = group(
+    groups = group_nodes(
         [
             node("a1", pending("s", "restart", "none"), later("t", "reboot")),
             node("a2", pending("s", "reboot"), later("t", "drain")),
@@ -108,7 +108,7 @@ def test_numbers_of_processes_and_ids_of_containers_break_no_group() -> None:
 
     one, two = busy("gpu1", 17, 4242), busy("gpu2", 9, 11, 13)
     two["states"][0]["notes"].reverse()
-    (found,) = group([one, two])
+    (found,) = group_nodes([one, two])
     assert found.names == ("gpu1", "gpu2")
     assert found.node["states"][0]["notes"] == [
         "has a GPU open: pid ... (python3, user root, unit train.service)",
@@ -116,8 +116,8 @@ def test_numbers_of_processes_and_ids_of_containers_break_no_group() -> None:
     ]
     other = busy("gpu3", 5)
     other["states"][0]["notes"][0] += " and more"
-    assert len(group([one, two, other])) == 2
-    assert "pid 17 " in group([one])[0].node["states"][0]["notes"][0]
+    assert len(group_nodes([one, two, other])) == 2
+    assert "pid 17 " in group_nodes([one])[0].node["states"][0]["notes"][0]
 
 
 def test_the_first_page_names_a_downgrade_and_nothing_of_refused_states() -> None:
@@ -130,7 +130,7 @@ def test_the_first_page_names_a_downgrade_and_nothing_of_refused_states() -> Non
         of("would change", "container toolkit", "1.9.0-1", "1.18.2-1"),
         of("refused", "fabric-manager", "570.211.01-1", ""),
     ]
-    (mixed,) = group([node("gpu1", *states, status="refused", proceeds=True)])
+    (mixed,) = group_nodes([node("gpu1", *states, status="refused", proceeds=True)])
     assert summary(mixed) == [
         (
             "versions",
@@ -141,7 +141,7 @@ def test_the_first_page_names_a_downgrade_and_nothing_of_refused_states() -> Non
 
 def test_a_reset_and_a_reboot_say_that_workloads_leave_before() -> None:
     def words(*states: dict[str, Any]) -> tuple[str, dict[str, str]]:
-        (one,) = group([node("gpu1", *states)])
+        (one,) = group_nodes([node("gpu1", *states)])
         return at_worst(one), dict(summary(one))
 
     worst, rows = words({**later("mig", "reset"), "condition": "the MIG mode changes"})
@@ -164,7 +164,7 @@ def test_a_driver_that_is_known_to_change_its_version_surely_costs_a_drain() -> 
     def words(before: str) -> tuple[str, dict[str, str]]:
         plan = Plan((Change("library", before, "580.2", label="driver version"),))
         state = state_data(StateResult("driver", Outcome.KNOWN_AFTER, plan, **drain))
-        (one,) = group([node("gpu1", state)])
+        (one,) = group_nodes([node("gpu1", state)])
         return at_worst(one), dict(summary(one))
 
     worst, rows = words("570.1")

@@ -166,7 +166,7 @@ def test_a_page_tells_all_that_can_become_of_a_state() -> None:
         StateResult("fabric", Outcome.NOT_APPLICABLE, reason="only where nvswitch"),
     ]
     node = NodeResult("gpu1", NodeStatus.FAILED, "containerd: it broke", states, notes=["look up"])
-    assert page(node, whole=True) == golden("""
+    assert page(node, full=True) == golden("""
         Not finished: 1 node
         gpu1  failed
           = preflight            unchanged
@@ -449,7 +449,7 @@ def test_states_that_only_wait_are_one_line() -> None:
     at = lines.index("  ? cdi, validator")
     assert lines[at + 1].strip() == "decided once the states that they depend on are applied"
     assert "  ? validator" not in "".join(lines)
-    whole = page(NodeResult("gpu1", states=states), whole=True)
+    whole = page(NodeResult("gpu1", states=states), full=True)
     assert "decided after cdi is applied" in whole, "--all shows each"
 
 
@@ -505,7 +505,7 @@ def test_what_a_node_says_cannot_act_on_the_terminal_or_make_a_line() -> None:
         StateResult("a", Outcome.PENDING, plan),
         StateResult("b", Outcome.FAILED, reason=harm, evidence=harm),
     ]
-    made = page(NodeResult("n1", NodeStatus.FAILED, harm, states), diff=True, whole=True)
+    made = page(NodeResult("n1", NodeStatus.FAILED, harm, states), diff=True, full=True)
     assert not set(made) & set("\x1b\x9b\r\u202e")
     assert "\\x1b[2J" in made
     assert all(not line.startswith("nodes=") for line in made.splitlines())

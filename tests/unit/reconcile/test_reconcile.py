@@ -713,7 +713,7 @@ def test_the_document_has_every_object_and_the_page_those_that_change(objects: F
     assert text[0] == "cluster: https://s, namespace gpu-operator"
     assert "  ~ daemonset/nvidia-device-plugin-daemonset  update" in text
     assert text[-1] == f"  {len(changes) - 2} unchanged"
-    whole = "\n".join("".join(piece for piece, _ in row) for row in lines(data, whole=True))
+    whole = "\n".join("".join(piece for piece, _ in row) for row in lines(data, full=True))
     assert all(str(row["object"]) in whole for row in data["objects"])
 
 
