@@ -279,7 +279,7 @@ class Api:
     def nodes(self) -> list[Json]:
         """List all Nodes."""
         return self._request(
-            "list nodes", lambda: [one.to_dict() for one in self._client.list(Node)]
+            "list nodes", lambda: [item.to_dict() for item in self._client.list(Node)]
         )
 
     def node(self, name: str) -> Json:
@@ -288,8 +288,8 @@ class Api:
 
     def nodes_with_version(self, patience_s: float | None = None) -> tuple[list[Json], str]:
         """List all Nodes as the server has them, and the version at which a watch goes on."""
-        found = self._request("list nodes", lambda: self._get("api/v1/nodes", {}), patience_s)
-        return found["items"], str(found["metadata"]["resourceVersion"])
+        listing = self._request("list nodes", lambda: self._get("api/v1/nodes", {}), patience_s)
+        return listing["items"], str(listing["metadata"]["resourceVersion"])
 
     def watch_nodes(self, version: str, timeout_s: int, silent_s: float) -> Iterator[Json]:
         """Watch all Nodes: events with ``type`` and ``object``, until the server ends the watch. Never retried.
@@ -340,8 +340,8 @@ class Api:
             if refused.status in (*_AWAY, _BUSY):
                 raise _Away(refused, refused.retry_after_s or _RETRY_S)
             raise refused
-        found: Json = response.json()
-        return found
+        body: Json = response.json()
+        return body
 
     def _refused(self, action: str, response: httpx2.Response) -> RefusedRequest:
         """The server's error in a response that has been read."""
@@ -365,7 +365,9 @@ class Api:
         fields: Fields = {"spec.nodeName": node}
         return self._request(
             f"list pods on {node}",
-            lambda: [one.to_dict() for one in self._client.list(Pod, namespace="*", fields=fields)],
+            lambda: [
+                item.to_dict() for item in self._client.list(Pod, namespace="*", fields=fields)
+            ],
         )
 
     def pods(self) -> list[Json]:
@@ -390,7 +392,9 @@ class Api:
         return self._optional(
             lambda: self._request(
                 f"list resourceslices of {node}",
-                lambda: [one.to_dict() for one in self._client.list(ResourceSlice, fields=fields)],
+                lambda: [
+                    item.to_dict() for item in self._client.list(ResourceSlice, fields=fields)
+                ],
             )
         )
 
@@ -417,8 +421,8 @@ class Api:
             lambda: self._request(
                 "list nodemaintenances",
                 lambda: [
-                    cast(Json, one.to_dict())  # type: ignore[no-untyped-call]
-                    for one in self._client.list(_NodeMaintenance)
+                    cast(Json, item.to_dict())  # type: ignore[no-untyped-call]
+                    for item in self._client.list(_NodeMaintenance)
                 ],
             )
         )
@@ -427,7 +431,7 @@ class Api:
         self, kind: type[Pod | DaemonSet | PodDisruptionBudget | ResourceClaim], action: str
     ) -> list[Json]:
         return self._request(
-            action, lambda: [one.to_dict() for one in self._client.list(kind, namespace="*")]
+            action, lambda: [item.to_dict() for item in self._client.list(kind, namespace="*")]
         )
 
     @staticmethod
@@ -456,14 +460,14 @@ class Api:
         """Apply labels of a Node as it was read, with those that gpustate has applied there before; as it is then."""
         meta = node["metadata"]
         values = meta.get("labels") or {}
-        kept = {name: values[name] for name in applied_labels(node) if name in values}
+        applied = {name: values[name] for name in applied_labels(node) if name in values}
         body: Json = {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {
                 "name": meta["name"],
                 "resourceVersion": meta["resourceVersion"],
-                "labels": {**kept, **labels},
+                "labels": {**applied, **labels},
             },
         }
         return self._change(
@@ -592,8 +596,8 @@ class Api:
             )
         except ClusterError:
             return ""  # before Kubernetes 1.28
-        found = answer.status.userInfo if answer.status else None
-        return (found.username or "") if found else ""
+        info = answer.status.userInfo if answer.status else None
+        return (info.username or "") if info else ""
 
     def create_event(self, event: Json) -> None:
         """Record an Event."""
@@ -605,7 +609,7 @@ class Api:
         """List pods with these labels in the context's namespace."""
         return self._request(
             "list pods",
-            lambda: [one.to_dict() for one in self._client.list(Pod, labels=dict(labels))],
+            lambda: [item.to_dict() for item in self._client.list(Pod, labels=dict(labels))],
         )
 
     def create_pod(self, pod: Json) -> Json:
@@ -644,8 +648,8 @@ class Api:
         return self._request(
             "list events",
             lambda: [
-                one.to_dict()
-                for one in self._client.list(Event, namespace=namespace, fields=fields)
+                item.to_dict()
+                for item in self._client.list(Event, namespace=namespace, fields=fields)
             ],
         )
 
@@ -655,7 +659,7 @@ class Api:
         return self._request(
             "list events",
             lambda: [
-                one.to_dict() for one in self._client.list(Event, namespace="*", fields=fields)
+                item.to_dict() for item in self._client.list(Event, namespace="*", fields=fields)
             ],
         )
 
@@ -755,14 +759,14 @@ def _check_inline(cluster: Json, user: Json, path: str) -> None:
         (user, "client-certificate-data", load_pem_x509_certificates, "certificate"),
         (user, "client-key-data", lambda data: load_pem_private_key(data, None), "private key"),
     )
-    for part, name, load, what in fields:
+    for part, name, load, title in fields:
         if not part.get(name):
             continue
         try:
             load(b64decode("".join(str(part[name]).split()), validate=True))
         except (ValueError, TypeError, UnsupportedAlgorithm):
             raise UsageError(
-                f"{name} is not a {what} (PEM) in base64",
+                f"{name} is not a {title} (PEM) in base64",
                 place=path,
                 fix="correct it, or get a new kubeconfig",
             ) from None
@@ -781,34 +785,34 @@ def _load(path: str, fix: str) -> Json:
         raise UsageError("not a kubeconfig: larger than 4 MiB", place=path, fix=fix)
     data = yaml.safe_load(text)
     if not isinstance(data, dict):
-        what = "it is empty" if data is None else f"it is {kind_of(data)}"
-        raise UsageError(f"not a kubeconfig: {what}", place=path, fix=fix)
+        problem = "it is empty" if data is None else f"it is {kind_of(data)}"
+        raise UsageError(f"not a kubeconfig: {problem}", place=path, fix=fix)
     return data
 
 
 def _current(data: Json, path: str, context: str) -> SingleConfig:
     """The context that is asked for, else its current one."""
-    whole = KubeConfig.from_dict(data, fname=Path(path).expanduser().absolute())
-    known = ", ".join(sorted(whole.contexts)) or "none"
-    if context and context not in whole.contexts:
+    kubeconfig = KubeConfig.from_dict(data, fname=Path(path).expanduser().absolute())
+    contexts = ", ".join(sorted(kubeconfig.contexts)) or "none"
+    if context and context not in kubeconfig.contexts:
         raise UsageError(
-            f"the kubeconfig has no context {quote(context)}, only {known}",
+            f"the kubeconfig has no context {quote(context)}, only {contexts}",
             place=path,
             fix="correct the inventory variable gpustate_kube_context",
         )
-    current = whole.current_context
-    if not context and current not in whole.contexts:
+    current = kubeconfig.current_context
+    if not context and current not in kubeconfig.contexts:
         words = (
             f"its current context {quote(current)} does not exist"
             if current
             else "it has no current context"
         )
         raise UsageError(
-            f"{words}; contexts: {known}",
+            f"{words}; contexts: {contexts}",
             place=path,
             fix="choose one: kubectl config use-context NAME",
         )
-    config = whole.get(context or None)
+    config = kubeconfig.get(context or None)
     if config is None or config.user is None:
         raise ConfigError(
             f"the context {context} has no user" if context else "the current context has no user"
@@ -818,10 +822,10 @@ def _current(data: Json, path: str, context: str) -> SingleConfig:
 
 def _named(data: Json, kind: str, name: str | None) -> Json:
     """A cluster or user of a kubeconfig, as it is in the file."""
-    for one in data.get(f"{kind}s") or []:
-        if one["name"] == name:
-            found: Json = one[kind] or {}
-            return found
+    for entry in data.get(f"{kind}s") or []:
+        if entry["name"] == name:
+            section: Json = entry[kind] or {}
+            return section
     return {}
 
 

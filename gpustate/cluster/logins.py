@@ -69,10 +69,10 @@ class Credentials:
     key: str
     expires: str
 
-    def expired(self, now: float) -> bool:
+    def expired(self, now_s: float) -> bool:
         """Whether they are no longer valid, by this machine's clock."""
         with suppress(ValueError):
-            return bool(self.expires) and _time(self.expires).timestamp() <= now
+            return bool(self.expires) and _time(self.expires).timestamp() <= now_s
         return False
 
 
@@ -103,7 +103,7 @@ class ProgramLogin(httpx2.Auth):
         command, version = settings.get("command"), settings.get("apiVersion")
         if not isinstance(command, str) or not command:
             raise ConfigError("users[].user.exec has no command")
-        if version not in [GROUP + one for one in VERSIONS]:
+        if version not in [GROUP + suffix for suffix in VERSIONS]:
             raise ConfigError(f"unsupported apiVersion {version!r} of users[].user.exec; supported: {GROUP}v1")  # fmt: skip
         if settings.get("interactiveMode") == "Always":
             raise ConfigError(
@@ -116,7 +116,7 @@ class ProgramLogin(httpx2.Auth):
         self._hint = str(settings.get("installHint") or "").strip()
         self._kubeconfig, self._name = str(config.fname), config.context_name
         self._environment = {
-            str(one["name"]): str(one["value"]) for one in settings.get("env") or []
+            str(variable["name"]): str(variable["value"]) for variable in settings.get("env") or []
         }
         spec: Json = {"interactive": False}
         if settings.get("provideClusterInfo"):
@@ -134,9 +134,11 @@ class ProgramLogin(httpx2.Auth):
     @property
     def remedy(self) -> str:
         """What to do when the server refuses what the program printed."""
-        found = self._credentials
+        credentials = self._credentials
         until = (
-            f", which expired at {found.expires}" if found and found.expired(time.time()) else ""
+            f", which expired at {credentials.expires}"
+            if credentials and credentials.expired(time.time())
+            else ""
         )
         return f"{self.name} of the kubeconfig returned credentials that the server refuses{until}: {self._log_in}"
 
@@ -159,12 +161,12 @@ class ProgramLogin(httpx2.Auth):
     def _current(self, refused: Credentials | None) -> Credentials:
         """Credentials that are still valid, and not the refused ones."""
         with self._lock:
-            known = self._credentials
-            if known is None or known is refused or known.expired(time.time()):
-                known = self._credentials = self._read(self._run())
-                if known.certificate:
-                    self._load(known)
-            return known
+            credentials = self._credentials
+            if credentials is None or credentials is refused or credentials.expired(time.time()):
+                credentials = self._credentials = self._read(self._run())
+                if credentials.certificate:
+                    self._load(credentials)
+            return credentials
 
     def _run(self) -> bytes:
         """Output of the program."""
@@ -196,7 +198,7 @@ class ProgramLogin(httpx2.Auth):
             if code == 0:
                 return out.read(_MAX_BYTES)
             ending = f"timed out after {TIMEOUT_S:g} s" if code is None else f"failed with exit code {code}"  # fmt: skip
-            lines = [one for one in err.read(_MAX_BYTES).decode("utf-8", "replace").splitlines() if one.strip()]  # fmt: skip
+            lines = [row for row in err.read(_MAX_BYTES).decode("utf-8", "replace").splitlines() if row.strip()]  # fmt: skip
             words = f": {cut(lines[-1].strip(), 200)}" if lines else ""
             raise self._failed(f"{ending}{words}")
 
@@ -211,24 +213,24 @@ class ProgramLogin(httpx2.Auth):
         try:
             data = json.loads(output)
             kind, version, status = data["kind"], data["apiVersion"], data.get("status") or {}
-            found = [status.get(key) or "" for key in ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")]  # fmt: skip
+            answer = [status.get(key) or "" for key in ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")]  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError):
             raise self._failed("printed no ExecCredential") from None
         if kind != "ExecCredential" or version != self._version:
             raise self._failed(f"printed {kind} {version} instead of ExecCredential {self._version}")  # fmt: skip
-        if not all(isinstance(one, str) for one in found):
+        if not all(isinstance(value, str) for value in answer):
             raise self._failed("printed an ExecCredential with values that are not text")
-        token, certificate, key, expires = found
+        token, certificate, key, expires = answer
         if not token and not (certificate and key):
             raise self._failed("printed an ExecCredential without token, or certificate and key")
         for secret in filter(None, (token, key)):
             masking.remember(secret)
         return Credentials(token, certificate, key, expires)
 
-    def _load(self, found: Credentials) -> None:
+    def _load(self, credentials: Credentials) -> None:
         """Use a client certificate for connections from now on."""
         with tempfile.NamedTemporaryFile("w") as file:  # readable by its owner only
-            file.write(f"{found.certificate}\n{found.key}\n")
+            file.write(f"{credentials.certificate}\n{credentials.key}\n")
             file.flush()
             try:
                 self._context.load_cert_chain(file.name)

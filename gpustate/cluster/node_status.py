@@ -82,11 +82,11 @@ class NodeStatusApi:
             if attempt:
                 node = self._api.node(name)
             taints = (node.get("spec") or {}).get("taints") or []
-            left = [one for one in taints if one["key"] != key]
-            if len(left) == len(taints):
+            remaining = [taint for taint in taints if taint["key"] != key]
+            if len(remaining) == len(taints):
                 return False
             version = {"resourceVersion": node["metadata"]["resourceVersion"]}
-            patch = {"metadata": version, "spec": {"taints": left or None}}
+            patch = {"metadata": version, "spec": {"taints": remaining or None}}
             try:
                 self._api.patch_node(name, patch)
             except RefusedRequest as error:
@@ -99,20 +99,20 @@ class NodeStatusApi:
 
 def condition_of(node: Json) -> Json | None:
     """The condition of a Node; ``None`` without one."""
-    for one in (node.get("status") or {}).get("conditions") or ():
-        if one["type"] == CONDITION:
-            return cast(Json, one)
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition["type"] == CONDITION:
+            return cast(Json, condition)
     return None
 
 
 def owns_condition(node: Json) -> bool:
     """Whether the condition of a Node is gpustate's."""
     return any(
-        one.get("manager") == CONDITION_MANAGER and one.get("subresource") == "status"
-        for one in node["metadata"].get("managedFields") or ()
+        entry.get("manager") == CONDITION_MANAGER and entry.get("subresource") == "status"
+        for entry in node["metadata"].get("managedFields") or ()
     )
 
 
 def has_taint(node: Json, key: str) -> bool:
     """Whether a Node has a taint with a key."""
-    return any(one["key"] == key for one in (node.get("spec") or {}).get("taints") or ())
+    return any(taint["key"] == key for taint in (node.get("spec") or {}).get("taints") or ())

@@ -27,10 +27,10 @@ _WATCH_S = 300
 #: Bookmarks come once a minute.
 _SILENT_S = 150.0
 _FIRST_S, _LONGEST_S = 1.0, 60.0
-_GONE, _UNAUTHORIZED = 410, 401
+_EXPIRED, _UNAUTHORIZED = 410, 401
 
 
-class What(Enum):
+class EventKind(Enum):
     """What an event says."""
 
     LISTED = "listed"  # these are all Nodes
@@ -43,11 +43,11 @@ class NodeEvent:
     """One event.
 
     Args:
-        what: it says.
+        kind: it says.
         nodes: all Nodes, or the one that it is about.
     """
 
-    what: What
+    kind: EventKind
     nodes: tuple[Json, ...]
 
 
@@ -57,14 +57,14 @@ class NodeWatch:
 
     Args:
         connect: reads the kubeconfig and connects; again where the credentials have expired.
-        say: tells once what keeps the watch from going on, and that it goes on again.
+        emit: tells once what keeps the watch from going on, and that it goes on again.
         stop: asked between two tries.
         sleep: waits so many seconds.
         chance: a number from 0 to 1.
     """
 
     connect: Callable[[], Api]
-    say: Callable[[str], None]
+    emit: Callable[[str], None]
     stop: Callable[[], bool]
     sleep: Callable[[float], None] = time.sleep
     chance: Callable[[], float] = random.random
@@ -82,11 +82,11 @@ class NodeWatch:
                     self._api = self.connect()
                 if not self._version:
                     nodes, self._version = self._api.nodes_with_version(0.0)
-                    self._back()
-                    yield NodeEvent(What.LISTED, tuple(nodes))
+                    self._reset()
+                    yield NodeEvent(EventKind.LISTED, tuple(nodes))
                 yield from self._watched(self._api)
             except RefusedRequest as error:
-                if error.status == _GONE:
+                if error.status == _EXPIRED:
                     self._version = ""
                     self._lists += 1
                     if self._lists < 2:
@@ -103,14 +103,14 @@ class NodeWatch:
         began = time.monotonic()
         timeout_s = int(_WATCH_S * (1 + self.chance()))
         for event in api.watch_nodes(self._version, timeout_s, _SILENT_S):
-            self._back()
+            self._reset()
             self._lists = 0
             item: Json = event["object"]
             kind = event["type"]
             if kind in ("ADDED", "MODIFIED"):
-                yield NodeEvent(What.CHANGED, (item,))
+                yield NodeEvent(EventKind.CHANGED, (item,))
             elif kind == "DELETED":
-                yield NodeEvent(What.DELETED, (item,))
+                yield NodeEvent(EventKind.DELETED, (item,))
             # Only now: an event that was not handled comes again.
             self._version = str(item["metadata"]["resourceVersion"])
         if time.monotonic() - began < _FIRST_S:
@@ -122,17 +122,17 @@ class NodeWatch:
             self._api.close()
             self._api = None
 
-    def _back(self) -> None:
+    def _reset(self) -> None:
         """The server answers."""
         if self._reported:
-            self.say("the API server answers again")
+            self.emit("the API server answers again")
         self._tries, self._reported = 0, ""
 
     def _wait(self, error: GpustateError, after_s: float | None = None) -> None:
         """Wait before the next try, longer each time, and at least as long as the server says."""
         if str(error) != self._reported:
             self._reported = str(error)
-            self.say(self._reported)
+            self.emit(self._reported)
         delay_s = min(_LONGEST_S, _FIRST_S * 2**self._tries) * (0.5 + self.chance() / 2)
         self._tries = min(self._tries + 1, 10)
         self.sleep(max(delay_s, after_s or 0.0))

@@ -88,7 +88,7 @@ class Objects:
             if error.status != 404:
                 raise
             return False
-        return any(one["name"] == kind.plural for one in resources)
+        return any(resource["name"] == kind.plural for resource in resources)
 
     def content(self, namespace: str) -> tuple[list[Json], list[str]]:
         """List what is in a namespace, of every kind that the server has.
@@ -100,7 +100,7 @@ class Objects:
             ClusterError: a request failed.
         """
         kinds, unread = self._namespaced_kinds()
-        found: list[Json] = []
+        objects: list[Json] = []
         for kind in kinds:
             root = f"apis/{kind.version}" if kind.group else f"api/{kind.version}"
             try:
@@ -110,17 +110,19 @@ class Objects:
                     unread.append(f"{kind.plural}.{kind.group}".rstrip("."))
                 continue
             head = {"apiVersion": kind.version, "kind": kind.name}
-            found += [{**one, **head} for one in items.get("items") or ()]
-        return found, unread
+            objects += [{**item, **head} for item in items.get("items") or ()]
+        return objects, unread
 
     def _namespaced_kinds(self) -> tuple[list[Kind], list[str]]:
         """The kinds in namespaces that can be listed, and the API groups that do not answer."""
         versions = {"v1": "api/v1"}
         for group in self._api.get("apis")["groups"]:
-            if not f".{group['name']}".endswith(tuple(f".{one}" for one in _DERIVED_GROUPS)):
+            if not f".{group['name']}".endswith(tuple(f".{suffix}" for suffix in _DERIVED_GROUPS)):
                 names = (group["preferredVersion"], *group["versions"])
-                versions |= {one["groupVersion"]: f"apis/{one['groupVersion']}" for one in names}
-        found: dict[tuple[str, str], Kind] = {}
+                versions |= {
+                    version["groupVersion"]: f"apis/{version['groupVersion']}" for version in names
+                }
+        by_name: dict[tuple[str, str], Kind] = {}
         unread: list[str] = []
         for version, path in versions.items():
             try:
@@ -128,12 +130,12 @@ class Objects:
             except RefusedRequest:  # of another server behind this one
                 unread.append(version)
                 continue
-            for one in resources:
-                name = one["name"]
-                if one["namespaced"] and "list" in one["verbs"] and name not in _DERIVED:
-                    kind = Kind(one["kind"], version, name, namespaced=True)
-                    found.setdefault((kind.group, name), kind)
-        return list(found.values()), unread
+            for resource in resources:
+                name = resource["name"]
+                if resource["namespaced"] and "list" in resource["verbs"] and name not in _DERIVED:
+                    kind = Kind(resource["kind"], version, name, namespaced=True)
+                    by_name.setdefault((kind.group, name), kind)
+        return list(by_name.values()), unread
 
     def list(
         self,
@@ -161,36 +163,36 @@ class Objects:
         if kind.large:
             options["labels"] = dict(OWNER)
         try:
-            found = self._call(
+            answer = self._call(
                 f"list {kind.plural}",
-                lambda client: [one.to_dict() for one in client.list(resource, **options)],
+                lambda client: [item.to_dict() for item in client.list(resource, **options)],
             )
         except RefusedRequest as error:
             if error.status == 404 and kind.without:
                 raise MissingKind(f"the cluster has no {kind.name}", fix=kind.without) from None
             raise
-        items = cast("list[Json]", found)
-        listed = {one["metadata"]["name"] for one in items}
+        items = cast("list[Json]", answer)
+        listed = {item["metadata"]["name"] for item in items}
         items += [
-            one
+            item
             for name in sorted(set(names) - listed if kind.large else ())
-            if (one := self._get(kind, name)) is not None
+            if (item := self._get(kind, name)) is not None
         ]
         head = {"apiVersion": kind.version, "kind": kind.name}
-        return [{**head, **one} for one in items]
+        return [{**head, **item} for item in items]
 
     def _get(self, kind: Kind, name: str) -> Json | None:
         """One object that is not in a namespace; ``None`` if there is none."""
         resource = _resource(kind)
         try:
-            found = self._call(
+            answer = self._call(
                 f"get {kind.plural}", lambda client: client.get(resource, name).to_dict()
             )
         except RefusedRequest as error:
             if error.status == 404:
                 return None
             raise
-        return cast(Json, found)
+        return cast(Json, answer)
 
     def apply(self, item: Json, *, force: bool = False, dry_run: bool = False) -> Json:
         """Apply an object, and return it as the server has it then.
@@ -211,7 +213,7 @@ class Objects:
         options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
         resource = _resource(kind)
         try:
-            found = self._call(
+            answer = self._call(
                 f"apply {title(item)}",
                 lambda client: client.patch(
                     resource,
@@ -230,7 +232,7 @@ class Objects:
             if error.status == 404 and kind.without:
                 raise MissingKind(f"the cluster has no {kind.name}", fix=kind.without) from None
             raise
-        return cast(Json, found)
+        return cast(Json, answer)
 
     def create(self, item: Json, *, dry_run: bool = False) -> Json:
         """Create an object, and return it as the server has it then.
@@ -242,13 +244,13 @@ class Objects:
         resource = _resource(kind)
         namespace = item["metadata"].get("namespace")
         options: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
-        found = self._call(
+        answer = self._call(
             f"create {title(item)}",
             lambda client: client.create(
                 resource.from_dict(item), field_manager=FIELD_MANAGER, dry_run=dry_run, **options
             ).to_dict(),
         )
-        return cast(Json, found)
+        return cast(Json, answer)
 
     def patch(self, item: Json, operations: Sequence[Json]) -> Json:
         """Change an object by a JSON patch, if nobody has changed it since it was read.
@@ -267,7 +269,7 @@ class Objects:
         }
         resource = _resource(kind)
         try:
-            found = self._call(
+            answer = self._call(
                 f"patch {title(item)}",
                 lambda client: client.patch(
                     resource,
@@ -282,7 +284,7 @@ class Objects:
             if error.status in _STALE:
                 raise StaleObject(str(error)) from None
             raise
-        return cast(Json, found)
+        return cast(Json, answer)
 
     def merge(self, item: Json, patch: Json, *, status: bool = False) -> None:
         """Merge a patch into an object that is not in a namespace, whatever has changed since; ignore a missing one.
@@ -295,8 +297,8 @@ class Objects:
         Raises:
             ClusterError: the request failed.
         """
-        whole = cast("type[GenericGlobalResource]", _resource(BY_NAME[item["kind"]]))
-        resource = whole.Status if status else whole
+        base = cast("type[GenericGlobalResource]", _resource(BY_NAME[item["kind"]]))
+        resource = base.Status if status else base
         try:
             self._call(
                 f"patch {'status of ' if status else ''}{title(item)}",

@@ -35,13 +35,13 @@ def whole_divided(node: Json, nvml: NvmlFacts) -> str:
     """
     offered = pods.allocatable(node)
     divided = [gpu for gpu in nvml.gpus if gpu.mig_current]
-    whole = offered.get(pods.GPU, 0) + offered.get(pods.SHARED, 0)
+    undivided = offered.get(pods.GPU, 0) + offered.get(pods.SHARED, 0)
     if not nvml.works or not divided or any(name.startswith(pods.MIG_PREFIX) for name in offered):
         return ""
     right = len(nvml.gpus) - len(divided) or sum(len(gpu.mig_devices) for gpu in divided)
-    if not whole or whole % len(nvml.gpus) or (right and whole % right == 0):
+    if not undivided or undivided % len(nvml.gpus) or (right and undivided % right == 0):
         return ""
-    return f"{len(divided)} of the machine's {len(nvml.gpus)} GPUs are in MIG mode, and the Node offers {whole} {pods.GPU}"
+    return f"{len(divided)} of the machine's {len(nvml.gpus)} GPUs are in MIG mode, and the Node offers {undivided} {pods.GPU}"
 
 
 def mismatch(node: Json, nvml: NvmlFacts) -> str:
@@ -59,24 +59,24 @@ def mismatch(node: Json, nvml: NvmlFacts) -> str:
 
 def _wrong(offered: dict[str, int], nvml: NvmlFacts) -> Iterator[str]:
     divided = [gpu for gpu in nvml.gpus if gpu.mig_current]
-    devices = Counter(mig.profile(one) for gpu in divided for one in gpu.mig_devices)
+    devices = Counter(mig.profile(device) for gpu in divided for device in gpu.mig_devices)
     undivided = len(nvml.gpus) - len(divided)
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for name, number in offered.items():
-        found[name.removesuffix(_SHARED)] += number
-    by_profile = {name for name in found if name.startswith(pods.MIG_PREFIX)}
-    whole = found.get(pods.GPU, 0)
+        counts[name.removesuffix(_SHARED)] += number
+    by_profile = {name for name in counts if name.startswith(pods.MIG_PREFIX)}
+    gpus = counts.get(pods.GPU, 0)
     # Where all GPUs are divided, the strategy single offers every MIG device as a GPU.
     right = undivided if undivided or by_profile else sum(devices.values())
-    if whole and (not right or whole % right):
+    if gpus and (not right or gpus % right):
         usable = f"{undivided} GPUs" + (
             f" and {sum(devices.values())} MIG devices" if divided else ""
         )
-        yield f"the Node offers {whole} {pods.GPU}; the machine has {usable} for use"
+        yield f"the Node offers {gpus} {pods.GPU}; the machine has {usable} for use"
     for name in sorted(by_profile):
         right = devices.get(name.removeprefix(pods.MIG_PREFIX), 0)
-        if not right or found[name] % right:
-            yield f"the Node offers {found[name]} {name}; the machine has {right}"
+        if not right or counts[name] % right:
+            yield f"the Node offers {counts[name]} {name}; the machine has {right}"
     if by_profile:
-        missing = sorted(f"{pods.MIG_PREFIX}{one}" for one in devices)
-        yield from (f"the Node does not offer {one}" for one in missing if one not in by_profile)
+        missing = sorted(f"{pods.MIG_PREFIX}{profile}" for profile in devices)
+        yield from (f"the Node does not offer {name}" for name in missing if name not in by_profile)

@@ -192,12 +192,12 @@ def names_of(node: Json) -> tuple[str, ...]:
     """Every name and address of a Node, the strongest first."""
     labels = node["metadata"].get("labels") or {}
     addresses = (node.get("status") or {}).get("addresses") or []
-    found = (
+    names = (
         node["metadata"]["name"],
         labels.get("kubernetes.io/hostname"),
-        *(one.get("address") for one in addresses),
+        *(entry.get("address") for entry in addresses),
     )
-    return tuple(str(name) for name in found if name)
+    return tuple(str(name) for name in names if name)
 
 
 class NodeIndex:
@@ -226,35 +226,35 @@ class NodeIndex:
         Raises:
             Verdict: no Node matches, or several do, or the kubelet has not reported since the last boot.
         """
-        found: list[Json] = []
+        nodes: list[Json] = []
         by = ""
         for key, title, field in _IDS:
             value = getattr(machine, field)
             same = (
-                [node for node in found if _same(node, key, value)]
-                if found
+                [node for node in nodes if _same(node, key, value)]
+                if nodes
                 else self._by.get((key, value.lower()), [])
             )
-            if same and not found:
+            if same and not nodes:
                 by = title
-            found = same or found
-            if len(found) == 1:
+            nodes = same or nodes
+            if len(nodes) == 1:
                 break
-        if not found:
+        if not nodes:
             ids = [(title, getattr(machine, field)) for _, title, field in _IDS]
             words = ", ".join(f"{title} {value}" for title, value in ids if value)
             raise Unregistered(
                 failed("unregistered", f"none of {self._count} has {words or 'an id to compare'}")
             )
-        if len(found) > 1:
-            raise Verdict(failed("ambiguous", f"{_names(found)} have its {by}"))
-        (node,) = found
+        if len(nodes) > 1:
+            raise Verdict(failed("ambiguous", f"{_names(nodes)} have its {by}"))
+        (node,) = nodes
         if by != "boot id" and machine.boot_id and not any_boot:
-            seen = node["status"]["nodeInfo"].get("bootID", "none")
+            boot_id = node["status"]["nodeInfo"].get("bootID", "none")
             raise Verdict(
                 failed(
                     "old-boot",
-                    f"Node {node['metadata']['name']} has its {by} and boot id {seen}; the node's is {machine.boot_id}",
+                    f"Node {node['metadata']['name']} has its {by} and boot id {boot_id}; the node's is {machine.boot_id}",
                 )
             )
         return node
@@ -293,8 +293,8 @@ def _count(quantity: object) -> int:
 
 
 def _offered(node: Json, field: str) -> dict[str, int]:
-    found = node.get("status", {}).get(field) or {}
-    counts = {name: _count(value) for name, value in found.items() if is_gpu(name)}
+    quantities = node.get("status", {}).get(field) or {}
+    counts = {name: _count(value) for name, value in quantities.items() if is_gpu(name)}
     return {name: count for name, count in counts.items() if count > 0}
 
 
@@ -325,8 +325,8 @@ def reserved(pod: Json, counts: Callable[[str], bool]) -> dict[str, int]:
 
     def of(container: Json) -> dict[str, int]:
         resources = container.get("resources") or {}
-        found = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        return {name: _count(value) for name, value in found.items() if counts(name)}
+        quantities = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        return {name: _count(value) for name, value in quantities.items() if counts(name)}
 
     total: dict[str, int] = {}
     for container in spec.get("containers", []):
@@ -379,9 +379,9 @@ def free_resource(node: Json, pods: Iterable[Json]) -> str:
     for pod in pods:
         if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        wanted = requested(pod)
-        holders += bool(wanted)
-        for key, count in wanted.items():
+        devices = requested(pod)
+        holders += bool(devices)
+        for key, count in devices.items():
             held[key] = held.get(key, 0) + count
     for key in sorted(offered, key=_order):
         if offered[key] > held.get(key, 0):
@@ -395,14 +395,14 @@ def free_resource(node: Json, pods: Iterable[Json]) -> str:
 
 def tolerations(node: Json) -> list[Json]:
     """Return tolerations for NVIDIA's taint and every taint of the Node, except not-ready and unreachable."""
-    found: list[Json] = [{"key": GPU, "operator": "Exists"}]
+    tolerated: list[Json] = [{"key": GPU, "operator": "Exists"}]
     for taint in node.get("spec", {}).get("taints") or []:
         if taint["key"] in _NODE_STATE_TAINTS or taint["effect"] == "PreferNoSchedule":
             continue
         same: Json = {"key": taint["key"], "effect": taint["effect"], "operator": "Exists"}
-        if same not in found:
-            found.append(same)
-    return found
+        if same not in tolerated:
+            tolerated.append(same)
+    return tolerated
 
 
 def manifest(
@@ -456,8 +456,8 @@ def manifest(
 
 def is_leftover(pod: Json, node: str) -> bool:
     """Whether a pod with our labels was left by a killed validation of this Node."""
-    found = (pod["metadata"].get("annotations") or {}).get(FOR_NODE)
-    return bool(found == node)
+    for_node = (pod["metadata"].get("annotations") or {}).get(FOR_NODE)
+    return bool(for_node == node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,8 +487,8 @@ def _started_wrong(reason: str, message: str) -> Check:
     kind = container_checks.classify(message)
     if kind.name in ("not-started", "refused"):
         return failed("create", words)
-    found = failed("create", words)
-    return Check(LINK, FAILED, f"{kind.summary}: {found.evidence}", kind.fix())
+    check = failed("create", words)
+    return Check(LINK, FAILED, f"{kind.summary}: {check.evidence}", kind.fix())
 
 
 def progress(pod: Json) -> Progress:
@@ -581,8 +581,8 @@ def evaluate_report(report: Json, context: str, *, cuda: bool, began: float) -> 
 
 def last_warning(events: Iterable[Json]) -> str:
     """Return the newest warning among a pod's events; empty without one."""
-    warnings = [one for one in events if one.get("type") == "Warning"]
-    warnings.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
+    warnings = [event for event in events if event.get("type") == "Warning"]
+    warnings.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
     if not warnings:
         return ""
     last = warnings[-1]

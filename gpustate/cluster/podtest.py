@@ -76,8 +76,8 @@ def remove_leftovers(api: Api, node: str) -> None:
     Raises:
         ClusterError: a request failed, or a pod was not deleted.
     """
-    left = [pod for pod in api.labelled_pods(pods.LABELS) if pods.is_leftover(pod, node)]
-    problems = [problem for pod in left if (problem := remove(api, pod["metadata"]["name"]))]
+    leftover = [pod for pod in api.labelled_pods(pods.LABELS) if pods.is_leftover(pod, node)]
+    problems = [problem for pod in leftover if (problem := remove(api, pod["metadata"]["name"]))]
     if problems:
         raise ClusterError("; ".join(problems))
 
@@ -107,11 +107,11 @@ def check_offer(api: Api, node: str, nvml: NvmlFacts, stop: Callable[[], bool]) 
         ClusterError: a request failed.
     """
     end = time.monotonic() + _REGISTER_S
-    while (wrong := offers.mismatch(found := api.node(node), nvml)) and not stop():
+    while (wrong := offers.mismatch(current_node := api.node(node), nvml)) and not stop():
         if time.monotonic() > end:
-            whole = offers.whole_divided(found, nvml)
-            kind = "mig-strategy" if whole else "offer"
-            raise pods.Verdict(pods.failed(kind, f"{node}: {whole or wrong}"))
+            mig_problem = offers.whole_divided(current_node, nvml)
+            kind = "mig-strategy" if mig_problem else "offer"
+            raise pods.Verdict(pods.failed(kind, f"{node}: {mig_problem or wrong}"))
         time.sleep(_POLL_S)
 
 
@@ -172,7 +172,7 @@ class PodTest:
             f", RuntimeClass {runtime_class}" if runtime_class else ""
         )
         began = time.monotonic()
-        left = ""
+        problem = ""
         try:
             try:
                 uid = str(self.api.create_pod(pod)["metadata"].get("uid", ""))
@@ -180,8 +180,8 @@ class PodTest:
                 return request_failed(error, "refused")
             check = self.wait(name, uid, began) or self.evaluate(name, context, began)
         finally:
-            left = remove(self.api, name)
-        return replace(check, evidence=f"{check.evidence}; {left}") if left else check
+            problem = remove(self.api, name)
+        return replace(check, evidence=f"{check.evidence}; {problem}") if problem else check
 
     def wait(self, name: str, uid: str, began: float) -> Check | None:
         """Wait for the end of a pod; return ``None`` if it succeeded, else the failed check."""
@@ -189,7 +189,7 @@ class PodTest:
         problem: ClusterError | None = None
         started, last = False, "no status"
         while True:
-            now = time.monotonic()
+            now_s = time.monotonic()
             try:
                 pod = self.api.pod(name)
                 problem = None
@@ -207,12 +207,12 @@ class PodTest:
             if not progress.unschedulable:
                 unschedulable_since = None
             elif unschedulable_since is None:
-                unschedulable_since = now
-            elif now - unschedulable_since > _UNSCHEDULABLE_S:
+                unschedulable_since = now_s
+            elif now_s - unschedulable_since > _UNSCHEDULABLE_S:
                 return self.unschedulable(progress.unschedulable, name)
             if self.stop():
                 return pods.not_applicable("interrupted before the pod ended")
-            if now - began > self.timeout_s:
+            if now_s - began > self.timeout_s:
                 if problem is not None:
                     raise problem
                 kind = "timeout" if started else "not-started"
@@ -228,9 +228,9 @@ class PodTest:
 
     def unschedulable(self, message: str, name: str) -> Check:
         """Return why a pod is not scheduled: another pod took the last GPU, or the scheduler's message."""
-        others = [pod for pod in self.api.pods_on(self.name) if pod["metadata"]["name"] != name]
+        other_pods = [pod for pod in self.api.pods_on(self.name) if pod["metadata"]["name"] != name]
         try:
-            pods.free_resource(self.api.node(self.name), others)
+            pods.free_resource(self.api.node(self.name), other_pods)
         except pods.Verdict as verdict:
             return verdict.check
         return pods.failed("unschedulable", message)

@@ -19,12 +19,12 @@ _FIELD = re.compile(r"(\w)(\w+):\[([^\]]*)\]")
 
 def missing_right(words: str) -> str | None:
     """What to add to a role, by the server's message; ``None`` if it names no rule."""
-    if (found := _FORBIDDEN.search(words)) is not None:
-        verb, resource, group = found.groups()
+    if (match := _FORBIDDEN.search(words)) is not None:
+        verb, resource, group = match.groups()
         rule = f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]}}'
         role = "ClusterRole" if "at the cluster scope" in words else "role"
         return f"add to a {role} of its user: {rule}"
-    rules = _RULE.findall(found[1]) if (found := _ESCALATION.search(words)) is not None else []
+    rules = _RULE.findall(match[1]) if (match := _ESCALATION.search(words)) is not None else []
     more = ", ".join(map(_yaml, rules))
     return (
         f"add to a role of its user, who may grant only rights of their own: {more}"
@@ -36,7 +36,7 @@ def missing_right(words: str) -> str | None:
 def _yaml(rule: str) -> str:
     """A rule as in a role, from ``{APIGroups:["apps"], Resources:["daemonsets"], Verbs:["get"]}``."""
     fields = [
-        f"{first.lower()}{rest}: [{', '.join(_VALUE.findall(values))}]"
-        for first, rest, values in _FIELD.findall(rule.replace("APIGroups", "ApiGroups"))
+        f"{first.lower()}{tail}: [{', '.join(_VALUE.findall(values))}]"
+        for first, tail, values in _FIELD.findall(rule.replace("APIGroups", "ApiGroups"))
     ]
     return f"{{{', '.join(fields)}}}"

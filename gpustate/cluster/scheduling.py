@@ -33,29 +33,29 @@ def unmet_selector(pod: Json, node: Json) -> str:
 
 
 def _unmet_term(term: Json, node: Json, labels: Mapping[str, str]) -> str:
-    expressions = [(one, labels) for one in term.get("matchExpressions") or ()]
+    expressions = [(rule, labels) for rule in term.get("matchExpressions") or ()]
     fields = {"metadata.name": node["metadata"]["name"]}
-    expressions += [(one, fields) for one in term.get("matchFields") or ()]
+    expressions += [(rule, fields) for rule in term.get("matchFields") or ()]
     if not expressions:
         return "an empty term"
-    for one, values in expressions:
-        if not _matches(one, values):
-            words = " ".join((one["key"], one["operator"], ",".join(one.get("values") or ())))
-            return f"{words.strip()}, the Node has {_has(values, one['key'])}"
+    for rule, values in expressions:
+        if not _matches(rule, values):
+            words = " ".join((rule["key"], rule["operator"], ",".join(rule.get("values") or ())))
+            return f"{words.strip()}, the Node has {_has(values, rule['key'])}"
     return ""
 
 
 def _matches(expression: Json, values: Mapping[str, str]) -> bool:
     key, operator = expression["key"], expression["operator"]
-    wanted, found = expression.get("values") or [], values.get(key)
+    operands, value = expression.get("values") or [], values.get(key)
     if operator in ("Exists", "DoesNotExist"):
-        return (found is not None) is bool(operator == "Exists")
+        return (value is not None) is bool(operator == "Exists")
     if operator in ("In", "NotIn"):
-        return (found in wanted) is bool(operator == "In")
-    left, right = parse_uint(found or ""), parse_uint(wanted[0]) if wanted else None
-    if left is None or right is None:
+        return (value in operands) is bool(operator == "In")
+    number, bound = parse_uint(value or ""), parse_uint(operands[0]) if operands else None
+    if number is None or bound is None:
         return False
-    return left > right if operator == "Gt" else left < right
+    return number > bound if operator == "Gt" else number < bound
 
 
 def _has(values: Mapping[str, str], key: str) -> str:
@@ -66,7 +66,9 @@ def untolerated(pod: Json, node: Json) -> Iterator[Json]:
     """The taints of a Node that keep a pod away."""
     tolerations = (pod.get("spec") or {}).get("tolerations") or ()
     for taint in (node.get("spec") or {}).get("taints") or ():
-        if taint["effect"] in _EFFECTS and not any(_tolerates(one, taint) for one in tolerations):
+        if taint["effect"] in _EFFECTS and not any(
+            _tolerates(toleration, taint) for toleration in tolerations
+        ):
             yield taint
 
 

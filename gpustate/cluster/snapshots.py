@@ -66,25 +66,25 @@ def read(api: Api, namespace: str, name: str) -> Snapshot:
     except RefusedRequest as error:
         claims = []
         unread.append(str(error))
-    mine = [
-        one
-        for one in pods
-        if (one["metadata"]["namespace"], one["metadata"]["name"]) == (namespace, name)
+    matches = [
+        pod
+        for pod in pods
+        if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name)
     ]
     before = len(unread)
     classes = {
-        one["metadata"]["name"]: (one.get("scheduling") or {}).get("nodeSelector") or {}
-        for one in optional(BY_NAME["RuntimeClass"])
+        item["metadata"]["name"]: (item.get("scheduling") or {}).get("nodeSelector") or {}
+        for item in optional(BY_NAME["RuntimeClass"])
     }
-    known = classes if len(unread) == before else None
+    runtime_classes = classes if len(unread) == before else None
     return Snapshot(
         namespace,
         name,
-        mine[0] if mine else None,
+        matches[0] if matches else None,
         tuple(nodes),
         tuple(pods),
         tuple(optional(_EVENT)),
-        known,
+        runtime_classes,
         tuple(claims),
         tuple(optional(BY_NAME["DaemonSet"], "*")),
         tuple(unread),

@@ -20,7 +20,7 @@ from gpustate import clock
 from gpustate.api.results import ApplyResult
 from gpustate.cluster.api import Api, RefusedRequest, connect
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
-from gpustate.cluster.node_watch import NodeEvent, NodeWatch, What
+from gpustate.cluster.node_watch import EventKind, NodeEvent, NodeWatch
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult
 from gpustate.engine import fleet
@@ -219,9 +219,9 @@ class Watcher:
             timeout = 0.0
             time_s = self.clock()
             nodes = [see(node) for node in event.nodes]
-            if event.what is What.LISTED:
+            if event.kind is EventKind.LISTED:
                 self._queue.listed(nodes, time_s)
-            elif event.what is What.CHANGED:
+            elif event.kind is EventKind.CHANGED:
                 self._queue.changed(nodes[0], time_s)
             else:
                 self._queue.remove(nodes[0].name)

@@ -15,7 +15,7 @@ from stubcluster import TOKEN, Answer, Refused, StubCluster
 
 from gpustate.cluster import node_watch
 from gpustate.cluster.api import connect
-from gpustate.cluster.node_watch import NodeWatch, What
+from gpustate.cluster.node_watch import EventKind, NodeWatch
 
 NODES = {f"n{number}": (f"boot{number}", f"machine{number}", f"uuid{number}") for number in (1, 2)}
 
@@ -47,9 +47,9 @@ class Bench:
     def _follow(self, watch: NodeWatch) -> None:
         for event in watch.events():
             named = {node["metadata"]["name"]: node for node in event.nodes}
-            if event.what is What.LISTED:
+            if event.kind is EventKind.LISTED:
                 self.seen = named
-            elif event.what is What.CHANGED:
+            elif event.kind is EventKind.CHANGED:
                 self.seen.update(named)
             else:
                 for name in named:
