@@ -56,13 +56,6 @@ max_disruption_option = click.option(
 )
 _RUN = common.options(
     click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
-    click.option("--dry-run", is_flag=True, help="Only show the plan; with --report, its report."),
-    click.option(
-        "--out",
-        metavar="FILE",
-        type=click.Path(dir_okay=False),
-        help="Only save the plan: `gpustate apply FILE` carries it out.",
-    ),
     max_disruption_option,
     click.option(
         "--all-or-nothing",
@@ -144,7 +137,9 @@ def apply_policy(
         return
     asked = not options["yes"]
     if asked and not sys.stdin.isatty():
-        raise UsageError("stdin is not a terminal", fix="review with --dry-run, then pass --yes")
+        raise UsageError(
+            "stdin is not a terminal", fix="review with gpustate plan, then pass --yes"
+        )
     if not asked and check is None and verb != "rollback":
         execute(source, options, verb=verb, ensure=ensure)
         return
@@ -173,10 +168,6 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
 
     objects.check_saved(path, options)
     document = saved.read(path)
-    if options["dry_run"] or options["out"]:
-        raise UsageError(
-            "a saved plan is only shown by plan", fix=f"run: gpustate plan {shlex.quote(path)}"
-        )
     options = {**options, **_of_plan(document, options)}
     rules.read()
     reports.check(options.get("reports") or ())

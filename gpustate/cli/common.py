@@ -142,9 +142,8 @@ inventory_options = options(
         "--limit",
         metavar="PATTERN",
         callback=not_empty,
-        help="Only these nodes: 'gpu:&dc1:!bad', '~regex'.",
+        help="Only these nodes: 'gpu:&dc1:!bad', '!bad', '~regex'.",
     ),
-    click.option("--exclude", metavar="PATTERN", callback=not_empty, help="Exclude these nodes."),
     click.option(
         "-f",
         "--forks",
@@ -168,15 +167,16 @@ lock_path_option = click.option(
 )
 
 
-#: ``--lock FILE`` and ``--no-lock``.
+#: Value of ``--lock`` that ignores every lock file.
+NO_LOCK = "none"
+
+#: ``--lock FILE|none``.
 lock_options = options(
     click.option(
         "--lock",
-        metavar="FILE",
-        type=click.Path(dir_okay=False),
-        help="Lock file of `gpustate driver solve` [default: gpustate.lock beside POLICY, if it exists].",
+        metavar="FILE|none",
+        help="Lock file of `gpustate driver solve`, or none [default: gpustate.lock beside POLICY, if it exists].",
     ),
-    click.option("--no-lock", is_flag=True, help="Ignore gpustate.lock beside POLICY."),
     heading="Policy",
 )
 
@@ -186,9 +186,7 @@ def lock_file(source: str, options: Mapping[str, Any]) -> str | None:
     from gpustate.api import sources
 
     path = options.get("lock")
-    if options.get("no_lock") and path:
-        raise UsageError("--lock and --no-lock contradict each other", fix="give one of them")
-    return sources.lock_file(source, path or not options.get("no_lock"))
+    return None if path == NO_LOCK else sources.lock_file(source, path or True)
 
 
 def locked(policy: Policy, inventory: Inventory, source: str, options: dict[str, Any]) -> Policy:
@@ -227,7 +225,6 @@ def load_inventory(
     loaded = sources.load_inventory(
         source,
         limit=options.get("limit"),
-        exclude=options.get("exclude"),
         vault=_vault(options),
         empty=empty,
     )
@@ -323,18 +320,6 @@ policy_options = options(
         help="Set values as with Helm: driver.branch=580,preflight.other_systems={a,b}; those of an Operator file by its own keys.",
     ),
     click.option(
-        "--set-string",
-        multiple=True,
-        metavar="PATH=VALUE",
-        help="Like --set, but values are always strings.",
-    ),
-    click.option(
-        "--set-json",
-        multiple=True,
-        metavar="PATH=JSON",
-        help="Like --set, with JSON values.",
-    ),
-    click.option(
         "-p",
         "--patch",
         "patch",
@@ -346,11 +331,6 @@ policy_options = options(
         "--release",
         metavar="VERSION",
         help="Interpret an Operator file as this release does (v24.9.0) [default: the release the file names, else the newest].",
-    ),
-    click.option(
-        "--strict",
-        is_flag=True,
-        help="Refuse an Operator file with keys that have no effect, instead of warning.",
     ),
     click.option(
         "--bundle",
@@ -375,7 +355,7 @@ set_option = options(
 
 
 #: Options that change a policy, in the order of :class:`gpustate.policies.Changes`.
-_CHANGES = ("values", "set_json", "set_typed", "set_string", "patch")
+_CHANGES = ("values", "set_typed", "patch")
 
 
 class PolicyArgument(click.Argument):

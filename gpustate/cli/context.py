@@ -10,16 +10,16 @@ from typing import Any
 
 #: Options that affect a run, in the order of a command line; others, like ``--diff``, do not matter.
 _VALUES = (
-    *("inventory", "exclude", "forks", "user", "private_key", "host_key_checking"),
-    *("vault_password_file", "vault_id", "values", "set_typed", "set_string", "set_json"),
+    *("inventory", "forks", "user", "private_key", "host_key_checking"),
+    *("vault_password_file", "vault_id", "values", "set_typed"),
     *("patch", "release", "bundle", "lock", "serial", "max_failures", "max_unavailable"),
     *("max_disruption", "reason", "driver", "folder"),
     *("tests_limit", "kubeconfig", "namespace", "startup_taint", "pod_timeout"),
 )
 _SWITCHES = (
-    *("become", "ask_become_pass", "ask_vault_pass", "no_lock", "strict", "all_or_nothing"),
+    *("become", "ask_become_pass", "ask_vault_pass", "strict", "all_or_nothing"),
     *("removal", "ignore_scheduler", "cluster_objects", "install_nfd", "force_conflicts"),
-    *("dry_run", "yes"),
+    "yes",
 )
 #: Flags of options that have another name.
 _FLAGS = {
@@ -42,9 +42,8 @@ def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any
     from gpustate.engine.fleet import controller
 
     made: dict[str, Any] = {"inventory": options.get("inventory") or ""}
-    for key in ("limit", "exclude"):
-        if options.get(key):
-            made[key] = options[key]
+    if options.get("limit"):
+        made["limit"] = options["limit"]
     made["person"] = controller().name
     found = commit(source)
     if found:
@@ -63,13 +62,13 @@ def words(verb: str, options: Mapping[str, Any]) -> list[str]:
     for key in _VALUES:
         value = options.get(key)
         value = getattr(value, "word", value)
-        if not value or value == _DEFAULTS.get(key):
+        # An upgrade ignores the lock file without being asked.
+        implied = verb == "upgrade" and key == "lock"
+        if not value or value == _DEFAULTS.get(key) or implied:
             continue
         for text in value if isinstance(value, list | tuple) else (value,):
             line += [_flag(key), str(text)]
-    # An upgrade ignores the lock file without being asked.
-    implied = {"no_lock"} if verb == "upgrade" else set()
-    return line + [_flag(key) for key in _SWITCHES if options.get(key) and key not in implied]
+    return line + [_flag(key) for key in _SWITCHES if options.get(key)]
 
 
 def commit(source: str) -> str:

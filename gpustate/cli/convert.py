@@ -17,6 +17,7 @@ FORMAT = "gpustate.converted/1"
 @click.argument("policy", cls=common.PolicyArgument, required=False)
 @click.option("--to", type=click.Choice(["yaml", "python"]), help="Output format.")
 @common.policy_options
+@click.option("--strict", is_flag=True, help="Refuse a loss, and keys without effect.")
 @click.option(
     "--out",
     metavar="FILE",

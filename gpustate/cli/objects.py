@@ -157,14 +157,11 @@ def _refuse_a_part(
     Raises:
         UsageError: it does.
     """
-    given = [name for name in ("limit", "exclude") if options.get(name)]
-    if not given:
+    if not options.get("limit"):
         return
     from gpustate.api.clusters import kubeconfigs_of
 
-    whole = common.load_inventory(
-        {**options, "limit": None, "exclude": None}, reach=False, notes_shown=False
-    )
+    whole = common.load_inventory({**options, "limit": None}, reach=False, notes_shown=False)
     theirs = set(filter(None, kubeconfigs.values()))
     out = sorted(
         name
@@ -172,10 +169,9 @@ def _refuse_a_part(
         if one in theirs and name not in kubeconfigs
     )
     if out:
-        options_ = " and ".join(f"--{name}" for name in given)
         raise UsageError(
-            f"this removes the objects of the whole cluster, and {options_} leaves out nodes of it: {cut(', '.join(out), 100)}",
-            fix=f"omit {options_}{otherwise}",
+            f"this removes the objects of the whole cluster, and --limit leaves out nodes of it: {cut(', '.join(out), 100)}",
+            fix=f"omit --limit{otherwise}",
         )
 
 

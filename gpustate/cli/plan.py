@@ -99,7 +99,7 @@ def plan(
     verb, check = "plan", None
     if options["driver"]:
         verb, check = "upgrade", check_accepted if out else None
-        options |= {"no_lock": True, "dry_run": True}
+        options |= {"lock": common.NO_LOCK, "dry_run": True}
     result, document = make_plan(
         policy,
         options,
@@ -288,7 +288,7 @@ def check_accepted(planned: api.PlanResult) -> None:
 
         raise RefusedError(
             f"{names_line(list(refused))}: {next(iter(refused.values()))}",
-            fix="name another version, or leave these nodes out with --exclude",
+            fix="name another version, or leave these nodes out: -l '!NODE'",
         )
 
 

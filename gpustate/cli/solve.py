@@ -89,6 +89,6 @@ def _gone(locked: Iterable[str], inventory: Inventory, options: dict[str, Any]) 
     from gpustate.inventory import load
 
     whole = inventory
-    if options.get("limit") or options.get("exclude"):
+    if options.get("limit"):
         whole = load(options["inventory"])
     return sorted({*locked} - {node.name for node in whole.nodes})

@@ -46,7 +46,7 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     from gpustate.rollout.running import each_once, running_here, running_in
     from gpustate.rollout.status import statuses
 
-    listed = options["inventory"] or options["limit"] or options["exclude"]
+    listed = options["inventory"] or options["limit"]
     if listed:
         inventory = common.load_inventory(options)
     elif kubeconfig:

@@ -27,5 +27,8 @@ def upgrade(policy: str, **options: Any) -> None:
     and stay as they are: set the new version there too, or the next apply goes back to theirs.
     """
     apply_policy(
-        policy, {**options, "no_lock": True, "upgrade": True}, verb="upgrade", check=check_accepted
+        policy,
+        {**options, "lock": common.NO_LOCK, "upgrade": True},
+        verb="upgrade",
+        check=check_accepted,
     )

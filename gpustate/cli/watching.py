@@ -1,7 +1,8 @@
-"""Options and set-up for programs that watch a run: event stream, webhook, audit log."""
+"""Set-up for programs that watch a run: event stream, webhook, audit log."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gpustate.reporting.watchers import Watchers
 
 #: Options that no record of a run contains: they are for this one process, or secret.
-OWN = ("events", "webhook", "reports")
+OWN = ("events", "reports")
 
 
 def _open(ctx: click.Context, _: click.Parameter, value: str | None) -> EventStream | None:
@@ -43,17 +44,8 @@ events_option = click.option(
     help="Append events to FILE as they happen, one JSON object per line; '-': standard output, and all other output goes to standard error.",
 )
 
-webhook_option = click.option(
-    "--webhook",
-    metavar="URL",
-    envvar="GPUSTATE_WEBHOOK",
-    show_envvar=True,
-    help="POST the outcome as JSON to this URL at the end [default: the inventory variable gpustate_webhook].",
-)
-
-
-#: ``--events`` and ``--webhook``.
-watch_options = common.options(events_option, webhook_option, heading="Output")
+#: ``--events``.
+watch_options = common.options(events_option, heading="Output")
 
 
 def warn(text: str) -> None:
@@ -102,7 +94,7 @@ def watching(
     watchers = Watchers(
         run,
         stream=stream,
-        webhooks=webhook.urls(options.get("webhook"), inventory if audited else ()),
+        webhooks=webhook.urls(os.environ.get("GPUSTATE_WEBHOOK"), inventory if audited else ()),
         audited=audited,
         warn=warn,
     )

@@ -35,7 +35,7 @@ class Machines:
             return []
         reason = f"it is the same machine as {other}"
         if apply:
-            raise RefusedError(reason, fix=f"exclude one of the two names: --exclude {other}")
+            raise RefusedError(reason, fix=f"exclude one of the two names: -l '!{other}'")
         return [f"{reason}; an apply of both refuses one of them"]
 
     def other_name(self, machine: str, name: str) -> str | None:

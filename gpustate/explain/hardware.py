@@ -324,7 +324,7 @@ _REASONS = (
 )  # fmt: skip
 CAUSES = (
     Cause("gpus-held-for-virtual-machines", "pci", _held,
-          "remove vfio-pci.ids from the kernel command line, then: systemctl reboot; or leave this node to its VMs, with --exclude"),
+          "remove vfio-pci.ids from the kernel command line, then: systemctl reboot; or leave this node to its VMs: -l '!NODE'"),
     Cause("no-gpu-on-pci", "pci", lambda v: "" if v.observed.gpus else v.broken, remedies.NO_GPU),
     Cause("nouveau-in-initramfs", "pci", _nouveau_in_image,
           "rebuild the initramfs without it and reboot: gpustate apply nouveau -l NODE",

@@ -178,7 +178,7 @@ class _Wrapper:
         elif how == "objects":
             for entry in _entries(layer):
                 values = merge(values, self._of_object(entry))
-        elif how == "parameters":  # like --set and --set-string
+        elif how == "parameters":  # like --set
             for entry in _entries(layer):
                 forced = entry.get("forceString")
                 typed = forced is None or forced.value is not True

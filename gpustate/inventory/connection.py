@@ -109,7 +109,7 @@ def _kind(name: str, fields: Fields) -> str:
         "ansible_connection",
         f"is {fields.quote('ansible_connection', kind, place)}, wanted ssh or local",
         place,
-        "exclude the node (--exclude), or connect to it with ssh",
+        "exclude the node (-l '!NODE'), or connect to it with ssh",
     )
 
 

@@ -106,10 +106,10 @@ def load(
         selected = f"{len(selected_names)} nodes in {source}" + (
             f" of --limit {quote(limit)}" if limit else ""
         )
-        selected_names -= match(exclude, names, groups, source, "--exclude")
+        selected_names -= match(exclude, names, groups, source, "exclude")
         if not selected_names:
             raise InventoryError(
-                f"--exclude {quote(exclude)} excludes all {selected}",
+                f"exclude {quote(exclude)} excludes all {selected}",
                 fix="exclude fewer nodes",
             )
     keep_readable((*names, *groups))

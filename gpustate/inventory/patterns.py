@@ -101,7 +101,7 @@ def _match(
             selected &= set(matcher.members(piece[1:], must_match=True))
     for piece in pieces:
         if piece[0] == "!":
-            selected -= set(matcher.members(piece[1:], must_match=False))
+            selected -= set(matcher.members(piece[1:], must_match=not plain))
     if not selected:
         raise InventoryError(
             f"{quote(pattern)} matches none of the {len(names)} nodes in {source}",

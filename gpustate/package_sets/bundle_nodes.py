@@ -106,7 +106,7 @@ def _result(node: InventoryNode, result: T | None, error: GpustateError | None) 
         kind = next((c for c in kinds if isinstance(error, c)), ProbeError)
         why = error.message if error is not None else "no answer"
         fix = error.fix if error is not None else None
-        raise kind(f"{node.name}: {why}", fix=fix or "exclude it with --exclude")
+        raise kind(f"{node.name}: {why}", fix=fix or "exclude it with -l '!NODE'")
     return result
 
 
@@ -126,7 +126,7 @@ def _case(session: Session, states: Sequence[AnyState]) -> Case:
         if state.refuse(observed) or state.plan(observed).changes:
             raise RefusedError(
                 f"its {state.name} does not match the policy, and a bundle has what the node's repositories offer",
-                fix="apply the policy to it, or at least this state, or exclude it with --exclude",
+                fix="apply the policy to it, or at least this state, or exclude it with -l '!NODE'",
             )
         if not observed.offered:
             rpms = is_rpm(facts.package_manager)

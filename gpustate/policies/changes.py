@@ -1,7 +1,6 @@
 """Changes of a policy on the command line: ``--values``, ``--set``, ``--patch``.
 
-The order is Helm's, later ones taking precedence: values files in order, ``--set-json``, ``--set``,
-``--set-string``; then the patches. They apply to the policy's own document in its format, before states are built.
+The order is Helm's, later ones taking precedence: values files in order, ``--set``; then the patches. They apply to the policy's own document in its format, before states are built.
 A patch may refer to values that the document leaves at their defaults.
 
 Sources:
@@ -63,18 +62,16 @@ class Changes:
 
     Args:
         values: paths of values files; ``-`` is standard input.
-        set_json, set_typed, set_string: texts of ``--set-json``, ``--set`` and ``--set-string``.
+        set_typed: texts of ``--set``.
         patches: texts of patches; ``@FILE`` is the file's text.
     """
 
     values: tuple[str, ...] = ()
-    set_json: tuple[str, ...] = ()
     set_typed: tuple[str, ...] = ()
-    set_string: tuple[str, ...] = ()
     patches: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return any((self.values, self.set_json, self.set_typed, self.set_string, self.patches))
+        return any((self.values, self.set_typed, self.patches))
 
     def sections(self) -> tuple[dict[str, Any], Mapping[Path, str]]:
         """What ``--set`` says of :data:`SECTIONS`, which no format of a policy has to know, and its places."""
@@ -99,14 +96,8 @@ class Changes:
         return beyond[0] if beyond else ""
 
     def _assignments(self) -> Iterator[Assignment]:
-        kinds = (
-            (self.set_json, strvals.Kind.JSON),
-            (self.set_typed, strvals.Kind.TYPED),
-            (self.set_string, strvals.Kind.STRING),
-        )
-        for texts, kind in kinds:
-            for text in texts:
-                yield from strvals.assignments(text, kind)
+        for text in self.set_typed:
+            yield from strvals.assignments(text)
 
     def on(self, tree: Tree, format: Format = _PLAIN) -> Changed:
         """Apply all changes but those of :data:`SECTIONS`.
@@ -271,6 +262,6 @@ def _in_the_way(tree: Tree, steps: Steps, assignment: Assignment, expected: str)
 
 
 def quoting(place: str | None, fix: str | None) -> str | None:
-    """The remedy where text is needed: quotes do not help on the command line."""
+    """The remedy where text is needed: a shell takes quotes away."""
     quotes = fix is not None and "in quotes" in fix and (place or "").startswith("--set ")
-    return "use --set-string" if quotes else fix
+    return "quote the value twice: --set 'PATH=\"VALUE\"'" if quotes else fix

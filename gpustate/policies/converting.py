@@ -71,7 +71,7 @@ def convert(policy: Policy, to: str, source: str = "") -> Converted:
     lost.extend(differences(plain, again))
     lost.extend(_values(_cluster(plain), _cluster(again), ()))
     left_out = (
-        f"{path}: secrets are not written; pass it with --set-string or --values"
+        f"{path}: secrets are not written; pass it with --set or --values"
         if path.startswith("cluster.")
         else f"{path.removeprefix('states.')}: secrets are not written, nor what needs one; set it in the "
         "inventory, in the variable gpustate"

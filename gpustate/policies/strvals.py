@@ -1,7 +1,7 @@
 """The syntax of Helm's ``--set``: ``a.b=1,c[0].d=x,e={x,y}``.
 
 The type of a value follows from its text: ``true``, ``false`` and ``null`` in any case, whole numbers without a
-leading zero; everything else is text, including ``1.5``. A backslash escapes a dot, comma, equals sign, bracket
+leading zero; everything else is text, including ``1.5``, and what is in double quotes, which Helm would keep. A backslash escapes a dot, comma, equals sign, bracket
 or brace. ``null`` removes a value. Where Helm is silent or crashes (an empty key, a path through a scalar) there
 is an error here.
 
@@ -11,30 +11,19 @@ Sources:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
-from gpustate.policies.trees import Steps, from_json
+from gpustate.policies.trees import Steps
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MOST_LEVELS = 30
 _LAST_INDEX = 65536
-
-
-class Kind(Enum):
-    """How values are read."""
-
-    TYPED = "--set"
-    STRING = "--set-string"
-    JSON = "--set-json"
-    PATH = "--why"  # no value at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +35,19 @@ class Assignment:
     place: str
 
 
-def assignments(text: str, kind: Kind = Kind.TYPED) -> list[Assignment]:
+def assignments(text: str) -> list[Assignment]:
     """Return the assignments of one option in order.
 
     Raises:
         PolicyError: with the option as written, and the problem.
     """
-    return list(_Parser(text, kind).all())
+    return list(_Parser(text, "--set").all())
 
 
 def keys(path: str) -> tuple[str, ...]:
     """A path without a value, as in ``--why driver.version``; dots in keys are escaped."""
     steps: list[str] = []
-    parser = _Parser(path, Kind.PATH)
+    parser = _Parser(path, "--why")
     while parser.more:
         key, _ = parser.until(".")
         steps.append(key)
@@ -68,9 +57,9 @@ def keys(path: str) -> tuple[str, ...]:
 class _Parser:
     """Reads one option from left to right."""
 
-    def __init__(self, text: str, kind: Kind) -> None:
+    def __init__(self, text: str, option: str) -> None:
         self.text = text
-        self.kind = kind
+        self.option = option
         self.position = 0
 
     @property
@@ -78,7 +67,7 @@ class _Parser:
         return self.position < len(self.text)
 
     def error(self, why: str, fix: str | None = None) -> PolicyError:
-        return PolicyError(why, place=f"{self.kind.value} {_brief(self.text)}", fix=fix)
+        return PolicyError(why, place=f"{self.option} {_brief(self.text)}", fix=fix)
 
     def all(self) -> Iterator[Assignment]:
         if not self.text.strip():
@@ -86,9 +75,9 @@ class _Parser:
         while self.more:
             start = self.position
             steps = self.path()
-            value = self.json() if self.kind is Kind.JSON else self.value()
+            value = self.value()
             written = self.text[start : self.position].rstrip(",").strip()
-            yield Assignment(steps, value, f"{self.kind.value} {_brief(written)}")
+            yield Assignment(steps, value, f"{self.option} {_brief(written)}")
 
     def until(self, stop: str) -> tuple[str, str]:
         """Read up to one of some characters, which is consumed; empty at the end."""
@@ -154,8 +143,8 @@ class _Parser:
                 return elements
 
     def typed(self, text: str) -> Any:
-        if self.kind is Kind.STRING:
-            return text
+        if len(text) > 1 and text[0] == text[-1] == '"':
+            return text[1:-1]
         words = {"true": True, "false": False, "null": None}
         if text.lower() in words:
             return words[text.lower()]
@@ -164,26 +153,6 @@ class _Parser:
             if -(2**63) <= number < 2**63:
                 return number
         return text
-
-    def json(self) -> Any:
-        """A JSON value up to the next comma; empty is null."""
-        tail = self.text[self.position :]
-        stripped = tail.lstrip()
-        begin = self.position + len(tail) - len(stripped)
-        if not stripped or stripped[0] == ",":
-            self.position = begin + 1
-            return None
-        try:
-            _, length = json.JSONDecoder().raw_decode(stripped)
-        except json.JSONDecodeError as error:
-            raise self.error(f"the value is not JSON: {error.msg}") from error
-        except (ValueError, RecursionError) as error:
-            raise self.error("the value is not readable JSON") from error
-        after = stripped[length:].lstrip()
-        if after and after[0] != ",":
-            raise self.error(f"wanted a comma after a value, not {quote(after[0])}")
-        self.position = len(self.text) - len(after) + (1 if after else 0)
-        return from_json(stripped[:length], f"{self.kind.value} {_brief(self.text)}")
 
 
 def _brief(text: str) -> str:

@@ -20,13 +20,13 @@ _TOKEN = 12
 
 
 def urls(option: str | None, nodes: Iterable[InventoryNode]) -> tuple[str, ...]:
-    """The webhooks of a run: that of the command line, else those of its nodes; all are secrets from now on.
+    """The webhooks of a run: that of the environment, else those of its nodes; all are secrets from now on.
 
     Raises:
         UsageError: one of them is not a URL.
     """
     if option:
-        origins = {option: "--webhook"}
+        origins = {option: "GPUSTATE_WEBHOOK"}
     else:
         origins = {
             value: f"{VARIABLE} of {node.name}"

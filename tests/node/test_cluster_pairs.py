@@ -59,7 +59,7 @@ def apply(lab: Lab, values: Path, changed: tuple[str, ...]) -> int:
         if key == LAYOUT:
             kubectl(lab, "label", "node", "--all", "--overwrite", f"{key}={choice}")
         else:
-            words += ["--set-string" if name == "driver" else "--set", f"{key}={choice}"]
+            words += ["--set", f'{key}="{choice}"' if name == "driver" else f"{key}={choice}"]
     return gpustate(*words).code
 
 

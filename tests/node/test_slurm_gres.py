@@ -123,7 +123,7 @@ def test_slurm_runs_with_the_file_that_its_own_one_includes(
         assert gpustate("drift", policy, "-i", cluster.lab.inventory).code == 0
         alone = tmp_path / "alone.py"
         alone.write_text(ALONE.format('"slurm-gres")('))
-        removed = gpustate("remove", alone, "-i", cluster.lab.inventory, "--dry-run")
+        removed = gpustate("plan", "--remove", alone, "-i", cluster.lab.inventory)
         assert "remove that line first" in removed.out
     gpustate("apply", cluster.policy, "-i", cluster.lab.inventory, "--yes", code=0)
 

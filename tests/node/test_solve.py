@@ -89,12 +89,12 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
 
     with image_of(fresh_lab.nodes[0], tmp_path) as root:
         mine = (*rest, "--as", fresh_lab.nodes[0].name, "--root", str(root), "--gpu", "8xH100")
-        gpustate("image", "bake", str(repositories), *mine, "--no-lock", "--yes", code=0)
+        gpustate("image", "bake", str(repositories), *mine, "--lock", "none", "--yes", code=0)
         baked = json.dumps(
             gpustate("image", "bake", str(path), *mine, "--dry-run", "-o", "json").document
         )
         newest = gpustate(
-            "image", "bake", str(path), *mine, "--dry-run", "--no-lock", "-o", "json"
+            "image", "bake", str(path), *mine, "--dry-run", "--lock", "none", "-o", "json"
         ).document
     assert ("580.65.06-1" in baked, "580.178.04-1" in baked) == (True, False)
     assert "580.178.04-1" in json.dumps(newest)

@@ -298,8 +298,8 @@ def rollout_state(folder: Path, inventory: str) -> str:
 
 def upgrade_of(version: str) -> list[str]:
     """Options of an apply with this version, one node out of service at a time."""
-    states = [f"rollout-{what}.version={version}" for what in ("driver", "firmware")]
-    return [*(word for one in states for word in ("--set-string", one)), "--max-unavailable", "1"]
+    states = [f'rollout-{what}.version="{version}"' for what in ("driver", "firmware")]
+    return [*(word for one in states for word in ("--set", one)), "--max-unavailable", "1"]
 
 
 def test_a_failed_node_with_nothing_to_roll_back_returns_to_service_and_its_wave_goes_back(

@@ -41,6 +41,6 @@ def settings(lab: Lab) -> tuple[str, ...]:
     ]
     proc = [{"name": "PROC", "value": "/host/run/gpustate-lab/proc"}]
     return (
-        *("--set", "gfd.hostNetwork=true", "--set-json", f"gfd.env={json.dumps(reach)}"),
-        *("--set-json", f"devicePlugin.env={json.dumps(proc)}"),
+        *("--set", "gfd.hostNetwork=true"),
+        *("-p", json.dumps({"gfd": {"env": reach}, "devicePlugin": {"env": proc}})),
     )

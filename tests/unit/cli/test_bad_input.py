@@ -139,7 +139,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("policy", "graph", "cycle.py"), "dependency cycle: acme-egg", ("acme-hen needs acme-egg",)),
     (("plan", "lost.py", *ON), "state 'acme-lost': needs 'nouveu'", ("did you mean 'nouveau'",)),
     (
-        ("plan", "key.yaml", *ON, "--strict"),
+        ("policy", "convert", "key.yaml", "--to", "yaml", "--strict"),
         "key.yaml:6: unknown key 'driver.enabeld'",
         ("driver.enabled",),
     ),
@@ -177,11 +177,11 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         "rollout.canary: 'x*' matches no node",
         (),
     ),
-    (("plan", "good.py", *ON, "--exclude", "gpu2"), "--exclude: 'gpu2' is neither", ()),
+    (("plan", "good.py", *ON, "-l", "!gpu2"), "--limit: 'gpu2' is neither", ()),
     (("plan", "good.py", *ON, "-l", "gpu2"), "--limit: 'gpu2' is neither", ()),
     (
-        ("plan", "good.py", *ON, "--exclude", "all"),
-        "--exclude 'all' excludes all",
+        ("plan", "good.py", *ON, "-l", "!all"),
+        "--limit: '!all' matches none",
         ("exclude fewer",),
     ),
     (
@@ -249,7 +249,6 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         (),
     ),
     (("apply", "good.py", *ON, "--yes", "-l", ""), "--limit is empty", ()),
-    (("plan", "good.py", *ON, "--exclude", ""), "--exclude is empty", ()),
     (("upgrade", "good.py", *ON, "--yes", "--driver", ""), "--driver is empty", ()),
     (
         ("upgrade", "good.py", *ON, "--driver", "latest"),

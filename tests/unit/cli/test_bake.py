@@ -77,7 +77,7 @@ def test_the_lock_beside_the_policy_is_read_before_any_root_is_touched(tmp_path:
     hosts.write_text("a\n")
     told = said(*words, "-i", str(hosts), "--as", "a")
     assert told.startswith(f"{lock}: has no set for node a")
-    assert "/nowhere" in said(*words, "--no-lock")
+    assert "/nowhere" in said(*words, "--lock", "none")
     lock.write_text("{")
     assert "is not a lock file" in said(*words)
     assert "/nowhere: " in said(*words, "--lock", "/nowhere")

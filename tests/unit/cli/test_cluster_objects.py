@@ -60,7 +60,7 @@ def files(project: Path) -> None:
         (("drift", "cp.yaml", "--force-conflicts"), "--force-conflicts is only for objects"),
         (("apply", "cp.yaml", "--yes", "--cluster-objects"), "no node has a kubeconfig; pass"),
         (
-            ("upgrade", "cp.yaml", "--driver", "595", "--dry-run", "--cluster-objects"),
+            ("plan", "cp.yaml", "--driver", "595", "--cluster-objects"),
             "no node has a kubeconfig; pass",
         ),
         (("plan", "own.yaml", "--cluster-objects"), "the policy has no objects of a cluster"),
@@ -92,7 +92,7 @@ def test_an_unreadable_kubeconfig_is_named_before_nodes_are_contacted(gpustate: 
     ("verb", "limit"),
     [
         (("remove", "--yes"), ("-l", "n1")),
-        (("remove", "--yes"), ("--exclude", "n2")),
+        (("remove", "--yes"), ("-l", "!n2")),
         (("plan", "--remove"), ("-l", "n1")),
     ],
 )

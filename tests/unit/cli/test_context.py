@@ -146,16 +146,16 @@ def test_no_program_of_a_policys_folder_runs(project: Path) -> None:
 def test_nodes_that_were_not_reached_stand_last_with_a_command_that_works(
     gpustate: Cli, site: Path
 ) -> None:
-    done = gpustate("plan", "policy.py", "-i", "hosts", "--set-string", "first.text=a b")
+    done = gpustate("plan", "policy.py", "-i", "hosts", "--set", 'first.text="a b"')
     assert done.status == 4
     lines = done.out.splitlines()
     assert lines[0].startswith("here")
     at = lines.index("Not planned: 2 nodes")
     assert lines[at + 1].startswith("far[1-2] (2 nodes)  unreachable")
-    retry = "gpustate plan policy.py -i hosts --set-string 'first.text=a b' -l 'far[1-2]'"
+    retry = "gpustate plan policy.py -i hosts --set 'first.text=\"a b\"' -l 'far[1-2]'"
     assert f"Retry: {retry}" in lines
     assert lines[-2].startswith("Plan: 1 node would change")
-    words = ("plan", "policy.py", "-i", "hosts", "--set-string", "first.text=a b", "-l", "far[1-2]")
+    words = ("plan", "policy.py", "-i", "hosts", "--set", 'first.text="a b"', "-l", "far[1-2]")
     again = gpustate(*words)
     assert again.status == 4
     assert " nodes=2 " in f" {again.out.splitlines()[-1]}"

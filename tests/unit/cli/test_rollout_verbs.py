@@ -188,8 +188,12 @@ def test_an_answer_of_no_changes_nothing_and_is_no_interruption(
 
 
 def test_a_dry_run_of_every_verb_changes_nothing(gpustate: Cli, project: Path) -> None:
-    for words in (("apply", "policy.yaml"), ("remove", "policy.yaml"), ("rollback",)):
-        done = gpustate(*words, *ON, "--dry-run")
+    for words in (
+        ("plan", "policy.yaml"),
+        ("plan", "policy.yaml", "--remove"),
+        ("rollback", "--dry-run"),
+    ):
+        done = gpustate(*words, *ON)
         assert (done.status, texts(project)) == (0, [""] * 6), done
         assert "nodes=6" in done.out
 

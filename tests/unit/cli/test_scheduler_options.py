@@ -67,7 +67,7 @@ def test_an_option_is_an_override_and_stands_in_the_retry(
 def test_the_retry_of_an_upgrade_is_one_that_upgrade_takes(words: tuple[str, ...]) -> None:
     given = ("p.yml", "-i", "hosts", "--driver", "580", "--serial", "1", *words)
     options = upgrade.make_context("upgrade", [*given]).params
-    retry = context("upgrade", "p.yml", {**options, "no_lock": True})["retry"]
+    retry = context("upgrade", "p.yml", {**options, "lock": "none"})["retry"]
     assert upgrade.make_context("upgrade", retry[2:]).params == options
 
 

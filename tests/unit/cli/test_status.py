@@ -215,7 +215,7 @@ def test_the_next_step_is_the_command_of_the_run_as_far_as_it_is_known(
         "driver": "580",
         "limit": "b,c",
         "serial": "1,2",
-        "no_lock": True,
+        "lock": "none",
     }
     record = records.begin("r1", "upgrade", "p.yaml", options, person="ann", born="", created="")
     text = run("-i", inventory)

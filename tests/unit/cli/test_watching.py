@@ -187,7 +187,7 @@ def test_a_webhook_that_fails_changes_no_exit_code(gpustate: Cli, site: Path) ->
     assert done.status == 0
     assert "warning: webhook of 127.0.0.1: Connection refused" in done.err
     assert TOKEN not in done.out + done.err
-    refused(gpustate(*words, "--webhook", "nowhere"), "--webhook: not a URL")
+    refused(gpustate(*words, GPUSTATE_WEBHOOK="nowhere"), "GPUSTATE_WEBHOOK: not a URL")
 
 
 def test_only_runs_that_may_change_nodes_are_posted_and_audited(
@@ -200,7 +200,7 @@ def test_only_runs_that_may_change_nodes_are_posted_and_audited(
     assert not receiver.bodies
     assert "no run in" in gpustate("rollout", "history").out
     url = f"http://127.0.0.1:{receiver.server_address[1]}/{TOKEN}"
-    gpustate("drift", "policy.py", "-i", "good.yml", "--webhook", url)
+    gpustate("drift", "policy.py", "-i", "good.yml", GPUSTATE_WEBHOOK=url)
     assert receiver.bodies[0]["about"]["verb"] == "drift"
 
 

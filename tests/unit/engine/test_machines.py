@@ -40,7 +40,7 @@ def test_the_second_name_of_a_machine_is_refused_by_an_apply_and_noted_by_a_plan
     done = two(folders, tmp_path / "a", apply=True)
     assert [node.status for node in done.nodes] == [NodeStatus.OK, NodeStatus.REFUSED]
     assert done.nodes[1].reason == (
-        "it is the same machine as gpu1; exclude one of the two names: --exclude gpu1"
+        "it is the same machine as gpu1; exclude one of the two names: -l '!gpu1'"
     )
 
 

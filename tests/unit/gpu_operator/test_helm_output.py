@@ -35,7 +35,7 @@ def test_no_values_are_what_the_chart_says(rest: str) -> None:
 
 
 def test_changes_of_the_command_line_reach_values_below_that_line() -> None:
-    changes = Changes(set_string=("driver.version=580.105.08",))
+    changes = Changes(set_typed=("driver.version=580.105.08",))
     policy = operator.read(f"COMPUTED VALUES:\n{VALUES}", "v", changes=changes)
     assert "580.105.08" in str(policy.states)
 

@@ -227,7 +227,7 @@ def test_a_default_of_flux_stands_in_its_place() -> None:
 def test_changes_of_the_command_line_reach_wrapped_values() -> None:
     for text in WRAPPED.values():
         policy = operator.read(
-            text, "f.yaml", changes=Changes(set_string=("driver.version=550.54.15",))
+            text, "f.yaml", changes=Changes(set_typed=("driver.version=550.54.15",))
         )
         assert "550.54.15" in str(policy.states)
         assert any("read as for v24.6" in note for note in policy.notes) or policy.release

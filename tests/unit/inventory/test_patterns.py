@@ -69,7 +69,7 @@ def test_exclude_takes_away_and_must_leave_something(write: Write) -> None:
     assert names(load(source, limit="rack1", exclude="gpu-02")) == ["gpu-01"]
     with pytest.raises(InventoryError, match="is neither a node nor a group"):
         load(source, exclude="gpu-2")
-    with pytest.raises(InventoryError, match="--exclude 'all' excludes all 3 nodes in hosts"):
+    with pytest.raises(InventoryError, match="exclude 'all' excludes all 3 nodes in hosts"):
         load(source, exclude="all")
 
 

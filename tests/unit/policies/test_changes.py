@@ -13,7 +13,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.policy import parameters, resolve
 from gpustate.errors import PolicyError
 from gpustate.policies import Changes, jsonpatch, trees
-from gpustate.policies.strvals import Kind, assignments
+from gpustate.policies.strvals import assignments
 
 OWN = """\
 format: gpustate.policy/1
@@ -57,8 +57,8 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("cp.yaml").write_text(OPERATOR, encoding="utf-8")
 
 
-def pairs(text: str, kind: Kind = Kind.TYPED) -> list[tuple[tuple[str | int, ...], Any]]:
-    return [(one.steps, one.value) for one in assignments(text, kind)]
+def pairs(text: str) -> list[tuple[tuple[str | int, ...], Any]]:
+    return [(one.steps, one.value) for one in assignments(text)]
 
 
 def changed(data: Any, **given: Any) -> Any:
@@ -110,10 +110,14 @@ def test_set_reads_what_helm_reads(text: str, wanted: list[Any]) -> None:
         assert type(one) is type(other)
 
 
-def test_set_string_makes_text_of_everything_and_set_json_reads_json() -> None:
-    assert pairs("a=1,b=true", Kind.STRING) == [(("a",), "1"), (("b",), "true")]
-    wanted = [(("a",), {"b": [1, 2.5]}), (("c",), None), (("d",), None), (("e",), "x")]
-    assert pairs('a={"b": [1, 2.5]} ,c=null,d=,e="x"', Kind.JSON) == wanted
+def test_double_quotes_make_text_of_everything() -> None:
+    assert pairs('a="1",b="true",c={"2",x},d="",e="') == [
+        (("a",), "1"),
+        (("b",), "true"),
+        (("c",), ["2", "x"]),
+        (("d",), ""),
+        (("e",), '"'),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -144,24 +148,12 @@ def test_what_set_cannot_mean_is_one_error_that_repeats_it(text: str, said: str)
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["a={", "a=x", "a=1 2", "a=NaN", 'a={"b":1,"b":2}', "a=" + "[" * 9000]
-)
-def test_what_is_no_json_after_set_json_is_one_error(text: str) -> None:
-    with pytest.raises(PolicyError, match="--set-json") as caught:
-        assignments(text, Kind.JSON)
-    assert len(str(caught.value)) < 300
-
-
 def test_a_long_option_is_named_by_its_path_as_its_values_may_be_secrets() -> None:
-    env = '[{"value":"SECRETabcdefghijklmnopqrstuv","name":"API_TOKEN"}]'
-    (found,) = assignments(f"gfd.env={env}", Kind.JSON)
-    assert found.place == "--set-json 'gfd.env=...'"
+    value = "SECRETabcdefghijklmnopqrstuv" * 3
+    (assignment,) = assignments(f"gfd.env[0].value={value}")
+    assert assignment.place == "--set 'gfd.env[0].value=...'"
     with pytest.raises(PolicyError) as caught:
-        assignments(f"gfd.env={env[:-1]}", Kind.JSON)
-    assert "SECRET" not in str(caught.value)
-    with pytest.raises(PolicyError) as caught:
-        assignments(f"gfd.env={env}{env}", Kind.JSON)
+        assignments(f"gfd.env={{{value}")
     assert "SECRET" not in str(caught.value)
 
 
@@ -186,9 +178,7 @@ def test_the_order_is_helm_s_whatever_the_order_on_the_command_line() -> None:
     Path("w.yaml").write_text("a: later values\n")
     given: dict[str, tuple[str, ...]] = {
         "patches": ('{"a": "patch"}',),
-        "set_string": ("a=string",),
         "set_typed": ("a=first", "a=typed"),
-        "set_json": ('a="json"',),
         "values": ("v.yaml", "w.yaml"),
     }
     tree = trees.from_data({"a": "file"}, "x")
@@ -196,7 +186,7 @@ def test_the_order_is_helm_s_whatever_the_order_on_the_command_line() -> None:
     while given:
         seen.append(trees.plain(Changes(**given).on(tree).tree)["a"])
         given.pop(next(iter(given)))
-    assert seen == ["patch", "string", "typed", "json", "later values"]
+    assert seen == ["patch", "typed", "later values"]
 
 
 @pytest.mark.parametrize(
@@ -352,7 +342,11 @@ def test_a_policy_in_python_is_changed_by_the_names_of_its_states() -> None:
             "--set driver.branch=x: ",
             "wanted a whole number (given: 'x')",
         ),
-        ({"set_typed": "driver.version=580"}, "--set driver.version=580: ", "use --set-string"),
+        (
+            {"set_typed": "driver.version=580"},
+            "--set driver.version=580: ",
+            "quote the value twice",
+        ),
         (
             {"set_typed": "driver.branch.x=1"},
             "--set driver.branch.x=1: ",
@@ -434,7 +428,7 @@ def test_a_mistake_that_was_there_before_a_change_keeps_its_line() -> None:
 
 
 def test_an_operator_file_is_changed_by_its_own_names() -> None:
-    made = states("cp.yaml", set_string="driver.version=570.10,toolkit.env[0].value=false")
+    made = states("cp.yaml", set_typed='driver.version="570.10",toolkit.env[0].value="false"')
     assert made["driver"]["version"] == "570.10"
     assert made["containerd"]["default"] is False
     merge = json.dumps({"spec": {"driver": {"version": "570"}}})
@@ -445,10 +439,10 @@ def test_an_operator_file_is_changed_by_its_own_names() -> None:
 
 
 def test_a_change_of_an_operator_file_leaves_the_lines_of_the_rest_alone() -> None:
-    changes = Changes(set_string=("driver.version=570",), set_typed=("toolkit.version=1.17.8",))
+    changes = Changes(set_typed=('driver.version="570"', "toolkit.version=1.17.8"))
     before = policies.load("cp.yaml")
     policy = policies.load("cp.yaml", changes=changes)
-    assert policy.places["states", "driver", "branch"] == "--set-string driver.version=570"
+    assert policy.places["states", "driver", "branch"] == '--set driver.version="570"'
     assert policy.places["states", "driver", "parameters"] == "cp.yaml:8"
     assert (
         policy.places["states", "containerd", "default"]
@@ -465,7 +459,11 @@ def test_a_change_of_an_operator_file_leaves_the_lines_of_the_rest_alone() -> No
     ("given", "start", "said"),
     [
         ({"set_typed": "driver.versoin=x"}, "--set driver.versoin=x: ", "driver.version"),
-        ({"set_typed": "driver.version=570"}, "--set driver.version=570: ", "use --set-string"),
+        (
+            {"set_typed": "driver.version=570"},
+            "--set driver.version=570: ",
+            "quote the value twice",
+        ),
         ({"set_typed": "spec.driver=7"}, "--set spec.driver=7: ", "wanted a mapping"),
         ({"patches": '{"spec": {"driver": {"enabled": "perhaps"}}}'}, "--patch: ", "a boolean"),
         ({"set_typed": "driver.kernelModuleConfig.name=gone"}, "--set driver.kernelM", "'gone'"),

@@ -262,5 +262,5 @@ def test_a_secret_is_not_written_by_convert() -> None:
     done = convert(policies.load("p.yaml"), "yaml")
     assert "hunter2" not in done.text
     assert done.lost == (
-        "cluster.dcgm.env.A_TOKEN: secrets are not written; pass it with --set-string or --values",
+        "cluster.dcgm.env.A_TOKEN: secrets are not written; pass it with --set or --values",
     )
