@@ -57,7 +57,7 @@ class Cluster:
 
     def apply(self) -> None:
         """Apply the policy to nodes and cluster, with the settings so far."""
-        words = ("--cluster-objects", "--install-nfd", "--yes")
+        words = ("--cluster-objects", "--set", "cluster.install_nfd=true", "--yes")
         settings = [word for one in self.settings for word in ("--set", one)]
         demo.run("apply", self.policy, "-i", self.inventory, *words, *settings)
 

@@ -95,7 +95,7 @@ def draw_cluster(folder: Path, entry: Mapping[str, Any]) -> None:
     (folder / "policy.yaml").write_text(
         "preset: kubernetes-node\ndriver: {branch: 580}\ncluster: {}\n"
     )
-    plan = "gpustate plan policy.yaml -i inventory.yml --cluster-objects --install-nfd"
+    plan = "gpustate plan policy.yaml -i inventory.yml --cluster-objects --set cluster.install_nfd=true"
     terminal("cluster-plan", plan, run(folder, plan), head=6, tail=24)
     run(folder, plan.replace("plan", "apply", 1) + " --yes")
     columns = "NODE:.metadata.name,GPUS:.status.allocatable.nvidia\\.com/gpu"

@@ -18,9 +18,6 @@ def object_settings(
     policy: Policy,
     source: str = "",
     *,
-    namespace: str = "",
-    install_nfd: bool = False,
-    startup_taint: str = "",
     release: str = "",
 ) -> ClusterSettings:
     """The settings of a policy, with what is given beside it.
@@ -28,9 +25,6 @@ def object_settings(
     Args:
         policy: with settings of objects.
         source: of the policy, for messages.
-        namespace: of the objects; empty: the policy's.
-        install_nfd: include node feature discovery.
-        startup_taint: key of the taint that the validator lifts; empty: the policy's.
         release: of the Operator, whose images are the defaults; empty: the policy's, or the newest.
 
     Raises:
@@ -45,13 +39,8 @@ def object_settings(
         )
     settings = settings_of(policy)
     release = policy.release or (history.release(release) if release else "")
-    if install_nfd and settings.node_feature_discovery is None:
+    if settings.install_nfd and settings.node_feature_discovery is None:
         settings = replace(settings, node_feature_discovery=nfd_values(release))
-    settings = replace(
-        settings,
-        namespace=namespace or settings.namespace,
-        startup_taint=startup_taint or settings.startup_taint,
-    )
     everywhere = {state.name for state in policy.states if not state.absent and state.only is None}
     for part in PARTS:
         if part.replaces and part.host_state in everywhere and part.settings(settings).enabled:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from gpustate.cli import common, notes, show
-from gpustate.cli.render import namespace_option, settings_options
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.errors import ClusterError, UsageError
 from gpustate.manifests.kinds import title
@@ -34,7 +33,6 @@ _cluster_options = common.options(
 @common.policy_argument
 @common.inventory_options
 @common.policy_options
-@namespace_option
 @_cluster_options
 @click.option(
     "--force-conflicts",
@@ -57,7 +55,7 @@ def adopt(policy: str, **options: Any) -> None:
 
     loaded = common.load_policy(policy, options)
     notes.report_warnings(loaded)
-    settings = object_settings(loaded, policy, **settings_options(options))
+    settings = object_settings(loaded, policy, release=options["release"] or "")
     items = build(settings, {})
     namespace = settings.namespace
 

@@ -194,6 +194,7 @@ def _of_plan(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[st
     from gpustate.cli.main import cli
 
     retry = [str(word) for word in (document.get("context") or {}).get("retry") or ("", "")]
+    retry = [word for word in retry if word != "--dry-run"]  # of a plan, by itself
     try:
         command = cli.get_command(click.get_current_context(), retry[1])
         if command is None:

@@ -38,7 +38,7 @@ _NEEDS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
     envvar="GPUSTATE_INVENTORY",
     help="Inventory of the machines that will boot it.",
 )
-@click.option("--as", "name", metavar="NODE", help="Node of the inventory whose variables apply.")
+@click.option("--node", "name", metavar="NODE", help="Node of the inventory whose variables apply.")
 @common.lock_options
 @click.option("--dry-run", is_flag=True, help="Only show pending changes.")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
@@ -97,7 +97,7 @@ def _node(root: str, name: str | None, options: dict[str, Any]) -> InventoryNode
         if options["inventory"] and "-i" in sys.argv:
             raise UsageError(
                 "-i is given without a node of the inventory",
-                fix="name the node whose variables apply: --as NODE",
+                fix="name the node whose variables apply: --node NODE",
             )
         return InventoryNode(root, connection=Connection(kind="local"))
     nodes = [

@@ -365,9 +365,10 @@ class PolicyArgument(click.Argument):
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
         name = self.name or ""
-        if not isinstance(opts.get(name), str) and any(
-            opts.get(one) for one in (*_CHANGES, "release")
-        ):
+        texts = [str(text) for key in (*_CHANGES, "release") for text in opts.get(key) or ()]
+        # How a rollout goes is no reason to apply the chart.
+        changes = [text for text in texts if not text.startswith(("rollout.", "drain."))]
+        if not isinstance(opts.get(name), str) and changes:
             from gpustate.policies import CHART
 
             opts = {**opts, name: CHART}

@@ -14,12 +14,12 @@ _VALUES = (
     *("vault_password_file", "vault_id", "values", "set_typed"),
     *("patch", "release", "bundle", "lock", "serial", "max_failures", "max_unavailable"),
     *("max_disruption", "reason", "driver", "folder"),
-    *("tests_limit", "kubeconfig", "namespace", "startup_taint", "pod_timeout"),
+    *("kubeconfig", "timeout_s"),
 )
 _SWITCHES = (
     *("become", "ask_become_pass", "ask_vault_pass", "strict", "all_or_nothing"),
-    *("removal", "ignore_scheduler", "cluster_objects", "install_nfd", "force_conflicts"),
-    "yes",
+    *("removal", "ignore_scheduler", "cluster_objects", "force_conflicts"),
+    *("dry_run", "yes"),
 )
 #: Flags of options that have another name.
 _FLAGS = {
@@ -29,12 +29,13 @@ _FLAGS = {
     "set_typed": "--set",
     "patch": "-p",
     "folder": "--tests",
+    "timeout_s": "--timeout",
     "become": "-b",
     "ask_become_pass": "-K",
     "ask_vault_pass": "-J",
     "removal": "--remove",
 }
-_DEFAULTS = {"forks": 50, "max_disruption": "reboot", "tests_limit": 60.0, "pod_timeout": 60.0}
+_DEFAULTS = {"forks": 50, "max_disruption": "reboot", "timeout_s": 60.0}
 
 
 def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any]:

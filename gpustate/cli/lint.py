@@ -23,7 +23,6 @@ _FORMATS = click.Choice(["text", "json", "sarif"])
     is_flag=True,
     help="List every field that is set, and whether it is supported.",
 )
-@click.option("--no-notes", is_flag=True, help="Hide informational findings.")
 @click.option("-o", "--output", type=_FORMATS, default="text", show_default=True)
 @click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")
 def lint(
@@ -31,7 +30,6 @@ def lint(
     release: str | None,
     strict: bool,
     leaves: bool,
-    no_notes: bool,
     output: str,
     out: str | None,
 ) -> None:
@@ -67,7 +65,7 @@ def lint(
     elif output == "sarif":
         text = common.as_json(sarif.as_sarif(reports, __version__))
     else:
-        text = document.as_text(reports, leaves=leaves, notes=not no_notes)
+        text = document.as_text(reports, leaves=leaves)
     common.write_out(text, out)
     common.raise_all(errors)
     if failed:

@@ -91,7 +91,7 @@ def check(
 
 
 @group.command(name="list")
-@click.option("--theme", metavar="THEME", help="Only the rules of this theme, such as mig.")
+@click.argument("theme", required=False)
 @click.option(
     "--stale",
     type=click.IntRange(0),

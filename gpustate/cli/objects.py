@@ -12,7 +12,6 @@ import click
 
 from gpustate.cli import common, next_steps
 from gpustate.cli import show as pages
-from gpustate.cli.render import namespace_option, settings_options, startup_taint_option
 from gpustate.cli.rollout import rolls_back, strategy_of
 from gpustate.cli.schedulers import schedulers_of
 from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made", bound="Result")
 
-_OWN_OPTIONS = ("namespace", "install_nfd", "force_conflicts", "startup_taint")
+_OWN_OPTIONS = ("force_conflicts",)
 
 #: Options of verbs that compare objects of clusters with a policy, or remove them.
 object_options = common.options(
@@ -39,18 +38,11 @@ object_options = common.options(
         is_flag=True,
         help="Include the policy's Kubernetes objects (device plugin, RuntimeClass and others) in the nodes' clusters.",
     ),
-    namespace_option,
     click.option(
         "--force-conflicts",
         is_flag=True,
         help="Also change objects, and fields of objects, that others manage; otherwise these are refused.",
     ),
-    click.option(
-        "--install-nfd",
-        is_flag=True,
-        help="Include node feature discovery, unless the cluster has one of others [default: as Helm values say].",
-    ),
-    startup_taint_option,
     heading="Kubernetes objects",
 )
 
@@ -125,7 +117,7 @@ def clusters(
         policy,
         inventory,
         source=source,
-        settings=settings_options(options),
+        settings={"release": options.get("release") or ""},
         absent=absent,
         force=bool(options.get("force_conflicts")),
         **_how(options, policy),

@@ -26,12 +26,6 @@ def remove(policy: str, **options: Any) -> None:
 
 
 common.help_text(
-    remove, "install_nfd", "As for apply: what it installed is removed with or without this option."
-)
-common.help_text(
-    remove, "startup_taint", "As for apply: a removal leaves taints of this key alone."
-)
-common.help_text(
     remove,
     "force_conflicts",
     "Also remove objects that others manage as well; otherwise these are refused.",

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _ADDED_MIB = 16
 _FAILURES = {124: "its command timed out", 127: "its program is not installed"}
 
+#: Last lines of each log that are collected.
+_LINES = 500
+
 
 @click.command("support-bundle")
 @click.argument("file", metavar="FILE.tar.gz", type=click.Path(dir_okay=False))
@@ -37,14 +40,6 @@ _FAILURES = {124: "its command timed out", 127: "its program is not installed"}
     "run",
     metavar="RUN",
     help="Run whose record, journals and logs are collected [default: the newest run of the nodes].",
-)
-@click.option(
-    "--lines",
-    type=click.IntRange(1, 100000),
-    default=500,
-    show_default=True,
-    metavar="N",
-    help="Last lines of each log.",
 )
 @click.option(
     "--add",
@@ -58,7 +53,6 @@ _FAILURES = {124: "its command timed out", 127: "its program is not installed"}
 def support_bundle(
     file: str,
     run: str | None,
-    lines: int,
     added: tuple[str, ...],
     kubeconfig: str | None,
     **options: Any,
@@ -83,7 +77,7 @@ def support_bundle(
         reader = TextFiles("text file", UsageError, _ADDED_MIB)
         archive.add_text(f"added/{Path(path).name}", reader.text(path))
     _add_run(archive, record, inventory)
-    rows, facts = _add_nodes(archive, inventory, options, run or str(record.get("run", "")), lines)
+    rows, facts = _add_nodes(archive, inventory, options, run or str(record.get("run", "")))
     _add_cluster(archive, inventory, facts, kubeconfig or "")
     about = {
         "inventory": str(options["inventory"]),
@@ -187,7 +181,7 @@ class _Answer:
     collected: Collected | None
 
 
-def _ask(node: Node, run: str, lines: int) -> _Answer:
+def _ask(node: Node, run: str) -> _Answer:
     """Query everything in one exec; a part that fails does not lose the others."""
     from gpustate.cli.explain import diagnosis_data
     from gpustate.core.encode import plain
@@ -213,14 +207,14 @@ def _ask(node: Node, run: str, lines: int) -> _Answer:
     except GpustateError as error:
         errors["ledger"] = str(error)
     try:
-        collected = node.query(CollectQuery(run, lines))
+        collected = node.query(CollectQuery(run, _LINES))
     except GpustateError as error:
         errors["files"] = str(error)
     return _Answer(facts, data, errors, collected)
 
 
 def _add_nodes(
-    archive: Archive, inventory: Inventory, options: Mapping[str, Any], run: str, lines: int
+    archive: Archive, inventory: Inventory, options: Mapping[str, Any], run: str
 ) -> tuple[list[dict[str, Any]], dict[str, NodeFacts]]:
     """Everything of the nodes; a row of the index for each, and their facts."""
     from gpustate.engine import fleet
@@ -230,7 +224,7 @@ def _add_nodes(
     facts: dict[str, NodeFacts] = {}
     places = folders([node.name for node in inventory.nodes])
     for node, answer, error in fleet.question(
-        inventory.nodes, options["forks"], lambda on: _ask(on, run, lines)
+        inventory.nodes, options["forks"], lambda on: _ask(on, run)
     ):
         place = f"nodes/{places[node.name]}"
         row: dict[str, Any] = {"name": node.name, "folder": place}

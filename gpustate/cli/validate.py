@@ -14,7 +14,6 @@ import click
 from gpustate import clock
 from gpustate.cli import common, next_steps, watching
 from gpustate.cli.context import context
-from gpustate.cli.render import startup_taint_option
 from gpustate.diagnosis.chain import NOT_VALIDATED
 from gpustate.errors import EXIT_ERROR, EXIT_VALIDATION, ClusterError, UsageError, worst_exit_code
 from gpustate.formats.words import printable_lines
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpustate.core.inventory import InventoryNode
-    from gpustate.core.policy import Policy
     from gpustate.core.state import AnyState
     from gpustate.engine.fleet import FleetResult
     from gpustate.plan.render import Page
@@ -48,34 +46,25 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Also run a site's own testinfra tests on the nodes, over the same connections.",
 )
-@click.option(
-    "--tests-limit",
-    type=click.FloatRange(1, 3600),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="Timeout for each test of --tests.",
-)
 @common.kubeconfig_option(
     "Also run a pod with a GPU on each Node, and write its condition GPUHealthy, in this kubeconfig's current context"
 )
-@startup_taint_option
 @click.option(
-    "--pod-timeout",
-    type=click.FloatRange(10, 3600),
-    default=60,
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Timeout for the pod on a Node.",
+    help="Time limit of a pod, and of each of your tests.",
 )
 @watching.watch_options
 def validate(
     policy: str,
     output: str,
     folder: str | None,
-    tests_limit: float,
     kubeconfig: str | None,
-    pod_timeout: float,
+    timeout_s: float,
     **options: Any,
 ) -> None:
     """Validate nodes end to end with POLICY's validator; exit 3 if a check fails.
@@ -92,15 +81,15 @@ def validate(
     from gpustate.engine import fleet
     from gpustate.engine.events import Event
     from gpustate.explain import walk
+    from gpustate.manifests.cluster_part import settings_of
     from gpustate.plan import document, render
     from gpustate.plan.context import retry
     from gpustate.reporting.runs import Outcome, run_of
 
-    own: dict[str, Any] = {"folder": folder, "kubeconfig": kubeconfig}
-    own |= {"tests_limit": tests_limit, "pod_timeout": pod_timeout}
+    own: dict[str, Any] = {"folder": folder, "kubeconfig": kubeconfig, "timeout_s": timeout_s}
     path = _checked(folder)
     whole = common.load_policy(policy, options)
-    taint = taint_of(whole, options)
+    taint = settings_of(whole).startup_taint
     validators = [state for state in whole.states if state.validating]
     if not validators:
         raise UsageError(
@@ -108,7 +97,7 @@ def validate(
             fix="add the state validator to it (in Python NodeValidated()), or run: gpustate validate validator",
         )
     inventory = common.load_inventory(options)
-    pod_request = _pod_request(inventory.nodes, validators, kubeconfig or "", pod_timeout)
+    pod_request = _pod_request(inventory.nodes, validators, kubeconfig or "", timeout_s)
     resolved = fleet.resolve_all(fleet.Request(whole, inventory, known=common.known_states()))
     request = run_request(
         validation(whole) or whole,
@@ -150,7 +139,7 @@ def validate(
             away = {one.name for one in result.nodes if one.status is NodeStatus.UNREACHABLE}
             reached = tuple(node for node in inventory.nodes if node.name not in away)
             began = time.monotonic()
-            tests = site_tests.run(path, replace(inventory, nodes=reached), limit_s=tests_limit)
+            tests = site_tests.run(path, replace(inventory, nodes=reached), limit_s=timeout_s)
             result.duration_s += time.monotonic() - began
             for one in result.nodes:
                 site_tests.add(one, tests)
@@ -418,16 +407,3 @@ def _fit_for_xml(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _fit_for_xml(item) for key, item in value.items()}
     return [_fit_for_xml(item) for item in value] if isinstance(value, list) else value
-
-
-def taint_of(policy: Policy, options: Mapping[str, Any]) -> str:
-    """The key of the start-up taint.
-
-    Raises:
-        PolicyError: it is not the key of a taint.
-    """
-    from gpustate.manifests.cluster_part import settings_of
-
-    settings = settings_of(policy)
-    key = options.get("startup_taint") or settings.startup_taint
-    return replace(settings, startup_taint=key).startup_taint

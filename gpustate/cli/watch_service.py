@@ -83,7 +83,9 @@ def _deployment(policy: str, image: str, words: Sequence[str], options: Mapping[
     rules: list[dict[str, Any]] = []
     if options["cluster_objects"]:
         rules += units.OBJECT_RULES
-        if options["install_nfd"]:
+        from gpustate.manifests.cluster_part import settings_of
+
+        if settings_of(common.load_policy(policy, options)).install_nfd:
             rules += units.DISCOVERY_RULES
     arguments = _in_pod(words, policy, str(options["inventory"] or ""), lock or "")
     return dump_objects(units.manifests(units.Service(image, arguments, files, rules)))

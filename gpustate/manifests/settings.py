@@ -431,6 +431,8 @@ class ClusterSettings:
         systems: of the nodes, for images of drivers.
         images: of containers without an image of their own, by section of a ClusterPolicy.
         node_feature_discovery: values of its chart, over the chart's own; ``None``: it is in the cluster already.
+        install_nfd: include node feature discovery with the values of the Operator's chart, unless the cluster has one of
+            others.
         module_rules: label Nodes by the kernel modules of GDRCopy, GPUDirect Storage and peer memory.
         startup_taint: key of the taint that the validator lifts; pods of components tolerate it.
         pods: what all pods of components have in common.
@@ -477,6 +479,7 @@ class ClusterSettings:
     systems: tuple[System, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict[str, str])
     node_feature_discovery: Mapping[str, Any] | None = None
+    install_nfd: bool = False
     module_rules: bool = False
     startup_taint: str = STARTUP_TAINT
     pods: Pods = field(default_factory=Pods)

@@ -124,7 +124,7 @@ def onto_image(
         raise PolicyError(
             f"has {len(fitting)} sets for {request.text} ({drivers}), but an image needs one",
             place=path,
-            fix="select a node: -i INVENTORY --as NODE",
+            fix="select a node: -i INVENTORY --node NODE",
         )
     for locked_set in fitting.values():
         return policy.with_locks({node.name: _parameters(locked_set, driver)}, path)

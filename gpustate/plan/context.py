@@ -55,6 +55,8 @@ def retry(document: Mapping[str, Any], names: Sequence[str]) -> str:
     names = [name for name in names if name not in refused]
     if not words or not names or resumption(document):
         return ""
+    if words[1] == "upgrade" and "--dry-run" in words:  # which plan does
+        words = [words[0], "plan", *(word for word in words[2:] if word != "--dry-run")]
     if any("rollout.canary=" in word for word in words):  # nodes that these are not among
         words += ["--set", "rollout.canary=null"]
     return f"{shlex.join(words)} -l {shlex.quote(','.join(fold(names)))}"

@@ -20,8 +20,9 @@ from gpustate.policies import files, jsonpatch, strvals, trees
 from gpustate.policies.strvals import Assignment
 from gpustate.policies.trees import Path, Steps, Tree
 
-#: Sections of every policy, whatever its format.
+#: Sections of every policy, whatever its format; those of an Operator file, which has no other place for them.
 SECTIONS = ("rollout", "drain")
+OPERATOR_SECTIONS = (*SECTIONS, "cluster")
 
 #: Maps the first key of a path to the path of its parent: ``driver`` is below ``states``.
 Home = Callable[[str], Path]
@@ -64,20 +65,22 @@ class Changes:
         values: paths of values files; ``-`` is standard input.
         set_typed: texts of ``--set``.
         patches: texts of patches; ``@FILE`` is the file's text.
+        beside: sections that the document does not have.
     """
 
     values: tuple[str, ...] = ()
     set_typed: tuple[str, ...] = ()
     patches: tuple[str, ...] = ()
+    beside: tuple[str, ...] = SECTIONS
 
     def __bool__(self) -> bool:
         return any((self.values, self.set_typed, self.patches))
 
     def sections(self) -> tuple[dict[str, Any], Mapping[Path, str]]:
-        """What ``--set`` says of :data:`SECTIONS`, which no format of a policy has to know, and its places."""
+        """What ``--set`` says of sections that the document does not have, and its places."""
         tree, touched = Tree({}, ""), dict[Path, str]()
         for assignment in self._assignments():
-            if assignment.steps[0] in SECTIONS:
+            if assignment.steps[0] in self.beside:
                 tree = _assigned(tree, assignment, at_top, touched)
         for path, place in touched.items():
             tree = _with_null(tree, path, place)
@@ -85,13 +88,13 @@ class Changes:
 
     @property
     def beyond_sections(self) -> str:
-        """The first option that changes more than :data:`SECTIONS`, as written; empty: there is none."""
+        """The first option that changes the document, as written; empty: there is none."""
         options = (("--values", self.values), ("--patch", self.patches))
         beyond = [f"{name} {texts[0]}" for name, texts in options if texts]
         beyond += [
             assignment.place
             for assignment in self._assignments()
-            if assignment.steps[0] not in SECTIONS
+            if assignment.steps[0] not in self.beside
         ]
         return beyond[0] if beyond else ""
 
@@ -100,7 +103,7 @@ class Changes:
             yield from strvals.assignments(text)
 
     def on(self, tree: Tree, format: Format = _PLAIN) -> Changed:
-        """Apply all changes but those of :data:`SECTIONS`.
+        """Apply all changes of the document.
 
         Args:
             tree: the policy's document.
@@ -113,7 +116,7 @@ class Changes:
         for file in self.values:
             tree = jsonpatch.merge(tree, trees.housed(_values(file), format.home), touched)
         for assignment in self._assignments():
-            if assignment.steps[0] not in SECTIONS:
+            if assignment.steps[0] not in self.beside:
                 tree = _assigned(tree, assignment, format.home, touched)
         tree = format.expand(tree)
         for number, text in enumerate(self.patches, 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path as FilePath
 
@@ -14,7 +15,7 @@ from gpustate.core.policy import Policy, build
 from gpustate.core.rollout import overridden
 from gpustate.errors import PolicyError
 from gpustate.policies import document, files, python, trees
-from gpustate.policies.changes import Changes, Format
+from gpustate.policies.changes import OPERATOR_SECTIONS, Changes, Format
 from gpustate.policies.implying import left_out, with_implied
 from gpustate.policies.trees import Tree
 
@@ -104,7 +105,10 @@ def load(
     else:
         from gpustate.policies import operator  # large tables, only if needed
 
-        policy = operator.read(text, source, strict=strict, changes=changes, release=release)
+        if changes:
+            changes = replace(changes, beside=OPERATOR_SECTIONS)
+        inside = changes if changes and changes.beyond_sections else None
+        policy = operator.read(text, source, strict=strict, changes=inside, release=release)
         if not any(line.strip() and line.lstrip()[0] != "#" for line in text.splitlines()):
             note = f"{source} is empty: the defaults of the GPU Operator's chart apply"
             policy.notes = (note, *policy.notes)
@@ -120,6 +124,12 @@ def _with_sections(policy: Policy, changes: Changes | None) -> Policy:
     if "drain" in data:
         leaving = drain_overrides(data["drain"], places)
         policy.drain = leaving.on(policy.drain or DrainPolicy())
+    if "cluster" in data:
+        from gpustate.manifests import cluster_part
+
+        settings = cluster_part.read(data["cluster"], places)
+        values = {name: getattr(settings, name) for name in data["cluster"]}
+        policy = policy.with_cluster(replace(cluster_part.settings_of(policy), **values))
     return policy
 
 

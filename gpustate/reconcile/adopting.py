@@ -231,7 +231,7 @@ def _refusals(
     if operator.namespace and operator.namespace != namespace:
         yield (
             f"its objects are in the namespace {operator.namespace}, the policy's in {namespace}; "
-            f"pass --namespace {operator.namespace}"
+            f"pass --set cluster.namespace={operator.namespace}"
         )
     if operator.source.startswith("OLM"):
         yield (

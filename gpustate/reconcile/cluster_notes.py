@@ -62,7 +62,7 @@ def feature_notes(objects: Objects, changes: Sequence[Change]) -> list[str]:
         return []
     return [
         f"{_FEATURE_DISCOVERY} cannot run: the cluster has no NodeFeatures; "
-        "add --install-nfd, install node feature discovery, or switch it off (gfd.enabled; in a policy of states cluster.feature_discovery.enabled)"
+        "add --set cluster.install_nfd=true, install node feature discovery, or switch it off (gfd.enabled; in a policy of states cluster.feature_discovery.enabled)"
     ]
 
 
@@ -137,5 +137,7 @@ def deletion_notes(changes: Sequence[Change], *, absent: bool) -> list[str]:
         if name in OFFERING and not any(plugin in remaining for plugin in OFFERING)
     ]
     if not absent and any(name.endswith(_FEATURE_WORKER) for name in deleted):
-        notes.append("node feature discovery is deleted; to keep it, add --install-nfd")
+        notes.append(
+            "node feature discovery is deleted; to keep it, add --set cluster.install_nfd=true"
+        )
     return notes

@@ -70,7 +70,7 @@ OBJECT_RULES: tuple[Json, ...] = (
     rule("", "configmaps", "get"),
     rule("nfd.k8s-sigs.io", "nodefeatures", "get create update"),
 )
-#: What ``--install-nfd`` needs besides.
+#: What ``install_nfd`` needs besides.
 DISCOVERY_RULES: tuple[Json, ...] = (
     rule("apiextensions.k8s.io", "customresourcedefinitions", f"get {_CHANGE}"),
     rule("apps", "deployments", _CHANGE),

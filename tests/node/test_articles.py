@@ -137,7 +137,13 @@ def cluster(lab_programs: None, kubeadm_labs: Callable[[LabSpec], Lab]) -> Lab:
     for version in ("v0.16.1", "v0.19.0"):  # of the file, and of the chart of v26.3.1
         lab.nodes[0].run(f"ctr -n k8s.io images tag {PLUGIN}:v0.20.0 {PLUGIN}:{version}")
     # The driver of an image is there before any command.
-    options = (*OF_LAB, *objectpods.settings(lab), "--cluster-objects", "--install-nfd")
+    options = (
+        *OF_LAB,
+        *objectpods.settings(lab),
+        "--cluster-objects",
+        "--set",
+        "cluster.install_nfd=true",
+    )
     gpustate("apply", POLICY, "-i", lab.inventory, *DRIVER, *options, "--yes", code=0)
     return lab
 
@@ -156,7 +162,13 @@ def label(lab: Lab, name: str) -> str:
 def test_pods_use_their_gpus_and_keep_them_over_a_daemon_reload(cluster: Lab, row: Row) -> None:
     for words in row.labels:
         kubectl(cluster, "label", "node", "gpu1", words)
-    options = (*OF_LAB, *objectpods.settings(cluster), "--cluster-objects", "--install-nfd")
+    options = (
+        *OF_LAB,
+        *objectpods.settings(cluster),
+        "--cluster-objects",
+        "--set",
+        "cluster.install_nfd=true",
+    )
     gpustate("apply", *row.words, "-i", cluster.inventory, *options, "--yes", code=0)
     wait_for(lambda: offers(cluster, row.resource) == row.count, f"{row.count} {row.resource}")
     row.check(cluster)

@@ -376,7 +376,7 @@ def test_validate_uses_the_runtime_class_where_a_plain_pod_gets_nothing(cluster:
         )
         assert "DEVICE_LIST_STRATEGY" in check["remedy"]
         create(cluster, {**RUNTIME_CLASS, "handler": "missing"})
-        check = pod_link(cluster, 3, "-l", "gpu1", "--pod-timeout", "10")["gpu1"]
+        check = pod_link(cluster, 3, "-l", "gpu1", "--timeout", "10")["gpu1"]
         wanted = "the pod's container did not start in time: 10 s; FailedCreatePodSandBox: "
         assert check["evidence"].startswith(wanted), check
         assert '"missing"' in check["evidence"]

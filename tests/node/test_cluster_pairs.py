@@ -53,7 +53,16 @@ def cluster(lab_programs: None, kubeadm_labs: Callable[[LabSpec], Lab]) -> Lab:
 
 
 def apply(lab: Lab, values: Path, changed: tuple[str, ...]) -> int:
-    words = ["apply", values, "-i", lab.inventory, "--yes", "--cluster-objects", "--install-nfd"]
+    words = [
+        "apply",
+        values,
+        "-i",
+        lab.inventory,
+        "--yes",
+        "--cluster-objects",
+        "--set",
+        "cluster.install_nfd=true",
+    ]
     for name, (key, *choices) in SETTINGS.items():
         choice = choices[name in changed]
         if key == LAYOUT:

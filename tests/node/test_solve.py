@@ -88,7 +88,7 @@ def test_nodes_are_locked_applied_and_stay_where_they_are(fresh_lab: Lab, tmp_pa
     assert again.document["summary"].split()[2] == "changed=0"
 
     with image_of(fresh_lab.nodes[0], tmp_path) as root:
-        mine = (*rest, "--as", fresh_lab.nodes[0].name, "--root", str(root), "--gpu", "8xH100")
+        mine = (*rest, "--node", fresh_lab.nodes[0].name, "--root", str(root), "--gpu", "8xH100")
         gpustate("image", "bake", str(repositories), *mine, "--lock", "none", "--yes", code=0)
         baked = json.dumps(
             gpustate("image", "bake", str(path), *mine, "--dry-run", "-o", "json").document

@@ -105,7 +105,7 @@ class Root:
 
     @property
     def words(self) -> tuple[object, ...]:
-        inventory = ("-i", self.lab.inventory, "--as", self.node.name)
+        inventory = ("-i", self.lab.inventory, "--node", self.node.name)
         return ("image", "bake", self.policy, "--root", self.path, *inventory)
 
     def bake(self, *words: object, code: int = 0) -> dict[str, Any]:

@@ -74,17 +74,16 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return data
 
 
-def as_text(reports: Sequence[Report], *, leaves: bool, notes: bool) -> str:
+def as_text(reports: Sequence[Report], *, leaves: bool) -> str:
     """Text with a line per finding, then the number of fields by support."""
-    return "".join(f"{printable(line)}\n" for line in _lines(reports, leaves=leaves, notes=notes))
+    return "".join(f"{printable(line)}\n" for line in _lines(reports, leaves=leaves))
 
 
-def _lines(reports: Sequence[Report], *, leaves: bool, notes: bool) -> Iterator[str]:
+def _lines(reports: Sequence[Report], *, leaves: bool) -> Iterator[str]:
     for report in reports:
         for finding in report.findings:
-            if notes or finding.level is not Level.NOTE:
-                fix = f"; {finding.fix}" if finding.fix else ""
-                yield f"{finding.file}:{finding.line}: {finding.level.value}: {finding.message}{fix} [{finding.rule}]"
+            fix = f"; {finding.fix}" if finding.fix else ""
+            yield f"{finding.file}:{finding.line}: {finding.level.value}: {finding.message}{fix} [{finding.rule}]"
         if leaves:
             for use in report.uses:
                 since = f" (since {use.since})" if use.since else ""

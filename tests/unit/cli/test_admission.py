@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from commandline import Cli
 
+from gpustate import policies
 from gpustate.api.clusters import Clusters
 from gpustate.cli.health import _faults
-from gpustate.cli.validate import taint_of
 from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import Policy
 from gpustate.errors import ClusterError, PolicyError
 from gpustate.manifests import ClusterSettings, Component, DraDriver
-from gpustate.manifests.settings import STARTUP_TAINT
 from gpustate.reconcile import node_reports
 from gpustate.reconcile.admission import Admitted, Line
 from gpustate.reconcile.applying import Applied
@@ -44,8 +43,7 @@ def files(project: Path) -> None:
         (("explain", "--pod", "b", *ON), "no node has a kubeconfig; pass --kubeconfig FILE"),
         (("explain", "--pod", "b", "--kubeconfig", "missing"), "cannot read the kubeconfig"),
         (("health", "--node-condition", *ON), "no node has a kubeconfig; pass --kubeconfig FILE"),
-        (("validate", "cp.yaml", "--startup-taint", "a b", *ON), "startup_taint: 'a b' is not the key"),
-        (("apply", "cp.yaml", "--yes", "--startup-taint", "a", *ON), "--startup-taint is only for objects"),
+        (("validate", "cp.yaml", "--set", "cluster.startup_taint=a b", *ON), "startup_taint: 'a b' is not the key"),
     ],
 )  # fmt: skip
 def test_it_is_refused_in_one_line(gpustate: Cli, words: tuple[str, ...], error: str) -> None:
@@ -55,14 +53,22 @@ def test_it_is_refused_in_one_line(gpustate: Cli, words: tuple[str, ...], error:
     assert done.err.count("\n") == 1
 
 
-def test_the_taint_is_that_of_the_command_line_the_policy_or_the_default() -> None:
-    own = Policy(cluster=ClusterSettings(startup_taint="example.com/own"))
-    assert taint_of(own, {"startup_taint": "example.com/option"}) == "example.com/option"
-    assert taint_of(own, {}) == "example.com/own"
-    assert taint_of(Policy(), {}) == STARTUP_TAINT
-    for wrong in ("a/b/c", "key=value", "key:NoSchedule", "-x", "UPPER.example/x"):
-        with pytest.raises(PolicyError, match="is not the key of a taint"):
-            taint_of(Policy(), {"startup_taint": wrong})
+@pytest.mark.parametrize("wrong", ["a/b/c", "key=value", "key:NoSchedule", "-x", "UPPER.example/x"])
+def test_a_key_that_no_taint_has_is_refused(wrong: str) -> None:
+    with pytest.raises(PolicyError, match="is not the key of a taint"):
+        ClusterSettings(startup_taint=wrong)
+
+
+def test_the_taint_of_an_operator_file_is_set_beside_its_own_keys(tmp_path: Path) -> None:
+    file = tmp_path / "cp.yaml"
+    file.write_text(
+        "apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: c}\nspec: {}\n"
+    )
+    changes = Changes(set_typed=("cluster.startup_taint=example.com/own,cluster.namespace=gpus",))
+    settings = settings_of(policies.load(str(file), changes=changes))
+    assert (settings.startup_taint, settings.namespace) == ("example.com/own", "gpus")
+    with pytest.raises(PolicyError, match=r"^--set cluster\.nmspace=x: cluster\.nmspace: "):
+        policies.load(str(file), changes=Changes(set_typed=("cluster.nmspace=x",)))
 
 
 def test_only_failed_findings_outside_of_quarantine_are_faults() -> None:

@@ -182,7 +182,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (
         ("plan", "good.py", *ON, "-l", "!all"),
         "--limit: '!all' matches none",
-        ("exclude fewer",),
+        ("name other nodes",),
     ),
     (
         ("plan", "good.py", *ON, "--private-key", "no-key"),

@@ -52,7 +52,7 @@ def test_a_group_called_gpu_is_no_condition_on_gpus(tmp_path: Path) -> None:
 def test_a_node_that_the_inventory_lacks_is_named(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("a\n")
-    told = said("nouveau", "--root", "/nowhere", "-i", str(file), "--as", "b", "--dry-run")
+    told = said("nouveau", "--root", "/nowhere", "-i", str(file), "--node", "b", "--dry-run")
     assert "no node 'b'" in told
 
 
@@ -75,7 +75,7 @@ def test_the_lock_beside_the_policy_is_read_before_any_root_is_touched(tmp_path:
     assert said(*words).startswith(f"{lock}: has no set for branch 580")
     hosts = tmp_path / "hosts"
     hosts.write_text("a\n")
-    told = said(*words, "-i", str(hosts), "--as", "a")
+    told = said(*words, "-i", str(hosts), "--node", "a")
     assert told.startswith(f"{lock}: has no set for node a")
     assert "/nowhere" in said(*words, "--lock", "none")
     lock.write_text("{")

@@ -55,9 +55,7 @@ def files(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("plan", "cp.yaml", "--namespace", "x"), "--namespace is only for objects; add --cluster"),
-        (("plan", "cp.yaml", "--install-nfd"), "--install-nfd is only for objects"),
-        (("drift", "cp.yaml", "--force-conflicts"), "--force-conflicts is only for objects"),
+        (("drift", "cp.yaml", "--force-conflicts"), "--force-conflicts is only for objects; add"),
         (("apply", "cp.yaml", "--yes", "--cluster-objects"), "no node has a kubeconfig; pass"),
         (
             ("plan", "cp.yaml", "--driver", "595", "--cluster-objects"),
@@ -69,7 +67,10 @@ def files(project: Path) -> None:
             "plan.json is a saved plan, and --cluster-objects is only for new plans",
         ),
         (("plan", "plan.json", "--cluster-objects"), "--cluster-objects is only for new plans"),
-        (("apply", "plan.json", "--yes", "--namespace", "x"), "--namespace is only for new plans"),
+        (
+            ("apply", "plan.json", "--yes", "--force-conflicts"),
+            "--force-conflicts is only for new plans",
+        ),
     ],
 )
 def test_it_is_refused_in_one_line(gpustate: Cli, words: tuple[str, ...], error: str) -> None:
@@ -114,7 +115,13 @@ def test_a_removal_from_some_nodes_of_a_cluster_is_refused(
 
 
 def test_a_removal_takes_the_options_of_the_apply_that_it_undoes(gpustate: Cli) -> None:
-    own = ("--cluster-objects", "--install-nfd", "--startup-taint", "k")
+    own = (
+        "--cluster-objects",
+        "--set",
+        "cluster.install_nfd=true",
+        "--set",
+        "cluster.startup_taint=k",
+    )
     for verb in (("apply", "cp.yaml"), ("remove", "cp.yaml"), ("plan", "cp.yaml", "--remove")):
         words = (*verb, *own, *(() if "--remove" in verb else ("--yes",)))
         assert "no node has a kubeconfig; pass" in gpustate(*words, *ON).err
@@ -228,7 +235,7 @@ def probed(request: fleet.Request, *_: object) -> fleet.FleetResult:
         (False, "true", [], True),
         (True, "true", [], False),
         (False, "false", [], False),
-        (False, "true", ["--install-nfd"], False),
+        (False, "true", ["--set", "cluster.install_nfd=true"], False),
     ],
 )
 def test_missing_node_feature_discovery_is_noted(
@@ -259,7 +266,7 @@ def test_missing_node_feature_discovery_is_noted(
     (found,) = json.loads(done.stdout)["clusters"]
     expected = [
         "daemonset/gpu-feature-discovery cannot run: the cluster has no NodeFeatures; "
-        "add --install-nfd, install node feature discovery, or switch it off (gfd.enabled; in a policy of states cluster.feature_discovery.enabled)"
+        "add --set cluster.install_nfd=true, install node feature discovery, or switch it off (gfd.enabled; in a policy of states cluster.feature_discovery.enabled)"
     ]
     assert [one for one in found.get("notes", []) if "NodeFeatures" in one] == expected * noted
 
@@ -316,7 +323,7 @@ def test_drift_of_objects_alone_is_in_the_last_lines(
     gate = Gate(Objects().answer)
     gate.open()
     words = ["plugin.yaml", "-i", "n1,", "--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
-    words += ["--cluster-objects", "--install-nfd"]
+    words += ["--cluster-objects", "--set", "cluster.install_nfd=true"]
     try:
         done = CliRunner().invoke(cli, ["drift", *words])
         data = json.loads(CliRunner().invoke(cli, ["drift", *words, "-o", "json"]).stdout)

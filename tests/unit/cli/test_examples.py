@@ -35,7 +35,7 @@ POLICIES = sorted(
 WITHOUT_INVENTORY = ("lint", "matrix", "mig", "dcgm", "convert")
 NEVER = ("resolve", "graph")
 #: Not run: they go with files that the page builds on the way.
-ELSEWHERE = ("gpustate policy matrix list --theme mine",)
+ELSEWHERE = ("gpustate policy matrix list mine",)
 
 _MIG = "version: v1\nmig-configs:\n  {}:\n    - devices: all\n      mig-enabled: true\n      mig-devices: {{1g.18gb: 7}}\n"
 FILES = {

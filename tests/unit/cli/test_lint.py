@@ -35,7 +35,7 @@ def test_an_error_fails_and_a_warning_only_if_strict(gpustate: Cli, files: Path)
 
 
 def test_leaves_are_listed_with_their_class(gpustate: Cli, files: Path) -> None:
-    done = gpustate("lint", "--leaves", "--no-notes", "good.yaml")
+    done = gpustate("lint", "--leaves", "good.yaml")
     assert "good.yaml:2: driver.version: honoured: driver.version" in done.out
     assert "good.yaml: 1 field: 1 honoured" in done.out
 
@@ -46,7 +46,7 @@ def test_leaves_that_another_key_switches_off_are_not_honoured(gpustate: Cli, fi
         "cdi: {enabled: true}\n"
         "dcgmExporter:\n  enabled: true\n  serviceMonitor: {enabled: true}\n"
     )
-    done = gpustate("lint", "--leaves", "--no-notes", "off.yaml")
+    done = gpustate("lint", "--leaves", "off.yaml")
     assert "off.yaml:1: toolkit.version: not carried out: toolkit.enabled is false" in done.out
     assert "off.yaml:2: cdi.enabled: honoured" in done.out
     why = "dcgmExporter.enabled is true in the file, so it is a service of the nodes"

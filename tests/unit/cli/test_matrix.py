@@ -96,7 +96,7 @@ def test_all_rules_are_listed(gpustate: Cli) -> None:
     data = json.loads(gpustate("policy", "matrix", "list", "-o", "json").out)
     assert len(data["rules"]) == len(compat.load()) >= 200
     assert {"id", "when", "verdict", "because", "fix", "source", "tests"} <= set(data["rules"][0])
-    one = gpustate("policy", "matrix", "list", "--theme", "secure-boot")
+    one = gpustate("policy", "matrix", "list", "secure-boot")
     assert "secure-boot-signer" in one.out
     assert "driver-first-b300" not in one.out
     stale = json.loads(gpustate("policy", "matrix", "list", "--stale", "0", "-o", "json").out)[
@@ -138,9 +138,9 @@ def test_why_shows_condition_source_and_tests_and_what_it_saw(gpustate: Cli) -> 
         (("check", "--set", "gpu=B200", "gpus=H100"), "gpu is set twice"),
         (("check", "--allow", "x=y", "--set", "gpu=T4"), "allow: unknown rule 'x'"),
         (("why", "driver-first-b30"), "unknown rule 'driver-first-b30'; did you mean"),
-        (("list", "--theme", "drivr-gpu"), "did you mean driver-gpu"),
+        (("list", "drivr-gpu"), "did you mean driver-gpu"),
         (("list", "--rules", "nowhere"), "nowhere: is not a folder"),
-        (("list", "--theme", "x\x1b[31m"), "no theme"),
+        (("list", "x\x1b[31m"), "no theme"),
     ],
 )
 def test_whatever_is_wrong_is_one_line(gpustate: Cli, words: tuple[str, ...], said: str) -> None:

@@ -47,7 +47,7 @@ def test_json_is_one_list_of_the_same_objects(gpustate: Cli) -> None:
 
 
 def test_node_feature_discovery_is_there_when_asked_for(gpustate: Cli) -> None:
-    done = gpustate("cluster", "render", "cp.yaml", "--install-nfd")
+    done = gpustate("cluster", "render", "cp.yaml", "--set", "cluster.install_nfd=true")
     found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.out)}
     name = "gpu-operator-node-feature-discovery-master"
     assert ("Deployment", name) in found
@@ -59,7 +59,8 @@ def test_node_feature_discovery_is_there_when_asked_for(gpustate: Cli) -> None:
 
 def test_options_change_release_namespace_and_values(gpustate: Cli, project: Path) -> None:
     done = gpustate(
-        *("cluster", "render", "cp.yaml", "--release", "v25.3.0", "--namespace", "gpus"),
+        *("cluster", "render", "cp.yaml", "--release", "v25.3.0"),
+        *("--set", "cluster.namespace=gpus"),
         *("--set", "psa.enabled=true", "--out", "objects.yaml"),
     )
     assert done.status == 0, done

@@ -486,7 +486,7 @@ def test_a_removal_that_is_refused_does_not_ask_for_node_feature_discovery(
 ) -> None:
     found().apply([NodeResult("gpu1")])
     nodes = [NodeResult("gpu1")]
-    asked = "add --install-nfd"
+    asked = "add --set cluster.install_nfd=true"
     assert asked in str(found().plan(nodes)[0]["notes"])
     cluster.denied.add("delete DaemonSet gpu-feature-discovery")
     (row,) = found(absent=True).plan(nodes)
@@ -499,7 +499,10 @@ def test_node_feature_discovery_is_not_deleted_without_a_word(cluster: Cluster) 
     installed = replace(settings, node_feature_discovery={})
     found(POLICY.with_cluster(installed)).apply([NodeResult("gpu1")])
     (row,) = found().plan([NodeResult("gpu1")])
-    assert "node feature discovery is deleted; to keep it, add --install-nfd" in row["notes"]
+    assert (
+        "node feature discovery is deleted; to keep it, add --set cluster.install_nfd=true"
+        in row["notes"]
+    )
 
 
 def test_a_field_of_an_object_is_shown_as_json() -> None:

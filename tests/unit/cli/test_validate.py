@@ -48,11 +48,11 @@ def test_nodes_that_are_not_proven_stand_last_with_a_command_that_works(
     gpustate: Cli, project: Path
 ) -> None:
     (project / "hosts.ini").write_text("far[1:2] ansible_host=127.0.0.1 ansible_port=1\n")
-    more = ("-i", "hosts.ini", "--pod-timeout", "30")
+    more = ("-i", "hosts.ini", "--timeout", "30")
     done = gpustate("validate", "validator", *more)
     assert done.status == 4
     assert "Unreachable: far[1-2] (2 nodes)" in done.out.splitlines()
-    retry = "gpustate validate validator -i hosts.ini --pod-timeout 30.0 -l 'far[1-2]'"
+    retry = "gpustate validate validator -i hosts.ini --timeout 30.0 -l 'far[1-2]'"
     assert f"Retry: {retry}" in done.out.splitlines()
     assert gpustate(*shlex.split(retry)[1:]).status == 4
 

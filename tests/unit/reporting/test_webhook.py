@@ -108,6 +108,6 @@ def test_a_url_is_a_secret_from_wherever_it_comes() -> None:
     "url", ["hooks.example.org/x", "ftp://h/x", "http://", "http://h:x/", "a b"]
 )
 def test_what_is_no_url_is_refused_without_being_shown(url: str) -> None:
-    with pytest.raises(UsageError, match=r"^--webhook: not a URL") as caught:
+    with pytest.raises(UsageError, match=r"^GPUSTATE_WEBHOOK: not a URL") as caught:
         webhook.urls(url, [])
     assert url not in str(caught.value)

@@ -350,7 +350,7 @@ def test_an_image_is_refused_where_the_lock_has_none_or_several_sets() -> None:
     with pytest.raises(PolicyError, match="has 2 sets for branch 580") as error:
         image_driver(both, branch=580)
     assert "580.178.04 open, 580.65.06 open" in str(error.value)
-    assert "--as NODE" in str(error.value)
+    assert "--node NODE" in str(error.value)
 
 
 def test_one_set_for_two_kinds_of_nodes_is_one_set_for_an_image() -> None:
