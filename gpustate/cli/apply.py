@@ -52,20 +52,20 @@ max_disruption_option = click.option(
     default="reboot",
     show_default=True,
     metavar="LEVEL",
-    help="Refuse nodes whose plan may exceed this disruption: none, reload (of a service's configuration), restart (of a service), drain (GPU workloads must leave), reset (of GPUs), reboot.",
+    help="Refuse nodes whose plan may exceed it: none, reload, restart, drain, reset, reboot.",
 )
 _RUN = common.options(
-    click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation."),
+    click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation."),
     max_disruption_option,
     click.option(
         "--all-or-nothing",
         is_flag=True,
-        help="Do not change a node if any of its states is refused or fails to plan.",
+        help="Leave a node alone if any of its states is refused.",
     ),
     click.option(
         "--reason",
         metavar="TEXT",
-        help="Ticket or reason, recorded in the nodes' locks and in the run's records.",
+        help="Ticket or reason, for locks and records.",
     ),
 )
 #: Options of verbs that change nodes.
@@ -88,8 +88,8 @@ apply_options = common.options(
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
-    A node that has changed since PLAN was saved is refused (exit 5). PLAN may be one of plan, upgrade or rollback; its
-    options of waves, drains and schedulers count unless they are given here, and its --kubeconfig has to be given again.
+    PLAN keeps its options unless others are given; a node that has changed since is refused (exit 5). How nodes
+    are connected: gpustate help connection.
     """
     from gpustate import policies
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,6 +37,9 @@ class WholeNumber(click.IntRange):
     """An integer within bounds, by a name that a person who mistyped it understands."""
 
     name = "whole number"
+
+    def _describe_range(self) -> str:
+        return ""  # it would say little in a help
 
 
 class Seconds(click.IntRange):
@@ -112,12 +116,15 @@ def confirm(question: str, declined: str = "nothing was applied") -> None:
         raise UsageError(declined)
 
 
-def help_text(command: click.Command, name: str, text: str = "", *, default: str = "") -> None:
-    """Replace one verb's help, or the default in it, of an option that it shares with other verbs."""
-    option = next(one for one in command.params if one.name == name)
-    assert isinstance(option, click.Option)
-    text = text or (option.help or "").partition(" [default: ")[0]
-    option.help = f"{text} [default: {default}]." if default else text
+def duration_s(text: str) -> int:
+    """Seconds of the option ``--for``: ``30m``, ``8h``, ``7d``, up to a year."""
+    match = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
+    length = int(match[1]) * {"m": 60, "h": 3600, "d": 86400}[match[2]] if match else 0
+    if not 0 < length <= 366 * 86400:
+        raise UsageError(
+            f"--for: invalid duration {text[:40]!r}", fix="write 30m, 8h or 7d, up to a year"
+        )
+    return length
 
 
 def kubeconfig_option(text: str) -> Callable[[F], F]:
@@ -135,7 +142,7 @@ inventory_options = options(
         metavar="SOURCE",
         envvar="GPUSTATE_INVENTORY",
         callback=_not_an_option,
-        help="Inventory: a file, a directory, an executable, a list a,b,c, kubernetes:KUBECONFIG or slurm:HOST.",
+        help="A file, a directory, a program, a list a,b,c, kubernetes:KUBECONFIG or slurm:HOST.",
     ),
     click.option(
         "-l",
@@ -151,7 +158,7 @@ inventory_options = options(
         metavar="N",
         default=50,
         show_default=True,
-        help="Number of nodes processed in parallel.",
+        help="Nodes at a time.",
     ),
     *connection.OPTIONS,
     heading="Nodes",
@@ -175,7 +182,7 @@ lock_options = options(
     click.option(
         "--lock",
         metavar="FILE|none",
-        help="Lock file of `gpustate driver solve`, or none [default: gpustate.lock beside POLICY, if it exists].",
+        help="Lock file [default: gpustate.lock beside POLICY].",
     ),
     heading="Policy",
 )
@@ -310,14 +317,14 @@ policy_options = options(
         "--values",
         multiple=True,
         metavar="FILE",
-        help="YAML merged into the policy; repeatable, the last wins ('-': standard input).",
+        help="YAML merged into the policy; '-': standard input.",
     ),
     click.option(
         "--set",
         "set_typed",
         multiple=True,
         metavar="PATH=VALUE",
-        help="Set values as with Helm: driver.branch=580,preflight.other_systems={a,b}; those of an Operator file by its own keys.",
+        help="Set values: driver.branch=580,rollout.canary=1.",
     ),
     click.option(
         "-p",
@@ -325,17 +332,17 @@ policy_options = options(
         "patch",
         multiple=True,
         metavar="PATCH|@FILE",
-        help="A JSON patch (a list) or a merge patch (a mapping), as kubectl patch takes it.",
+        help="JSON patch (a list) or merge patch, as of kubectl.",
     ),
     click.option(
         "--release",
         metavar="VERSION",
-        help="Interpret an Operator file as this release does (v24.9.0) [default: the release the file names, else the newest].",
+        help="Release of the Operator that its file is for.",
     ),
     click.option(
         "--bundle",
         metavar="FILE",
-        help="Install all packages from this bundle alone, a file or folder made by `gpustate image bundle`.",
+        help="Install packages from this bundle alone.",
     ),
     heading="Policy",
 )

@@ -45,10 +45,3 @@ def drift(
     if exit_zero_on_changes:
         codes = [code for code in codes if code != EXIT_PENDING]
     common.finish(*codes)
-
-
-common.help_text(
-    drift,
-    "force_conflicts",
-    "Also compare objects, and fields of objects, that others manage; otherwise these are refused.",
-)

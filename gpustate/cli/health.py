@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from gpustate.formats.quarantine import Entry
 
 _STYLES = {"well": "green", "warning": "yellow", "failed": "red", "quarantine": "cyan"}
-_UNITS = {"m": 60, "h": 3600, "d": 86400}
-_MOST_S = 366 * 86400
 
 
 @click.command()
@@ -274,18 +271,8 @@ def quarantine(
         raise UsageError(
             "--reason is not one line of 1 to 300 characters", fix="shorten it to one line"
         )
-    length_s = _seconds(duration) if duration is not None else 0
+    length_s = common.duration_s(duration) if duration is not None else 0
     _work(options, gpu, reason or "", length_s, end, kubeconfig or "")
-
-
-def _seconds(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
-    found = int(match[1]) * _UNITS[match[2]] if match is not None else 0
-    if not 0 < found <= _MOST_S:
-        raise UsageError(
-            f"--for: invalid duration {text[:40]!r}", fix="write 30m, 8h or 7d, up to a year"
-        )
-    return found
 
 
 def _work(

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any
 
 import click
 
 from gpustate.cli import common
-from gpustate.errors import EXIT_LOCKED, UsageError
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def _seconds(text: str) -> int:
-    match = re.fullmatch(r"(\d+)([smhd])", text)
-    if match is None or not 0 < int(match[1]) * _UNITS[match[2]] <= 366 * 86400:
-        raise UsageError(f"--for: invalid duration {text!r}", fix="write 30m, 8h or 7d")
-    return int(match[1]) * _UNITS[match[2]]
+from gpustate.errors import EXIT_LOCKED
 
 
 def _on_all(options: dict[str, Any], script: str) -> None:
@@ -71,7 +61,7 @@ def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
         "pid": 0,
         "reason": f"{LOCKED}{reason}",
         "since": now,
-        "expires": now + _seconds(duration),
+        "expires": now + common.duration_s(duration),
     }
     _on_all(
         options,

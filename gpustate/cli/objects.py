@@ -36,12 +36,12 @@ object_options = common.options(
     click.option(
         "--cluster-objects",
         is_flag=True,
-        help="Include the policy's Kubernetes objects (device plugin, RuntimeClass and others) in the nodes' clusters.",
+        help="Include the policy's objects of the nodes' clusters.",
     ),
     click.option(
         "--force-conflicts",
         is_flag=True,
-        help="Also change objects, and fields of objects, that others manage; otherwise these are refused.",
+        help="Change what others manage, too.",
     ),
     heading="Kubernetes objects",
 )

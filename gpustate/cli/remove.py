@@ -23,10 +23,3 @@ def remove(policy: str, **options: Any) -> None:
     Files that existed before gpustate are restored to their original content.
     """
     apply_policy(policy, options, verb="remove", ensure="absent")
-
-
-common.help_text(
-    remove,
-    "force_conflicts",
-    "Also remove objects that others manage as well; otherwise these are refused.",
-)

@@ -27,12 +27,12 @@ report_option = click.option(
     multiple=True,
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Also write a report; its suffix sets the format: .html, .md, .json, .txt; repeatable.",
+    help="Write a report, too: .html, .md, .json or .txt.",
 )
 
 
 diff_option = click.option(
-    "--diff", is_flag=True, help="Show file contents and long lists in full; secrets stay masked."
+    "--diff", is_flag=True, help="Show file contents and long lists in full."
 )
 
 

@@ -21,20 +21,20 @@ rollout_options = common.options(
         metavar="SIZES",
         default="",
         callback=common.not_empty,
-        help="Sizes of the waves, as numbers or percentages of all nodes; the last one repeats [default: 1,10%,50% for a change that costs drain or more, else one wave].",
+        help="Sizes of waves, such as 1,10%,50%.",
     ),
     click.option(
         "--max-failures",
         type=common.WholeNumber(min=1),
         metavar="N",
-        help="Start no further node once N have failed [default: finish the wave of the first failure, then stop].",
+        help="Start no further node once N have failed.",
     ),
     click.option(
         "--max-unavailable",
         metavar="N|N%",
         default="",
         callback=common.not_empty,
-        help="Nodes of a Kubernetes or Slurm cluster that may be out of service at a time, for any reason [default: 25%].",
+        help="A cluster's nodes out of service at a time [default: 25%].",
     ),
     heading="Rollout",
 )

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
 #: Options of everything that may take nodes out of service.
 scheduler_options = common.options(
-    common.kubeconfig_option(
-        "Cluster whose Nodes are cordoned, drained and uncordoned: the current context of this kubeconfig, or 'in-cluster'"
-    ),
+    common.kubeconfig_option("Cluster of the nodes"),
     click.option(
         "--ignore-scheduler",
         is_flag=True,
-        help="Change nodes without cordoning or draining them, whatever runs there.",
+        help="Neither cordon nor drain nodes.",
     ),
     heading="Rollout",
 )

@@ -41,7 +41,7 @@ events_option = click.option(
     "--events",
     metavar="FILE|-",
     callback=_open,
-    help="Append events to FILE as they happen, one JSON object per line; '-': standard output, and all other output goes to standard error.",
+    help="Append events as lines of JSON; '-': standard output.",
 )
 
 #: ``--events``.

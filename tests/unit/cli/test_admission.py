@@ -16,6 +16,8 @@ from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import Policy
 from gpustate.errors import ClusterError, PolicyError
 from gpustate.manifests import ClusterSettings, Component, DraDriver
+from gpustate.manifests.cluster_part import settings_of
+from gpustate.policies import Changes
 from gpustate.reconcile import node_reports
 from gpustate.reconcile.admission import Admitted, Line
 from gpustate.reconcile.applying import Applied
