@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from gpustate.api.cluster_settings import object_settings
@@ -651,7 +650,7 @@ def cluster_objects(
     inventory: Inventory,
     *,
     source: str = "",
-    settings: Mapping[str, Any] = MappingProxyType({}),
+    release: str = "",
     schedulers: Schedulers = SCHEDULERS,
     **how: Any,
 ) -> Clusters:
@@ -661,14 +660,14 @@ def cluster_objects(
         policy: with settings of objects.
         inventory: the nodes, each of which names its cluster's kubeconfig.
         source: of the policy, for messages.
-        settings: arguments of :func:`gpustate.api.cluster_settings.object_settings`.
+        release: of the Operator, whose images are the defaults; empty: the policy's, or the newest.
         schedulers: its ``kubeconfig`` takes precedence over the inventory's.
         how: further arguments of :class:`Clusters`.
 
     Raises:
         UsageError: the policy has no objects, no node has a kubeconfig, or one is invalid.
     """
-    pinned = policy.with_cluster(object_settings(policy, source, **settings))
+    pinned = policy.with_cluster(object_settings(policy, source, release=release))
     kubeconfigs = kubeconfigs_of(inventory, schedulers.kubeconfig)
     clusters = Clusters(pinned, kubeconfigs, schedulers=schedulers, **how)
     clusters.read_kubeconfigs()

@@ -117,7 +117,7 @@ def clusters(
         policy,
         inventory,
         source=source,
-        settings={"release": options.get("release") or ""},
+        release=options.get("release") or "",
         absent=absent,
         force=bool(options.get("force_conflicts")),
         **_how(options, policy),

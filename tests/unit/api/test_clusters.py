@@ -15,6 +15,7 @@ from gpustate.api import clusters as api_clusters
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.errors import LockHeld, UsageError
 from gpustate.manifests import ClusterSettings, Component
+from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.kinds import Kind
 from gpustate.rollout.options import Schedulers
 from gpustate.schedulers.base import Why
@@ -23,6 +24,7 @@ from gpustate.states.nouveau import NouveauBlacklisted
 POLICY = Policy(
     NouveauBlacklisted(), cluster=ClusterSettings(namespace="gpus", dcgm=Component(image="d:v1"))
 )
+OTHERS = POLICY.with_cluster(replace(settings_of(POLICY), namespace="others"))
 NODES = Inventory("hosts", (InventoryNode("gpu1", vars={"gpustate_kubeconfig": "k"}),))
 
 
@@ -105,15 +107,13 @@ def test_objects_are_written_under_the_lease_of_their_cluster(cluster: Cluster) 
     made.apply([])
     assert cluster.scheduler.runs == ["r1", ""], "nothing is written"
     ignored = Schedulers(ignore=True)
-    settings = {"namespace": "others"}
-    (done,) = api.cluster_objects(POLICY, NODES, settings=settings, schedulers=ignored).apply([])
+    (done,) = api.cluster_objects(OTHERS, NODES, schedulers=ignored).apply([])
     assert "create" in actions([done])
     assert cluster.scheduler.runs == ["r1", ""]
 
 
 def test_settings_beside_the_policy_count(cluster: Cluster) -> None:
-    settings = {"namespace": "others", "release": "v25.10.0"}
-    clusters = api.cluster_objects(POLICY, NODES, settings=settings)
+    clusters = api.cluster_objects(OTHERS, NODES, release="v25.10.0")
     assert clusters.namespace == "others"
     assert "/k8s-device-plugin:" in clusters.settings.device_plugin.image
 
