@@ -322,8 +322,8 @@ def test_drift_of_objects_alone_is_in_the_last_lines(
     monkeypatch.setattr(fleet, "run", probed)
     gate = Gate(Objects().answer)
     gate.open()
-    words = ["plugin.yaml", "-i", "n1,", "--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN))]
-    words += ["--cluster-objects", "--set", "cluster.install_nfd=true"]
+    words = ["plugin.yaml", "-i", "n1,", "--set", "cluster.install_nfd=true"]
+    words += ["--kubeconfig", str(gate.kubeconfig(tmp_path, TOKEN)), "--cluster-objects"]
     try:
         done = CliRunner().invoke(cli, ["drift", *words])
         data = json.loads(CliRunner().invoke(cli, ["drift", *words, "-o", "json"]).stdout)
