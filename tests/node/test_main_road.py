@@ -9,7 +9,6 @@ are in ``test_distributions.py``.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import yaml
 from commands import gpustate
 from labnodes import etc_files
+from readme import first_commands
 from shares import share
 
 from gpustate.presets import STACKS
@@ -155,17 +155,12 @@ def test_the_commands_of_the_readme_work_as_they_stand(
     lab = nodes(road)
     (node,) = lab.nodes
     before = etc_files(node)
-    write_inventory(lab, folder, "gpu-07")
+    write_inventory(lab, folder, "gpu2")
     (folder / "policy.yaml").write_text(PRINTED[README][1])
-    text = (TOP / "README.md").read_text().partition("Then:\n")[2].partition("\n\nMore")[0]
-    commands = [shlex.split(line, comments=True)[1:] for line in text.strip().splitlines()]
-    assert [words[0] for words in commands][:5] == ["resolve", "plan", "apply", "drift", "explain"]
-    for words in commands:
-        if "--pod" not in words:
-            gpustate(*words, *(("--yes",) if words[0] == "apply" else ()), code=0)
-    assert gpustate("explain", "gpu-07", "-i", "inventory.yml").out.startswith(
-        "gpu-07  all checks passed"
-    )
+    for words in first_commands():
+        gpustate(*words, *(("--yes",) if words[0] == "apply" else ()), code=0)
+    explained = gpustate("explain", "gpu2", "-i", "inventory.yml")
+    assert explained.out.startswith("gpu2  all checks passed")
     again = gpustate("apply", "policy.yaml", "-i", "inventory.yml", "--yes", code=0)
     assert again.summary["changed"] == "0"
     remove(node, "policy.yaml", before)

@@ -19,6 +19,7 @@ from typing import Any
 import click
 import pytest
 import yaml
+from readme import first_commands
 
 import gpustate as public
 from gpustate import errors, inventory, ops, policies, registry, shell, testing
@@ -322,6 +323,8 @@ def test_the_policy_of_the_readme_loads(tmp_path: Path) -> None:
     assert "validator" in {s.name for s in policies.load(str(tmp_path / "policy.yaml")).states}
     loaded = policies.load(str(tmp_path / "policy.py"))
     assert {"nouveau", "driver", "containerd", "validator"} <= {s.name for s in loaded.states}
+    # A node test runs them as they stand.
+    assert [words[0] for words in first_commands()] == ["plan", "apply", "drift", "explain"]
 
 
 EXAMPLES = sorted(
