@@ -29,7 +29,7 @@ def _blocked(view: View, module: str) -> str:
 
 def _blacklisted(view: View, module: str) -> str:
     rows = modprobe.read(view.clues.all("modprobe"))
-    return next((place for place, says in rows if module in says.blacklist), "")
+    return next((place for place, settings in rows if module in settings.blacklist), "")
 
 
 def _blocks(module: str, loaded: Callable[[View], bool]) -> Callable[[View], str]:
@@ -37,12 +37,12 @@ def _blocks(module: str, loaded: Callable[[View], bool]) -> Callable[[View], str
         place = "" if view.observed.driver_root else _blocked(view, module)
         if not place or not (view.observed.on_disk or view.observed.loaded):
             return ""
-        now = (
+        status = (
             f"{module} is loaded now, but the next boot will not load it"
             if loaded(view)
             else f"{module} is not loaded"
         )
-        return f"{now}: {place} prevents it"
+        return f"{status}: {place} prevents it"
 
     return detect
 

@@ -53,30 +53,30 @@ def _devices(view: View) -> Iterator[str]:
     parameters = dict(view.clues.fields("params", 2))
     rows = view.clues.fields("device_mode", 3)
     text = parameters.get("DeviceFileMode", "").strip()
-    wanted = int(text) if text.isdecimal() and len(text) < 6 else _DEFAULT_MODE
+    expected = int(text) if text.isdecimal() and len(text) < 6 else _DEFAULT_MODE
     by_site = parameters.get("ModifyDeviceFiles", "").strip() == "0"
     wrong: dict[int, list[str]] = {}
     for path, mode in _modes(rows):
         if by_site:  # the driver does not set modes; one that users cannot open is still a problem
             bad = mode & _FOR_USERS != _FOR_USERS and mode & 0o060 != 0o060
         else:
-            bad = mode & wanted & 0o777 != wanted & 0o777
+            bad = mode & expected & 0o777 != expected & 0o777
         if bad:
             wrong.setdefault(mode, []).append(path)
     for mode, paths in wrong.items():
-        right = wanted & 0o777
+        right = expected & 0o777
         yield (
             f"{', '.join(paths)} {'has' if len(paths) == 1 else 'have'} mode {mode:04o} instead of {right:04o}: "
             f"users and rootless containers cannot open it: chmod {right:04o} {' '.join(paths)}"
         )
-    ids = [parameters.get(f"DeviceFile{name}", "").strip() for name in ("UID", "GID")]
-    if by_site or wanted & _FOR_USERS == _FOR_USERS or not all(one.isdecimal() for one in ids):
+    ids = [parameters.get(f"DeviceFile{n}", "").strip() for n in ("UID", "GID")]
+    if by_site or expected & _FOR_USERS == _FOR_USERS or not all(n.isdecimal() for n in ids):
         return  # all users can open them, or nobody knows whose they should be
     owner = ":".join(ids)
-    if theirs := [path for path, _, has in rows if has != owner]:
+    if foreign := [path for path, _, has in rows if has != owner]:
         yield (
-            f"{', '.join(theirs)} {'belongs' if len(theirs) == 1 else 'belong'} to others than {owner}, the owner and "
-            f"group of the driver's parameters: their users cannot open it: chown {owner} {' '.join(theirs)}"
+            f"{', '.join(foreign)} {'belongs' if len(foreign) == 1 else 'belong'} to others than {owner}, the owner and "
+            f"group of the driver's parameters: their users cannot open it: chown {owner} {' '.join(foreign)}"
         )
 
 
@@ -91,9 +91,9 @@ def _specifications(view: View) -> Iterator[str]:
         folder = path.rpartition("/")[2] == "cdi"
         needed = 0o005 if folder else 0o004
         if mode & needed != needed:
-            what = "list no CDI specification in it" if folder else "read it"
+            action = "list no CDI specification in it" if folder else "read it"
             yield (
-                f"{path} has mode {mode:04o}: users and rootless podman cannot {what}: "
+                f"{path} has mode {mode:04o}: users and rootless podman cannot {action}: "
                 f"chmod {'0755' if folder else '0644'} {path}"
             )
 
@@ -134,16 +134,16 @@ def _persistence(view: View) -> Iterator[str]:
     unit = view.clues.unit(name)
     masked = services.is_masked(unit)
     if unit.failure:
-        found = services.drop_in(view, name) or unit.failure
-        then = f"fix that, then: systemctl restart {name}"
+        problem = services.drop_in(view, name) or unit.failure
+        fix = f"fix that, then: systemctl restart {name}"
     elif masked or unit.missed:
         if all(gpu.persistence_mode is not False for gpu in view.observed.nvml.gpus):
             return  # persistence mode is on anyway, for example by nvidia-smi -pm
-        found = f"{name} {'is masked' if masked else 'is enabled and does not run'}"
-        then = f"{f'systemctl unmask {name}; ' if masked else ''}systemctl start {name}"
+        problem = f"{name} {'is masked' if masked else 'is enabled and does not run'}"
+        fix = f"{f'systemctl unmask {name}; ' if masked else ''}systemctl start {name}"
     else:
         return
-    yield f"{found}; without it every GPU is reinitialised for its next client; {then}"
+    yield f"{problem}; without it every GPU is reinitialised for its next client; {fix}"
 
 
 def _unused_runtimes(view: View) -> Iterator[str]:
@@ -161,8 +161,8 @@ def _layout(view: View) -> Iterator[str]:
     """The unit and the layout are gpustate's own, so they are intended."""
     unit = view.clues.unit("gpustate-mig")
     if unit.failure:
-        found = services.drop_in(view, unit.name) or unit.failure
-        yield f"{found}; this boot did not create all MIG devices; {remedies.by_apply('fix that, then apply', 'mig')}"
+        problem = services.drop_in(view, unit.name) or unit.failure
+        yield f"{problem}; this boot did not create all MIG devices; {remedies.by_apply('fix that, then apply', 'mig')}"
     elif unit.exists and unit.enabled == "disabled":
         yield f"{unit.name} is not enabled: the next boot creates no MIG devices; {remedies.by_apply('enable it', 'mig')}"
     # It may still be creating them.
@@ -181,9 +181,9 @@ def _metrics(view: View) -> Iterator[str]:
 
 
 def _results(view: View) -> Iterator[str]:
-    found = damaged.no_results(view)
-    if found and not view.clues.has("results_wanted"):  # with gpustate's validator it is a cause
-        yield f"{found}, and the GPU Operator's pods wait for them; move it away"
+    problem = damaged.no_results(view)
+    if problem and not view.clues.has("results_wanted"):  # with gpustate's validator it is a cause
+        yield f"{problem}, and the GPU Operator's pods wait for them; move it away"
 
 
 def _kernels(view: View) -> Iterator[str]:

@@ -72,7 +72,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Clues:
-    """All traces; ``one`` and ``all`` return plain values by the key that the fragment prints.
+    """All traces; ``first`` and ``all`` return plain values by the key that the fragment prints.
 
     Args:
         rows: values by key, in order.
@@ -92,7 +92,7 @@ class Clues:
         """Every value of a key."""
         return self.rows.get(key, ())
 
-    def one(self, key: str) -> str:
+    def first(self, key: str) -> str:
         """The first value of a key; empty if there is none."""
         return self.rows.get(key, ("",))[0]
 
@@ -129,7 +129,7 @@ class Clues:
     @property
     def kernel_compiler(self) -> str:
         """The compiler that built the running kernel, with its version: gcc-12."""
-        match = _COMPILER.search(self.one("kernel_build"))
+        match = _COMPILER.search(self.first("kernel_build"))
         return match[1] if match else ""
 
     @property
@@ -139,8 +139,8 @@ class Clues:
 
     def labels(self) -> dict[str, str]:
         """Labels of the Kubernetes node."""
-        found = self._part("metadata", "labels")
-        return {str(key): str(value) for key, value in found.items()}
+        labels = self._part("metadata", "labels")
+        return {str(key): str(value) for key, value in labels.items()}
 
     def quantity(self, part: str, resource: str) -> int | None:
         """``capacity`` or ``allocatable`` of a resource; ``None`` if the node does not list it."""
@@ -154,8 +154,8 @@ class Clues:
 
     def taints(self) -> list[str]:
         """Taints as ``key=value:effect``."""
-        found = self._part("spec").get("taints")
-        rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+        taints = self._part("spec").get("taints")
+        rows = [row for row in taints if isinstance(row, dict)] if isinstance(taints, list) else []
         return [
             f"{row.get('key')}{'=' + str(row['value']) if row.get('value') else ''}:{row.get('effect')}"
             for row in rows
@@ -183,48 +183,48 @@ class Clues:
     def _condition(self, kind: str) -> dict[str, Any]:
         """A condition of the node; empty if it has none of that type."""
         rows = self._part("status").get("conditions")
-        mine = (row for row in rows if isinstance(row, dict)) if isinstance(rows, list) else ()
-        return next((row for row in mine if row.get("type") == kind), {})
+        entries = (row for row in rows if isinstance(row, dict)) if isinstance(rows, list) else ()
+        return next((row for row in entries if row.get("type") == kind), {})
 
     def _part(self, *keys: str) -> dict[str, Any]:
-        found: Any = self.node or {}
+        part: Any = self.node or {}
         for key in keys:
-            found = found.get(key) if isinstance(found, dict) else None
-        return found if isinstance(found, dict) else {}
+            part = part.get(key) if isinstance(part, dict) else None
+        return part if isinstance(part, dict) else {}
 
 
 def parse(text: str) -> Clues:
     """Parse the fragment's lines; malformed ones are left out."""
     rows: dict[str, list[str]] = {}
     units: dict[str, Unit] = {}
-    shown: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in text.split("\n"):  # splitlines() splits at more than line feeds
         key, equals, value = line.removesuffix("\r").partition("=")
         if not equals:
             continue
         if key == "unit.end":
-            if "Id" in shown:
-                units[shown["Id"]] = _unit(shown)
-            shown = {}
+            if "Id" in fields:
+                units[fields["Id"]] = _unit(fields)
+            fields = {}
         elif key.startswith("unit."):
-            shown[key.removeprefix("unit.")] = value
+            fields[key.removeprefix("unit.")] = value
         else:
             rows.setdefault(key, []).append(value)
     for row in rows.get("why", []):
         name, _, why = row.partition("|")
         if name in units:
-            one = units[name]
-            units[name] = replace(one, why=why)
+            unit = units[name]
+            units[name] = replace(unit, why=why)
     for name in rows.get("removed", []):
         if name in units and units[name].sub != "running":
             units[name] = Unit(units[name].name)
     linked = frozenset(rows.get("linked", []))
-    for name, one in units.items():
-        units[name] = replace(one, enabled=systemd.at_boot(one.enabled, name in linked))
+    for name, unit in units.items():
+        units[name] = replace(unit, enabled=systemd.at_boot(unit.enabled, name in linked))
     uptime = parse_uint(rows.get("uptime", [""])[0])
-    for name, one in units.items():
-        if one.active == "activating" and uptime is not None and one.since_s:
-            units[name] = replace(one, starting_s=max(0, uptime - one.since_s))
+    for name, unit in units.items():
+        if unit.active == "activating" and uptime is not None and unit.since_s:
+            units[name] = replace(unit, starting_s=max(0, uptime - unit.since_s))
     packages: dict[str, str] = {}
     for row in rows.get("installed", []):
         parts = row.split("|")
@@ -239,18 +239,18 @@ def parse(text: str) -> Clues:
     )
 
 
-def _unit(shown: dict[str, str]) -> Unit:
-    name = shown["Id"]
+def _unit(fields: dict[str, str]) -> Unit:
+    name = fields["Id"]
     return Unit(
         name=name.removesuffix(".service"),
-        exists=shown.get("LoadState", "not-found") != "not-found",
-        active=shown.get("ActiveState", ""),
-        sub=shown.get("SubState", ""),
-        enabled=shown.get("UnitFileState", ""),
-        restarts=parse_uint(shown.get("NRestarts", "")) or 0,
-        since_s=(parse_uint(shown.get("InactiveExitTimestampMonotonic", "")) or 0) // 1_000_000,
-        skipped=shown.get("ConditionResult") == "no"
-        and shown.get("ConditionTimestampMonotonic", "0") != "0",
+        exists=fields.get("LoadState", "not-found") != "not-found",
+        active=fields.get("ActiveState", ""),
+        sub=fields.get("SubState", ""),
+        enabled=fields.get("UnitFileState", ""),
+        restarts=parse_uint(fields.get("NRestarts", "")) or 0,
+        since_s=(parse_uint(fields.get("InactiveExitTimestampMonotonic", "")) or 0) // 1_000_000,
+        skipped=fields.get("ConditionResult") == "no"
+        and fields.get("ConditionTimestampMonotonic", "0") != "0",
     )
 
 
@@ -267,6 +267,6 @@ def _registered(text: str) -> dict[str, tuple[str, ...]] | None:
     if data is None:
         return None
     return {
-        str(key): tuple(str(one) for one in ids) if isinstance(ids, list) else ()
+        str(key): tuple(str(device) for device in ids) if isinstance(ids, list) else ()
         for key, ids in data.items()
     }

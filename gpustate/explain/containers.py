@@ -26,11 +26,11 @@ from gpustate.probes import file_owners
 
 _DROP_INS = "/etc/containerd/conf.d/"
 _stale = evidence_with("names missing files")
-_gone = evidence_with("MIG devices that no longer exist")
+_missing_mig_devices = evidence_with("MIG devices that no longer exist")
 
 
 def _toolkit_unusable(view: View) -> str:
-    odd = [what for name, what in view.observed.odd if name.startswith("nvidia-")]
+    odd = [problem for name, problem in view.observed.odd if name.startswith("nvidia-")]
     return view.broken if view.broken in odd else ""
 
 
@@ -59,13 +59,13 @@ def _down(view: View) -> str:
     return view.broken + (f"; its journal: {why}" if why else "")
 
 
-def _stopped(enabled: str, then: str = "") -> Callable[[View], str]:
+def _stopped(enabled: str, suffix: str = "") -> Callable[[View], str]:
     """It was stopped by hand, and would start at the next boot or not."""
 
     def detect(view: View) -> str:
         unit = view.clues.unit("containerd")
         stopped = unit.active == "inactive" and unit.enabled == enabled
-        return view.broken + then if stopped and view.broken == chain.STOPPED else ""
+        return view.broken + suffix if stopped and view.broken == chain.STOPPED else ""
 
     return detect
 
@@ -82,7 +82,7 @@ def _imports(view: View) -> str:
 
 def _unclosed(view: View) -> str:
     """No apply edits a file in which nobody knows where gpustate's lines end."""
-    place = view.clues.one("unclosed")
+    place = view.clues.first("unclosed")
     if not place or "no runtime handler" not in view.broken:
         return ""
     return f"{view.broken}; {place}: {marks.UNCLOSED}"
@@ -98,7 +98,7 @@ def _handler(view: View) -> str:
 
 def _cri_dead(view: View) -> str:
     words = ("without its CRI service", "runs and does not answer", "is not ready")
-    return view.broken if any(one in view.broken for one in words) else ""
+    return view.broken if any(phrase in view.broken for phrase in words) else ""
 
 
 def _failed(view: View) -> str:
@@ -122,7 +122,7 @@ def _template(view: View, unit: str) -> str:
 
 
 def _reloaded(view: View) -> str:
-    loaded = parse_uint(view.clues.one("units_loaded_us"))
+    loaded = parse_uint(view.clues.first("units_loaded_us"))
     if not loaded:
         return ""
     robbed = [
@@ -152,15 +152,15 @@ def _persistenced_drop_in(view: View) -> str:
 
 
 def _missing_files(view: View) -> str:
-    found, unit = _stale(view), view.clues.unit("nvidia-persistenced")
-    if "/run/nvidia-persistenced/" in found and not (unit.exists or unit.masked):
-        return f"{found}; nvidia-persistenced, which creates it, is not installed"
-    return found
+    evidence, unit = _stale(view), view.clues.unit("nvidia-persistenced")
+    if "/run/nvidia-persistenced/" in evidence and not (unit.exists or unit.masked):
+        return f"{evidence}; nvidia-persistenced, which creates it, is not installed"
+    return evidence
 
 
 def _lost(view: View) -> tuple[str, dict[str, str]]:
     """The specification that names missing files, and those that belong to packages: path to package."""
-    spec = next((one for one in view.observed.cdi if one.missing), None)
+    spec = next((spec for spec in view.observed.cdi if spec.missing), None)
     if spec is None or not _stale(view):
         return "", {}
     owners = file_owners.parse(view.clues.all("owned"))
@@ -195,8 +195,8 @@ def _foreign(view: View) -> str:
 
 
 def _undivided(view: View) -> str:
-    lost = gpus.lost_devices(view) if _gone(view) else ""
-    return f"{_gone(view)}; {lost}" if lost else ""
+    lost = gpus.lost_devices(view) if _missing_mig_devices(view) else ""
+    return f"{_missing_mig_devices(view)}; {lost}" if lost else ""
 
 
 CAUSES = (
@@ -262,7 +262,7 @@ CAUSES = (
     Cause("cdi-lacks-devices", "cdi", evidence_with("no device for"), "", ("NVIDIA/nvidia-container-toolkit#1895",), "cdi"),
     Cause("mig-devices-lost", "cdi", _undivided,
           remedies.by_apply("recreate them", "mig", "cdi"), state="mig"),
-    Cause("cdi-names-gone-devices", "cdi", _gone, "", state="cdi"),
+    Cause("cdi-names-gone-devices", "cdi", _missing_mig_devices, "", state="cdi"),
     Cause("cdi-device-numbers", "cdi", evidence_with("has the numbers"), "", ("NVIDIA/NemoClaw#4733",), "cdi"),
     Cause("cdi-device-named-twice", "cdi", evidence_with("both define"), "", ("NVIDIA/k8s-dra-driver-gpu#787",)),
 )  # fmt: skip

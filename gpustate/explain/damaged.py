@@ -27,8 +27,8 @@ _TOOLKIT_CONFIG = toolkit_config.CONFIG_PATH
 def originals_of(view: View, *paths: str) -> str:
     """Where the originals of files are that gpustate has written; empty if it has written none of them."""
     return "".join(
-        f"; original of {path}: {kept}" if kept else f"; {path} did not exist before gpustate"
-        for path, kept in view.clues.fields("kept", 2)
+        f"; original of {path}: {copy}" if copy else f"; {path} did not exist before gpustate"
+        for path, copy in view.clues.fields("kept", 2)
         if path in paths
     )
 
@@ -56,8 +56,8 @@ def _toolkit(view: View) -> str:
     try:
         toolkit_config.read_keys(toolkit_text(view))
     except ProbeError as error:
-        found = f"{error.place or _TOOLKIT_CONFIG}: {error.message}"
-        return found + originals_of(view, _TOOLKIT_CONFIG)
+        evidence = f"{error.place or _TOOLKIT_CONFIG}: {error.message}"
+        return evidence + originals_of(view, _TOOLKIT_CONFIG)
     return ""
 
 
@@ -72,16 +72,16 @@ def cdi_texts(view: View) -> dict[str, str]:
 
 def broken_specifications(view: View) -> dict[str, str]:
     """CDI specifications that runtimes ignore as a whole, or that are cut: path to error."""
-    found: dict[str, str] = {}
+    errors: dict[str, str] = {}
     used: dict[str, cdi.Spec] = {}
     for path, text in cdi_texts(view).items():
         try:
             spec = cdi.parse(text, place=path)
         except ProbeError as error:
-            found[path] = error.message
+            errors[path] = error.message
             continue
         if spec.refused:
-            found[path] = f"container runtimes ignore {path}: {spec.refused[0]}"
+            errors[path] = f"container runtimes ignore {path}: {spec.refused[0]}"
         elif spec.kind == cdi.KIND and spec.devices:
             used[path] = spec
     every = any(cdi.ALL in spec.devices for spec in used.values())
@@ -90,13 +90,13 @@ def broken_specifications(view: View) -> dict[str, str]:
         if spec.generated and not cdi.lists_library(spec):
             lacking.append("driver library")
         if lacking:
-            found[path] = f"{path} is incomplete: no {', no '.join(lacking)}"
-    return found
+            errors[path] = f"{path} is incomplete: no {', no '.join(lacking)}"
+    return errors
 
 
 def _judged_without(view: View, bad: dict[str, str]) -> chain.Check:
     good = replace(
-        view.observed, cdi=tuple(one for one in view.observed.cdi if one.path not in bad)
+        view.observed, cdi=tuple(spec for spec in view.observed.cdi if spec.path not in bad)
     )
     return next(check for check in chain.evaluate(good) if check.name == "cdi")
 
@@ -114,10 +114,10 @@ def _broken_spec(view: View) -> str:
 def _no_file(view: View) -> str:
     if "no CDI specification" not in view.broken:
         return ""
-    found = [
+    problems = [
         f"{path} is a {kind}" for path, kind in view.clues.fields("no_file", 2) if "/cdi/" in path
     ]
-    return f"{some(found)}: no runtime can read a specification from it" if found else ""
+    return f"{some(problems)}: no runtime can read a specification from it" if problems else ""
 
 
 def no_results(view: View) -> str:

@@ -49,8 +49,8 @@ def _library_gone(view: View) -> str:
 
 
 def _library_dangling(view: View) -> str:
-    odd = [what for name, what in view.observed.odd if name.startswith("lib")]
-    return view.broken if any(what in view.broken for what in odd) else ""
+    odd = [problem for name, problem in view.observed.odd if name.startswith("lib")]
+    return view.broken if any(problem in view.broken for problem in odd) else ""
 
 
 def _unseen_without_node(view: View) -> str:
@@ -69,8 +69,8 @@ def _pending(view: View) -> str:
     ]
     if not waiting:
         return ""
-    wanted = "on" if waiting[0].mig_pending else "off"
-    return f"{_named(waiting)}: MIG mode will be {wanted} after a reset of the GPU"
+    mode = "on" if waiting[0].mig_pending else "off"
+    return f"{_named(waiting)}: MIG mode will be {mode} after a reset of the GPU"
 
 
 def _empty(view: View) -> str:
@@ -83,13 +83,13 @@ def _empty(view: View) -> str:
 
 def lost_devices(view: View) -> str:
     """GPUs with fewer MIG devices than the layout of the state mig; empty if there are none."""
-    wanted = saved.device_counts("\n".join(view.clues.all("mig_layout")))
-    found: list[str] = []
+    counts = saved.device_counts("\n".join(view.clues.all("mig_layout")))
+    incomplete: list[str] = []
     for gpu in view.observed.nvml.gpus:
-        count = wanted.get(gpu.pci.upper().zfill(16), 0)
+        count = counts.get(gpu.pci.upper().zfill(16), 0)
         if gpu.error is None and not view.observed.held(gpu) and len(gpu.mig_devices) < count:
-            found.append(f"GPU {gpu.index} has {len(gpu.mig_devices)} of {count}")
-    return f"{some(found)} MIG devices that the state mig created" if found else ""
+            incomplete.append(f"GPU {gpu.index} has {len(gpu.mig_devices)} of {count}")
+    return f"{some(incomplete)} MIG devices that the state mig created" if incomplete else ""
 
 
 # --- fabric --------------------------------------------------------------------------------------
@@ -101,8 +101,8 @@ def _nvlink5(view: View) -> bool:
 
 def _fabric_package(view: View) -> tuple[str, str]:
     """Name and version of the installed Fabric Manager."""
-    found = [(n, v) for n, v in view.clues.packages.items() if n.startswith(_FM) and "dev" not in n]
-    return found[0] if found else ("", "")
+    pairs = [(n, v) for n, v in view.clues.packages.items() if n.startswith(_FM) and "dev" not in n]
+    return pairs[0] if pairs else ("", "")
 
 
 def _journal(unit: Unit) -> str:
@@ -114,7 +114,7 @@ def needs_manager(view: View) -> bool:
     if not (chain.has_switches(view.observed) or _nvlink5(view)) or view.observed.driver_root:
         return False
     states = {gpu.fabric_state for gpu in view.observed.nvml.gpus} - set(chain.NO_FABRIC)
-    cuda_works = any(one.ok for one in view.observed.cuda or ())  # without it, none starts
+    cuda_works = any(result.ok for result in view.observed.cuda or ())  # without it, none starts
     return bool(view.broken) or not (states or cuda_works)
 
 
@@ -147,7 +147,7 @@ def _modules_for_nvlink5(view: View) -> str:
     missing = [name for name in ("mlx5_ib", "ib_umad") if name not in view.clues.all("module")]
     if not missing or not _nvlink5(view) or not needs_manager(view):
         return ""
-    return f"the switches are managed through {view.clues.one('sw_mng')}, but {' and '.join(missing)} is not loaded"
+    return f"the switches are managed through {view.clues.first('sw_mng')}, but {' and '.join(missing)} is not loaded"
 
 
 def _subnet_manager(view: View) -> str:
@@ -180,7 +180,7 @@ def _imex(view: View) -> str:
     unit = view.clues.unit("nvidia-imex")
     if not unit.failed or not on_rack(view):
         return ""
-    nodes = view.clues.one("imex_nodes")
+    nodes = view.clues.first("imex_nodes")
     where = "" if nodes not in ("", "0") else "; /etc/nvidia-imex/nodes_config.cfg lists no node"
     return f"nvidia-imex failed{_journal(unit)}{where}"
 
@@ -196,8 +196,8 @@ def _uvm_node(view: View) -> str:
 
 def _capability(view: View) -> str:
     """Only device nodes of MIG devices are missing."""
-    found = [one for one in view.broken.split(", ") if "/dev/nvidia" in one]
-    return view.broken if found and all("/dev/nvidia-caps/" in one for one in found) else ""
+    parts = [part for part in view.broken.split(", ") if "/dev/nvidia" in part]
+    return view.broken if parts and all("/dev/nvidia-caps/" in part for part in parts) else ""
 
 
 def _cuda(view: View, *codes: int | None) -> str:
@@ -206,9 +206,9 @@ def _cuda(view: View, *codes: int | None) -> str:
 
 
 def _exclusive(view: View) -> str:
-    found = _cuda(view, 46)
+    evidence = _cuda(view, 46)
     daemons = mps_daemons(view)
-    return f"{found}; no MPS daemon runs that could share it" if found and not daemons else ""
+    return f"{evidence}; no MPS daemon runs that could share it" if evidence and not daemons else ""
 
 
 def mps_daemons(view: View) -> list[str]:
@@ -231,9 +231,9 @@ def _peermem_wanted(view: View) -> str:
 
 def _peermem(view: View) -> str:
     clues = view.clues
-    wanted = _peermem_wanted(view)
+    loader = _peermem_wanted(view)
     if (
-        not wanted
+        not loader
         or not clues.all("rdma")
         or "nvidia_peermem" in clues.all("module")
         or not view.observed.loaded
@@ -242,7 +242,7 @@ def _peermem(view: View) -> str:
     message = clues.kernel_message(
         "disagrees about version of symbol ib_", "Unknown symbol ib_", "peermem"
     )
-    return f"{wanted} loads nvidia-peermem at boot, but it is not loaded" + (
+    return f"{loader} loads nvidia-peermem at boot, but it is not loaded" + (
         f"; dmesg: {message}" if message else ""
     )
 

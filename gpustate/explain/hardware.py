@@ -19,7 +19,7 @@ from gpustate.probes import shadowing_libraries
 
 
 def _held(view: View) -> str:
-    held = [one for one in view.observed.pci if one.is_gpu and one.driver in PASSTHROUGH]
+    held = [d for d in view.observed.pci if d.is_gpu and d.driver in PASSTHROUGH]
     if not held or view.observed.gpus:
         return ""
     return f"all {len(held)} GPUs are bound to {held[0].driver} for virtual machines"
@@ -27,7 +27,7 @@ def _held(view: View) -> str:
 
 def _nouveau(view: View) -> str:
     bound = [
-        one for one in view.observed.gpus if one.driver in ("nouveau", "nova_core", "nova-core")
+        gpu for gpu in view.observed.gpus if gpu.driver in ("nouveau", "nova_core", "nova-core")
     ]
     if not bound:
         return ""
@@ -35,7 +35,7 @@ def _nouveau(view: View) -> str:
         line for line in view.clues.all("modprobe") if "blacklist" in line or "install" in line
     ]
     blocked = any("nouveau" in line for line in lines)
-    image = view.clues.one("nouveau_initramfs")
+    image = view.clues.first("nouveau_initramfs")
     if blocked and image:
         return (
             f"{view.broken}; modprobe.d blocks nouveau, but {image} contains it and loads it first"
@@ -46,16 +46,16 @@ def _nouveau(view: View) -> str:
 
 
 def _nouveau_in_image(view: View) -> str:
-    found = _nouveau(view)
-    return found if "loads it first" in found else ""
+    evidence = _nouveau(view)
+    return evidence if "loads it first" in evidence else ""
 
 
 def _needs(view: View, *, open_modules: bool) -> list[str]:
-    found = [PciGpu(one.address, one.device_id, one.class_id, None) for one in view.observed.gpus]
+    gpus = [PciGpu(gpu.address, gpu.device_id, gpu.class_id, None) for gpu in view.observed.gpus]
     return [
-        one.address
-        for one in found
-        if (one.needs_open_modules if open_modules else one.needs_proprietary_modules)
+        gpu.address
+        for gpu in gpus
+        if (gpu.needs_open_modules if open_modules else gpu.needs_proprietary_modules)
     ]
 
 
@@ -63,7 +63,7 @@ def _is_open(view: View) -> bool | None:
     """Whether the module is the open one; ``None`` if there is no module."""
     if view.observed.loaded:
         return view.observed.open_module
-    licence = view.clues.one("license")
+    licence = view.clues.first("license")
     return None if not licence else "MIT" in licence
 
 
@@ -82,7 +82,7 @@ def _wants_proprietary(view: View) -> str:
 
 
 def _gsp(view: View) -> str:
-    words = (*view.clues.all("modprobe"), view.clues.one("cmdline"))
+    words = (*view.clues.all("modprobe"), view.clues.first("cmdline"))
     where = [word for word in words if "NVreg_EnableGpuFirmware=0" in word]
     if not where or _is_open(view) is not True:
         return ""
@@ -98,7 +98,7 @@ def _not_enrolled(view: View) -> str:
     clues = view.clues
     if not clues.has("secure_boot") or view.observed.loaded or not view.observed.on_disk:
         return ""
-    signer = clues.one("signer")
+    signer = clues.first("signer")
     if not signer:
         return f"Secure Boot is on, and the module for {view.observed.kernel} is not signed"
     enrolled = any(key.startswith(f"{signer}:") for key in clues.all("key"))
@@ -110,12 +110,12 @@ def _not_enrolled(view: View) -> str:
 
 
 def _enrolment_waits(view: View) -> str:
-    found = _not_enrolled(view)
+    evidence = _not_enrolled(view)
     waiting = view.clues.all("mok_new")
-    signer = view.clues.one("signer")
-    if not found or not signer or not any(signer in one or one in signer for one in waiting):
+    signer = view.clues.first("signer")
+    if not evidence or not signer or not any(signer in key or key in signer for key in waiting):
         return ""
-    return f"{found}; its enrolment is pending and must be confirmed at the console"
+    return f"{evidence}; its enrolment is pending and must be confirmed at the console"
 
 
 def _build(view: View) -> str:
@@ -125,12 +125,12 @@ def _build(view: View) -> str:
 
 
 def _compiler(view: View) -> str:
-    wanted = view.clues.kernel_compiler
-    missing = wanted and wanted not in view.clues.all("compiler")
+    compiler = view.clues.kernel_compiler
+    missing = compiler and compiler not in view.clues.all("compiler")
     plain = "gcc" in view.clues.all("compiler")
     if view.observed.on_disk or not missing or (plain and not view.clues.build_error):
         return ""
-    return f"kernel {view.observed.kernel} was built with {wanted}, which is not installed" + (
+    return f"kernel {view.observed.kernel} was built with {compiler}, which is not installed" + (
         f"; build error: {view.clues.build_error}" if view.clues.build_error else ""
     )
 
@@ -161,17 +161,17 @@ def _precompiled(view: View) -> str:
 
 
 def _other_kernel(view: View) -> str:
-    others = [kernel for kernel in view.clues.all("module_for") if kernel != view.observed.kernel]
-    if view.observed.on_disk or not others or view.observed.kernel in view.clues.all("module_for"):
+    kernels = [kernel for kernel in view.clues.all("module_for") if kernel != view.observed.kernel]
+    if view.observed.on_disk or not kernels or view.observed.kernel in view.clues.all("module_for"):
         return ""
-    return f"the module was built for {some(others)}, but not for the running kernel {view.observed.kernel}"
+    return f"the module was built for {some(kernels)}, but not for the running kernel {view.observed.kernel}"
 
 
 def _offline(view: View) -> str:
-    gone = view.clues.all("unreachable")
-    if view.observed.on_disk or not gone:
+    unreachable = view.clues.all("unreachable")
+    if view.observed.on_disk or not unreachable:
         return ""
-    return f"no driver is installed, and its repository is unreachable: {some(list(gone))}"
+    return f"no driver is installed, and its repository is unreachable: {some(list(unreachable))}"
 
 
 def _not_installed(view: View) -> str:
@@ -187,15 +187,15 @@ def _not_installed(view: View) -> str:
 
 
 def _offered(view: View) -> str:
-    found, offered = _not_installed(view), view.clues.all("offered")
-    if not found or (view.clues.has("searched") and not offered):
+    evidence, offered = _not_installed(view), view.clues.all("offered")
+    if not evidence or (view.clues.has("searched") and not offered):
         return ""
-    return found + (f"; available: {offered[0]}" if offered else "")
+    return evidence + (f"; available: {offered[0]}" if offered else "")
 
 
 def _not_offered(view: View) -> str:
-    found = "" if _offered(view) else _not_installed(view)
-    return f"{found}, and no repository offers one" if found else ""
+    evidence = "" if _offered(view) else _not_installed(view)
+    return f"{evidence}, and no repository offers one" if evidence else ""
 
 
 def _last_change(view: View) -> str:
@@ -203,9 +203,9 @@ def _last_change(view: View) -> str:
     rows = view.clues.fields("history", 3)
     if not rows:
         return ""
-    date, who, what = rows[-1]
-    by = "unattended-upgrades" if "unattended-upgrade" in who else who.partition(" ")[0] or "apt"
-    return f"; {date}: {by}: {what.strip()[:160]}"
+    date, user, changes = rows[-1]
+    by = "unattended-upgrades" if "unattended-upgrade" in user else user.partition(" ")[0] or "apt"
+    return f"; {date}: {by}: {changes.strip()[:160]}"
 
 
 def _holders(view: View) -> str:
@@ -214,36 +214,41 @@ def _holders(view: View) -> str:
 
 
 def _upgraded(view: View) -> str:
-    others = {
+    versions = {
         *([view.observed.on_disk] if view.observed.on_disk else []),
         *dict(view.observed.packages).values(),
     }
-    if not view.observed.loaded or not others or view.observed.loaded in others or len(others) != 1:
+    if (
+        not view.observed.loaded
+        or not versions
+        or view.observed.loaded in versions
+        or len(versions) != 1
+    ):
         return ""
     return view.broken + _last_change(view) + _holders(view)
 
 
 def _beside(view: View) -> str:
-    found = shadowing_libraries.describe(view.clues.all("beside")) if view.observed.loaded else ()
-    return f"{some(list(found))}; the loaded driver is {view.observed.loaded}" if found else ""
+    files = shadowing_libraries.describe(view.clues.all("beside")) if view.observed.loaded else ()
+    return f"{some(list(files))}; the loaded driver is {view.observed.loaded}" if files else ""
 
 
 def _module_file(view: View) -> str:
     """Libraries and packages have the same version, only the module's file has another."""
     observed = view.observed
     libraries = (
-        one.version for one in (observed.nvml_library, observed.cuda_library) if one is not None
+        lib.version for lib in (observed.nvml_library, observed.cuda_library) if lib is not None
     )
-    others = {*libraries, *dict(observed.packages).values()} - {""}
+    versions = {*libraries, *dict(observed.packages).values()} - {""}
     if (
         not observed.loaded
         or not observed.on_disk
-        or len(others) != 1
-        or observed.on_disk in others
+        or len(versions) != 1
+        or observed.on_disk in versions
     ):
         return ""
     return (
-        f"the module file for kernel {observed.kernel} has version {observed.on_disk}, the libraries have {others.pop()}; "
+        f"the module file for kernel {observed.kernel} has version {observed.on_disk}, the libraries have {versions.pop()}; "
         f"loaded: {observed.loaded}"
     )
 
@@ -264,12 +269,12 @@ def _logged(*words: str) -> Callable[[View], str]:
 
     def detect(view: View) -> str:
         message = view.clues.kernel_message(*words, of=view.broken)
-        known = (
+        inapplicable = (
             not message
             or view.check is None
             or (view.check.name == _DRIVER and view.observed.loaded)
         )
-        return "" if known else f"{view.broken}; dmesg: {message}"
+        return "" if inapplicable else f"{view.broken}; dmesg: {message}"
 
     return detect
 
@@ -282,7 +287,7 @@ def _unloaded(view: View) -> str:
 
 
 def _not_whole(view: View) -> str:
-    path = view.clues.one("not_whole")
+    path = view.clues.first("not_whole")
     if not path or not view.observed.loaded or view.observed.driver_root:
         return ""
     return (

@@ -85,19 +85,19 @@ class Explanation:
     scheduler: str = ""
 
 
-def explain(found: Snapshot) -> Explanation:
+def explain(snapshot: Snapshot) -> Explanation:
     """Judge a pod."""
-    pod = found.pod
+    pod = snapshot.pod
     if pod is None:
-        causes = tuple(_refused(found))
-        owned = _owned(found)
+        causes = tuple(_refused(snapshot))
+        owned = _owned(snapshot)
         if owned:
             kind, names = owned
-            words = f"no pod; {kind} {found.name} has {len(names)}: name one"
-            remedy = f"gpustate explain --pod {found.namespace}/{names[0]}"
+            words = f"no pod; {kind} {snapshot.name} has {len(names)}: name one"
+            remedy = f"gpustate explain --pod {snapshot.namespace}/{names[0]}"
             pods_cause = Cause("no-pod", (), f"pods: {', '.join(_names(names))}", remedy)
             return Explanation(words, waits=True, causes=(*causes, pods_cause))
-        return Explanation("no such pod", waits=True, causes=causes or (_absent(found),))
+        return Explanation("no such pod", waits=True, causes=causes or (_absent(snapshot),))
     status = pod.get("status") or {}
     phase, node = status.get("phase", "Pending"), (pod.get("spec") or {}).get("nodeName", "")
     where = f" on {node}" if node else ""
@@ -108,81 +108,81 @@ def explain(found: Snapshot) -> Explanation:
     if phase == "Failed":
         return Explanation(f"has failed{where}", waits=True, causes=tuple(_failed(pod, node)))
     if not node:
-        said = _scheduler(status)
-        causes = tuple(_unscheduled(found, pod, said))
-        return Explanation("not scheduled", waits=True, causes=causes, scheduler=said)
+        message = _scheduler(status)
+        causes = tuple(_unscheduled(snapshot, pod, message))
+        return Explanation("not scheduled", waits=True, causes=causes, scheduler=message)
     ready = any(
-        one["type"] == "Ready" and one["status"] == TRUE for one in status.get("conditions") or ()
+        c["type"] == "Ready" and c["status"] == TRUE for c in status.get("conditions") or ()
     )
     if ready:
         return Explanation(f"runs{where}", waits=False, causes=tuple(_no_request(pod)))
-    return Explanation(f"not started{where}", waits=True, causes=tuple(_not_started(found, pod)))
+    return Explanation(f"not started{where}", waits=True, causes=tuple(_not_started(snapshot, pod)))
 
 
 # --- it does not exist ----------------------------------------------------------------------------
 
 
-def _refused(found: Snapshot) -> Iterator[Cause]:
+def _refused(snapshot: Snapshot) -> Iterator[Cause]:
     """Why a controller could not create it; such a pod has no events of its own."""
-    for event in reversed(_by_time(found.events)):
+    for event in reversed(_by_time(snapshot.events)):
         owner = event.get("involvedObject") or {}
         name = str(owner.get("name") or "")
-        if event.get("reason") != "FailedCreate" or not _belongs(found.name, name):
+        if event.get("reason") != "FailedCreate" or not _belongs(snapshot.name, name):
             continue
         words = str(event.get("message") or "")
         evidence = f"{str(owner.get('kind', 'controller')).lower()}/{name}: {words}"
         if "exceeded quota" in words:
-            remedy = f"free GPUs in the namespace, or raise the quota: kubectl describe quota -n {found.namespace}"
+            remedy = f"free GPUs in the namespace, or raise the quota: kubectl describe quota -n {snapshot.namespace}"
             yield Cause("quota-exceeded", (), evidence, remedy)
         elif _NO_CLASS.search(words):
             named = _QUOTED.search(words[words.lower().index("runtimeclass") :])
-            yield _no_class(found, named[1] if named else "", (), evidence)
+            yield _no_class(snapshot, named[1] if named else "", (), evidence)
         elif "violates PodSecurity" in words:
-            remedy = f"allow it in the namespace's labels, or drop what is named: kubectl get namespace {found.namespace} -o yaml"
+            remedy = f"allow it in the namespace's labels, or drop what is named: kubectl get namespace {snapshot.namespace} -o yaml"
             yield Cause("pod-security", (), evidence, remedy)
         else:
             yield Cause("creation-refused", (), evidence, "change what the message names")
         return
 
 
-def _no_class(found: Snapshot, name: str, nodes: tuple[str, ...], evidence: str) -> Cause:
+def _no_class(snapshot: Snapshot, name: str, nodes: tuple[str, ...], evidence: str) -> Cause:
     if name == pods.RUNTIME_CLASS:
         remedy = f"create it: {RELABEL}"
     else:
-        there = ", ".join(sorted(found.runtime_classes or ())) or "no RuntimeClass"
-        remedy = f"correct runtimeClassName; the cluster has {there}"
-        if found.runtime_classes is None:
+        classes = ", ".join(sorted(snapshot.runtime_classes or ())) or "no RuntimeClass"
+        remedy = f"correct runtimeClassName; the cluster has {classes}"
+        if snapshot.runtime_classes is None:
             remedy = "correct runtimeClassName: kubectl get runtimeclasses"
         remedy += f"; a class of the policy is created by {RELABEL}"
     return Cause("runtime-class-missing", nodes, evidence, remedy)
 
 
-def _belongs(wanted: str, owner: str) -> bool:
+def _belongs(name: str, owner: str) -> bool:
     """Whether an object may have been to create the pod, or was meant itself."""
     return bool(owner) and (
-        wanted == owner or wanted.startswith(f"{owner}-") or owner.startswith(f"{wanted}-")
+        name == owner or name.startswith(f"{owner}-") or owner.startswith(f"{name}-")
     )
 
 
-def _owned(found: Snapshot) -> tuple[str, list[str]] | None:
+def _owned(snapshot: Snapshot) -> tuple[str, list[str]] | None:
     """Kind and pods of the controller of this name; ``None`` if it has none."""
     kinds: dict[str, list[str]] = {}
-    for pod in found.pods:
+    for pod in snapshot.pods:
         metadata = pod["metadata"]
-        if metadata.get("namespace") != found.namespace:
+        if metadata.get("namespace") != snapshot.namespace:
             continue
         for owner in metadata.get("ownerReferences") or ():
             name, kind = owner["name"], owner["kind"]
-            if kind == "ReplicaSet" and name.rpartition("-")[0] == found.name:
+            if kind == "ReplicaSet" and name.rpartition("-")[0] == snapshot.name:
                 kinds.setdefault("Deployment", []).append(metadata["name"])
-            elif name == found.name:
+            elif name == snapshot.name:
                 kinds.setdefault(kind, []).append(metadata["name"])
     return next(((kind, sorted(names)) for kind, names in kinds.items()), None)
 
 
-def _absent(found: Snapshot) -> Cause:
-    evidence = f"no pod {found.name} in namespace {found.namespace}, and no controller reports that it could not create one"
-    remedy = f"list pods: kubectl get pods -n {found.namespace}; why a pod without a controller was refused, only its kubectl apply prints"
+def _absent(snapshot: Snapshot) -> Cause:
+    evidence = f"no pod {snapshot.name} in namespace {snapshot.namespace}, and no controller reports that it could not create one"
+    remedy = f"list pods: kubectl get pods -n {snapshot.namespace}; why a pod without a controller was refused, only its kubectl apply prints"
     return Cause("no-pod", (), evidence, remedy)
 
 
@@ -190,70 +190,70 @@ def _absent(found: Snapshot) -> Cause:
 
 
 def _scheduler(status: Json) -> str:
-    for one in status.get("conditions") or ():
-        if one["type"] == "PodScheduled" and one["status"] != TRUE:
-            return str(one.get("message") or one.get("reason") or "")
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] != TRUE:
+            return str(condition.get("message") or condition.get("reason") or "")
     return ""
 
 
-def _unscheduled(found: Snapshot, pod: Json, said: str) -> Iterator[Cause]:
+def _unscheduled(snapshot: Snapshot, pod: Json, message: str) -> Iterator[Cause]:
     spec = pod.get("spec") or {}
-    gates = [one["name"] for one in spec.get("schedulingGates") or ()]
+    gates = [gate["name"] for gate in spec.get("schedulingGates") or ()]
     if gates:
         remedy = "the controller that set the gate removes it (a queue such as Kueue admits the pod): check its queue"
         yield Cause("scheduling-gate", (), f"schedulingGates: {', '.join(gates)}", remedy)
         return
-    claims = list(_claims(found, pod))
+    claims = list(_claims(snapshot, pod))
     yield from claims
-    unknown = list(_unknown(found, pod))
+    unknown = list(_unknown(snapshot, pod))
     yield from unknown
-    wanted = pods.reserved(
-        pod, lambda name: name.startswith(_VENDOR) and not _is_unknown(found, name)
+    requests = pods.reserved(
+        pod, lambda name: name.startswith(_VENDOR) and not _is_unknown(snapshot, name)
     )
-    if unknown and not wanted:
+    if unknown and not requests:
         return
     nodes = [
-        one
-        for one in found.nodes
-        if not wanted or _concerns(one, wanted) or (_selects(spec) and not unmet_selector(pod, one))
+        n
+        for n in snapshot.nodes
+        if not requests or _concerns(n, requests) or (_selects(spec) and not unmet_selector(pod, n))
     ]
-    if wanted and not nodes:
-        words = ", ".join(sorted(wanted))
-        evidence = f"requests {words}; none of {len(found.nodes)} Nodes has GPUs"
+    if requests and not nodes:
+        words = ", ".join(sorted(requests))
+        evidence = f"requests {words}; none of {len(snapshot.nodes)} Nodes has GPUs"
         yield Cause("no-gpu-node", (), evidence, f"set up Nodes with GPUs: {RELABEL}")
-    by_node = _holders(found.pods)
+    by_node = _holders(snapshot.pods)
     rows: list[tuple[str, Cause]] = []
     free: list[str] = []
     for node in nodes:
         name = node["metadata"]["name"]
-        mine = list(_obstacles(found, pod, node, wanted, by_node.get(name, [])))
-        rows += [(name, one) for one in mine]
-        free += [] if mine else [name]
+        obstacles = list(_obstacles(snapshot, pod, node, requests, by_node.get(name, [])))
+        rows += [(name, cause) for cause in obstacles]
+        free += [] if obstacles else [name]
     yield from _grouped(rows)
     # A scheduler does not look at a pod whose claim is missing, and says nothing of it.
-    ignored = not said and any(one.cause == "claim-missing" for one in claims)
+    ignored = not message and any(cause.cause == "claim-missing" for cause in claims)
     if (free or not nodes) and not ignored and not unknown:
-        yield from _by_words(found, spec, said, free)
+        yield from _by_words(snapshot, spec, message, free)
 
 
-def _is_unknown(found: Snapshot, name: str) -> bool:
+def _is_unknown(snapshot: Snapshot, name: str) -> bool:
     """Whether a resource is a device that no Node has, and none that NVIDIA's device plugin names."""
     domain, slash, _ = name.rpartition("/")
     extended = bool(slash) and not domain.endswith("kubernetes.io") and not pods.is_gpu(name)
-    return extended and not any(pods.quantity(one, "capacity", name) for one in found.nodes)
+    return extended and not any(pods.quantity(node, "capacity", name) for node in snapshot.nodes)
 
 
-def _unknown(found: Snapshot, pod: Json) -> Iterator[Cause]:
-    for name in sorted(pods.reserved(pod, lambda name: _is_unknown(found, name))):
-        evidence = f"requests {name}, which none of {len(found.nodes)} Nodes has"
+def _unknown(snapshot: Snapshot, pod: Json) -> Iterator[Cause]:
+    for name in sorted(pods.reserved(pod, lambda name: _is_unknown(snapshot, name))):
+        evidence = f"requests {name}, which none of {len(snapshot.nodes)} Nodes has"
         if name.startswith(_VENDOR):
-            there = {
+            resources = {
                 key
-                for one in found.nodes
-                for key in (one.get("status") or {}).get("capacity") or ()
+                for node in snapshot.nodes
+                for key in (node.get("status") or {}).get("capacity") or ()
                 if key.startswith(_VENDOR)
             }
-            names = ", ".join(sorted(there)) or pods.GPU
+            names = ", ".join(sorted(resources)) or pods.GPU
             remedy = f"correct its name ({names}), or set up the device plugin that offers it"
         else:
             vendor = name.rpartition("/")[0]
@@ -266,71 +266,71 @@ def _selects(spec: Json) -> bool:
     return bool(spec.get("nodeSelector") or (spec.get("affinity") or {}).get("nodeAffinity"))
 
 
-def _concerns(node: Json, wanted: Iterable[str]) -> bool:
-    return pods.has_gpus(node) or any(pods.quantity(node, "capacity", name) for name in wanted)
+def _concerns(node: Json, resources: Iterable[str]) -> bool:
+    return pods.has_gpus(node) or any(pods.quantity(node, "capacity", name) for name in resources)
 
 
-def _by_words(found: Snapshot, spec: Json, said: str, free: list[str]) -> Iterator[Cause]:
+def _by_words(snapshot: Snapshot, spec: Json, message: str, free: list[str]) -> Iterator[Cause]:
     """What the scheduler says of Nodes that nothing here speaks against."""
     on = _names(free)
-    if not said:
+    if not message:
         name = spec.get("schedulerName", "default-scheduler")
         evidence = f"schedulerName {name}: no scheduler has reported on the pod"
         yield Cause("no-scheduler", (), evidence, f"check that the scheduler {name} runs")
         return
-    lacks = sorted(set(re.findall(r"Insufficient ([^\s,.]+(?:\.[^\s,.]+)*)", said)))
-    lacks = [one for one in lacks if not one.startswith(_VENDOR)]
-    if lacks and free:
+    insufficient = sorted(set(re.findall(r"Insufficient ([^\s,.]+(?:\.[^\s,.]+)*)", message)))
+    insufficient = [resource for resource in insufficient if not resource.startswith(_VENDOR)]
+    if insufficient and free:
         remedy = f"request less, or free it: kubectl describe node {free[0]}"
-        evidence = f"insufficient {', '.join(lacks)}, and nothing else keeps the pod off"
+        evidence = f"insufficient {', '.join(insufficient)}, and nothing else keeps the pod off"
         yield Cause("other-resource-short", tuple(on), evidence, remedy)
-    elif "persistentvolumeclaim" in said.lower() or "persistent volume" in said.lower():
-        remedy = f"kubectl get pvc -n {found.namespace}"
-        yield Cause("volume", (), said, remedy)
+    elif "persistentvolumeclaim" in message.lower() or "persistent volume" in message.lower():
+        remedy = f"kubectl get pvc -n {snapshot.namespace}"
+        yield Cause("volume", (), message, remedy)
     elif free:
-        yield Cause("scheduler", tuple(on), said, "change what the scheduler names")
+        yield Cause("scheduler", tuple(on), message, "change what the scheduler names")
 
 
-def _claims(found: Snapshot, pod: Json) -> Iterator[Cause]:
+def _claims(snapshot: Snapshot, pod: Json) -> Iterator[Cause]:
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    made = {
-        one["name"]: one.get("resourceClaimName")
-        for one in status.get("resourceClaimStatuses") or ()
+    claim_names = {
+        row["name"]: row.get("resourceClaimName")
+        for row in status.get("resourceClaimStatuses") or ()
     }
-    there = {
-        one["metadata"]["name"]: one
-        for one in found.claims
-        if one["metadata"].get("namespace") == found.namespace
+    existing = {
+        claim["metadata"]["name"]: claim
+        for claim in snapshot.claims
+        if claim["metadata"].get("namespace") == snapshot.namespace
     }
-    for one in spec.get("resourceClaims") or ():
-        name = one.get("resourceClaimName") or made.get(one["name"])
-        if not name or name not in there:
-            evidence = f"ResourceClaim {name or 'of ' + one['name']} does not exist"
-            remedy = f"create it, or its ResourceClaimTemplate: kubectl get resourceclaims,resourceclaimtemplates -n {found.namespace}"
+    for entry in spec.get("resourceClaims") or ():
+        name = entry.get("resourceClaimName") or claim_names.get(entry["name"])
+        if not name or name not in existing:
+            evidence = f"ResourceClaim {name or 'of ' + entry['name']} does not exist"
+            remedy = f"create it, or its ResourceClaimTemplate: kubectl get resourceclaims,resourceclaimtemplates -n {snapshot.namespace}"
             yield Cause("claim-missing", (), evidence, remedy)
-        elif not (there[name].get("status") or {}).get("allocation"):
+        elif not (existing[name].get("status") or {}).get("allocation"):
             evidence = f"ResourceClaim {name} is not allocated: no free device matches it"
             remedy = "compare it with what Nodes offer: kubectl get resourceslices,deviceclasses"
             yield Cause("claim-not-allocated", (), evidence, remedy)
 
 
-def _selecting_class(found: Snapshot, pod: Json, unmet: str) -> str:
+def _selecting_class(snapshot: Snapshot, pod: Json, unmet: str) -> str:
     """The RuntimeClass whose selector is unmet: at its creation a pod gets the selector of its class."""
     name = str((pod.get("spec") or {}).get("runtimeClassName") or "")
-    wanted = (found.runtime_classes or {}).get(name, {})
-    added = any(unmet.startswith(f"nodeSelector {key}={wanted[key]},") for key in wanted)
+    selector = (snapshot.runtime_classes or {}).get(name, {})
+    added = any(unmet.startswith(f"nodeSelector {key}={selector[key]},") for key in selector)
     return name if added else ""
 
 
 def _obstacles(
-    found: Snapshot, pod: Json, node: Json, wanted: dict[str, int], holders: list[Json]
+    snapshot: Snapshot, pod: Json, node: Json, requests: dict[str, int], holders: list[Json]
 ) -> Iterator[Cause]:
     """Everything that keeps a pod off one Node."""
     name = node["metadata"]["name"]
     unmet = unmet_selector(pod, node)
     if unmet:
         remedy = f"label the Node, or change the pod: kubectl get node {name} --show-labels"
-        if by := _selecting_class(found, pod, unmet):
+        if by := _selecting_class(snapshot, pod, unmet):
             unmet = f"{unmet}; the RuntimeClass {by} adds it to its pods"
             remedy = f"label the Node, or remove it from scheduling.nodeSelector and recreate the pod: kubectl edit runtimeclass {by}"
         yield Cause("selector", (name,), unmet, remedy)
@@ -340,16 +340,14 @@ def _obstacles(
         yield Cause("node-not-ready", (name,), not_ready, remedy)
     yield from _cordon(node)
     yield from _tainted(pod, node, ready=not not_ready)
-    for resource, count in sorted(wanted.items()):
-        yield from _resource(found, node, resource, count, holders)
+    for resource, count in sorted(requests.items()):
+        yield from _resource(snapshot, node, resource, count, holders)
 
 
 def _not_ready(node: Json) -> str:
-    for one in (node.get("status") or {}).get("conditions") or ():
-        if one["type"] == "Ready" and one["status"] != TRUE:
-            return (
-                f"the Node is not ready: {one.get('message') or one.get('reason') or one['status']}"
-            )
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Ready" and condition["status"] != TRUE:
+            return f"the Node is not ready: {condition.get('message') or condition.get('reason') or condition['status']}"
     return ""
 
 
@@ -361,8 +359,8 @@ def _cordon(node: Json) -> Iterator[Cause]:
     if record:
         yield Cause("held-by-gpustate", (name,), _hold(record), "gpustate status -i INVENTORY")
         return
-    who = foreign.holders(node, held=False, own_manager="gpustate")
-    evidence = "; ".join(who) or "cordoned"
+    holders = foreign.holders(node, held=False, own_manager="gpustate")
+    evidence = "; ".join(holders) or "cordoned"
     remedy = f"find out why; if it can be used again: kubectl uncordon {name}"
     yield Cause("cordoned", (name,), evidence, remedy)
 
@@ -382,47 +380,47 @@ def _tainted(pod: Json, node: Json, *, ready: bool) -> Iterator[Cause]:
         key = taint["key"]
         if key in _SCHEDULERS_TAINTS or (key in _NOT_READY and not ready):
             continue
-        shown = show_taint(taint)
+        text = show_taint(taint)
         if key == STARTUP_TAINT or key.startswith("startup-taint."):
             health = _condition(node)
-            evidence = f"start-up taint {shown}: {health or 'not validated yet'}"
+            evidence = f"start-up taint {text}: {health or 'not validated yet'}"
             remedy = "validate it, which lifts the taint: gpustate validate POLICY -i INVENTORY"
             yield Cause("not-validated", (name,), evidence, remedy)
         elif key == pods.GPU:
             remedy = "add a toleration: {key: nvidia.com/gpu, operator: Exists}"
-            yield Cause("gpu-taint", (name,), f"taint {shown} is not tolerated", remedy)
+            yield Cause("gpu-taint", (name,), f"taint {text} is not tolerated", remedy)
         else:
-            who = foreign.holders(node, held=True, own_manager="")
-            words = next((one for one in who if shown in one or key in one), "")
-            evidence = f"taint {shown} is not tolerated" + (f": {words}" if words else "")
+            holders = foreign.holders(node, held=True, own_manager="")
+            words = next((holder for holder in holders if text in holder or key in holder), "")
+            evidence = f"taint {text} is not tolerated" + (f": {words}" if words else "")
             remedy = f"tolerate it, or end what it stands for: kubectl describe node {name}"
             yield Cause("taint", (name,), evidence, remedy)
 
 
 def _condition(node: Json) -> str:
-    for one in (node.get("status") or {}).get("conditions") or ():
-        if one["type"] == _HEALTHY and one["status"] != TRUE:
-            return f"{_HEALTHY} is {one['status']} ({one.get('reason')}: {one.get('message')})"
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition["type"] == _HEALTHY and condition["status"] != TRUE:
+            return f"{_HEALTHY} is {condition['status']} ({condition.get('reason')}: {condition.get('message')})"
     return ""
 
 
 def _resource(
-    found: Snapshot, node: Json, resource: str, count: int, holders: list[Json]
+    snapshot: Snapshot, node: Json, resource: str, count: int, holders: list[Json]
 ) -> Iterator[Cause]:
     """What keeps a Node from giving a pod a number of one resource."""
     name = node["metadata"]["name"]
     capacity = pods.quantity(node, "capacity", resource)
     offered = pods.quantity(node, "allocatable", resource)
     if not offered:
-        cause = _not_offered(found, node, resource)
+        cause = _not_offered(snapshot, node, resource)
         # A plugin that runs and offers none of what the Node had holds them for unhealthy.
         if not capacity or cause.cause != "device-plugin-not-registered":
             yield cause
             return
     users = [
-        (one, pods.reserved(one, lambda key: key == resource).get(resource, 0)) for one in holders
+        (pod, pods.reserved(pod, lambda key: key == resource).get(resource, 0)) for pod in holders
     ]
-    users = [(one, used) for one, used in users if used]
+    users = [(pod, used) for pod, used in users if used]
     free = offered - sum(used for _, used in users)
     if free >= count:
         return
@@ -441,7 +439,7 @@ def _resource(
         evidence = f"requests {count} {resource}, the Node offers {offered}"
         yield Cause("too-many", (name,), evidence, "request fewer, or a Node with more")
     elif users:
-        whom = [f"{_title(one)} ({used})" for one, used in users]
+        whom = [f"{_title(pod)} ({used})" for pod, used in users]
         words = ", ".join(_names(whom))
         evidence = f"{offered - free} of {offered} {resource} in use by {words}; {max(free, 0)} free, {count} requested"
         yield Cause("in-use", (name,), evidence, "wait for these pods, or end them")
@@ -449,50 +447,50 @@ def _resource(
 
 def _quarantined(node: Json) -> list[str]:
     """GPUs of a Node in quarantine, as its condition says."""
-    for one in (node.get("status") or {}).get("conditions") or ():
-        if one["type"] == _HEALTHY:
-            return _QUARANTINE.findall(str(one.get("message") or ""))
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition["type"] == _HEALTHY:
+            return _QUARANTINE.findall(str(condition.get("message") or ""))
     return []
 
 
-def _not_offered(found: Snapshot, node: Json, resource: str) -> Cause:
+def _not_offered(snapshot: Snapshot, node: Json, resource: str) -> Cause:
     """Why a Node has none of a resource: it has others, or its device plugin does not work."""
     name = node["metadata"]["name"]
     status = node.get("status") or {}
-    others = [
+    offers = [
         f"{key}: {value}"
         for key, value in sorted((status.get("allocatable") or {}).items())
         if key.startswith(_VENDOR) and str(value) != "0"
     ]
-    if others:
-        evidence = f"requests {resource}, the Node offers {', '.join(others)}"
+    if offers:
+        evidence = f"requests {resource}, the Node offers {', '.join(offers)}"
         remedy = "request what the Node offers, or change its MIG layout or sharing: gpustate node labels -i INVENTORY"
         return Cause("other-resource", (name,), evidence, remedy)
-    mine = [
-        one
-        for one in found.pods
-        if (one.get("spec") or {}).get("nodeName") == name
-        and _PLUGIN.search(one["metadata"]["name"])
-        and not _NOT_PLUGIN.search(one["metadata"]["name"])
+    plugins = [
+        pod
+        for pod in snapshot.pods
+        if (pod.get("spec") or {}).get("nodeName") == name
+        and _PLUGIN.search(pod["metadata"]["name"])
+        and not _NOT_PLUGIN.search(pod["metadata"]["name"])
     ]
-    problems = [(one, words) for one in mine if (words := readiness.problem(one))]
+    problems = [(pod, words) for pod in plugins if (words := readiness.problem(pod))]
     if problems:
         pod, words = problems[0]
         at = f"-n {pod['metadata']['namespace']} {pod['metadata']['name']}"
         evidence = f"{resource} is not offered: the device plugin's pod {_title(pod)} is not ready: {words}"
         remedy = f"kubectl logs {at}; kubectl describe pod {at}"
         return Cause("device-plugin-not-ready", (name,), evidence, remedy)
-    if mine:
-        at = f"-n {mine[0]['metadata']['namespace']} {mine[0]['metadata']['name']}"
+    if plugins:
+        at = f"-n {plugins[0]['metadata']['namespace']} {plugins[0]['metadata']['name']}"
         evidence = (
-            f"{resource} is not offered, though the device plugin's pod {_title(mine[0])} runs"
+            f"{resource} is not offered, though the device plugin's pod {_title(plugins[0])} runs"
         )
         remedy = f"kubectl logs {at}; then: kubectl delete pod {at}"
         return Cause("device-plugin-not-registered", (name,), evidence, remedy)
     evidence = f"{resource} is not offered: no pod of the device plugin is on the Node"
     templates = [
         daemon_set["spec"]["template"]
-        for daemon_set in found.daemon_sets
+        for daemon_set in snapshot.daemon_sets
         if _PLUGIN.search(daemon_set["metadata"]["name"])
         and not _NOT_PLUGIN.search(daemon_set["metadata"]["name"])
     ]
@@ -504,19 +502,19 @@ def _not_offered(found: Snapshot, node: Json, resource: str) -> Cause:
 
 def _holders(all_pods: Iterable[Json]) -> dict[str, list[Json]]:
     """Pods that reserve devices, by Node."""
-    found: dict[str, list[Json]] = {}
+    by_node: dict[str, list[Json]] = {}
     for pod in all_pods:
         node = (pod.get("spec") or {}).get("nodeName")
         if node and (pod.get("status") or {}).get("phase") not in _ENDED:
-            found.setdefault(node, []).append(pod)
-    return found
+            by_node.setdefault(node, []).append(pod)
+    return by_node
 
 
 def _grouped(rows: Iterable[tuple[str, Cause]]) -> Iterator[Cause]:
     """One line for equal causes of several Nodes."""
     groups: dict[tuple[str, str], list[tuple[str, Cause]]] = {}
-    for name, one in rows:
-        groups.setdefault((one.cause, one.evidence), []).append((name, one))
+    for name, cause in rows:
+        groups.setdefault((cause.cause, cause.evidence), []).append((name, cause))
     for same in groups.values():
         names = tuple(name for name, _ in same)
         first = same[0][1]
@@ -526,39 +524,43 @@ def _grouped(rows: Iterable[tuple[str, Cause]]) -> Iterator[Cause]:
 # --- it is scheduled, and does not start ----------------------------------------------------------
 
 
-def _not_started(found: Snapshot, pod: Json) -> Iterator[Cause]:
+def _not_started(snapshot: Snapshot, pod: Json) -> Iterator[Cause]:
     spec, status = pod["spec"], pod.get("status") or {}
     name = spec["nodeName"]
-    node = next((one for one in found.nodes if one["metadata"]["name"] == name), None)
+    node = next((node for node in snapshot.nodes if node["metadata"]["name"] == name), None)
     if node is None:
         evidence = "the Node does not exist any more"
-        remedy = f"kubectl delete pod -n {found.namespace} {found.name}"
+        remedy = f"kubectl delete pod -n {snapshot.namespace} {snapshot.name}"
         yield Cause("node-gone", (name,), evidence, remedy)
         return
     if words := _not_ready(node):
         remedy = f"kubectl describe node {name}; on the node: journalctl -u kubelet -n 50"
         yield Cause("node-not-ready", (name,), words, remedy)
-    wanted = spec.get("runtimeClassName")
-    if wanted and found.runtime_classes is not None and wanted not in found.runtime_classes:
-        evidence = f"RuntimeClass {wanted} does not exist"
-        yield _no_class(found, wanted, (name,), evidence)
+    runtime_class = spec.get("runtimeClassName")
+    if (
+        runtime_class
+        and snapshot.runtime_classes is not None
+        and runtime_class not in snapshot.runtime_classes
+    ):
+        evidence = f"RuntimeClass {runtime_class} does not exist"
+        yield _no_class(snapshot, runtime_class, (name,), evidence)
         return
-    own = [
-        one
-        for one in found.events
-        if (one.get("involvedObject") or {}).get("uid") == pod["metadata"].get("uid")
+    events = [
+        event
+        for event in snapshot.events
+        if (event.get("involvedObject") or {}).get("uid") == pod["metadata"].get("uid")
     ]
     containers = [
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     ]
-    causes = [one for container in containers for one in _container(found, node, container)]
+    causes = [cause for container in containers for cause in _container(snapshot, node, container)]
     if not causes:
-        causes = list(_event(found, wanted or "", pods.last_warning(own), node))
+        causes = list(_event(snapshot, runtime_class or "", pods.last_warning(events), node))
     yield from causes
     if not causes:
         evidence = "no container has failed, and the kubelet reports no problem"
-        remedy = f"kubectl describe pod -n {found.namespace} {found.name}"
+        remedy = f"kubectl describe pod -n {snapshot.namespace} {snapshot.name}"
         yield Cause("starting", (name,), evidence, remedy)
 
 
@@ -575,13 +577,13 @@ def _runtime(kind: container_checks.Kind, node: Json) -> str:
     return f"check whether the device plugin offers GPUs in MIG mode as whole ones: {check}; if not, {kind.fix()}"
 
 
-def _container(found: Snapshot, on: Json, container: Json) -> Iterator[Cause]:
+def _container(snapshot: Snapshot, on: Json, container: Json) -> Iterator[Cause]:
     node = on["metadata"]["name"]
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
     words = f"{container['name']}: {reason}" + (f": {message}" if message else "")
-    at = f"-n {found.namespace} {found.name}"
+    at = f"-n {snapshot.namespace} {snapshot.name}"
     if reason in _IMAGE:
         remedy = f"check name, registry and pull secret of the image: kubectl describe pod {at}"
         yield Cause("image", (node,), words, remedy)
@@ -594,7 +596,7 @@ def _container(found: Snapshot, on: Json, container: Json) -> Iterator[Cause]:
         yield Cause("crashes", (node,), words, remedy)
 
 
-def _event(found: Snapshot, wanted: str, words: str, on: Json) -> Iterator[Cause]:
+def _event(snapshot: Snapshot, runtime_class: str, words: str, on: Json) -> Iterator[Cause]:
     """A cause by the newest warning of the kubelet."""
     if not words:
         return
@@ -604,7 +606,7 @@ def _event(found: Snapshot, wanted: str, words: str, on: Json) -> Iterator[Cause
         remedy = "register it: gpustate apply POLICY -i INVENTORY"
         yield Cause("handler-missing", (node,), evidence, remedy)
     elif _NO_CLASS.search(words):
-        yield _no_class(found, wanted, (node,), evidence)
+        yield _no_class(snapshot, runtime_class, (node,), evidence)
     elif words.startswith("FailedCreatePodSandBox"):
         kind = container_checks.classify(words)
         yield Cause(f"sandbox-{kind.name}", (node,), evidence, _runtime(kind, on))
@@ -648,7 +650,7 @@ def _no_request(pod: Json) -> Iterator[Cause]:
 
 def _by_time(events: Iterable[Json]) -> list[Json]:
     return sorted(
-        events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or "")
+        events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
     )
 
 

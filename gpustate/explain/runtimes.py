@@ -32,9 +32,9 @@ def _down(view: View, runtime: str = "") -> str:
 def _without(view: View) -> str:
     has = view.clues.all("docker_runtime")
     names = [key.removeprefix(_KEY) for key in view.clues.all("docker_ours") if _KEY in key]
-    lacks = [name for name in names if name not in has]
-    if has and lacks:
-        return f"docker runs without the runtime {lacks[0]}, which gpustate has registered; it has {', '.join(has)}"
+    missing = [name for name in names if name not in has]
+    if has and missing:
+        return f"docker runs without the runtime {missing[0]}, which gpustate has registered; it has {', '.join(has)}"
     named = _CONFIG in view.clues.all("handler_file") and in_use(view, "docker")
     if has and named and not any("nvidia" in name for name in has):
         return (
@@ -44,14 +44,14 @@ def _without(view: View) -> str:
 
 
 def _configuration(view: View) -> str:
-    refused = view.clues.one("docker_refuses")
+    refused = view.clues.first("docker_refuses")
     if not refused:
         return ""
     return f"docker cannot start with {_CONFIG}: {refused}" + damaged.originals_of(view, _CONFIG)
 
 
 def _crio_configuration(view: View) -> str:
-    refused = view.clues.one("crio_refuses")
+    refused = view.clues.first("crio_refuses")
     if not refused:
         return ""
     return f"CRI-O cannot read its configuration: {refused}" + damaged.originals_named_in(
@@ -77,8 +77,8 @@ def _of_configured(runtime: str, detect: Callable[[View], str], view: View) -> s
 def warnings(view: View) -> Iterator[str]:
     """Problems of runtimes that the policy does not configure, one line each."""
     for _, runtime, detect, fix in _PROBLEMS if view.states is not None else ():
-        if not configured(view, runtime) and (found := detect(view)):
-            yield f"{found}; the policy does not configure {runtime}; if something is to use it: {fix}"
+        if not configured(view, runtime) and (problem := detect(view)):
+            yield f"{problem}; the policy does not configure {runtime}; if something is to use it: {fix}"
 
 
 CAUSES = (

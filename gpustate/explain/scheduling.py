@@ -55,14 +55,14 @@ def check_plugin(view: View) -> chain.Check:
         return chain.Check(
             "device-plugin", chain.NOT_APPLICABLE, "no device plugin is expected on this node"
         )
-    known = view.clues.registered
-    found = ", ".join(
+    registered = view.clues.registered
+    offers = ", ".join(
         f"{len(ids)} of {name}"
-        for name, ids in (known or {}).items()
+        for name, ids in (registered or {}).items()
         if name.startswith("nvidia.com/")
     )
     return chain.Check(
-        "device-plugin", chain.OK, f"registered with the kubelet: {found or 'its socket'}"
+        "device-plugin", chain.OK, f"registered with the kubelet: {offers or 'its socket'}"
     )
 
 
@@ -82,15 +82,15 @@ def check_scheduler(view: View) -> chain.Check:
         parts += [
             f"{view.clues.quantity('allocatable', name)} of {name}" for name in _offered(view)
         ] or ["Kubernetes lists no GPUs"]
-    if view.clues.one("slurm"):
+    if view.clues.first("slurm"):
         parts.append(f"Slurm state {_slurm(view, 'State')}")
         if "gpu" not in _slurm(view, "Gres"):
             parts.append(
                 "Slurm has no GPUs on this node (the state slurm-gres tells what they need)"
             )
     if not parts:
-        found = "no scheduler can be queried from this node"
-        return chain.Check("scheduler", chain.NOT_APPLICABLE, found)
+        reason = "no scheduler can be queried from this node"
+        return chain.Check("scheduler", chain.NOT_APPLICABLE, reason)
     return chain.Check("scheduler", chain.OK, "; ".join(parts))
 
 
@@ -122,9 +122,9 @@ def _kubelet(view: View) -> str:
 
 
 def _kubelet_by_mig(view: View) -> str:
-    found = _kubelet(view)
+    reason = _kubelet(view)
     hooks = view.clues.all("mig_hook")
-    return f"{found}; a hook of the MIG manager stops it: {hooks[0]}" if found and hooks else ""
+    return f"{reason}; a hook of the MIG manager stops it: {hooks[0]}" if reason and hooks else ""
 
 
 def _sockets(view: View) -> list[str]:
@@ -155,17 +155,17 @@ def _not_running(view: View) -> str:
 
 
 def _not_registered(view: View) -> str:
-    known = view.clues.registered
-    if not _expected(view) or known is None or not _sockets(view):
+    registered = view.clues.registered
+    if not _expected(view) or registered is None or not _sockets(view):
         return ""
-    if any(ids for name, ids in known.items() if name.startswith("nvidia.com/")):
+    if any(ids for name, ids in registered.items() if name.startswith("nvidia.com/")):
         return ""
     return f"{_sockets(view)[0]} exists, but the kubelet has no GPUs: the plugin did not register"
 
 
 def _physical(ids: Iterable[str]) -> set[str]:
     """Devices without the suffix of a replica (GPU-...::3)."""
-    return {one.partition("::")[0] for one in ids}
+    return {device.partition("::")[0] for device in ids}
 
 
 def _offered(view: View) -> list[str]:
@@ -185,7 +185,7 @@ def _offered(view: View) -> list[str]:
 def _missing(view: View) -> list[str]:
     """UUIDs of whole GPUs that NVML lists and the device plugin does not offer, where it offers some."""
     ids = (view.clues.registered or {}).get(_GPU, ())
-    if not ids or not all(one.startswith("GPU-") for one in ids):
+    if not ids or not all(device.startswith("GPU-") for device in ids):
         return []
     whole_gpus = {
         gpu.uuid
@@ -199,8 +199,8 @@ def _divided(view: View) -> str:
     """GPUs in MIG mode that the device plugin offers as whole ones; beside a DRA driver the kubelet only remembers one."""
     if not wants_plugin(view):
         return ""
-    whole = _physical((view.clues.registered or {}).get(_GPU, ()))
-    gpus = [gpu for gpu in view.observed.nvml.gpus if gpu.mig_current and gpu.uuid in whole]
+    offered = _physical((view.clues.registered or {}).get(_GPU, ()))
+    gpus = [gpu for gpu in view.observed.nvml.gpus if gpu.mig_current and gpu.uuid in offered]
     if not gpus:
         return ""
     names = some([f"GPU {gpu.index}" for gpu in gpus])
@@ -211,14 +211,14 @@ def _withdrawn(view: View) -> str:
     """The device plugin withdrew GPUs for an Xid, as it should."""
     missing = set(_missing(view))
     indexes = {gpu.index for gpu in view.observed.nvml.gpus if gpu.uuid in missing}
-    found = [
-        one.text
-        for one in health.judge(view.observed.nvml, view.observed.log)
-        if one.gpu in indexes and one.what == "xid"
+    texts = [
+        finding.text
+        for finding in health.judge(view.observed.nvml, view.observed.log)
+        if finding.gpu in indexes and finding.what == "xid"
     ]
-    if not found or {one.partition(" (")[0] for one in found} != {f"GPU {i}" for i in indexes}:
+    if not texts or {text.partition(" (")[0] for text in texts} != {f"GPU {i}" for i in indexes}:
         return ""
-    return f"the device plugin withdrew what reported an Xid: {some(found)}"
+    return f"the device plugin withdrew what reported an Xid: {some(texts)}"
 
 
 def _too_few(view: View) -> str:
@@ -231,10 +231,10 @@ def _too_few(view: View) -> str:
 def _sharing(view: View) -> str:
     text = "\n".join(view.clues.all("plugin_config"))
     ids = (view.clues.registered or {}).get(_GPU, ())
-    wanted = max((int(one) for one in _REPLICAS.findall(text)), default=1)
-    if wanted < 2 or not ids or len(ids) != len(_physical(ids)):
+    replicas = max((int(number) for number in _REPLICAS.findall(text)), default=1)
+    if replicas < 2 or not ids or len(ids) != len(_physical(ids)):
         return ""
-    less = f"{len(ids)} of {_GPU} are offered instead of {wanted} times as many"
+    less = f"{len(ids)} of {_GPU} are offered instead of {replicas} times as many"
     try:
         config = deviceplugin.read(text, _CONFIG)
     except GpustateError as error:
@@ -243,12 +243,12 @@ def _sharing(view: View) -> str:
         return f"{less}: {config.warnings[0]}"
     if config.sharing.replicas(_GPU) < 2 or config.sharing.renamed:
         return ""
-    return f"{_CONFIG} shares each GPU {wanted} times, but the kubelet has {len(ids)}"
+    return f"{_CONFIG} shares each GPU {replicas} times, but the kubelet has {len(ids)}"
 
 
 def _sharing_misread(view: View) -> str:
-    found = _sharing(view)
-    return found if "instead of" in found and "times as many" in found else ""
+    evidence = _sharing(view)
+    return evidence if "instead of" in evidence and "times as many" in evidence else ""
 
 
 # --- scheduler -----------------------------------------------------------------------------------
@@ -260,8 +260,8 @@ def _not_ready(view: View) -> str:
 
 
 def _condition(view: View) -> str:
-    found = view.clues.unhealthy()
-    return f"the Node's condition GPUHealthy is False: {found}" if found else ""
+    reason = view.clues.unhealthy()
+    return f"the Node's condition GPUHealthy is False: {reason}" if reason else ""
 
 
 def _unhealthy(view: View) -> str:
@@ -310,8 +310,8 @@ def _upgrade(view: View) -> str:
 
 def _undiscovered(view: View) -> str:
     labelled = any(key.startswith(_NFD) for key in view.clues.labels())
-    seen = check_discovery(view).outcome == chain.OK
-    if seen or not labelled or wants_plugin(view) or not view.gpu_count:
+    discovered = check_discovery(view).outcome == chain.OK
+    if discovered or not labelled or wants_plugin(view) or not view.gpu_count:
         return ""
     return f"node feature discovery labels the Node, but not its GPUs: no {_NFD}pci-10de.present"
 
@@ -393,16 +393,16 @@ def _slices_stale(view: View) -> str:
 
 def _labels_missing(view: View) -> str:
     labels = view.clues.labels()
-    wanted = labels.get("nvidia.com/gpu.deploy.gpu-feature-discovery") == "true"
-    if not wanted or "nvidia.com/gpu.product" in labels or not view.gpu_count:
+    deployed = labels.get("nvidia.com/gpu.deploy.gpu-feature-discovery") == "true"
+    if not deployed or "nvidia.com/gpu.product" in labels or not view.gpu_count:
         return ""
     return "GPU feature discovery is deployed, but the node has no label nvidia.com/gpu.product"
 
 
 def _slurm(view: View, key: str) -> str:
-    row = view.clues.one("slurm")
-    found = re.search(rf"(?:^| ){key}=(.*?)(?= [A-Za-z]+=|$)", row)
-    return found[1].strip() if found else ""
+    row = view.clues.first("slurm")
+    match = re.search(rf"(?:^| ){key}=(.*?)(?= [A-Za-z]+=|$)", row)
+    return match[1].strip() if match else ""
 
 
 def _slurm_gres(view: View) -> str:
@@ -427,7 +427,7 @@ def _slurm_away(view: View) -> str:
 
 
 def _slurm_autodetect(view: View) -> str:
-    return found if "gpu/nvml" in (found := _slurmd(view)) else ""
+    return evidence if "gpu/nvml" in (evidence := _slurmd(view)) else ""
 
 
 def _slurmd(view: View) -> str:
@@ -445,14 +445,14 @@ def _metrics(view: View) -> list[Unit]:
 def _host_engines(view: View) -> str:
     rows = [row for row in view.clues.all("process") if "nv-hostengine" in row]
     failed = next((unit for unit in _metrics(view) if unit.failed), None)
-    taken = failed is not None and "in use" in failed.why.lower() and not _taken(view)
-    if len(rows) < 2 and not (rows and taken):
+    port_taken = failed is not None and "in use" in failed.why.lower() and not _port_taken(view)
+    if len(rows) < 2 and not (rows and port_taken):
         return ""
     more = f"; {failed.failure}" if failed else ""
     return f"{len(rows)} DCGM host engines run: {some(rows)}{more}"
 
 
-def _taken(view: View, exporter: str = "") -> str:
+def _port_taken(view: View, exporter: str = "") -> str:
     for name, port, row in view.clues.fields("taken", 3):
         if exporter not in ("", name):
             continue
@@ -465,7 +465,7 @@ def _exporter(view: View, unit: str) -> str:
     return view.clues.unit(unit).failure if view.clues.unit(unit).failed else ""
 
 
-def _own(
+def _finding(
     name: str, link: str, detect: Callable[[View], str], remedy: str, *threads: str, state: str = ""
 ) -> Cause:
     return Cause(name, link, detect, remedy, threads, state, explains=False)
@@ -473,75 +473,75 @@ def _own(
 
 _PLUGIN, _SCHEDULER = "device-plugin", "scheduler"
 CAUSES = (
-    _own("gpus-not-discovered", "discovery", _undiscovered,
+    _finding("gpus-not-discovered", "discovery", _undiscovered,
          "restart the pod of NFD's worker on this node and read its log: kubectl delete pod -n NAMESPACE POD; its source pci must have the class 03"),
-    _own("kubelet-stopped-by-mig-manager", _PLUGIN, _kubelet_by_mig,
+    _finding("kubelet-stopped-by-mig-manager", _PLUGIN, _kubelet_by_mig,
          "remove the kubelet from the MIG manager's hooks, which must stop only clients of the GPUs; then: systemctl start kubelet",
          "NVIDIA/mig-parted#368"),
-    _own("kubelet-down", _PLUGIN, _kubelet, "fix what the message names; then: systemctl start kubelet"),
-    _own("device-plugin-kept-off", _PLUGIN, _kept_off, "end what the message names, or tolerate it: kubectl describe node NODE",
+    _finding("kubelet-down", _PLUGIN, _kubelet, "fix what the message names; then: systemctl start kubelet"),
+    _finding("device-plugin-kept-off", _PLUGIN, _kept_off, "end what the message names, or tolerate it: kubectl describe node NODE",
          "NVIDIA/gpu-operator#316", "NVIDIA/k8s-device-plugin#1934"),
-    _own("device-plugin-not-running", _PLUGIN, _not_running,
+    _finding("device-plugin-not-running", _PLUGIN, _not_running,
          "fix failed checks before this one, then check the plugin's pod: kubectl get pods -A -o wide --field-selector spec.nodeName=NODE",
          "NVIDIA/k8s-device-plugin#414", "NVIDIA/k8s-device-plugin#58"),
-    _own("device-plugin-not-registered", _PLUGIN, _not_registered,
+    _finding("device-plugin-not-registered", _PLUGIN, _not_registered,
          "restart the kubelet (systemctl restart kubelet), then the plugin's pod: kubectl delete pod -n NAMESPACE POD", "NVIDIA/k8s-device-plugin#170", "kubernetes/kubernetes#116125"),
-    _own("sharing-in-the-wrong-place", _PLUGIN, _sharing_misread,
+    _finding("sharing-in-the-wrong-place", _PLUGIN, _sharing_misread,
          "move the keys to the place that the message names: the plugin ignores unknown keys silently; then restart its pod: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#1433", "NVIDIA/k8s-device-plugin#364", state="device-plugin-config"),
-    _own("sharing-not-applied", _PLUGIN, _sharing, "restart the plugin's pod, which reads its file only at the start: kubectl delete pod -n NAMESPACE POD",
+    _finding("sharing-not-applied", _PLUGIN, _sharing, "restart the plugin's pod, which reads its file only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/gpu-operator#1144"),
-    _own("mig-offered-whole", _PLUGIN, _divided, remedies.MIG_STRATEGY),
-    _own("device-plugin-withdrew-gpus", _PLUGIN, _withdrawn,
+    _finding("mig-offered-whole", _PLUGIN, _divided, remedies.MIG_STRATEGY),
+    _finding("device-plugin-withdrew-gpus", _PLUGIN, _withdrawn,
          "follow the Xid's action: gpustate health -l NODE; restart the plugin's pod only when the GPU is well again, for the plugin offers all GPUs after a restart",
          "NVIDIA/k8s-device-plugin#111"),
-    _own("device-plugin-lacks-gpus", _PLUGIN, _too_few, "restart the plugin's pod, which detects GPUs only at the start: kubectl delete pod -n NAMESPACE POD",
+    _finding("device-plugin-lacks-gpus", _PLUGIN, _too_few, "restart the plugin's pod, which detects GPUs only at the start: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#82"),
-    _own("mig-manager-stuck", _SCHEDULER, _mig_manager,
+    _finding("mig-manager-stuck", _SCHEDULER, _mig_manager,
          "set the paused labels to true and nvidia.com/mig.config again: kubectl label node NODE --overwrite LABEL=true; show the difference: gpustate node mig plan CONFIG NAME -l NODE",
          "NVIDIA/mig-parted#485", "NVIDIA/gpu-operator#2833"),
-    _own("operator-upgrade-stuck", _SCHEDULER, _upgrade,
+    _finding("operator-upgrade-stuck", _SCHEDULER, _upgrade,
          "fix failed checks before this one and retry the Operator's upgrade: kubectl label node NODE --overwrite nvidia.com/gpu-driver-upgrade-state=upgrade-required",
          "NVIDIA/gpu-operator#2509", "NVIDIA/gpu-operator#2166"),
-    _own("node-not-ready", _SCHEDULER, _not_ready, "fix what the kubelet reports: kubectl describe node NODE; journalctl -u kubelet -n 50"),
-    _own("driver-known-bad-with-mixed-mig", _SCHEDULER, _known_bad,
+    _finding("node-not-ready", _SCHEDULER, _not_ready, "fix what the kubelet reports: kubectl describe node NODE; journalctl -u kubelet -n 50"),
+    _finding("driver-known-bad-with-mixed-mig", _SCHEDULER, _known_bad,
          f"install 570.86.15 or a newer branch, for example: {remedies.APPLY} --set driver.branch=580",
          "NVIDIA/gpu-operator#1361"),
-    _own("gpus-kept-unhealthy", _SCHEDULER, _unhealthy,
+    _finding("gpus-kept-unhealthy", _SCHEDULER, _unhealthy,
          "reset the GPU, then restart the plugin's pod, which offers the GPU again only after a restart: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#111", "NVIDIA/k8s-device-plugin#189"),
-    _own("no-gpu-resource", _SCHEDULER, _no_resource, "restart the plugin's pod (kubectl delete pod -n NAMESPACE POD) and read its log: kubectl logs -n NAMESPACE POD",
+    _finding("no-gpu-resource", _SCHEDULER, _no_resource, "restart the plugin's pod (kubectl delete pod -n NAMESPACE POD) and read its log: kubectl logs -n NAMESPACE POD",
          "NVIDIA/k8s-device-plugin#170"),
-    _own("gpu-healthy-false", _SCHEDULER, _condition,
+    _finding("gpu-healthy-false", _SCHEDULER, _condition,
          "fix what the condition names; then: gpustate validate POLICY -i INVENTORY --kubeconfig FILE"),
-    _own("resource-slices-stale", _SCHEDULER, _slices_stale,
+    _finding("resource-slices-stale", _SCHEDULER, _slices_stale,
          "restart the pod of NVIDIA's DRA driver on this node, which publishes its devices: kubectl delete pod -n NAMESPACE POD",
          "dra-driver-nvidia-gpu: cmd/gpu-kubelet-plugin/nvlib.go"),
-    _own("labels-stale", _SCHEDULER, _labels_stale,
+    _finding("labels-stale", _SCHEDULER, _labels_stale,
          f"{remedies.by_apply('rewrite them', 'gpu-labels')}; or restart the pod of GPU feature discovery",
          "NVIDIA/k8s-device-plugin#733", state="gpu-labels"),
-    _own("node-labels-stale", _SCHEDULER, _labels_stale_in_kubernetes,
+    _finding("node-labels-stale", _SCHEDULER, _labels_stale_in_kubernetes,
          "restart the pods of GPU feature discovery and of NFD's worker on this node, which publish the labels: kubectl delete pod -n NAMESPACE POD", "NVIDIA/k8s-device-plugin#733"),
-    _own("labels-missing", _SCHEDULER, _labels_missing, "restart the pod of GPU feature discovery on this node: kubectl delete pod -n NAMESPACE POD",
+    _finding("labels-missing", _SCHEDULER, _labels_missing, "restart the pod of GPU feature discovery on this node: kubectl delete pod -n NAMESPACE POD",
          "NVIDIA/gpu-feature-discovery#75"),
-    _own("cordoned", _SCHEDULER, _cordoned, "find out who cordoned it and why; if it can be used again: kubectl uncordon NODE",
+    _finding("cordoned", _SCHEDULER, _cordoned, "find out who cordoned it and why; if it can be used again: kubectl uncordon NODE",
          "NVIDIA/gpu-operator#304", "NVIDIA/gpu-operator#2820"),
     # What Slurm has against a node is old while its slurmd is down.
-    _own("slurm-without-nvml", _SCHEDULER, _slurm_autodetect,
+    _finding("slurm-without-nvml", _SCHEDULER, _slurm_autodetect,
          "this Slurm has no plugin for NVML: remove AutoDetect=nvml from gres.conf, or install the plugin; then: systemctl restart slurmd",
          "SlinkyProject/containers#14"),
-    _own("slurmd-down", _SCHEDULER, _slurmd, "fix what the message names; then: systemctl start slurmd"),
-    _own("slurm-type-differs", _SCHEDULER, _slurm_types,
+    _finding("slurmd-down", _SCHEDULER, _slurmd, "fix what the message names; then: systemctl start slurmd"),
+    _finding("slurm-type-differs", _SCHEDULER, _slurm_types,
          "write the type of gres.conf into the node's Gres= in slurm.conf, on all nodes; then: scontrol reconfigure; scontrol update nodename=NODE state=resume",
          "SlinkyProject/slurm-operator#57"),
-    _own("slurm-misses-gpus", _SCHEDULER, _slurm_gres, f"{remedies.by_apply('rewrite gres.conf', 'slurm-gres')}; then: scontrol update nodename=NODE state=resume"),
-    _own("slurm-drained", _SCHEDULER, _slurm_away, "fix what the reason names; then: scontrol update nodename=NODE state=resume"),
-    _own("two-dcgm-host-engines", "metrics", _host_engines, "stop all but one: systemctl disable --now nvidia-dcgm; an exporter with an embedded engine needs no other",
+    _finding("slurm-misses-gpus", _SCHEDULER, _slurm_gres, f"{remedies.by_apply('rewrite gres.conf', 'slurm-gres')}; then: scontrol update nodename=NODE state=resume"),
+    _finding("slurm-drained", _SCHEDULER, _slurm_away, "fix what the reason names; then: scontrol update nodename=NODE state=resume"),
+    _finding("two-dcgm-host-engines", "metrics", _host_engines, "stop all but one: systemctl disable --now nvidia-dcgm; an exporter with an embedded engine needs no other",
          "NVIDIA/dcgm-exporter#330", "NVIDIA/dcgm-exporter#148"),
-    *(_own("exporter-port-taken", "metrics", partial(_taken, exporter=unit),
+    *(_finding("exporter-port-taken", "metrics", partial(_port_taken, exporter=unit),
            f"stop that program and restart the exporter: systemctl restart {unit}; or set another port with listen of the state dcgm-exporter")
       for unit, _, _ in services.EXPORTERS),
-    *(_own("exporter-failed", "metrics", partial(_exporter, unit=unit),
+    *(_finding("exporter-failed", "metrics", partial(_exporter, unit=unit),
            f"fix what the message names and restart the exporter: systemctl restart {unit}; list what the GPUs can report: gpustate node dcgm check -i INVENTORY",
            "NVIDIA/dcgm-exporter#126")
       for unit, _, _ in services.EXPORTERS),

@@ -63,7 +63,7 @@ SILENT_S = 5
 _KERNEL = shell.load("kernel", "gpustate.explain")
 
 #: While an operator's container has the modules, the node itself may have none.
-_WHOLE = f"""
+_MODULE_FILE_CHECK = f"""
 if [ -r "$PROC/driver/nvidia/version" ]; then (
 {MODULE_CHECKS}ko "$kernel" {NAMES} || ko "$kernel" nvidia-uvm nvidia-modeset || {{ echo no_module=1; exit 0; }}
 whole "$kernel" "$module_file" || printf 'not_whole=%s\\n' "$lost_module"
@@ -82,7 +82,7 @@ SCRIPT = (
     GPU_SCOPES
     + file_owners.SCRIPT
     + shell.fill(_KERNEL, LOG=dkms.INTERESTING_ERE, MODPROBE=modprobe.lines(_MODPROBE))
-    + _WHOLE
+    + _MODULE_FILE_CHECK
     + shadowing_libraries.SCRIPT
     + _HARDWARE
     + shell.fill(

@@ -51,7 +51,7 @@ def is_masked(unit: Unit) -> bool:
 
 
 def _masked(
-    name: str, link: str, needed: Callable[[View], str], then: str, *, explains: bool = True
+    name: str, link: str, needed: Callable[[View], str], next_step: str, *, explains: bool = True
 ) -> Cause:
     def detect(view: View) -> str:
         why = needed(view) if is_masked(view.clues.unit(name)) else ""
@@ -62,7 +62,7 @@ def _masked(
         f"{short}-masked",
         link,
         detect,
-        f"unmask it: systemctl unmask {name}; {then}",
+        f"unmask it: systemctl unmask {name}; {next_step}",
         explains=explains,
     )
 
@@ -75,14 +75,14 @@ def _needed_by_switches(view: View) -> str:
 
 def _needed_by_kubernetes(view: View) -> str:
     why = view.clues.not_ready() if view.clues.has("kubelet_folder") else ""
-    others = ("k3s", "k3s-agent", "rke2-server", "rke2-agent")
-    if not why or any(view.clues.unit(name).active == "active" for name in others):
+    distributions = ("k3s", "k3s-agent", "rke2-server", "rke2-agent")
+    if not why or any(view.clues.unit(name).active == "active" for name in distributions):
         return ""
     return f"Kubernetes reports the node as not ready: {why}"
 
 
 def _needed_by_slurm(view: View) -> str:
-    row = view.clues.one("slurm")
+    row = view.clues.first("slurm")
     down = any(word in row for word in ("State=DOWN", "NOT_RESPONDING"))
     return "Slurm gets no answer from the node" if down else ""
 
@@ -101,21 +101,21 @@ def _sharing(view: View) -> str:
     """The unit is gpustate's own, so it is intended."""
     unit = view.clues.unit(_MPS)
     if is_masked(unit):
-        found = f"{_MPS} is masked, so nothing can start it"
+        problem = f"{_MPS} is masked, so nothing can start it"
     else:
-        found = "" if drop_in(view, _MPS) else unit.failure or _stopped(_MPS)(view)
-    return f"{found}; processes cannot share GPUs by MPS" if found else ""
+        problem = "" if drop_in(view, _MPS) else unit.failure or _stopped(_MPS)(view)
+    return f"{problem}; processes cannot share GPUs by MPS" if problem else ""
 
 
 def _other_pipe_folder(view: View) -> str:
     """A drop-in sets another folder for the daemon's pipes than its unit does."""
     rows = dict(view.clues.fields("mps_pipes", 2))
     folder = rows.pop(f"/etc/systemd/system/{_MPS}.service", "")
-    path, other = next(reversed(rows.items()), ("", folder))
-    if other == folder:
+    path, actual = next(reversed(rows.items()), ("", folder))
+    if actual == folder:
         return ""
     return (
-        f"{path} moves the pipes of {_MPS} to {other}; jobs expect them in {folder} and get no GPU"
+        f"{path} moves the pipes of {_MPS} to {actual}; jobs expect them in {folder} and get no GPU"
     )
 
 
@@ -146,7 +146,7 @@ def _imex_stopped(view: View) -> str:
 
 def _drop_ins(view: View, name: str) -> list[tuple[str, str]]:
     """Foreign drop-ins that change the command of a service: path and line."""
-    return [(path, line) for one, path, line in view.clues.fields("drop_in", 3) if one == name]
+    return [(path, line) for unit, path, line in view.clues.fields("drop_in", 3) if unit == name]
 
 
 def _describe(drop_ins: list[tuple[str, str]]) -> str:
@@ -173,13 +173,13 @@ def _runtime_drop_in(view: View, name: str) -> str:
     return drop_in(view, name) if fails and "/etc/" not in view.clues.unit(name).why else ""
 
 
-def _silent(name: str) -> Callable[[View], str]:
+def _without_metrics(name: str) -> Callable[[View], str]:
     def detect(view: View) -> str:
-        for one, file in view.clues.fields("no_counters", 2):
-            if one == name:
+        for unit, file in view.clues.fields("no_counters", 2):
+            if unit == name:
                 return f"{name} runs with {file}, which names no field: it exports no metrics"
-        for one, where in view.clues.fields("silent", 2):
-            if one == name:
+        for unit, where in view.clues.fields("silent", 2):
+            if unit == name:
                 return f"{name} is active and hangs: http://{where}/metrics accepts a request and does not answer within {SILENT_S} s"
         return ""
 
@@ -246,7 +246,7 @@ CAUSES = (
     Cause("exporter-without-engine", "metrics", _without_engine,
           "start the engine: systemctl start nvidia-dcgm; if it listens at another address, set that address as engine "
           "of the state dcgm-exporter", explains=False),
-    *(Cause(cause, "metrics", _silent(unit), _restart(unit, state), state=state, explains=False)
+    *(Cause(cause, "metrics", _without_metrics(unit), _restart(unit, state), state=state, explains=False)
       for unit, cause, state in _ANSWER),
     *(Cause("exporter-empty", "metrics", partial(_empty, unit=unit),
             f"restart engine and exporter: systemctl restart nvidia-dcgm {unit}; list the missing fields: "

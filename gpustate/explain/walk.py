@@ -42,7 +42,7 @@ CAUSES: tuple[Cause, ...] = (
 )
 
 #: Checks that only ``explain`` has, after those of the validator.
-_OWN: Mapping[str, Callable[[View], chain.Check]] = {
+_EXTRA_CHECKS: Mapping[str, Callable[[View], chain.Check]] = {
     "rdma": gpus.check_rdma,
     "discovery": scheduling.check_discovery,
     "device-plugin": scheduling.check_plugin,
@@ -51,7 +51,7 @@ _OWN: Mapping[str, Callable[[View], chain.Check]] = {
 }
 
 #: All links in order.
-LINKS = (*chain.LINKS, *_OWN)
+LINKS = (*chain.LINKS, *_EXTRA_CHECKS)
 
 #: Limits in seconds for NVML with persistence mode, and for each program of the fragments.
 NVML_S, PROGRAM_S = 10, 2
@@ -97,15 +97,15 @@ def query(node: Node) -> View:
     )
     text = f"limit={PROGRAM_S}\n{script.SCRIPT}"
     limited = f"timeout -k 1 {CLUES_S} sh -c {shlex.quote(text)}"
-    found = clues.parse(node.shell(limited).stdout)
+    traces = clues.parse(node.shell(limited).stdout)
     # A missing trace must not look like a missing file.
-    return View(observed, found) if found.has("complete") else View(observed, cut_short=True)
+    return View(observed, traces) if traces.has("complete") else View(observed, cut_short=True)
 
 
 def links(view: View) -> list[chain.Check]:
     """All checks in order, without causes."""
-    found = [_live(view, check) for check in chain.evaluate(view.observed)]
-    return [*found, *(judge(view) for judge in _OWN.values())]
+    checks = [_live(view, check) for check in chain.evaluate(view.observed)]
+    return [*checks, *(judge(view) for judge in _EXTRA_CHECKS.values())]
 
 
 #: Checks that only a validation can make, and what ``explain`` did not do.
@@ -116,11 +116,11 @@ def _live(view: View, check: chain.Check) -> chain.Check:
     """A check of the validator by what is known now, without running a kernel or a container."""
     if check.name not in _VALIDATED:
         return check
-    known = view.observed.cuda if check.name == "cuda" else view.observed.containers
-    if known is None and check.failed:
+    results = view.observed.cuda if check.name == "cuda" else view.observed.containers
+    if results is None and check.failed:
         text = f"{_VALIDATED[check.name]}, and there is no valid validation record; run: {remedies.VALIDATE}"
         return chain.Check(check.name, chain.NOT_APPLICABLE, text)
-    if known is None or check.outcome == chain.NOT_APPLICABLE:
+    if results is None or check.outcome == chain.NOT_APPLICABLE:
         return check
     # Nothing was run now, so the evidence names its source.
     source = f"from the last validation; to repeat it: {remedies.VALIDATE}"
@@ -134,14 +134,14 @@ def diagnose(view: View) -> Diagnosis:
     warnings = cautions.of(view)
     named = tuple(warning.partition("; ")[0] for warning in warnings)
     harmless = _harmless(view, checks, tested)
-    warnings += tuple(one for one in harmless if not named or not one.startswith(named))
+    warnings += tuple(warning for warning in harmless if not named or not warning.startswith(named))
     validated = view.observed.cuda is not None
     for at, check in enumerate(checks):
         judged, cause = _judge(replace(view, check=check), tested)
         if judged.failed:
-            rest = tuple(one.name for one in checks[at + 1 :])
-            warnings = tuple(one for one in warnings if not one.startswith(judged.evidence))
-            return Diagnosis((*checks[:at], judged), rest, cause, warnings, validated)
+            unchecked = tuple(c.name for c in checks[at + 1 :])
+            warnings = tuple(w for w in warnings if not w.startswith(judged.evidence))
+            return Diagnosis((*checks[:at], judged), unchecked, cause, warnings, validated)
     return Diagnosis(tuple(checks), warnings=warnings, validated=validated)
 
 
