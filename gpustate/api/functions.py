@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpustate import clock, compat, policies, registry
 from gpustate.api import saved
@@ -32,9 +33,12 @@ from gpustate.rollout.strategy import STRATEGY, Strategy
 from gpustate.schedulers.base import never
 
 if TYPE_CHECKING:
+    from gpustate.api.clusters import Clusters
     from gpustate.api.rollbacks import RollbackPlan
     from gpustate.api.sources import InventorySource, PolicySource
     from gpustate.solve.lock import Lock
+
+PlanT = TypeVar("PlanT", PlanResult, DriftResult)
 
 _UNTOUCHED = (NodeStatus.OK, NodeStatus.UNREACHABLE, NodeStatus.LOCKED)
 
@@ -47,6 +51,7 @@ def plan(
     exclude: str | None = None,
     lock: bool | str | PathLike[str] = True,
     remove: bool = False,
+    cluster_objects: bool | Clusters = False,
     forks: int = fleet.DEFAULT_FORKS,
     all_or_nothing: bool = False,
     strategy: Strategy = STRATEGY,
@@ -66,6 +71,8 @@ def plan(
         lock: the lock file of ``gpustate driver solve``: ``True`` uses ``gpustate.lock`` beside the policy's
             file if it exists, ``False`` none, a path that file.
         remove: plan the removal of what the policy installed.
+        cluster_objects: include the policy's objects of the nodes' clusters: with the defaults, or as
+            :func:`gpustate.api.cluster_objects` describes them.
         forks: nodes processed in parallel.
         all_or_nothing: do not change a node if one of its states is refused or fails to plan.
         strategy: how the rollout goes through the nodes; the plan has its waves.
@@ -80,6 +87,7 @@ def plan(
         GpustateError: policy, inventory, lock file or rules are invalid; no node was reached.
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
+    clusters = _clusters(cluster_objects, inputs, schedulers, absent=remove)
     effective = _removal(inputs.policy) if remove else inputs.policy
     with schedulers.access(inputs.inventory) as access:
         inputs, labelled = _with_labels(inputs, effective, None if remove else access)
@@ -110,13 +118,14 @@ def plan(
     )
     _add_lock(document, inputs)
     add_rollout(document, inputs.inventory, strategy.beside(effective.rollout))
-    return PlanResult(
+    planned = PlanResult(
         **common_fields(result, inputs.notes),
         document=document,
         policy=effective,
         pending=result.pending,
         cluster_nodes=cluster_nodes,
     )
+    return planned if clusters is None else _plan_objects(clusters, planned, drift=False)
 
 
 def drift(
@@ -126,6 +135,7 @@ def drift(
     limit: str | None = None,
     exclude: str | None = None,
     lock: bool | str | PathLike[str] = True,
+    cluster_objects: bool | Clusters = False,
     forks: int = fleet.DEFAULT_FORKS,
     schedulers: Schedulers = SCHEDULERS,
     events: Listener = ignore,
@@ -143,6 +153,7 @@ def drift(
         GpustateError: policy, inventory, lock file or rules are invalid; no node was reached.
     """
     inputs = _inputs(policy, nodes, limit=limit, exclude=exclude, lock=lock, source=source)
+    clusters = _clusters(cluster_objects, inputs, schedulers, absent=False)
     with schedulers.access(inputs.inventory) as access:
         inputs, labelled = _with_labels(inputs, inputs.policy, access)
         result = _probe(
@@ -159,9 +170,10 @@ def drift(
         context=context,
     )
     _add_lock(document, inputs)
-    return DriftResult(
+    compared = DriftResult(
         **common_fields(result, inputs.notes), document=document, cluster_nodes=cluster_nodes
     )
+    return compared if clusters is None else _plan_objects(clusters, compared, drift=True)
 
 
 def apply(
@@ -172,6 +184,7 @@ def apply(
     exclude: str | None = None,
     lock: bool | str | PathLike[str] = True,
     remove: bool = False,
+    cluster_objects: bool | Clusters = False,
     forks: int = fleet.DEFAULT_FORKS,
     max_disruption: Disruption = Disruption.REBOOT,
     all_or_nothing: bool = False,
@@ -200,6 +213,7 @@ def apply(
         nodes, limit, exclude, lock, forks, all_or_nothing, events, stop, source, context: as for
             :func:`plan`. A plan includes the lock file that it was made with.
         remove: remove what the policy installed.
+        cluster_objects: apply or remove the policy's objects of the nodes' clusters, too; those of a plan are its own.
         max_disruption: refuse nodes whose plan may exceed it.
         strategy: how the rollout goes through the nodes. What it leaves open is as in the policy, by default waves of
             one node, 10 % and 50 % for a change that costs ``drain`` or more, else one wave.
@@ -240,8 +254,6 @@ def apply(
         "planned_now": fresh is not None,
         "moving": fresh.moving if fresh else frozenset(),
         **_of_plan(document, observed=not partly_applied),
-        **({"before_change": before_change} if before_change else {}),
-        **({"before_return": before_return} if before_return else {}),
     }
     if document is not None and documents.ROLLBACK in document:
         from gpustate.api import rollbacks
@@ -259,6 +271,26 @@ def apply(
         targets = saved.only_planned(nodes_of(nodes, limit, exclude), document, name)
         effective = saved.as_locked(effective, targets, document, name)
         inputs = _Inputs(effective, targets, name, None, targets.notes)
+    clusters = _clusters(cluster_objects, inputs, schedulers, absent=remove)
+    if clusters is None and document is not None and fresh is None:
+        from gpustate.api.objects import clusters_of_plan
+
+        clusters = clusters_of_plan(
+            document,
+            effective,
+            inputs.inventory,
+            schedulers.kubeconfig,
+            schedulers=schedulers,
+            resumed=partly_applied,
+        )
+    if clusters is not None:
+        clusters = replace(clusters, run=requested["run"])
+        clusters.check_rollback()
+        remove = clusters.absent
+        schedulers = shared["schedulers"] = replace(schedulers, withdraws=clusters.withdraws)
+        before_change, before_return = clusters.stage, clusters.label
+    requested |= {"before_change": before_change} if before_change else {}
+    requested |= {"before_return": before_return} if before_return else {}
     with schedulers.access(inputs.inventory, read=True) as access:
         inputs, labelled = _with_labels(inputs, effective, None if remove else access)
         effective = labelled.policy
@@ -276,7 +308,36 @@ def apply(
         result = roll_out(request, **shared, access=access, labelled=labelled, changing=cost)
     verb = "remove" if remove else "apply"
     context = _retried(context, document, result.nodes)
-    return apply_result(result, verb, inputs.notes, effective.notes, context)
+    applied = apply_result(result, verb, inputs.notes, effective.notes, context)
+    if clusters is None:
+        return applied
+    from gpustate.api.objects import apply_objects
+
+    return apply_objects(clusters, applied, stop, absent=remove)
+
+
+def _clusters(
+    wanted: bool | Clusters, inputs: _Inputs, schedulers: Schedulers, *, absent: bool
+) -> Clusters | None:
+    """The clusters of a run; ``None``: it leaves objects alone."""
+    if not wanted:
+        return None
+    from gpustate.api.objects import clusters_of
+
+    return clusters_of(
+        wanted, inputs.policy, inputs.inventory, schedulers, source=inputs.source, absent=absent
+    )
+
+
+def _plan_objects(clusters: Clusters, planned: PlanT, *, drift: bool) -> PlanT:
+    """A plan of nodes together with that of their clusters."""
+    from gpustate.api.objects import with_objects
+
+    began = time.monotonic()
+    document = clusters.document(
+        planned.document, planned.nodes, planned.cluster_nodes, drift=drift
+    )
+    return with_objects(planned, document, began)
 
 
 def _of_plan(document: Mapping[str, Any] | None, *, observed: bool) -> dict[str, Any]:

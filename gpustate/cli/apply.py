@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import time
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,8 @@ from gpustate.cli import common, next_steps, notes, objects, reports, rules, wat
 from gpustate.cli.context import context, words
 from gpustate.cli.rollout import rollout_options, rolls_back, sections_of, strategy_of, wave_sizes
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
-from gpustate.errors import EXIT_INTERRUPTED, UsageError, worst_exit_code
+from gpustate.errors import UsageError, worst_exit_code
+from gpustate.plan.objects import NO_GPUS, pending_of, takes_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -155,7 +154,7 @@ def apply_policy(
     )
     if not asked:
         click.echo("gpustate: planned; changing the nodes", err=True)
-    elif not document["fleet"]["nodes"]["change"] and not objects.changes(document):
+    elif not document["fleet"]["nodes"]["change"] and not pending_of(document):
         common.finish(planned.exit_code)
         return
     else:
@@ -213,10 +212,9 @@ def _of_plan(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[st
 def confirm(verb: str, document: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Ask for confirmation, with nodes, worst disruption and waves in the question."""
     from gpustate.plan import render
-    from gpustate.plan.objects import NO_GPUS, takes_gpus
     from gpustate.plan.overview import overview
 
-    objects_change = objects.changes(document)
+    objects_change = pending_of(document)
     if overview(document).counts["change"]:
         common.confirm(render.question(document, verb, forks=int(options["forks"])))
     elif objects_change:
@@ -287,42 +285,22 @@ def execute(
         plan="" if document is None else str(document["id"]),
     )
 
-    clusters = clusters and replace(clusters, run=about.run)
-
     def run(**shared: Any) -> api.ApplyResult:
-        applied: list[dict[str, Any]] = []
-        if clusters is not None:
-            clusters.check_rollback()
-            shared["schedulers"] = replace(shared["schedulers"], withdraws=clusters.withdraws)
         result = api.apply(
             target,
             inventory,
             lock=common.lock_file(source, options) or False,
             remove=absent,
+            cluster_objects=clusters or False,
             rollback_on_failure=rolls_back(strategy, options),
             source=source,
             read_policy=read_policy,
             partly_applied=partly_applied,
-            before_change=clusters.stage if clusters is not None else None,
-            before_return=clusters.label if clusters is not None else None,
             **shared,
         )
-        began = time.monotonic()
-        if clusters is not None and not result.interrupted:
-            if result.stopped:
-                applied = clusters.report(result.nodes, shared["stop"])
-            else:
-                applied = clusters.apply(result.nodes, shared["stop"])
-                if absent:
-                    objects.remove_marks(clusters, applied, result.nodes)
-        elif absent and not options.get("ignore_scheduler"):
+        if absent and clusters is None and not options.get("ignore_scheduler"):
             objects.remove_records(inventory, options, result.nodes)
-        if not applied:
-            return result
-        if shared["stop"]():
-            code = worst_exit_code((result.exit_code, EXIT_INTERRUPTED))
-            result = replace(result, interrupted=True, exit_code=code)
-        return objects.counted(result, {**result.document, "clusters": applied}, began)
+        return result
 
     carry_out(about, verb, source, options, inventory, run)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,9 +11,9 @@ from gpustate.cli import common, next_steps
 from gpustate.cli import show as pages
 from gpustate.cli.rollout import rolls_back, strategy_of
 from gpustate.cli.schedulers import schedulers_of
-from gpustate.errors import EXIT_PENDING, ClusterError, UsageError
+from gpustate.errors import EXIT_PENDING, UsageError
 from gpustate.formats.words import cut
-from gpustate.plan.objects import QUIET, REFUSED, SKIPPED, pending, refused
+from gpustate.plan.objects import QUIET, REFUSED, SKIPPED, pending_of, refused
 from gpustate.plan.render import objects_page
 
 if TYPE_CHECKING:
@@ -47,50 +44,17 @@ object_options = common.options(
 )
 
 
-def marks(kubeconfig: Kubeconfig, results: Sequence[NodeResult] | None) -> list[str]:
-    """Remove what watchers and runs left in a cluster; what stays, and why.
-
-    Args:
-        kubeconfig: of the cluster.
-        results: only records of watchers, on the Nodes of these machines; ``None``: everything.
-    """
-    from gpustate.cluster.api import connected
-    from gpustate.watch.marks import remove_all, remove_records
-
-    with connected(kubeconfig) as api:
-        try:
-            return list(remove_all(api) if results is None else remove_records(api, results))
-        except ClusterError as error:
-            return [f"annotations of gpustate stay on Nodes: {error}"]
-
-
-def remove_marks(
-    clusters: Clusters, applied: Sequence[dict[str, Any]], results: Sequence[NodeResult]
-) -> None:
-    """Remove what watchers and runs left in every cluster, and add what stays to the results.
-
-    Args:
-        clusters: whose objects were removed.
-        applied: what became of them.
-        results: of the nodes; where none succeeded, everything stays.
-    """
-    for kubeconfig, data in zip(clusters.distinct(), applied, strict=True):
-        # It may be another cluster, or another run may be changing its nodes.
-        refused = bool(data.get("refusals")) or clusters.has_failed(kubeconfig, results)
-        if left := () if refused else marks(kubeconfig, None):
-            data["notes"] = [*data.get("notes", ()), *left]
-
-
 def remove_records(
     inventory: Inventory, options: Mapping[str, Any], results: Sequence[NodeResult]
 ) -> None:
     """Remove the records of watchers from the Nodes of a run that removed a policy; say what stays."""
+    from gpustate.api.objects import remove_marks
     from gpustate.cluster.kubeconfig import kubeconfig_of
 
     option = options.get("kubeconfig") or ""
     found = {kubeconfig_of(node, option): None for node in inventory}
     for kubeconfig in filter(None, found):
-        for line in marks(kubeconfig, results):
+        for line in remove_marks(kubeconfig, results):
             click.echo(f"gpustate: {line}", err=True)
 
 
@@ -203,61 +167,28 @@ def clusters_of_plan(
         UsageError: no node has a kubeconfig, or a removal leaves out nodes of a cluster.
         RefusedError: a cluster has changed since.
     """
+    from gpustate.api import objects, saved
+
     if "clusters" not in document:
         return None
-    from gpustate.api import saved
-    from gpustate.api.clusters import Clusters, kubeconfigs_of
-
     policy = saved.policy_of(document, read_policy, source)
-    how = document["objects"]
-    kubeconfigs = kubeconfigs_of(inventory, options.get("kubeconfig") or "")
-    if how["absent"]:
-        _refuse_a_part(kubeconfigs, options)
-    found = Clusters(
+    if document["objects"]["absent"]:
+        from gpustate.api.clusters import kubeconfigs_of
+
+        _refuse_a_part(kubeconfigs_of(inventory, options.get("kubeconfig") or ""), options)
+    return objects.clusters_of_plan(
+        document,
         policy,
-        kubeconfigs,
-        how["absent"],
-        how["force"],
-        saved=document,
+        inventory,
+        options.get("kubeconfig") or "",
         resumed=resumed,
         **_how(options, policy),
     )
-    found.check()
-    return found
 
 
 def show(document: Mapping[str, Any], *, whole: bool = False) -> None:
     """Print the clusters of a document."""
     pages.show(objects_page(document, full=whole))
-
-
-def changes(document: Mapping[str, Any]) -> int:
-    """How many objects an apply would write."""
-    return sum(pending(data) for data in document.get("clusters", ()))
-
-
-def counted(result: Made, document: dict[str, Any], began: float) -> Made:
-    """A result with a document that has clusters, and with their objects and their time in the line for grep.
-
-    Args:
-        result: of the nodes.
-        document: with clusters.
-        began: when their part began, monotonic.
-    """
-    clusters_ = document["clusters"]
-    numbers = {
-        "objects": sum(len(data["objects"]) for data in clusters_),
-        "objects_changed": changes(document),
-        "objects_refused": sum(map(refused, clusters_)),
-    }
-    spent_s = time.monotonic() - began
-    summary = re.sub(
-        r"(?<=duration_s=)\S+", lambda seen: f"{float(seen[0]) + spent_s:.1f}", result.summary
-    )
-    summary = " ".join([summary, *(f"{key}={value}" for key, value in numbers.items())])
-    if "summary" in document:
-        document = {**document, "summary": summary}
-    return replace(result, document=document, summary=summary)
 
 
 def way_back_note(document: Mapping[str, Any]) -> str:
@@ -283,7 +214,7 @@ def drifted(document: Mapping[str, Any]) -> str:
     rows = _rows(document)
     conflicts = sum(map(_differs, rows))
     compared = sum(one["action"] not in (SKIPPED, REFUSED) or _differs(one) for one in rows)
-    return f"{changes(document) + conflicts} of {compared} objects" if compared else ""
+    return f"{pending_of(document) + conflicts} of {compared} objects" if compared else ""
 
 
 def _differs(row: Mapping[str, Any]) -> bool:
@@ -309,6 +240,6 @@ def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = 
             found.append(EXIT_PENDING)
         if not drift or refused(data) != len(compared) or not compared:
             found += exit_codes({**data, "unready": ()} if drift else data)
-    if (detailed or drift) and changes(document):
+    if (detailed or drift) and pending_of(document):
         found.append(EXIT_PENDING)
     return found

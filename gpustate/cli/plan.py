@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from gpustate.cli.rollout import rollout_options, strategy_of, wave_sizes
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.errors import EXIT_PENDING, RefusedError, UsageError
+from gpustate.plan.objects import pending_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,7 +183,9 @@ def make_plan(
                 click.echo("gpustate: planning; nothing is changed yet", err=True)
             shared |= {"events": listen, "stop": stop}
             if verb == "drift":
-                result = api.drift(policy, inventory, **shared, **of_policy)
+                result = api.drift(
+                    policy, inventory, cluster_objects=clusters or False, **shared, **of_policy
+                )
             elif verb == "rollback":
                 result = api.plan_rollback(
                     inventory, source, new_run=about.run, **shared, **of_plan
@@ -191,14 +193,14 @@ def make_plan(
             else:
                 absent = ensure == "absent"
                 result = api.plan(
-                    policy, inventory, remove=absent, **shared, **of_policy, **of_plan
+                    policy,
+                    inventory,
+                    remove=absent,
+                    cluster_objects=clusters or False,
+                    **shared,
+                    **of_policy,
+                    **of_plan,
                 )
-        if clusters is not None:
-            began = time.monotonic()
-            document = clusters.document(
-                result.document, result.nodes, result.cluster_nodes, drift=verb == "drift"
-            )
-            result = objects.counted(result, document, began)
         document = result.document
         watchers.end(
             Outcome(result.exit_code, result.summary, result.nodes, interrupted=result.interrupted)
@@ -222,7 +224,7 @@ def make_plan(
                 pending = any(node.pending for node in result.nodes)
                 if result.drifted and not pending:
                     click.echo("An apply would be refused: each refusal names what to do first.")
-                if pending or objects.changes(document):
+                if pending or pending_of(document):
                     command = ["gpustate", "apply", *made["retry"][2:]]
                     command += ["-l", limit] if (limit := options.get("limit")) else []
                     click.echo(f"Apply the policy with: {shlex.join(command)}")

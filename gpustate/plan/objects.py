@@ -38,6 +38,11 @@ def pending(data: Json) -> int:
     return sum(row["action"] in PENDING for row in data["objects"])
 
 
+def pending_of(document: Json) -> int:
+    """How many objects of all clusters of a document an apply would write."""
+    return sum(map(pending, document.get("clusters", ())))
+
+
 def takes_gpus(clusters: Sequence[Json]) -> bool:
     """What offers the GPUs of Nodes to pods is deleted."""
     return any(NO_GPUS in note for data in clusters for note in data.get("notes", ()))

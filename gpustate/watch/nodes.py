@@ -14,13 +14,12 @@ from gpustate.cluster.pods import names_of
 from gpustate.formats.words import shorten
 from gpustate.inventory.kubernetes import has_gpus
 from gpustate.rollout.by_label import PLUGIN
+from gpustate.rollout.marks import RECORD
 from gpustate.schedulers.eviction import is_ready
 from gpustate.schedulers.mig_state import CONFIG
 
 Json = dict[str, Any]
 
-#: Annotation of a Node with the record.
-RECORD = "gpustate.io/watch"
 APPLYING, COMPLETED, FAILED = "applying", "done", "failed"
 _LONGEST = 1000
 #: A label that changes all the time and means nothing.

@@ -128,7 +128,7 @@ def test_a_reboot_is_proven_by_the_boot_unit_and_not_waited_for(proven: Proven) 
             ("CUDA 802", "systemctl restart nvidia-fabricmanager"),
             ["driver-ready"],
         ),
-        ("gpu-off-bus:3", "libraries", ("GPU 3: GPU is lost (NVML 15)", "Xid 79"), []),
+        ("gpu-off-bus:3", "libraries", ("GPU 3 (0000:61:00.0): GPU is lost (NVML 15)",), []),
     ],
 )
 def test_a_broken_link_is_named_with_evidence_and_next_move(

@@ -17,6 +17,7 @@ from commandline import Cli
 from stubcluster import TOKEN, Answer, Request, StubCluster
 
 from gpustate.api.clusters import Clusters
+from gpustate.api.objects import with_objects
 from gpustate.api.results import DriftResult
 from gpustate.cli import common, objects
 from gpustate.cli.main import cli
@@ -307,7 +308,7 @@ def test_the_time_of_the_clusters_counts() -> None:
         notes=(),
         document={},
     )
-    made = objects.counted(result, {"clusters": []}, time.monotonic() - 100)
+    made = with_objects(result, {"clusters": []}, time.monotonic() - 100)
     assert re.match(r"nodes=1 reboots=0 duration_s=141\.\d objects=0 ", made.summary)
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from fakeobjects import FakeObjects
 
-from gpustate import Plan, Policy
+from gpustate import Plan, Policy, api
 from gpustate.api import clusters as api_clusters
+from gpustate.api import objects as api_objects
 from gpustate.api.clusters import Clusters
 from gpustate.cli import objects
 from gpustate.core.change import Change
 from gpustate.core.inventory import Inventory, InventoryNode
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.engine import fleet
 from gpustate.errors import PolicyError, RefusedError, UsageError
 from gpustate.formats import masking
 from gpustate.manifests import ClusterSettings, Component
@@ -108,6 +110,33 @@ def clusters(
 
 def actions(rows: list[dict[str, Any]]) -> set[str]:
     return {one["action"] for data in rows for one in data["objects"]} - {"skipped"}
+
+
+def test_a_program_plans_applies_and_compares_objects(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "run", lambda *_: fleet.FleetResult("r", [NodeResult("gpu1")]))
+    monkeypatch.setattr(api_objects, "remove_marks", lambda *_: ["a mark stays"])
+    how: dict[str, Any] = {"cluster_objects": True, "schedulers": api.Schedulers(ignore=True)}
+    planned = api.plan(POLICY, NODES, **how)
+    assert actions(planned.document["clusters"]) == {"create"}
+    assert " objects_refused=0" in planned.summary
+    assert not cluster.items, "nothing is written"
+    applied = api.apply(
+        documents.read_plan(planned.document, place="p"),
+        NODES,
+        read_policy=lambda _: POLICY,
+        schedulers=how["schedulers"],
+    )
+    assert applied.exit_code == 0
+    assert actions(applied.document["clusters"]) == {"create"}, "a plan has its objects with it"
+    assert actions(api.apply(POLICY, NODES, **how).document["clusters"]) == {"unchanged"}
+    drifted = api.drift(POLICY, NODES, **how)
+    assert actions(drifted.document["clusters"]) == {"unchanged"}
+    removed = api.apply(POLICY, NODES, remove=True, **how)
+    assert "delete" in actions(removed.document["clusters"])
+    assert "a mark stays" in removed.document["clusters"][0]["notes"]
+    assert "clusters" not in api.plan(POLICY, NODES, schedulers=how["schedulers"]).document
 
 
 def test_exactly_the_saved_changes_are_applied(cluster: Cluster) -> None:

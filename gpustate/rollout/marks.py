@@ -17,9 +17,11 @@ from gpustate.reconcile.nodes import members
 from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.schedulers.lease import NAME, NAMESPACE, VALID_S, WATCH
 from gpustate.schedulers.mig_state import OURS, STATE
-from gpustate.watch.nodes import RECORD
 
 Json = dict[str, Any]
+
+#: Annotation of a Node: what watchers have done with it.
+RECORD = "gpustate.io/watch"
 
 _UNTOUCHED = (NodeStatus.UNREACHABLE, NodeStatus.REFUSED, NodeStatus.LOCKED)
 

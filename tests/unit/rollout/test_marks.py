@@ -12,12 +12,11 @@ from stubcluster import TOKEN, StubCluster
 
 from gpustate.cluster.api import Api, connect
 from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.rollout.marks import RECORD, remove_all, remove_records
 from gpustate.schedulers.base import Why
 from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.schedulers.lease import NAME, WATCH, ClusterLease
 from gpustate.schedulers.mig_state import CONFIG, OURS, STATE
-from gpustate.watch.marks import remove_all, remove_records
-from gpustate.watch.nodes import RECORD
 
 WHY = Why("20261124-1", "ann@ops1", "driver 580")
 MARKS = {RECORD: "{}", OURS: "20261124-1", "example.com/theirs": "x"}
