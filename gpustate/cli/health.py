@@ -131,10 +131,10 @@ def _health(node: Node) -> dict[str, Any]:
         return {"error": f"NVML: {why}; diagnose it: gpustate explain {node.name} -l NODE"}
     findings = judge.judge(nvml, observed.log, chain.recovered(observed))
     absent = [
-        (address, f"{uuid} {remedies.GONE}", remedies.GPU_COUNT)
-        for uuid, address in chain.missing(observed, observed.wanted)
+        (address, f"{uuid} {remedies.MISSING_GPU}", remedies.GPU_COUNT)
+        for uuid, address in chain.missing(observed, observed.expected)
     ]
-    on_pci = chain.check_pci(observed, observed.wanted)
+    on_pci = chain.check_pci(observed, observed.expected)
     if on_pci.failed and not absent:
         absent = [("", on_pci.evidence, on_pci.remedy)]
     uuids = {gpu.address: f"{gpu.uuid}: " for gpu in observed.module_gpus if "?" not in gpu.uuid}

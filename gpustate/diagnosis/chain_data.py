@@ -18,7 +18,7 @@ PASSTHROUGH = ("vfio-pci", "nvgrace_gpu_vfio_pci")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Expected:
     """What to validate.
 
     Args:
@@ -45,7 +45,7 @@ class Wanted:
         )
 
     @classmethod
-    def parse(cls, text: str) -> Wanted:
+    def parse(cls, text: str) -> Expected:
         """Parse :attr:`text`; missing and unknown words count as the default."""
         words: dict[str, str] = {}
         for word in text.split():
@@ -92,7 +92,7 @@ class Library:
 
     path: str
     target: str
-    whole: bool = True  # it is ELF and not truncated
+    complete: bool = True  # it is ELF and not truncated
 
     @property
     def version(self) -> str:
@@ -250,8 +250,8 @@ class ChainObservation:
     files_digest: str = ""  # of size, times and inode of the driver's libraries and modules
     log: tuple[Xid, ...] = ()  # Xids of the kernel log since the module was loaded
     quarantine: Quarantine = field(default_factory=Quarantine)
-    wanted: Wanted = field(default_factory=Wanted)  # what to validate by default
-    known: tuple[
+    expected: Expected = field(default_factory=Expected)  # what to validate by default
+    recorded_gpus: tuple[
         tuple[str, str], ...
     ] = ()  # UUID and PCI address of the GPUs of the last good validation
     recorded: tuple[tuple[str, str], ...] | None = (
@@ -261,35 +261,37 @@ class ChainObservation:
     @property
     def gpus(self) -> tuple[PciSeen, ...]:
         """GPUs that this node itself uses."""
-        ignored = {one.address for one in self.ignored}
+        ignored = {device.address for device in self.ignored}
         return tuple(
-            one
-            for one in self.pci
-            if one.is_gpu and one.driver not in PASSTHROUGH and one.address not in ignored
+            device
+            for device in self.pci
+            if device.is_gpu and device.driver not in PASSTHROUGH and device.address not in ignored
         )
 
     @property
     def ignored(self) -> tuple[PciSeen, ...]:
         """Display cards that the driver does not drive, beside GPUs of other models that it does."""
-        bound = {one.device_id for one in self.pci if one.is_gpu and one.driver == "nvidia"}
+        bound = {
+            device.device_id for device in self.pci if device.is_gpu and device.driver == "nvidia"
+        }
         return tuple(
-            one
-            for one in self.pci
+            device
+            for device in self.pci
             if bound
-            and one.class_id.startswith("0300")
-            and not one.driver
-            and one.device_id not in bound
+            and device.class_id.startswith("0300")
+            and not device.driver
+            and device.device_id not in bound
         )
 
     @property
-    def gone(self) -> tuple[tuple[str, str], ...]:
+    def missing_gpus(self) -> tuple[tuple[str, str], ...]:
         """UUID and address of the GPUs of the last good validation that are neither on PCI nor in quarantine."""
-        there = {one.address for one in self.pci}
+        addresses = {device.address for device in self.pci}
         uuids = {gpu.uuid for gpu in self.nvml.gpus}
         return tuple(
             (uuid, address)
-            for uuid, address in self.known
-            if address not in there
+            for uuid, address in self.recorded_gpus
+            if address not in addresses
             and uuid not in uuids
             and not self.quarantine.holds(uuid, address)
         )
@@ -314,49 +316,49 @@ class Key:
     files: str = ""  # digest of size, times and inode of the driver's libraries and modules
     manager: bool = False  # Fabric Manager runs
 
-    def moved(self, now: Key) -> str:
+    def moved(self, current: Key) -> str:
         """What has changed since, in words; empty if nothing has."""
-        if self.boot_id != now.boot_id:
+        if self.boot_id != current.boot_id:
             return "the node has rebooted since"
-        if self.driver != now.driver:
-            return (
-                f"the driver was {self.driver or 'not loaded'} and is {now.driver or 'not loaded'}"
-            )
-        if self.files != now.files:
+        if self.driver != current.driver:
+            return f"the driver was {self.driver or 'not loaded'} and is {current.driver or 'not loaded'}"
+        if self.files != current.files:
             return "the driver's libraries or modules have changed since"
-        if self.manager and not now.manager:
+        if self.manager and not current.manager:
             return "Fabric Manager has stopped since"
-        if self.gpus != now.gpus:
-            gone, new = set(self.gpus) - set(now.gpus), set(now.gpus) - set(self.gpus)
+        if self.gpus != current.gpus:
+            lost, new = set(self.gpus) - set(current.gpus), set(current.gpus) - set(self.gpus)
             return "; ".join(
-                [f"{uuid} no longer answers" for uuid in sorted(gone)]
+                [f"{uuid} no longer answers" for uuid in sorted(lost)]
                 + [f"{uuid} is new" for uuid in sorted(new)]
             )
-        if self.mig != now.mig:
+        if self.mig != current.mig:
             return "the MIG layout has changed since"
-        if self.runtime != now.runtime:
+        if self.runtime != current.runtime:
             return "the container runtime or its configuration has changed since"
-        if self.quarantined != now.quarantined:
-            ended, new = set(self.quarantined) - set(now.quarantined), set(now.quarantined)
+        if self.quarantined != current.quarantined:
+            ended, new = set(self.quarantined) - set(current.quarantined), set(current.quarantined)
             return "; ".join(
-                [f"the quarantine of {one} has ended" for one in sorted(ended)]
-                + [f"{one} is in quarantine" for one in sorted(new - set(self.quarantined))]
+                [f"the quarantine of {uuid} has ended" for uuid in sorted(ended)]
+                + [f"{uuid} is in quarantine" for uuid in sorted(new - set(self.quarantined))]
             )
-        if self.unwell != now.unwell:
-            new = set(now.unwell) - set(self.unwell)
+        if self.unwell != current.unwell:
+            new = set(current.unwell) - set(self.unwell)
             changed = ", ".join(sorted(new)) or "a GPU is healthy again"
             return f"the health of GPUs has changed: {changed}"
-        return "" if self.wanted == now.wanted else "the validator's parameters have changed since"
+        return (
+            "" if self.wanted == current.wanted else "the validator's parameters have changed since"
+        )
 
 
-def key(observed: ChainObservation, wanted: Wanted) -> Key:
+def key(observed: ChainObservation, expected: Expected) -> Key:
     """The key of a validation made now."""
     nvml = observed.nvml
     names = {gpu.index: gpu.uuid for gpu in nvml.gpus}
     unwell = {
-        f"{names.get(one.gpu if one.gpu is not None else -1, '')} {one.what}"
-        for one in health.failed(health.judge(nvml))
-        if one.what != "no-answer"
+        f"{names.get(finding.gpu if finding.gpu is not None else -1, '')} {finding.what}"
+        for finding in health.failed(health.judge(nvml))
+        if finding.what != "no-answer"
     }
     answering = [gpu for gpu in nvml.gpus if gpu.error is None and gpu.uuid]
     mig = [
@@ -369,10 +371,10 @@ def key(observed: ChainObservation, wanted: Wanted) -> Key:
         boot_id=observed.boot_id,
         driver=observed.loaded,
         gpus=tuple(sorted(gpu.uuid for gpu in answering)),
-        mig=tuple(sorted(one.strip() for one in mig)),
+        mig=tuple(sorted(layout.strip() for layout in mig)),
         runtime=observed.runtime_digest,
-        wanted=wanted.text,
-        quarantined=tuple(sorted(one.uuid or one.pci for one in observed.quarantine.active)),
+        wanted=expected.text,
+        quarantined=tuple(sorted(entry.uuid or entry.pci for entry in observed.quarantine.active)),
         unwell=tuple(sorted(unwell)),
         files=observed.files_digest,
         manager=observed.manager,
@@ -394,10 +396,10 @@ def cuda_devices(observed: ChainObservation) -> tuple[str, ...]:
             devices.append(gpu.uuid)
     described = {gpu.pci for gpu in observed.nvml.gpus if gpu.uuid}
     devices += [
-        one.uuid
-        for one in observed.module_gpus
-        if one.address not in described
-        and "?" not in one.uuid
-        and not observed.quarantine.holds(one.uuid, one.address)
+        gpu.uuid
+        for gpu in observed.module_gpus
+        if gpu.address not in described
+        and "?" not in gpu.uuid
+        and not observed.quarantine.holds(gpu.uuid, gpu.address)
     ]
     return tuple(uuid for uuid in devices if uuid)

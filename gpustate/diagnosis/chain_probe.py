@@ -77,12 +77,12 @@ def _number(text: str, base: int = 10) -> int:
 
 def pairs(text: str) -> list[tuple[str, str]]:
     """The lines ``key=value`` of a fragment's output, in order; others are left out."""
-    found: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals:
-            found.append((key, value))
-    return found
+            rows.append((key, value))
+    return rows
 
 
 def known_gpus(record: str) -> tuple[tuple[str, str], ...]:
@@ -131,7 +131,7 @@ class _Lines:
     def values(self, key: str) -> list[str]:
         return [value for name, value in self.pairs if name == key]
 
-    def one(self, key: str) -> str:
+    def first(self, key: str) -> str:
         return next(iter(self.values(key)), "")
 
     def program(self, key: str) -> chain.Program | None:
@@ -157,24 +157,24 @@ def _containerd(lines: _Lines) -> chain.Containerd | None:
         return None
     path, active, status, error = rows[0]
     handlers = tuple(
-        (name, binary, there == "1") for name, binary, there in lines.all("handler", 3)
+        (name, binary, exists == "1") for name, binary, exists in lines.all("handler", 3)
     )
     return chain.Containerd(
         *(path, active == "1", _number(status), error, handlers),
-        config=lines.one("containerd_config"),
-        default=lines.one("containerd_default"),
+        config=lines.first("containerd_config"),
+        default=lines.first("containerd_default"),
         enabled="containerd_enabled" in dict(lines.pairs),
-        disabled=_disabled(lines.one("containerd_disabled")),
+        disabled=_disabled(lines.first("containerd_disabled")),
         cri=_cri(lines),
     )
 
 
 def _disabled(names: str) -> str:
     """The entry of containerd's ``disabled_plugins`` that switches CRI off."""
-    found = re.findall(
+    entries = re.findall(
         r"""["'](cri|io\.containerd\.grpc\.v1\.cri|io\.containerd\.cri\.v1\.runtime)["']""", names
     )
-    return str(found[0]) if found else ""
+    return str(entries[0]) if entries else ""
 
 
 def _cri(lines: _Lines, prefix: str = "") -> cri_status.CriStatus | None:
@@ -187,10 +187,12 @@ def _cri(lines: _Lines, prefix: str = "") -> cri_status.CriStatus | None:
 def _with_addresses(nvml: NvmlFacts, modules: tuple[chain.ModuleGpu, ...]) -> NvmlFacts:
     """GPUs that NVML can no longer describe have the addresses of the module's list that no other has."""
     named = {gpu.pci for gpu in nvml.gpus}
-    left = sorted(one.address for one in modules if one.address not in named)
+    addresses = sorted(gpu.address for gpu in modules if gpu.address not in named)
     unnamed = [gpu.index for gpu in nvml.gpus if not gpu.pci and not gpu.uuid]
-    found = {index: left[at] for at, index in enumerate(unnamed) if len(left) == len(unnamed)}
-    gpus = tuple(replace(gpu, pci=found.get(gpu.index, gpu.pci)) for gpu in nvml.gpus)
+    by_index = {
+        index: addresses[at] for at, index in enumerate(unnamed) if len(addresses) == len(unnamed)
+    }
+    gpus = tuple(replace(gpu, pci=by_index.get(gpu.index, gpu.pci)) for gpu in nvml.gpus)
     return replace(nvml, gpus=gpus)
 
 
@@ -210,13 +212,13 @@ def parse(
     )
     nvml = _with_addresses(nvml, modules)
     return chain.ChainObservation(
-        boot_id=lines.one("boot_id"),
-        kernel=lines.one("kernel"),
+        boot_id=lines.first("boot_id"),
+        kernel=lines.first("kernel"),
         pci=tuple(chain.PciSeen(*row) for row in lines.all("pci", 4)),
-        loaded=loaded_version(lines.one("version")),
-        open_module="Open Kernel Module" in lines.one("version"),
+        loaded=loaded_version(lines.first("version")),
+        open_module="Open Kernel Module" in lines.first("version"),
         module_gpus=modules,
-        on_disk=lines.one("on_disk"),
+        on_disk=lines.first("on_disk"),
         nvml_library=libraries.get("libnvidia-ml.so.1"),
         cuda_library=libraries.get("libcuda.so.1"),
         packages=tuple(
@@ -240,8 +242,8 @@ def parse(
             for row in (value.split(" ") for value in lines.values("cap"))
             if len(row) == 5
         ),
-        driver_root=lines.one("driver_root"),
-        odd=tuple((name, what) for name, what in lines.all("odd", 2)),
+        driver_root=lines.first("driver_root"),
+        odd=tuple((name, content) for name, content in lines.all("odd", 2)),
         nvml=nvml,
         ctk=lines.program("ctk"),
         runtime_binary=lines.program("runtime_binary"),
@@ -252,18 +254,18 @@ def parse(
         down=tuple(lines.values("down")),
         cycles=tuple(tuple(units.split()) for units in lines.values("cycle")),
         registered=dict(lines.all("served", 2)),
-        kubelet=lines.one("kubelet") == "1",
-        endpoint=lines.one("kubelet_endpoint"),
-        cdi_kept=lines.one("cdi_kept") == "1",
-        mode=lines.one("runtime_mode"),
+        kubelet=lines.first("kubelet") == "1",
+        endpoint=lines.first("kubelet_endpoint"),
+        cdi_kept=lines.first("cdi_kept") == "1",
+        mode=lines.first("runtime_mode"),
         cdi=lines.cdi(),
         cuda=cuda,
-        runtime_digest=lines.one("runtime_digest"),
+        runtime_digest=lines.first("runtime_digest"),
         files_digest=_files_digest(lines.pairs),
-        manager=lines.one("manager") == "1",
-        nvlink_off=lines.one("nvlink_off") == "1",
+        manager=lines.first("manager") == "1",
+        nvlink_off=lines.first("nvlink_off") == "1",
         log=xids.parse(
             lines.values("xid"), {gpu.uuid: gpu.pci.rpartition(".")[0] for gpu in nvml.gpus}
         ),
-        quarantine=quarantine.read(lines.one("quarantine"), max(0, _number(lines.one("now")))),
+        quarantine=quarantine.read(lines.first("quarantine"), max(0, _number(lines.first("now")))),
     )

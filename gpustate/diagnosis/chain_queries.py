@@ -66,14 +66,16 @@ def with_record(observed: chain.ChainObservation, record: str) -> chain.ChainObs
         observed: with the output of ``KEY_SCRIPT``.
         record: text of proof.json.
     """
-    kept = read_record(record)
-    observed = replace(observed, known=chain_probe.known_gpus(record), recorded=())
-    if kept is None:
+    validation = read_record(record)
+    observed = replace(observed, recorded_gpus=chain_probe.known_gpus(record), recorded=())
+    if validation is None:
         return observed
-    observed = replace(observed, wanted=chain.Wanted.parse(kept.made_for.wanted))
-    now = chain.key(observed, observed.wanted)
-    valid = not kept.made_for.moved(replace(now, wanted=kept.made_for.wanted))
+    observed = replace(observed, expected=chain.Expected.parse(validation.made_for.wanted))
+    key = chain.key(observed, observed.expected)
+    valid = not validation.made_for.moved(replace(key, wanted=validation.made_for.wanted))
     if not valid:
         return observed
-    recorded = tuple((check.name, check.evidence) for check in kept.checks)
-    return replace(observed, cuda=kept.cuda or None, containers=kept.containers, recorded=recorded)
+    recorded = tuple((check.name, check.evidence) for check in validation.checks)
+    return replace(
+        observed, cuda=validation.cuda or None, containers=validation.containers, recorded=recorded
+    )

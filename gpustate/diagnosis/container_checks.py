@@ -157,8 +157,8 @@ def classify(error: str) -> Kind:
 
 def some(items: list[str], most: int = 4) -> str:
     """The first items, and the number of the others; runs on nodes, where there is no :mod:`gpustate.formats.words`."""
-    others = len(items) - most
-    return ", ".join(items) if others <= 1 else f"{', '.join(items[:most])} and {others} more"
+    omitted = len(items) - most
+    return ", ".join(items) if omitted <= 1 else f"{', '.join(items[:most])} and {omitted} more"
 
 
 def injected(result: ContainerResult) -> str:
@@ -214,10 +214,10 @@ def failure(result: ContainerResult, expected: tuple[str, ...]) -> Failure | Non
     elif result.error:
         kind, words = classify(f"{result.way}: {result.error}"), short(result.error)
     else:
-        found = _ran(result, expected)
-        if found is None:
+        problem = _ran(result, expected)
+        if problem is None:
             return None
-        kind, words = _BY_NAME[found[0]], found[1]
+        kind, words = _BY_NAME[problem[0]], problem[1]
         if kind.name not in ("hook-devices", "dev-char"):
             words += f"; injected: {named(result)}"
     return Failure(kind, f"{result.way}: {kind.summary}: {words}", kind.fix(result.way))
@@ -238,16 +238,18 @@ def expected_gpus(observed: ChainObservation) -> tuple[str, ...]:
 
 def first_failure(observed: ChainObservation) -> Failure | None:
     """Failure of the first container that failed; ``None`` if none did, or none was started."""
-    found = (failure(one, expected_gpus(observed)) for one in observed.containers or ())
-    return next((one for one in found if one is not None), None)
+    failures = (
+        failure(container, expected_gpus(observed)) for container in observed.containers or ()
+    )
+    return next((failed for failed in failures if failed is not None), None)
 
 
 def summary(observed: ChainObservation) -> str:
     """Evidence if no container failed."""
     rows = [
-        f"{one.way}: {len(one.gpus)} GPUs, {injected(one)}"
-        + (f", kernel ran on {one.cuda_ok}" if one.cuda_ok else "")
-        + (f", known to {' and '.join(one.programs)}" if one.programs else "")
-        for one in observed.containers or ()
+        f"{container.way}: {len(container.gpus)} GPUs, {injected(container)}"
+        + (f", kernel ran on {container.cuda_ok}" if container.cuda_ok else "")
+        + (f", known to {' and '.join(container.programs)}" if container.programs else "")
+        for container in observed.containers or ()
     ]
     return "; ".join(rows)

@@ -97,38 +97,38 @@ def judge(
         log: Xids since the module was loaded.
         ran: UUIDs of GPUs on which the kernel of the validation ran after these.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     most = _nvlinks_of_peers(nvml)
     for gpu in nvml.gpus:
-        mine = tuple(one for one in log if gpu.pci and gpu.pci.startswith(f"{one.pci}."))
-        logged = list(_log(gpu, mine, ran=gpu.uuid in ran))
+        entries = tuple(xid for xid in log if gpu.pci and gpu.pci.startswith(f"{xid.pci}."))
+        logged = list(_log(gpu, entries, ran=gpu.uuid in ran))
         rows = [*_memory(gpu), *_mode(gpu), *_itself(gpu, most.get(gpu.name, 0))]
         rows += logged if gpu.error is None else [_lost(gpu, gpu.error, logged)]
-        found += sorted(rows, key=lambda row: row.level)
-    known = {one.pci.rpartition(".")[0] for one in nvml.gpus}
+        findings += sorted(rows, key=lambda row: row.level)
+    addresses = {gpu.pci.rpartition(".")[0] for gpu in nvml.gpus}
     every = bool(nvml.gpus) and all(gpu.uuid in ran for gpu in nvml.gpus)
-    for one in log:
-        if one.pci not in known:
-            found += _log(Gpu(-1, pci=f"{one.pci}.0"), (one,), ran=one.of_switch and every)
-    return tuple(found)
+    for xid in log:
+        if xid.pci not in addresses:
+            findings += _log(Gpu(-1, pci=f"{xid.pci}.0"), (xid,), ran=xid.of_switch and every)
+    return tuple(findings)
 
 
 def failed(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Findings that make a GPU unusable."""
-    return tuple(one for one in findings if one.level == FAILED)
+    return tuple(finding for finding in findings if finding.level == FAILED)
 
 
 def _finding(
-    gpu: Gpu, what: str, level: str, evidence: str, remedy: str, source: str = ""
+    gpu: Gpu, kind: str, level: str, evidence: str, remedy: str, source: str = ""
 ) -> Finding:
     index = gpu.index if gpu.index >= 0 else None
     text = remedy.replace("INDEX", str(index)) if index is not None else remedy
-    return Finding(index, gpu.pci, what, level, evidence, text, source)
+    return Finding(index, gpu.pci, kind, level, evidence, text, source)
 
 
 def _lost(gpu: Gpu, error: int, logged: list[Finding]) -> Finding:
     """A GPU that does not answer; what the log has of it is evidence, and needs no step of its own."""
-    evidence = [f"{error_name(error)} (NVML {error})", *(one.evidence for one in logged)]
+    evidence = [f"{error_name(error)} (NVML {error})", *(finding.evidence for finding in logged)]
     return _finding(gpu, "no-answer", FAILED, "; ".join(evidence), remedies.nvml(error), "nvml.h")
 
 
@@ -166,8 +166,8 @@ def _itself(gpu: Gpu, links: int) -> Iterator[Finding]:
     if health is None:
         return
     if health.recovery_action in _ACTIONS:
-        level, what, remedy = _ACTIONS[health.recovery_action]
-        evidence = f"the driver requests {what}"
+        level, action, remedy = _ACTIONS[health.recovery_action]
+        evidence = f"the driver requests {action}"
         yield _finding(gpu, "recovery-action", level, evidence, remedy, "nvml.h")
     yield from _pcie(gpu, health)
     reasons = health.clock_reasons or 0
@@ -185,11 +185,11 @@ def _pcie(gpu: Gpu, health: GpuHealth) -> Iterator[Finding]:
     if width and widest and width < widest:
         evidence = f"PCIe x{width}; GPU and slot support x{widest}"
         yield _finding(gpu, "pcie-width", WARNING, evidence, seat, "nvml.h")
-    now, most = health.pcie_generation, health.pcie_generation_most
+    generation, most = health.pcie_generation, health.pcie_generation_most
     # An idle GPU lowers the speed of its link.
     busy = health.clock_reasons is not None and not health.clock_reasons & _IDLE
-    if now and most and now < most and busy:
-        evidence = f"PCIe generation {now} under load; GPU and slot support {most}"
+    if generation and most and generation < most and busy:
+        evidence = f"PCIe generation {generation} under load; GPU and slot support {most}"
         yield _finding(gpu, "pcie-speed", WARNING, evidence, seat, "nvml.h")
 
 
@@ -218,17 +218,17 @@ def _nvlink(gpu: Gpu, health: GpuHealth, links: int) -> Iterator[Finding]:
 
 def _log(gpu: Gpu, log: tuple[Xid, ...], *, ran: bool = False) -> Iterator[Finding]:
     recovery = gpu.health.recovery_action if gpu.health is not None else None
-    for one in log:
-        row = xids.find_row(one.number)
-        kind, remedy = xids.ACTIONS[one.action]
+    for xid in log:
+        row = xids.find_row(xid.number)
+        kind, remedy = xids.ACTIONS[xid.action]
         if kind == xids.REPORT:
             continue
         # What a GPU reports of itself says nothing of the fabric: only a kernel that ran since does.
-        itself = recovery == 0 and one.action != "RESET_FABRIC"
+        itself = recovery == 0 and xid.action != "RESET_FABRIC"
         fixed = gpu.error is None and (itself or (recovery in (0, None) and ran))
         level = FAILED if kind == xids.RESET and not fixed else WARNING
-        times = "" if one.count == 1 else f", {one.count} times"
-        evidence = f"{one.name} ({one.action or 'no action named'}){times}"
+        times = "" if xid.count == 1 else f", {xid.count} times"
+        evidence = f"{xid.name} ({xid.action or 'no action named'}){times}"
         if kind == xids.RESET and fixed:
             since = "the driver requests no recovery any more" if itself else "a kernel ran since"
             evidence += f"; {since}"
@@ -237,7 +237,7 @@ def _log(gpu: Gpu, log: tuple[Xid, ...], *, ran: bool = False) -> Iterator[Findi
             remedy += f"; then: {remedies.VALIDATE}"
         yield _finding(
             gpu,
-            "sxid" if one.of_switch else "xid",
+            "sxid" if xid.of_switch else "xid",
             level,
             evidence,
             remedy,

@@ -29,7 +29,7 @@ def by_apply(fix: str, *states: str) -> str:
 
 
 NO_GPU = "check power, risers and passthrough to VMs in the firmware's settings; list NVIDIA's devices: lspci -nn -d 10de:"
-GONE = "of the last good validation is missing on PCI"
+MISSING_GPU = "of the last good validation is missing on PCI"
 GPU_COUNT = (
     "look at the BMC's log and at lspci -d 10de:; find the reason: dmesg | grep -E 'Xid|AER'; accept fewer GPUs: "
     f"{VALIDATE} --set validator.gpus=NUMBER"

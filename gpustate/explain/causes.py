@@ -56,7 +56,7 @@ def runtime_down(view: View) -> tuple[str, str]:
 
 def is_missed(view: View, runtime: str) -> bool:
     """Gpustate and the policy have configured a runtime beside the one that serves; a disabled one is left alone."""
-    validated = view.observed.wanted.containers != "none"
+    validated = view.observed.expected.containers != "none"
     left_alone = view.clues.unit(runtime).enabled == "disabled"
     return (
         runtime in view.observed.registered
@@ -76,7 +76,7 @@ def in_use(view: View, runtime: str) -> bool:
 
 def is_serving(view: View, runtime: str) -> bool:
     """It is the container runtime that the check judges."""
-    return chain.serving(view.observed, view.observed.wanted) == runtime
+    return chain.serving(view.observed, view.observed.expected) == runtime
 
 
 def configured(view: View, runtime: str) -> bool:

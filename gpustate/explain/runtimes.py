@@ -70,7 +70,7 @@ _PROBLEMS: tuple[tuple[str, str, Callable[[View], str], str], ...] = (
 
 
 def _of_configured(runtime: str, detect: Callable[[View], str], view: View) -> str:
-    validated = view.observed.wanted.containers != "none"
+    validated = view.observed.expected.containers != "none"
     return detect(view) if validated and configured(view, runtime) else ""
 
 

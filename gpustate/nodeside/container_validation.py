@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from gpustate.diagnosis import chain
-from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult, Wanted
+from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult, Expected
 from gpustate.formats.device_links import links_needed, program_versions, too_old
 from gpustate.nodeside import (
     container_hooks,
@@ -373,7 +373,7 @@ def in_pods(
     programs: Mapping[str, str],
     default: str,
     observed: ChainObservation,
-    expected: Wanted,
+    expected: Expected,
     test: Test,
 ) -> list[ContainerResult]:
     """Run a pod for each way to request GPUs from a runtime; only one result if none can start.
@@ -591,7 +591,7 @@ def requesting(
     return replace(container, env=env, mounts=tuple(_mounts(how, names)))
 
 
-def crio(observed: ChainObservation, expected: Wanted, test: Test) -> list[ContainerResult]:
+def crio(observed: ChainObservation, expected: Expected, test: Test) -> list[ContainerResult]:
     """Test CRI-O, which does not report the programs of its handlers."""
     if observed.crio is None:
         return []
@@ -687,7 +687,7 @@ def clean() -> None:
 
 
 def validate(
-    observed: ChainObservation, expected: Wanted, uuids: tuple[str, ...], timeout_s: float
+    observed: ChainObservation, expected: Expected, uuids: tuple[str, ...], timeout_s: float
 ) -> tuple[ContainerResult, ...]:
     """Start a container through every configured runtime; empty if there is none."""
     try:

@@ -134,7 +134,7 @@ class Validator:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
-        self.wanted = chain.Wanted(**config["wanted"])
+        self.wanted = chain.Expected(**config["wanted"])
         self.timeout_s = float(config["timeout_s"])
         self.state = Path(config["state"])
         self.status = StatusFiles(bool(config["status_files"]), self.state)
@@ -229,7 +229,7 @@ class Validator:
 
     def validate(self) -> tuple[chain.Check, ...]:
         """Run all checks once and write the record."""
-        observed = replace(self.observe(), known=self.known_gpus())
+        observed = replace(self.observe(), recorded_gpus=self.known_gpus())
         checks = chain.evaluate(observed, self.wanted)
         results = observed.cuda or ()
         written = self.status.finish(checks, busy=any(result.users for result in results))
@@ -265,7 +265,7 @@ class Validator:
         accepted = self.wanted.gpus is not None and not pci.failed
         missing = {
             uuid: address
-            for uuid, address in observed.known
+            for uuid, address in observed.recorded_gpus
             if not accepted and address not in answering.values()
         }
         return [[uuid, address] for uuid, address in sorted({**missing, **answering}.items())]

@@ -250,9 +250,9 @@ class NodeValidated(State[Observed]):
     force: bool = False
 
     @property
-    def wanted(self) -> chain.Wanted:
+    def wanted(self) -> chain.Expected:
         """The parameters of the checks."""
-        return chain.Wanted(self.cuda, self.gpus, self.containers, self.handler, self.cdi)
+        return chain.Expected(self.cuda, self.gpus, self.containers, self.handler, self.cdi)
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()

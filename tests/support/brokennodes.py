@@ -396,7 +396,7 @@ DRIVER = (
 
 def expect_gpus(world: World, count: int) -> None:
     """The kept proof was asked for a number of GPUs."""
-    world.wanted = chain.Wanted(gpus=count)
+    world.wanted = chain.Expected(gpus=count)
 
 
 # --- GPUs and fabric -----------------------------------------------------------------------------
@@ -711,7 +711,7 @@ CONTAINERS = (
     Scenario("containerd-down", (3,), lambda w: w.unit("containerd", "failed/failed/enabled", "invalid plugin config: no such runtime"),
              ("is not running", "invalid plugin config")),
     Scenario("containerd-missing", (3,), both(lambda w: w.gone.add("containerd"),
-             lambda w: setattr(w, "wanted", chain.Wanted(containers="required"))), ("containerd is not installed",),
+             lambda w: setattr(w, "wanted", chain.Expected(containers="required"))), ("containerd is not installed",),
              lambda w: w.gone.add("containerd")),
     Scenario("containerd-imports-lost", (3,), both(lambda w: setattr(w, "handler", False), file(DROP_IN, DROP_IN_TEXT),
              file(CONFIG, "version = 3\n")), ("no longer imports that folder",),

@@ -176,7 +176,7 @@ class World:
         default_factory=set
     )  # programs that are not installed; ``headers``: nor those
     proven: tuple[chain.CudaResult, ...] | None = None
-    wanted: chain.Wanted | None = None  # what the kept proof was asked for
+    wanted: chain.Expected | None = None  # what the kept proof was asked for
     specs: dict[str, str] = field(
         default_factory=dict
     )  # whole CDI specifications; @DEV@ is the first GPU's node, @TREE@ the root
@@ -646,7 +646,7 @@ class Tree(Node):
 
     def _proof(self, results: tuple[chain.CudaResult, ...]) -> None:
         observed = chain_probe.parse(self.run(chain_probe.KEY_SCRIPT).text, self.world.nvml)
-        key = chain.key(observed, self.world.wanted or chain.Wanted())
+        key = chain.key(observed, self.world.wanted or chain.Expected())
         proof = {
             "format": "gpustate.proof/1",
             "ok": all(one.ok for one in results),

@@ -150,9 +150,9 @@ def test_a_node_whose_every_gpu_is_in_quarantine_fails_as_its_validation_does() 
 
 def test_gpus_that_are_gone_are_missed_until_the_policy_accepts_it() -> None:
     here = tuple(PciSeen(gpu.pci, "2330", "030200", "nvidia") for gpu in GPUS[:2])
-    observed = ChainObservation(pci=here, nvml=replace(NVML, gpus=GPUS[:2]), known=KNOWN)
+    observed = ChainObservation(pci=here, nvml=replace(NVML, gpus=GPUS[:2]), recorded_gpus=KNOWN)
     for gpus, gone in ((None, (KNOWN[2],)), (3, (KNOWN[2],)), (2, ())):
-        assert chain.missing(observed, chain.Wanted(gpus=gpus)) == gone
+        assert chain.missing(observed, chain.Expected(gpus=gpus)) == gone
 
 
 def changed(observed: ChainObservation, gpu: str | None, *, end: bool = False) -> tuple[Entry, ...]:

@@ -86,7 +86,7 @@ MIG = replace(
 )
 
 
-def broken(observed: chain.ChainObservation, wanted: chain.Wanted | None = None) -> chain.Check:
+def broken(observed: chain.ChainObservation, wanted: chain.Expected | None = None) -> chain.Check:
     """The first check that fails by its own observation, whatever end-to-end tests have shown."""
     found = chain.first_broken(chain.judge(observed, wanted))
     assert found is not None
@@ -397,12 +397,12 @@ def test_a_gpu_in_quarantine_is_one_part_of_the_evidence_even_if_no_gpu_answers(
 
 
 def test_a_proof_falls_when_a_quarantine_begins_or_ends_and_when_a_gpu_turns_bad() -> None:
-    plain, held = chain.key(GOOD, GOOD.wanted), chain.key(out_of_use(GOOD, 1), GOOD.wanted)
+    plain, held = chain.key(GOOD, GOOD.expected), chain.key(out_of_use(GOOD, 1), GOOD.expected)
     assert plain.moved(held) == "GPU-b is in quarantine"
     assert held.moved(plain) == "the quarantine of GPU-b has ended"
     bad = replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], remap_failed=True)))
     assert (
-        plain.moved(chain.key(replace(GOOD, nvml=bad), GOOD.wanted))
+        plain.moved(chain.key(replace(GOOD, nvml=bad), GOOD.expected))
         == "the health of GPUs has changed: GPU-b row-remap"
     )
 
@@ -422,7 +422,7 @@ def test_every_link_but_none_more_has_a_case() -> None:
 
 
 def test_a_count_the_inventory_gives_is_held_against_pci() -> None:
-    check = broken(GOOD, chain.Wanted(gpus=8))
+    check = broken(GOOD, chain.Expected(gpus=8))
     assert (check.name, check.evidence) == (
         "pci",
         "2 GPUs on PCI (0000:1b:00.0, 0000:43:00.0), 8 expected",
@@ -454,25 +454,25 @@ PLAIN = chain_data.Containerd("/usr/bin/containerd", True, 0, "", ())
 @pytest.mark.parametrize(
     ("wanted", "change", "outcome"),
     [
-        (chain.Wanted(), {"containerd": PLAIN}, "failed"),
-        (chain.Wanted(), {"containerd": PLAIN, "other_runtimes": ("podman",)}, "failed"),
-        (chain.Wanted(), {"containerd": PLAIN, "other_runtimes": ("dockerd",)}, "not applicable"),
-        (chain.Wanted(), {"containerd": PLAIN, "other_runtimes": ("crio",)}, "not applicable"),
+        (chain.Expected(), {"containerd": PLAIN}, "failed"),
+        (chain.Expected(), {"containerd": PLAIN, "other_runtimes": ("podman",)}, "failed"),
+        (chain.Expected(), {"containerd": PLAIN, "other_runtimes": ("dockerd",)}, "not applicable"),
+        (chain.Expected(), {"containerd": PLAIN, "other_runtimes": ("crio",)}, "not applicable"),
         (
-            chain.Wanted(),
+            chain.Expected(),
             {"containerd": PLAIN, "other_runtimes": ("dockerd",), "kubelet": True},
             "failed",
         ),
         (
-            chain.Wanted(containers="required"),
+            chain.Expected(containers="required"),
             {"containerd": PLAIN, "other_runtimes": ("dockerd",)},
             "failed",
         ),
-        (chain.Wanted(), {"other_runtimes": ("dockerd",)}, "ok"),
+        (chain.Expected(), {"other_runtimes": ("dockerd",)}, "ok"),
     ],
 )
 def test_a_containerd_of_another_runtime_need_not_have_the_handler(
-    wanted: chain.Wanted, change: dict[str, object], outcome: str
+    wanted: chain.Expected, change: dict[str, object], outcome: str
 ) -> None:
     checks = {check.name: check for check in chain.judge(replace(GOOD, **change), wanted)}  # type: ignore[arg-type]
     assert checks["runtime"].outcome == outcome
@@ -485,7 +485,7 @@ def test_an_idle_containerd_with_the_handler_is_no_fault_while_another_runtime_a
     outcomes = [
         check.outcome
         for one in (idle, replace(idle, other_runtimes=("crio",)), beside)
-        for check in chain.judge(one, chain.Wanted())
+        for check in chain.judge(one, chain.Expected())
         if check.name == "runtime"
     ]
     assert outcomes == ["failed", "not applicable", "ok"]
@@ -505,7 +505,7 @@ def test_a_containerd_without_cdi_is_named_beside_the_specification(
     assert GOOD.containerd is not None
     status = CriStatus("/c", "ok", version=version, handlers=(CriHandler("nvidia"),))
     observed = replace(GOOD, containerd=replace(GOOD.containerd, cri=status))
-    check = {one.name: one for one in chain.evaluate(observed, chain.Wanted())}["cdi"]
+    check = {one.name: one for one in chain.evaluate(observed, chain.Expected())}["cdi"]
     assert check.outcome == "ok"
     assert check.evidence.endswith(words)
 
@@ -513,18 +513,18 @@ def test_a_containerd_without_cdi_is_named_beside_the_specification(
 @pytest.mark.parametrize(
     ("wanted", "change", "outcome"),
     [
-        (chain.Wanted(containers="none"), {"ctk": None}, "not applicable"),
-        (chain.Wanted(), NO_TOOLKIT, "not applicable"),
-        (chain.Wanted(), {**NO_TOOLKIT, "containerd": PLAIN}, "not applicable"),
-        (chain.Wanted(), {**NO_TOOLKIT, "containerd": PLAIN, "kubelet": True}, "failed"),
-        (chain.Wanted(), {**NO_TOOLKIT, "containerd": GOOD.containerd}, "failed"),
-        (chain.Wanted(), {**NO_TOOLKIT, "cdi": GOOD.cdi}, "failed"),
-        (chain.Wanted(containers="required"), {"ctk": None, "containerd": None}, "failed"),
-        (chain.Wanted(), {"containerd": None}, "ok"),
+        (chain.Expected(containers="none"), {"ctk": None}, "not applicable"),
+        (chain.Expected(), NO_TOOLKIT, "not applicable"),
+        (chain.Expected(), {**NO_TOOLKIT, "containerd": PLAIN}, "not applicable"),
+        (chain.Expected(), {**NO_TOOLKIT, "containerd": PLAIN, "kubelet": True}, "failed"),
+        (chain.Expected(), {**NO_TOOLKIT, "containerd": GOOD.containerd}, "failed"),
+        (chain.Expected(), {**NO_TOOLKIT, "cdi": GOOD.cdi}, "failed"),
+        (chain.Expected(containers="required"), {"ctk": None, "containerd": None}, "failed"),
+        (chain.Expected(), {"containerd": None}, "ok"),
     ],
 )
 def test_the_container_side_is_looked_at_where_it_is_there_or_asked_for(
-    wanted: chain.Wanted, change: dict[str, object], outcome: str
+    wanted: chain.Expected, change: dict[str, object], outcome: str
 ) -> None:
     checks = {check.name: check for check in chain.judge(replace(GOOD, **change), wanted)}  # type: ignore[arg-type]
     assert checks["toolkit"].outcome == outcome
@@ -534,7 +534,7 @@ def test_less_can_be_asked_for() -> None:
     checks = {
         check.name: check.outcome
         for check in chain.evaluate(
-            replace(GOOD, cuda=None, cdi=()), chain.Wanted(cuda=False, cdi=False, handler="")
+            replace(GOOD, cuda=None, cdi=()), chain.Expected(cuda=False, cdi=False, handler="")
         )
     }
     assert checks["cuda"] == checks["cdi"] == checks["runtime"] == "not applicable"
@@ -657,7 +657,7 @@ def test_the_containerd_of_a_distribution_is_judged_by_what_it_answers(
     plain: chain_data.Containerd | None, says: CriStatus, outcome: str, words: str
 ) -> None:
     observed = replace(GOOD, containerd=plain, bundled=says, other_runtimes=("k3s",))
-    check = {one.name: one for one in chain.judge(observed, chain.Wanted())}["runtime"]
+    check = {one.name: one for one in chain.judge(observed, chain.Expected())}["runtime"]
     assert check.outcome == outcome
     assert words in check.evidence
     assert ("state k3s" in check.remedy or "restart k3s" in check.remedy) == check.failed
@@ -710,10 +710,10 @@ def test_the_fragment_reads_the_handlers_of_any_containerd(
 
 @pytest.mark.parametrize(
     "wanted",
-    [chain.Wanted(), chain.Wanted(False, 8, "none", "", False), chain.Wanted(handler="gpu")],
+    [chain.Expected(), chain.Expected(False, 8, "none", "", False), chain.Expected(handler="gpu")],
 )
-def test_what_a_proof_was_asked_for_is_read_back(wanted: chain.Wanted) -> None:
-    assert chain.Wanted.parse(wanted.text) == wanted
+def test_what_a_proof_was_asked_for_is_read_back(wanted: chain.Expected) -> None:
+    assert chain.Expected.parse(wanted.text) == wanted
 
 
 def test_the_fragment_reads_a_cdi_specification_in_both_formats(tmp_path: Path) -> None:
@@ -756,7 +756,7 @@ def test_a_disabled_cri_plugin_is_no_fault_where_no_kubelet_asks() -> None:
     """Docker's package ships containerd that way."""
     assert CONTAINERD is not None
     observed = replace(GOOD, containerd=replace(CONTAINERD, disabled="cri", handlers=()))
-    check = next(one for one in chain.evaluate(observed, chain.Wanted()) if one.name == "runtime")
+    check = next(one for one in chain.evaluate(observed, chain.Expected()) if one.name == "runtime")
     assert check.outcome != chain.FAILED, check
 
 
@@ -800,24 +800,24 @@ KNOWN = tuple(zip(UUIDS, ADDRESSES, strict=True))
 @pytest.mark.parametrize(
     ("change", "wanted", "missing"),
     [
-        ({"pci": GOOD.pci[:1]}, chain.Wanted(), True),
-        ({"pci": GOOD.pci[:1]}, chain.Wanted(gpus=1), False),  # accepted
-        ({"pci": GOOD.pci[:1], "quarantine": Quarantine((Entry("GPU-b", "", "x", 9, 1, "y"),), 2)}, chain.Wanted(), False),
-        ({"pci": (GOOD.pci[0], replace(GOOD.pci[1], driver="vfio-pci"))}, chain.Wanted(), False),
+        ({"pci": GOOD.pci[:1]}, chain.Expected(), True),
+        ({"pci": GOOD.pci[:1]}, chain.Expected(gpus=1), False),  # accepted
+        ({"pci": GOOD.pci[:1], "quarantine": Quarantine((Entry("GPU-b", "", "x", 9, 1, "y"),), 2)}, chain.Expected(), False),
+        ({"pci": (GOOD.pci[0], replace(GOOD.pci[1], driver="vfio-pci"))}, chain.Expected(), False),
         # Another card in its slot, and the same card in another slot.
-        ({"nvml": replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], uuid="GPU-c")))}, chain.Wanted(), False),
-        ({"pci": (GOOD.pci[0], replace(GOOD.pci[1], address="0000:99:00.0"))}, chain.Wanted(), False),
+        ({"nvml": replace(NVML, gpus=(NVML.gpus[0], replace(NVML.gpus[1], uuid="GPU-c")))}, chain.Expected(), False),
+        ({"pci": (GOOD.pci[0], replace(GOOD.pci[1], address="0000:99:00.0"))}, chain.Expected(), False),
     ],
 )  # fmt: skip
 def test_a_gpu_of_the_last_good_validation_is_missed_until_somebody_accepts_it(
-    change: dict[str, object], wanted: chain.Wanted, missing: bool
+    change: dict[str, object], wanted: chain.Expected, missing: bool
 ) -> None:
     nvml = replace(NVML, gpus=NVML.gpus[:1]) if len(change.get("pci", UUIDS)) == 1 else NVML  # type: ignore[arg-type]
-    observed = replace(GOOD, known=KNOWN, **{"nvml": nvml, **change})  # type: ignore[arg-type]
+    observed = replace(GOOD, recorded_gpus=KNOWN, **{"nvml": nvml, **change})  # type: ignore[arg-type]
     check = chain.judge(observed, wanted)[0]
     assert check.failed is missing
     if missing:
-        assert check.evidence == f"GPU-b (0000:43:00.0) {remedies.GONE}"
+        assert check.evidence == f"GPU-b (0000:43:00.0) {remedies.MISSING_GPU}"
 
 
 def test_a_cycle_of_the_next_boot_fails_a_node_whose_containers_run_now() -> None:
@@ -889,7 +889,7 @@ def test_where_a_container_of_the_operator_has_the_driver_nothing_is_to_be_insta
 def test_the_handler_is_found_by_its_program(
     programs: dict[str, str], default: str, wanted: str, name: str
 ) -> None:
-    assert chain.gpu_handler(programs, default, chain.Wanted(handler=wanted)) == name
+    assert chain.gpu_handler(programs, default, chain.Expected(handler=wanted)) == name
 
 
 CONTAINERD_2 = CriStatus("/c", "ok", name="containerd", version="v2.3.7", cdi=True, cdi_folders=("/etc/cdi", "/var/run/cdi"))  # fmt: skip
@@ -898,15 +898,15 @@ CONTAINERD_2 = CriStatus("/c", "ok", name="containerd", version="v2.3.7", cdi=Tr
 @pytest.mark.parametrize(
     ("status", "wanted", "outcomes"),
     [
-        (CONTAINERD_2, chain.Wanted(), ("ok", "ok")),
-        (replace(CONTAINERD_2, cdi=False), chain.Wanted(), ("failed", "ok")),
-        (replace(CONTAINERD_2, cdi=False), chain.Wanted(cdi=True), ("failed", "failed")),
-        (replace(CONTAINERD_2, cdi_folders=("/opt/cdi",)), chain.Wanted(cdi=True), ("failed", "failed")),
-        (CONTAINERD_2, chain.Wanted(handler="nvidia"), ("failed", "ok")),
+        (CONTAINERD_2, chain.Expected(), ("ok", "ok")),
+        (replace(CONTAINERD_2, cdi=False), chain.Expected(), ("failed", "ok")),
+        (replace(CONTAINERD_2, cdi=False), chain.Expected(cdi=True), ("failed", "failed")),
+        (replace(CONTAINERD_2, cdi_folders=("/opt/cdi",)), chain.Expected(cdi=True), ("failed", "failed")),
+        (CONTAINERD_2, chain.Expected(handler="nvidia"), ("failed", "ok")),
     ],
 )  # fmt: skip
 def test_a_containerd_without_a_handler_is_judged_by_its_cdi(
-    status: CriStatus, wanted: chain.Wanted, outcomes: tuple[str, str]
+    status: CriStatus, wanted: chain.Expected, outcomes: tuple[str, str]
 ) -> None:
     observed = replace(GOOD, containerd=replace(PLAIN, cri=status))
     checks = {check.name: check.outcome for check in chain.judge(observed, wanted)}
@@ -931,7 +931,7 @@ def test_a_containerd_without_a_handler_is_judged_by_its_cdi(
 )  # fmt: skip
 def test_the_runtime_that_is_used_is_judged(change: dict[str, object], runtime: str) -> None:
     observed = replace(GOOD, **change)  # type: ignore[arg-type]
-    assert chain.serving(observed, chain.Wanted()) == runtime
+    assert chain.serving(observed, chain.Expected()) == runtime
 
 
 def test_a_handler_of_a_distribution_whose_program_is_gone_fails() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpustate.diagnosis import chain_probe
-from gpustate.diagnosis.chain_data import ContainerResult, Wanted
+from gpustate.diagnosis.chain_data import ContainerResult, Expected
 from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.nodeside import container_validation, cri_pod
 from gpustate.probes import cri_status
@@ -61,7 +61,7 @@ def test_validations_of_containers_and_of_pods_take_roots_process_alone_for_a_ku
         {"nvidia": "/usr/bin/nvidia-container-runtime"},
         "runc",
         observed,
-        Wanted(),
+        Expected(),
         container_validation.Test((), 10.0, b"", ("true",)),
     )
     assert seen == [is_kubelet]
