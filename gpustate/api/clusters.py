@@ -50,7 +50,7 @@ from gpustate.rollout.options import SCHEDULERS, Schedulers
 from gpustate.rollout.running import running_at
 from gpustate.rollout.status import Status
 from gpustate.rollout.withdrawal import Withdrawal
-from gpustate.schedulers.base import Say, never, silent
+from gpustate.schedulers.base import Emit, discard, never
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate.schedulers.kubernetes.members import read_hold
 
@@ -89,7 +89,7 @@ class Clusters:
     schedulers: Schedulers = SCHEDULERS
     rollout_timeout_s: float = ROLLOUT_S
     rollback_on_failure: bool = False
-    emit: Say = silent
+    emit: Emit = discard
     command: Callable[[str], str] = lambda run: ""
     saved: Mapping[str, Any] | None = None
     resumed: bool = False

@@ -15,7 +15,7 @@ from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.outcome import NodeResult
 
-Say = Callable[[str], None]
+Emit = Callable[[str], None]
 Stop = Callable[[], bool]
 #: In notes of nodes that are out of service after a run.
 STAYS_OUT = "stays out of service"
@@ -74,7 +74,7 @@ class Maintenance(Protocol):
         """What an apply would do with the node's workloads."""
         ...
 
-    def begin(self, subject: Subject, say: Say, stop: Stop) -> None:
+    def begin(self, subject: Subject, emit: Emit, stop: Stop) -> None:
         """Take it out of service, if the change needs it.
 
         Raises:
@@ -84,13 +84,13 @@ class Maintenance(Protocol):
     def rebooting(self, subject: Subject) -> None:
         """It is about to reboot."""
 
-    def end(self, subject: Subject, failed: str, say: Say, stop: Stop) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, emit: Emit, stop: Stop) -> tuple[str, ...]:
         """Return it to service, or leave it out with the reason; notes of the result.
 
         Args:
             subject: the node.
             failed: why the change failed; empty if it succeeded.
-            say: tells what is done.
+            emit: tells what is done.
             stop: polled; once true, nothing is waited for, and what is not as it should be stays out of service.
 
         Raises:
@@ -106,13 +106,13 @@ class _NoMaintenance:
         """Nothing to say."""
         return Preview()
 
-    def begin(self, subject: Subject, say: Say, stop: Stop) -> None:
+    def begin(self, subject: Subject, emit: Emit, stop: Stop) -> None:
         """Nothing to do."""
 
     def rebooting(self, subject: Subject) -> None:
         """Nothing to do."""
 
-    def end(self, subject: Subject, failed: str, say: Say, stop: Stop) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, emit: Emit, stop: Stop) -> tuple[str, ...]:
         """Nothing to do."""
         return ()
 

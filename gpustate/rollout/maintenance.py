@@ -30,12 +30,12 @@ from gpustate.rollout.signals import Signals
 from gpustate.rollout.slots import Slots
 from gpustate.rollout.status import Status
 from gpustate.schedulers.base import (
+    Emit,
     HeldElsewhereError,
     Member,
     NotDrainedError,
     NotMemberError,
     NotRefreshedError,
-    Say,
     Scheduler,
     Scope,
     Stop,
@@ -169,7 +169,7 @@ class ScheduledMaintenance:
                     step = Status(cluster.title, member).next
                     yield name, _stays_out(cluster, member, "; ".join(filter(None, (held, step))))
 
-    def enter(self, say: Say, stop: Stop) -> None:
+    def enter(self, say: Emit, stop: Stop) -> None:
         """Be the only run that takes nodes of these clusters out of service, before the first node is.
 
         Raises:
@@ -182,7 +182,7 @@ class ScheduledMaintenance:
         for cluster in self._access.leased():
             self._enter(cluster, why, say, stop)
 
-    def _enter(self, scheduler: Scheduler, why: Why, say: Say, stop: Stop) -> None:
+    def _enter(self, scheduler: Scheduler, why: Why, say: Emit, stop: Stop) -> None:
         with self._refusing(scheduler):
             scheduler.take_lease(why, say, stop)
         self._signals.enter(scheduler)
@@ -285,7 +285,7 @@ class ScheduledMaintenance:
 
     # --- apply -------------------------------------------------------------------------
 
-    def begin(self, subject: Subject, say: Say, stop: Stop) -> None:
+    def begin(self, subject: Subject, say: Emit, stop: Stop) -> None:
         """Hold it and make its workloads leave."""
         scope = scope_of(subject.worst)
         mig = self._changing_layout(subject)
@@ -363,7 +363,7 @@ class ScheduledMaintenance:
         withdrawn = self._withdraws and self._access(subject.node, KUBERNETES) is not None
         return (KUBERNETES,) if withdrawn else ()
 
-    def end(self, subject: Subject, failed: str, say: Say, stop: Stop = never) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, say: Emit, stop: Stop = never) -> tuple[str, ...]:
         """Release it, or leave it held with the reason."""
         paused = self._resume_after_mig(subject)
         if failed:
@@ -413,7 +413,7 @@ class ScheduledMaintenance:
             )
         return mig
 
-    def _pause_for_mig(self, subject: Subject, mig: MigNode | None, say: Say, stop: Stop) -> None:
+    def _pause_for_mig(self, subject: Subject, mig: MigNode | None, say: Emit, stop: Stop) -> None:
         """Keep programs that have GPUs open away from the Node, and wait until they have left."""
         if mig is None:
             return
@@ -434,7 +434,7 @@ class ScheduledMaintenance:
             return (f"programs that use GPUs are still kept off Node {mig.name}: {error}",)
         return ()
 
-    def _refresh(self, subject: Subject, say: Say, stop: Stop) -> tuple[str, ...]:
+    def _refresh(self, subject: Subject, say: Emit, stop: Stop) -> tuple[str, ...]:
         """Let it offer its GPUs again; what others did to it meanwhile."""
         notes: list[str] = []
         with self._lock:
@@ -461,7 +461,7 @@ class ScheduledMaintenance:
             notes += self._refresh_in_service(subject, say, stop)
         return tuple(notes)
 
-    def _refresh_in_service(self, subject: Subject, say: Say, stop: Stop) -> Iterator[str]:
+    def _refresh_in_service(self, subject: Subject, say: Emit, stop: Stop) -> Iterator[str]:
         """Let a Node that needed no hold offer its MIG devices; why it does not."""
         for kind in kinds_of(subject.facts):
             try:
@@ -495,7 +495,7 @@ class ScheduledMaintenance:
         self._give(held)
         return tuple(notes)
 
-    def _leftovers(self, subject: Subject, say: Say, stop: Stop) -> tuple[str, ...]:
+    def _leftovers(self, subject: Subject, say: Emit, stop: Stop) -> tuple[str, ...]:
         """Release what an earlier run left held, now that the node is as it should be.
 
         The earlier run may have died before it restarted what used the old driver, so that is done first. Its
@@ -520,7 +520,7 @@ class ScheduledMaintenance:
                 notes.append(reason)
         return tuple(notes)
 
-    def _leftover(self, subject: Subject, kind: str, say: Say, stop: Stop) -> str:
+    def _leftover(self, subject: Subject, kind: str, say: Emit, stop: Stop) -> str:
         """Release it in one scheduler; why it stays out of service, empty where it does not."""
         scheduler = self._access(subject.node, kind)
         if scheduler is None:
@@ -566,7 +566,7 @@ class ScheduledMaintenance:
             self._slots.give(*held.slots.pop())
 
     def _release(
-        self, subject: Subject, say: Say, stop: Stop
+        self, subject: Subject, say: Emit, stop: Stop
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Release it; why it stays out of service, and what could not be released."""
         held = self._take(subject)
@@ -603,7 +603,7 @@ def how_it_leaves(workload: Workload, policy: DrainPolicy) -> str:
     leaves = f"is {DELETED}: no controller creates it again" if workload.lost else "is evicted"
     if not workload.waited:
         return leaves
-    limit = workload.then or (policy.wait_timeout_s and _waiting_time(policy))
+    limit = workload.limit or (policy.wait_timeout_s and _waiting_time(policy))
     late = f"it cannot leave: {workload.problem}" if workload.problem else f"it {leaves}"
     late = f"; otherwise {late}" if limit and (workload.problem or workload.lost) else ""
     return f"is waited for, {limit or _waiting_time(policy)}{late}"

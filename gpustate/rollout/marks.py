@@ -16,7 +16,7 @@ from gpustate.manifests.ownership import written_labels
 from gpustate.reconcile.nodes import members
 from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.schedulers.lease import NAME, NAMESPACE, VALID_S, WATCH
-from gpustate.schedulers.mig_state import OURS, STATE
+from gpustate.schedulers.mig_state import RUN_ANNOTATION, STATE
 
 Json = dict[str, Any]
 
@@ -38,7 +38,9 @@ def remove_all(api: Api) -> Iterator[str]:
     """Remove everything of watchers and runs from all Nodes, and Leases that nobody holds; what stays, and why."""
     for node in api.nodes():
         held = HOLD in _annotations(node)  # the run that holds it still needs those of changes
-        notes = dict.fromkeys(_annotations(node).keys() & {RECORD, *([] if held else [OURS])})
+        notes = dict.fromkeys(
+            _annotations(node).keys() & {RECORD, *([] if held else [RUN_ANNOTATION])}
+        )
         labels = {} if held else dict.fromkeys(written_labels(node) & {STATE})
         if notes or labels:
             patch: Json = {"annotations": notes, "labels": labels}

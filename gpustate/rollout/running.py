@@ -95,7 +95,7 @@ def running_at(cluster: Kubernetes | Slurm) -> Running | None:
         cluster.title,
         read_control(lease.control, lease.run),
         _of(lease.run, read_progress(lease.progress)),
-        partial(_ask_there, cluster.ask, lease.run),
+        partial(_ask_there, cluster.submit, lease.run),
         lease.renewed if lease.run in dead or _is_silent(lease.renewed) else "",
     )
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from gpustate.errors import RefusedError, UsageError
 from gpustate.rollout.signals import Signals
-from gpustate.schedulers.base import Member, NotDrainedError, Say, Scheduler, Stop
+from gpustate.schedulers.base import Emit, Member, NotDrainedError, Scheduler, Stop
 
 _LIMIT = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<percent>%?)")
 _POLL_S = 5.0
@@ -128,7 +128,7 @@ class Slots:
         scheduler: Scheduler,
         member: Member,
         node: str,
-        say: Say,
+        say: Emit,
         stop: Stop,
         *,
         failed: bool = False,

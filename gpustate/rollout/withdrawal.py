@@ -16,7 +16,7 @@ from gpustate.engine import fleet
 from gpustate.errors import GpustateError
 from gpustate.plan.ranges import fold
 from gpustate.rollout.maintenance import WITHDRAWS, how_it_leaves
-from gpustate.schedulers.base import Member, Say, Scope, Stop, Why, Workload
+from gpustate.schedulers.base import Emit, Member, Scope, Stop, Why, Workload
 from gpustate.schedulers.kubernetes import Kubernetes
 
 
@@ -64,7 +64,7 @@ class Withdrawal:
         return self.plugin and free and bool(member.gpus) and member.name not in self.kept
 
     @contextmanager
-    def held(self, run: str, say: Say, stop: Stop, *, writes: bool = False) -> Iterator[None]:
+    def held(self, run: str, say: Emit, stop: Stop, *, writes: bool = False) -> Iterator[None]:
         """Hold these Nodes, and drain them of pods that hold claims; released at the end.
 
         Args:

@@ -13,13 +13,13 @@ from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, RefusedError
 
 #: A line of progress.
-Say = Callable[[str], None]
+Emit = Callable[[str], None]
 Stop = Callable[[], bool]
 #: Seconds after which it is repeated what is waited for.
 _REMIND_S = 30.0
 
 
-def silent(_: str) -> None:
+def discard(_: str) -> None:
     """Nobody listens."""
 
 
@@ -166,25 +166,25 @@ class Waiting:
     """Tells what is waited for: at once, and again every half minute, with since when.
 
     Args:
-        say: tells it.
+        emit: tells it.
         monotonic: seconds, monotonic.
-        what: is waited for.
+        condition: is waited for.
     """
 
-    say: Say
+    emit: Emit
     monotonic: Callable[[], float]
-    what: str
+    condition: str
     _since: str = ""
     _told_at: float = 0.0
 
-    def tell(self, why: str) -> None:
+    def report(self, why: str) -> None:
         """It is not there yet, and why."""
-        now = self.monotonic()
-        if self._since and now - self._told_at < _REMIND_S:
+        now_s = self.monotonic()
+        if self._since and now_s - self._told_at < _REMIND_S:
             return
         still, since = ("still ", f" since {self._since}") if self._since else ("", "")
-        self.say(f"{still}waiting for {self.what}{since}: {why}")
-        self._since, self._told_at = self._since or clock.now(), now
+        self.emit(f"{still}waiting for {self.condition}{since}: {why}")
+        self._since, self._told_at = self._since or clock.now(), now_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Workload:
         gpu: it uses a GPU.
         problem: why it cannot leave by itself; empty where it can.
         waited: it is waited for before anything is evicted.
-        then: what is done with it after how long, if it is waited for; empty: by the policy.
+        limit: what is done with it after how long, if it is waited for; empty: by the policy.
         lost: nothing creates it again once it has left.
     """
 
@@ -204,7 +204,7 @@ class Workload:
     gpu: bool
     problem: str = ""
     waited: bool = False
-    then: str = ""
+    limit: str = ""
     lost: bool = False
 
 
@@ -247,7 +247,7 @@ class Scheduler(Protocol):
         """What :meth:`refresh` restarts there."""
         ...
 
-    def take_lease(self, why: Why, say: Say, stop: Stop) -> None:
+    def take_lease(self, why: Why, emit: Emit, stop: Stop) -> None:
         """Be the only run that takes its members out of service, from now on until :meth:`drop_lease`.
 
         Raises:
@@ -280,7 +280,7 @@ class Scheduler(Protocol):
         ...
 
     def drain(
-        self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+        self, member: Member, scope: Scope, policy: DrainPolicy, emit: Emit, stop: Stop
     ) -> None:
         """Make the workloads leave, or wait for them.
 
@@ -288,7 +288,7 @@ class Scheduler(Protocol):
             NotDrainedError: they did not.
         """
 
-    def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
         """Restart what still uses the old driver, and wait until the member is ready and offers GPUs again.
 
         After a boot, what the scheduler knows of it is old until its agent has reported.
@@ -296,19 +296,19 @@ class Scheduler(Protocol):
         Args:
             member: as it was when it was held.
             facts: the machine as it is now.
-            say: tells what is done.
+            emit: tells what is done.
             stop: asked while it waits.
 
         Raises:
             NotRefreshedError: it is not, and was before.
         """
 
-    def release(self, member: Member, say: Say = silent, stop: Stop = never) -> str:
+    def release(self, member: Member, emit: Emit = discard, stop: Stop = never) -> str:
         """Undo this tool's own hold, and nothing else; why it stays out of service, empty where it does not.
 
         Args:
             member: as it was when it was held.
-            say: tells what is waited for.
+            emit: tells what is waited for.
             stop: asked while it waits.
 
         Raises:

@@ -55,11 +55,11 @@ class Cluster:
     ) -> Cluster:
         """Index lists of objects."""
         by_namespace: dict[str, list[Json]] = {}
-        for one in budgets:
-            by_namespace.setdefault(one["metadata"]["namespace"], []).append(one)
+        for budget in budgets:
+            by_namespace.setdefault(budget["metadata"]["namespace"], []).append(budget)
         return cls(
-            frozenset(name(one) for one in daemon_sets),
-            {name(one): one for one in claims},
+            frozenset(name(daemon_set) for daemon_set in daemon_sets),
+            {name(claim): claim for claim in claims},
             by_namespace,
         )
 
@@ -79,9 +79,9 @@ class Selection:
     refused: list[tuple[Json, str]] = field(default_factory=list[tuple[Json, str]])
 
 
-def name(thing: Json) -> str:
+def name(item: Json) -> str:
     """``namespace/name``."""
-    meta = thing["metadata"]
+    meta = item["metadata"]
     return f"{meta.get('namespace', '')}/{meta['name']}"
 
 
@@ -97,16 +97,16 @@ def finished(pod: Json) -> bool:
 
 def labels(pod: Json) -> Mapping[str, str]:
     """Of a pod."""
-    found: Mapping[str, str] = pod["metadata"].get("labels") or {}
-    return found
+    values: Mapping[str, str] = pod["metadata"].get("labels") or {}
+    return values
 
 
 def controller(pod: Json) -> Json | None:
     """The owner that creates it again; ``None``: nothing does."""
     for owner in pod["metadata"].get("ownerReferences") or ():
         if owner.get("controller"):
-            found: Json = owner
-            return found
+            reference: Json = owner
+            return reference
     return None
 
 
@@ -130,9 +130,10 @@ def _requests_gpu(pod: Json) -> bool:
 def _claims_gpu(pod: Json, claims: Mapping[str, Json]) -> bool:
     status = pod.get("status") or {}
     names = [
-        one.get("resourceClaimName") for one in (pod.get("spec") or {}).get("resourceClaims") or ()
+        entry.get("resourceClaimName")
+        for entry in (pod.get("spec") or {}).get("resourceClaims") or ()
     ]
-    names += [one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or ()]
+    names += [entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or ()]
     names.append((status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName"))
     namespace = pod["metadata"].get("namespace", "")
     for claim_name in filter(None, names):
@@ -157,9 +158,9 @@ def is_lost(pod: Json, cluster: Cluster) -> bool:
 
 def is_waited_for(pod: Json, policy: DrainPolicy) -> bool:
     """Whether it runs or starts and is to complete before anything is evicted."""
-    wanted = selectors.parse(policy.wait_selector)
+    selector = selectors.parse(policy.wait_selector)
     phase = (pod.get("status") or {}).get("phase")
-    return bool(wanted) and phase in _ACTIVE and selectors.matches(wanted, labels(pod))
+    return bool(selector) and phase in _ACTIVE and selectors.matches(selector, labels(pod))
 
 
 def select(
@@ -181,7 +182,7 @@ def select(
         after_gpu_pods: those with a GPU did not leave by their own rules, so those of the Node alone count.
         spared: UIDs of those with GPUs of the device plugin that do not change.
     """
-    found = Selection()
+    selection = Selection()
     for pod in pods:
         gpu = uses_gpu(pod, cluster.claims)
         stays = pod["metadata"].get("uid") in spared and not _claims_gpu(pod, cluster.claims)
@@ -195,12 +196,12 @@ def select(
                 either = _selected(pod, policy.gpu_pods, cluster)
                 verdict, words = either if either[0] == "leave" else (verdict, words)
         if verdict == "leave":
-            found.leave.append(pod)
+            selection.leave.append(pod)
         elif verdict == "stay":
-            found.stay.append((pod, words))
+            selection.stay.append((pod, words))
         else:
-            found.refused.append((pod, words))
-    return found
+            selection.refused.append((pod, words))
+    return selection
 
 
 def _with_gpu(pod: Json, rules: EvictionRules, cluster: Cluster) -> tuple[str, str]:
@@ -239,7 +240,7 @@ def _judge(pod: Json, rules: EvictionRules, cluster: Cluster) -> tuple[str, str]
         return "stay", "a static pod"
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     if not ended and not rules.delete_empty_dir:
-        empty = [one["name"] for one in volumes if one.get("emptyDir") is not None]
+        empty = [volume["name"] for volume in volumes if volume.get("emptyDir") is not None]
         if empty:
             return (
                 "refuse",
@@ -257,10 +258,10 @@ def budgets_of(pod: Json, cluster: Cluster) -> list[Json]:
     """The PodDisruptionBudgets that guard a pod."""
     namespace = pod["metadata"].get("namespace", "")
     return [
-        one
-        for one in cluster.budgets.get(namespace, ())
+        budget
+        for budget in cluster.budgets.get(namespace, ())
         if selectors.matches(
-            selectors.of_object((one.get("spec") or {}).get("selector")), labels(pod)
+            selectors.of_object((budget.get("spec") or {}).get("selector")), labels(pod)
         )
     ]
 
@@ -285,9 +286,9 @@ def _images(pod: Json) -> set[str]:
     return {image.rpartition("/")[2].partition("@")[0].partition(":")[0] for image in images}
 
 
-def is_ready(thing: Json) -> bool:
+def is_ready(item: Json) -> bool:
     """The condition Ready of a pod or Node is True."""
-    return _ready(thing).get("status") == "True"
+    return _ready(item).get("status") == "True"
 
 
 def not_ready_since(node: Json) -> str:
@@ -295,9 +296,9 @@ def not_ready_since(node: Json) -> str:
     return "" if is_ready(node) else str(_ready(node).get("lastTransitionTime") or "")
 
 
-def _ready(thing: Json) -> Json:
-    conditions = (thing.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one["type"] == "Ready"), {})
+def _ready(item: Json) -> Json:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == "Ready"), {})
 
 
 def dead_end(pod: Json, cluster: Cluster) -> str:
@@ -306,11 +307,11 @@ def dead_end(pod: Json, cluster: Cluster) -> str:
         return ""  # deleted without a look at budgets
     if pod["metadata"].get("deletionTimestamp"):
         return ""
-    found = budgets_of(pod, cluster)
-    if len(found) > 1:
-        names = " and ".join(name(one) for one in found)
+    budgets = budgets_of(pod, cluster)
+    if len(budgets) > 1:
+        names = " and ".join(name(budget) for budget in budgets)
         return f"PodDisruptionBudgets {names} both select it, so it cannot be evicted; change one of them"
-    for budget in found:
+    for budget in budgets:
         status = budget.get("status") or {}
         title = f"PodDisruptionBudget {name(budget)}"
         policy = (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy")

@@ -87,20 +87,20 @@ def holders(
         maintenances: the cluster's NodeMaintenance objects.
         operator: whether a GPU Operator may be at work.
     """
-    found = [
+    reasons = [
         *_cordon(node, held=held, own_manager=own_manager),
         *_taints(node),
         *_labels(node, operator),
         *_annotations(node),
     ]
     name = node["metadata"]["name"]
-    for one in maintenances:
-        if (one.get("spec") or {}).get("nodeName") == name:
-            who = one["spec"].get("requestorID") or "a requestor"
-            found.append(
-                f"NodeMaintenance {one['metadata'].get('namespace')}/{one['metadata']['name']} of {who}"
+    for maintenance in maintenances:
+        if (maintenance.get("spec") or {}).get("nodeName") == name:
+            requestor = maintenance["spec"].get("requestorID") or "a requestor"
+            reasons.append(
+                f"NodeMaintenance {maintenance['metadata'].get('namespace')}/{maintenance['metadata']['name']} of {requestor}"
             )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(reasons))
 
 
 def _cordon(node: Json, *, held: bool, own_manager: str) -> Iterator[str]:
@@ -114,14 +114,14 @@ def _cordon(node: Json, *, held: bool, own_manager: str) -> Iterator[str]:
 def _taints(node: Json) -> Iterator[str]:
     for taint in (node.get("spec") or {}).get("taints") or []:
         key = str(taint["key"])
-        shown = f"taint {key}:{taint['effect']}"
+        text = f"taint {key}:{taint['effect']}"
         words = _TAINTS.get(key) or next(
             (words for prefix, words in _TAINT_PREFIXES.items() if key.startswith(prefix)), ""
         )
         if words:
-            yield f"{words} ({shown})"
+            yield f"{words} ({text})"
         elif any(word in key.lower() for word in _TAINT_WORDS):
-            yield shown
+            yield text
 
 
 def _labels(node: Json, operator: Callable[[], bool]) -> Iterator[str]:
@@ -144,18 +144,20 @@ def _labels(node: Json, operator: Callable[[], bool]) -> Iterator[str]:
 
 
 def _annotations(node: Json) -> Iterator[str]:
-    found = node["metadata"].get("annotations") or {}
+    annotations = node["metadata"].get("annotations") or {}
     for key, words in _ANNOTATIONS.items():
-        if found.get(key):
+        if annotations.get(key):
             yield f"{words} (annotation {key})"
-    for key, value in sorted(found.items()):
+    for key, value in sorted(annotations.items()):
         if key.startswith(_NODEWRIGHT) and "/cordon_" in key:
             yield f"NodeWright cordoned it (annotation {key})"
         if key.startswith(_NODEWRIGHT) and "/status_" in key and value != "complete":
             yield f"NodeWright works on it (annotation {key}={value})"
-    state = found.get(f"{_MACHINE_CONFIG}state", "")
+    state = annotations.get(f"{_MACHINE_CONFIG}state", "")
     if state not in ("", "Done"):
         yield f"the Machine Config Operator works on it ({_MACHINE_CONFIG}state={state})"
-    drain = found.get(f"{_MACHINE_CONFIG}desiredDrain", "")
-    if drain.startswith("drain-") and drain != found.get(f"{_MACHINE_CONFIG}lastAppliedDrain"):
+    drain = annotations.get(f"{_MACHINE_CONFIG}desiredDrain", "")
+    if drain.startswith("drain-") and drain != annotations.get(
+        f"{_MACHINE_CONFIG}lastAppliedDrain"
+    ):
         yield f"the Machine Config Operator drains it ({_MACHINE_CONFIG}desiredDrain)"

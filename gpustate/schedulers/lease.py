@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gpustate.errors import ClusterError, LockHeld
-from gpustate.schedulers.base import NotDrainedError, Say, Stop, Why
+from gpustate.schedulers.base import Emit, NotDrainedError, Stop, Why
 
 #: Whether the holder of a Lease is known to be dead.
 Died = Callable[[str], bool]
@@ -67,7 +67,7 @@ def _conflicts(error: ClusterError) -> bool:
     return getattr(error, "status", 0) == _CONFLICT
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -103,7 +103,7 @@ class ClusterLease:
         self._renewed = 0.0
         self._thread: threading.Thread | None = None
 
-    def hold(self, why: Why, say: Say, stop: Stop) -> None:
+    def hold(self, why: Why, emit: Emit, stop: Stop) -> None:
         """Take it, or see that it is still held; waits for a holder that may be dead.
 
         Raises:
@@ -114,7 +114,7 @@ class ClusterLease:
             if self._identity and self._clock() - self._renewed < VALID_S:
                 return
             self._identity = ""
-            self._take(f"{why.person} run {why.run}", say, stop)
+            self._take(f"{why.person} run {why.run}", emit, stop)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._renewing, daemon=True)
                 self._thread.start()
@@ -124,7 +124,7 @@ class ClusterLease:
         """Nobody else can have it yet."""
         return bool(self._identity) and self._clock() - self._renewed < VALID_S * _SURE
 
-    def _take(self, identity: str, say: Say, stop: Stop) -> None:
+    def _take(self, identity: str, emit: Emit, stop: Stop) -> None:
         watched = ("", "", self._clock())
         while True:
             lease = self._api.lease(NAMESPACE, self._name)
@@ -139,7 +139,7 @@ class ClusterLease:
                 continue
             late = self._clock() - watched[2] > float(spec.get("leaseDurationSeconds") or VALID_S)
             if self._died(holder):
-                say(f"the process of {holder} on this machine has ended; taking over its Lease")
+                emit(f"the process of {holder} on this machine has ended; taking over its Lease")
                 if self._write(lease, identity):
                     return
             elif (holder, renewed) != watched[:2]:
@@ -149,11 +149,11 @@ class ClusterLease:
                         fix="wait until it is done, or stop it there",
                     )
                 watched = (holder, renewed, self._clock())
-                say(
+                emit(
                     f"the Lease of this cluster is held by {holder}; waiting to see whether it is renewed"
                 )
             elif late:
-                say(f"{holder} has not renewed its Lease; taking it over")
+                emit(f"{holder} has not renewed its Lease; taking it over")
                 if self._write(lease, identity):
                     return
             if stop():
@@ -170,8 +170,8 @@ class ClusterLease:
             "spec": {
                 "holderIdentity": identity or None,
                 "leaseDurationSeconds": int(VALID_S),
-                "acquireTime": _now(),
-                "renewTime": _now(),
+                "acquireTime": _timestamp(),
+                "renewTime": _timestamp(),
                 "leaseTransitions": int(old.get("leaseTransitions") or 0) + 1,
             },
         }
@@ -204,7 +204,7 @@ class ClusterLease:
             if lease is None or (lease.get("spec") or {}).get("holderIdentity") != self._identity:
                 self._identity = ""  # taken over: the next node takes it again, or is refused
                 return
-            lease["spec"]["renewTime"] = _now()
+            lease["spec"]["renewTime"] = _timestamp()
             lease["metadata"].pop("managedFields", None)
             self._api.write_lease(lease, create=False)
             self._renewed = self._clock()
@@ -218,13 +218,13 @@ class ClusterLease:
     def control(self) -> str | None:
         """The request to the run; ``None``: the server does not answer, or the run does not hold the Lease."""
         try:
-            found = standing(self._api.lease(NAMESPACE, self._name))
+            current = standing(self._api.lease(NAMESPACE, self._name))
         except ClusterError:
             return None
-        if not self._identity or found.holder != self._identity:
+        if not self._identity or current.holder != self._identity:
             return None
-        self._control = found.control
-        return found.control
+        self._control = current.control
+        return current.control
 
     def set_control(self, control: str) -> bool:
         """Show a request that the run got elsewhere, empty: none; whether it is shown."""
@@ -257,7 +257,7 @@ class ClusterLease:
         """
         return standing(self._api.lease(NAMESPACE, self._name))
 
-    def ask(self, run: str, control: str) -> None:
+    def submit(self, run: str, control: str) -> None:
         """Leave a request to the run that holds the Lease; empty: take it back.
 
         Raises:
@@ -267,9 +267,9 @@ class ClusterLease:
             lease = self._api.lease(NAMESPACE, self._name)
             holder = standing(lease)
             if lease is None or holder.run != run:
-                who = f"{holder.holder} does" if holder.holder else "nobody does"
+                actual = f"{holder.holder} does" if holder.holder else "nobody does"
                 raise ClusterError(
-                    f"run {run} does not hold the Lease of {self._api.server}; {who}"
+                    f"run {run} does not hold the Lease of {self._api.server}; {actual}"
                 )
             try:
                 _annotate(self._api, lease, {CONTROL: control})
@@ -323,19 +323,19 @@ def standing(lease: Json | None) -> Standing:
     """What a Lease says; one that is not there says nothing."""
     notes = ((lease or {}).get("metadata") or {}).get("annotations") or {}
     spec = (lease or {}).get("spec") or {}
-    found = (
+    values = (
         spec.get("holderIdentity"),
         notes.get(PROGRESS),
         notes.get(CONTROL),
         spec.get("renewTime"),
     )
-    return Standing(*(str(one or "") for one in found))
+    return Standing(*(str(value or "") for value in values))
 
 
 def _annotate(api: LeaseStore, lease: Json, notes: dict[str, str]) -> None:
     """Set annotations of the Lease as it was read; an empty one is removed."""
-    found = {**(lease["metadata"].get("annotations") or {}), **notes}
-    lease["metadata"]["annotations"] = {key: value for key, value in found.items() if value}
+    annotations = {**(lease["metadata"].get("annotations") or {}), **notes}
+    lease["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value}
     lease["metadata"].pop("managedFields", None)
     api.write_lease(lease, create=False)
 
@@ -350,4 +350,8 @@ class Leased:
     def __init__(self, lease: ClusterLease) -> None:
         self.lease = lease
         self.drop_lease, self.publish, self.control = lease.release, lease.publish, lease.control
-        self.set_control, self.standing, self.ask = lease.set_control, lease.standing, lease.ask
+        self.set_control, self.standing, self.submit = (
+            lease.set_control,
+            lease.standing,
+            lease.submit,
+        )

@@ -14,9 +14,9 @@ from typing import Any
 from gpustate.cluster.api import Api
 from gpustate.schedulers.mig_state import (
     CONFIG,
-    OURS,
     PENDING,
     REBOOTING,
+    RUN_ANNOTATION,
     STATE,
     is_ours,
     labels_of,
@@ -82,5 +82,5 @@ _KEEP = object()
 
 def _patch(labels: Mapping[str, str | None], run: object = _KEEP) -> Json:
     """A merge patch of labels, and of the annotation unless it stays as it is."""
-    notes = {} if run is _KEEP else {"annotations": {OURS: run}}
+    notes = {} if run is _KEEP else {"annotations": {RUN_ANNOTATION: run}}
     return {"metadata": {"labels": dict(labels), **notes}}

@@ -19,19 +19,19 @@ Json = dict[str, Any]
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 PENDING, REBOOTING, SUCCESS, FAILED = "pending", "rebooting", "success", "failed"
 #: Annotation of a Node whose MIG layout gpustate changes: the run.
-OURS = "gpustate.io/mig"
+RUN_ANNOTATION = "gpustate.io/mig"
 _MANAGER = "nvidia-mig-manager"
 
 
 def labels_of(node: Json) -> Mapping[str, str]:
     """The labels of a Node."""
-    found: Mapping[str, str] = node["metadata"].get("labels") or {}
-    return found
+    values: Mapping[str, str] = node["metadata"].get("labels") or {}
+    return values
 
 
 def is_ours(node: Json) -> bool:
     """Whether a change of its MIG devices is gpustate's, of this run or one that did not end it."""
-    return bool((node["metadata"].get("annotations") or {}).get(OURS))
+    return bool((node["metadata"].get("annotations") or {}).get(RUN_ANNOTATION))
 
 
 def is_stale(node: Json) -> bool:
@@ -42,9 +42,9 @@ def is_stale(node: Json) -> bool:
 def manager_of(node: Json, daemon_sets: Iterable[Json]) -> str:
     """The DaemonSet of NVIDIA's MIG manager that has a pod on a Node, ``namespace/name``; empty: there is none."""
     labels = labels_of(node)
-    for one in daemon_sets:
-        meta = one["metadata"]
-        template = (one.get("spec") or {}).get("template") or {}
+    for daemon_set in daemon_sets:
+        meta = daemon_set["metadata"]
+        template = (daemon_set.get("spec") or {}).get("template") or {}
         app = ((template.get("metadata") or {}).get("labels") or {}).get("app")
         selector = (template.get("spec") or {}).get("nodeSelector") or {}
         if _MANAGER in (meta["name"], app) and selector.items() <= labels.items():

@@ -20,7 +20,7 @@ from gpustate.cluster.api import Api
 from gpustate.errors import ClusterError
 from gpustate.formats.masking import mask
 from gpustate.formats.words import shorten
-from gpustate.schedulers.base import Say, Why, silent
+from gpustate.schedulers.base import Emit, Why, discard
 
 Json = dict[str, Any]
 
@@ -46,22 +46,22 @@ class NodeEvents:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._lock = threading.Lock()
-        self._say: Say = silent
+        self._emit: Emit = discard
         self._why: Why | None = None
         self._enabled: bool | None = None
 
-    def begin(self, why: Why, say: Say, missing: str) -> None:
+    def begin(self, why: Why, emit: Emit, missing: str) -> None:
         """Check the right once.
 
         Args:
             why: the run.
-            say: gets the note.
+            emit: gets the note.
             missing: the rule to add, for the note.
         """
         with self._lock:
             if self._enabled is not None:
                 return
-            self._why, self._say = why, say
+            self._why, self._emit = why, emit
             try:
                 self._enabled = self._api.may(*RIGHT)
             except ClusterError as error:
@@ -69,7 +69,7 @@ class NodeEvents:
                 missing = str(error)
             enabled = self._enabled
         if not enabled:
-            say(f"note: no Events are recorded on Nodes: {missing}")
+            emit(f"note: no Events are recorded on Nodes: {missing}")
 
     def record(self, node: Json, reason: str, text: str) -> None:
         """Record one Event on a Node.
@@ -87,11 +87,11 @@ class NodeEvents:
             with self._lock:
                 first, self._enabled = self._enabled, False
             if first:
-                self._say(f"note: no more Events are recorded on Nodes: {error}")
+                self._emit(f"note: no more Events are recorded on Nodes: {error}")
 
 
 def _event(node: Json, reason: str, text: str, why: Why) -> Json:
-    meta, now = node["metadata"], clock.now()
+    meta, timestamp = node["metadata"], clock.now()
     words = mask(f"{text} (run {why.run} of {why.person}: {why.text})")
     return {
         "apiVersion": "v1",
@@ -110,7 +110,7 @@ def _event(node: Json, reason: str, text: str, why: Why) -> Json:
         "reportingComponent": _COMPONENT,
         "reportingInstance": socket.gethostname(),
         "action": reason.removeprefix("Gpustate"),
-        "firstTimestamp": now,
-        "lastTimestamp": now,
+        "firstTimestamp": timestamp,
+        "lastTimestamp": timestamp,
         "count": 1,
     }

@@ -19,7 +19,7 @@ from typing import Any
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.errors import ClusterError
 from gpustate.manifests.ownership import DEPLOY, applied_labels
-from gpustate.schedulers.base import NotDrainedError, Say, Stop, Waiting
+from gpustate.schedulers.base import Emit, NotDrainedError, Stop, Waiting
 from gpustate.schedulers.mig_state import labels_of
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ class NvidiaPods:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
-    def pause(self, name: str, say: Say, stop: Stop) -> None:
+    def pause(self, name: str, emit: Emit, stop: Stop) -> None:
         """Keep their pods away, and wait until they have left.
 
         Raises:
@@ -70,27 +70,27 @@ class NvidiaPods:
         node = patch_node(self.api, name, change)
         paused = {key for key, value in _labels_of_programs(node).items() if value == self.value}
         end = self.clock() + _LEAVE_S
-        waiting = Waiting(say, self.clock, "programs that have GPUs open to leave")
-        while left := self._pods(name, paused):
-            words = ", ".join(left)
-            waiting.tell(words)
+        waiting = Waiting(emit, self.clock, "programs that have GPUs open to leave")
+        while names := self._pods(name, paused):
+            words = ", ".join(names)
+            waiting.report(words)
             if self.clock() > end:
                 raise NotDrainedError(f"Node {name}: {words} did not leave in {_LEAVE_S:g} s")
             if stop():
                 raise NotDrainedError("interrupted while programs with open GPUs left")
             self.sleep(_POLL_S)
 
-    def resume(self, name: str, ours: Callable[[Json], bool]) -> None:
+    def resume(self, name: str, is_own: Callable[[Json], bool]) -> None:
         """Let their pods run again.
 
         Args:
             name: of the Node.
-            ours: whether the change of a Node is gpustate's.
+            is_own: whether the change of a Node is gpustate's.
         """
 
         def change(node: Json) -> Json | None:
             labels = self.resumed(node)
-            return {"metadata": {"labels": labels}} if labels and ours(node) else None
+            return {"metadata": {"labels": labels}} if labels and is_own(node) else None
 
         patch_node(self.api, name, change)
 
@@ -138,19 +138,19 @@ def write_node(api: Api, node: Json, patch: Json) -> Json:
         RefusedRequest: the server refuses; 409: the Node has changed since.
     """
     labels = patch["metadata"].get("labels") or {}
-    own = {name: labels[name] for name in applied_labels(node) & labels.keys()}
-    others = {name: value for name, value in labels.items() if name not in own}
-    if own:
-        node = api.apply_labels(node, own)
-        if not others and patch.keys() == {"metadata"} and patch["metadata"].keys() == {"labels"}:
+    applied = {name: labels[name] for name in applied_labels(node) & labels.keys()}
+    patched = {name: value for name, value in labels.items() if name not in applied}
+    if applied:
+        node = api.apply_labels(node, applied)
+        if not patched and patch.keys() == {"metadata"} and patch["metadata"].keys() == {"labels"}:
             return node
     meta = {**patch["metadata"], "resourceVersion": node["metadata"]["resourceVersion"]}
     if labels:
-        meta["labels"] = others
+        meta["labels"] = patched
     return api.patch_node(node["metadata"]["name"], {**patch, "metadata": meta})
 
 
 def _labels_of_programs(node: Json) -> Mapping[str, str]:
     labels = labels_of(node)
-    keys = (f"{DEPLOY}{one}" for one in _CLIENTS)
+    keys = (f"{DEPLOY}{program}" for program in _CLIENTS)
     return {key: labels[key] for key in keys if key in labels}

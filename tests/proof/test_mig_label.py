@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rolloutbed import Bed
 
-from gpustate.schedulers.mig_state import CONFIG, OURS, STATE
+from gpustate.schedulers.mig_state import CONFIG, RUN_ANNOTATION, STATE
 from gpustate.schedulers.nvidia_pods import FOR_MIG as PAUSED
 
 pytestmark = [pytest.mark.node, pytest.mark.proof]
@@ -96,7 +96,7 @@ def wrong(bed: Bed) -> list[str]:
         "the layout": bed.machines[0].read("layout") == "halves",
         "the state": labels(bed).get(STATE) == "success",
         "the device plugin's label": labels(bed)[DEPLOY] == "true",
-        "the mark of the change": OURS not in notes,
+        "the mark of the change": RUN_ANNOTATION not in notes,
         "the cordon": not node["spec"].get("unschedulable"),
         "the hold": "gpustate.io/hold" not in notes,
         "the GPUs": node["status"]["allocatable"]["nvidia.com/gpu"] == "8",

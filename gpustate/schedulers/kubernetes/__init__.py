@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gpustate.cluster.api import Api
 from gpustate.errors import ClusterError
 from gpustate.schedulers import node_events
-from gpustate.schedulers.base import Say, Stop, Why
+from gpustate.schedulers.base import Emit, Stop, Why
 from gpustate.schedulers.kubernetes.drain import Drains
 from gpustate.schedulers.kubernetes.holds import Holds
 from gpustate.schedulers.kubernetes.members import Nodes
@@ -56,7 +56,7 @@ class Kubernetes(Leased):
         self.workloads, self.restarted = drains.workloads, drains.restarted
         self.drain = drains.drain
 
-    def take_lease(self, why: Why, say: Say, stop: Stop) -> None:
+    def take_lease(self, why: Why, emit: Emit, stop: Stop) -> None:
         """Check the rights and the clock, and take the cluster's Lease."""
         self._rights.check()
         # A Lease and the records on Nodes are read elsewhere.
@@ -66,5 +66,5 @@ class Kubernetes(Leased):
                 f"{self.title}: this machine's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the API server's",
                 fix="synchronize both clocks, then run again",
             )
-        self.lease.hold(why, say, stop)
-        self.nodes.events.begin(why, say, to_be_granted([rule(*node_events.RIGHT)]))
+        self.lease.hold(why, emit, stop)
+        self.nodes.events.begin(why, emit, to_be_granted([rule(*node_events.RIGHT)]))

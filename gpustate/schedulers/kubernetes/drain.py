@@ -16,9 +16,9 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.formats.words import listed
 from gpustate.schedulers import eviction, node_events
 from gpustate.schedulers.base import (
+    Emit,
     Member,
     NotDrainedError,
-    Say,
     Scope,
     Stop,
     Workload,
@@ -106,23 +106,23 @@ class Drains:
         return sorted(set(sets))
 
     def drain(
-        self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+        self, member: Member, scope: Scope, policy: DrainPolicy, emit: Emit, stop: Stop
     ) -> None:
         """Wait for pods that are to complete, evict those that have to leave, and wait until they have."""
-        draining = _Draining(self._nodes, self.owners, member, scope, policy, say, stop)
+        draining = _Draining(self._nodes, self.owners, member, scope, policy, emit, stop)
         draining.wait()
         try:
             draining.evict()
         except NotDrainedError as error:
             if scope is Scope.ALL or not policy.node_after_gpu_pods or stop():
                 raise
-            say(f"{error}; draining the whole node")
+            emit(f"{error}; draining the whole node")
             replace(draining, scope=Scope.ALL, after_gpu_pods=True).evict()
         # A reboot ends NVIDIA's programs, and for a MIG label its protocol pauses them.
         if scope is Scope.GPU and not mig_is_ours(self._nodes.api.node(member.name)):
-            self._nodes.nvidia_pods.pause(member.name, say, stop)
-        which = "pods that use a GPU" if scope is Scope.GPU else "pods"
-        self._nodes.report(member.name, node_events.DRAINED, f"{which} have left")
+            self._nodes.nvidia_pods.pause(member.name, emit, stop)
+        subject = "pods that use a GPU" if scope is Scope.GPU else "pods"
+        self._nodes.report(member.name, node_events.DRAINED, f"{subject} have left")
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class _Draining:
     member: Member
     scope: Scope
     policy: DrainPolicy
-    say: Say
+    emit: Emit
     stop: Stop
     after_gpu_pods: bool = False
     began: float = 0.0
@@ -152,22 +152,22 @@ class _Draining:
         reported: set[str] = set()
         while True:
             pods = self.nodes.api.pods_on(self.member.name)
-            left = {
+            remaining = {
                 eviction.name(pod): pod for pod in pods if eviction.is_waited_for(pod, self.policy)
             }
-            if not left:
+            if not remaining:
                 return
             if (
                 self.policy.wait_timeout_s
                 and self.nodes.clock() - began > self.policy.wait_timeout_s
             ):
-                self.say(
-                    f"{eviction.names(left.values())} did not complete within {self.policy.wait_timeout_s:g} s"
+                self.emit(
+                    f"{eviction.names(remaining.values())} did not complete within {self.policy.wait_timeout_s:g} s"
                 )
                 return
-            if left.keys() - reported:
-                self.say(f"waiting for {eviction.names(left.values())} to complete")
-                reported |= left.keys()
+            if remaining.keys() - reported:
+                self.emit(f"waiting for {eviction.names(remaining.values())} to complete")
+                reported |= remaining.keys()
             refuse_stopped(self.stop)
             self.nodes.sleep(_WAIT_S)
 
@@ -197,7 +197,7 @@ class _Draining:
                 spared=self.member.spared,
             )
             dead_ends = [(pod, eviction.dead_end(pod, cluster)) for pod in selection.leave]
-            stuck = [*selection.refused, *(one for one in dead_ends if one[1])]
+            stuck = [*selection.refused, *(row for row in dead_ends if row[1])]
             if not stuck:
                 return selection.leave
             if selection.refused or self.nodes.clock() >= until:
@@ -225,9 +225,9 @@ class _Draining:
         failed: dict[str, str] = {}
         reported_at = self.nodes.clock()
         if evicted_pods := [pod for pod in pods if pod not in lost]:
-            self.say(f"evicting {eviction.names(evicted_pods)}")
+            self.emit(f"evicting {eviction.names(evicted_pods)}")
         if lost:
-            self.say(f"deleting {eviction.names(lost)} for good: no controller creates it again")
+            self.emit(f"deleting {eviction.names(lost)} for good: no controller creates it again")
         while waiting:
             refuse_stopped(self.stop)
             for uid, pod in waiting.items():
@@ -238,22 +238,22 @@ class _Draining:
                     failed[uid] = f"{eviction.name(pod)}: {words}"
                 elif words:
                     if blocked.get(uid) != words:
-                        self.say(f"{eviction.name(pod)}: {words}")
+                        self.emit(f"{eviction.name(pod)}: {words}")
                     blocked[uid] = words
                     next_try[uid] = self.nodes.clock() + retry_s
                 else:
                     evicted.add(uid)
                     blocked.pop(uid, None)
-            there = {
+            present = {
                 str(pod["metadata"]["uid"]): pod for pod in self.nodes.api.pods_on(self.member.name)
             }
-            waiting = {uid: there[uid] for uid in waiting if uid in there and uid not in failed}
+            waiting = {uid: present[uid] for uid in waiting if uid in present and uid not in failed}
             if not waiting:
                 break
             if self.timeout_s and self.nodes.clock() - self.began > self.timeout_s:
                 raise self._late(waiting, blocked)
             if self.nodes.clock() - reported_at > _REMIND_S:
-                self.say(f"still waiting: {self._remaining(waiting, blocked)}")
+                self.emit(f"still waiting: {self._remaining(waiting, blocked)}")
                 reported_at = self.nodes.clock()
             self.nodes.sleep(_POLL_S)
         if failed:

@@ -17,17 +17,17 @@ from gpustate.core.facts import NodeFacts
 from gpustate.manifests.ownership import DEPLOY, DEVICE_PLUGIN
 from gpustate.schedulers import eviction, node_events
 from gpustate.schedulers.base import (
+    Emit,
     HeldElsewhereError,
     Hold,
     Member,
     NotRefreshedError,
-    Say,
     Stop,
     Waiting,
     Why,
+    discard,
     never,
     refuse_stopped,
-    silent,
     taken_over,
 )
 from gpustate.schedulers.kubernetes.members import HOLD, Json, Nodes, boot_id_of, read_hold
@@ -85,8 +85,8 @@ class Holds:
             hold = current.hold
             if hold is None or (hold.phase == phase and why in ("", hold.text)):
                 return None
-            if other := taken_over(member, hold):
-                raise HeldElsewhereError(f"{self._nodes.title}: Node {member.name}: {other}")
+            if takeover := taken_over(member, hold):
+                raise HeldElsewhereError(f"{self._nodes.title}: Node {member.name}: {takeover}")
             text = why or hold.text
             return _patch(replace(hold, phase=phase, since=clock.now(), text=text))
 
@@ -96,24 +96,24 @@ class Holds:
             self._nodes.report(member.name, node_events.FAILED, f"{words}: {why}" if why else words)
         return noted
 
-    def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
         """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for Ready and GPUs."""
 
-        def ours(node: Json) -> bool:
+        def is_own(node: Json) -> bool:
             hold = read_hold(node)
             return hold is not None and not taken_over(member, hold)
 
         self._nodes.report(member.name, node_events.CHANGED, "changed and validated")
-        self._nodes.nvidia_pods.resume(member.name, ours)
+        self._nodes.nvidia_pods.resume(member.name, is_own)
         old = {str(pod["metadata"]["uid"]): pod for pod in self._operands(member.name)}
         if old:
-            say(f"restarting {eviction.names(old.values())}")
-        withdrawn = self._withdraw(member.name, say)
+            emit(f"restarting {eviction.names(old.values())}")
+        withdrawn = self._withdraw(member.name, emit)
         before = cluster_pods.allocatable(self._nodes.api.node(member.name)) if old else {}
         for pod in old.values():
             self._nodes.api.delete(pod)
         began = self._nodes.clock()
-        waiting = Waiting(say, self._nodes.clock, f"Node {member.name} to be ready for GPU pods")
+        waiting = Waiting(emit, self._nodes.clock, f"Node {member.name} to be ready for GPU pods")
         while True:
             node, pods = self._nodes.api.node(member.name), self._operands(member.name)
             waits = self._missing(member, facts, node, pods, set(old))
@@ -131,7 +131,7 @@ class Holds:
                 return
             passed = self._nodes.clock() - began
             if not waits and passed > _UNREADY_S:
-                say(
+                emit(
                     f"{unready} is not ready after {_UNREADY_S:g} s; the Node offers its GPUs without it"
                 )
                 return
@@ -143,7 +143,7 @@ class Holds:
                 )
             missing = waits or f"not ready: {unready}"
             refuse_stopped(stop, f"its pods were restarted ({missing})")
-            waiting.tell(missing)
+            waiting.report(missing)
             self._nodes.sleep(_POLL_S)
 
     def _operands(self, name: str) -> list[Json]:
@@ -181,7 +181,7 @@ class Holds:
         unmet = [unmet_selector(one["spec"]["template"], node) for one in plugins]
         return f"daemonset/{DEVICE_PLUGIN} has no pod there: {unmet[0]}" if any(unmet) else ""
 
-    def _withdraw(self, name: str, say: Say) -> bool:
+    def _withdraw(self, name: str, emit: Emit) -> bool:
         """Offer no GPU of a Node by claims until NVIDIA's DRA driver publishes them again; whether it did.
 
         What an earlier process of it has published is what the GPUs were, and nothing tells whether a later one has
@@ -192,14 +192,14 @@ class Holds:
             return False
         try:
             published = [
-                one["metadata"]["name"] for one in self._nodes.api.slices(name) if _devices(one)
+                item["metadata"]["name"] for item in self._nodes.api.slices(name) if _devices(item)
             ]
             for slice_name in published:
                 self._nodes.api.empty_slice(slice_name)
         except RefusedRequest as error:
             if error.status != 403:
                 raise
-            say(f"the ResourceSlices of Node {name} may be out of date: {error}")
+            emit(f"the ResourceSlices of Node {name} may be out of date: {error}")
             return False
         return bool(published)
 
@@ -219,7 +219,7 @@ class Holds:
             f"--overwrite {words}"
         )
 
-    def release(self, member: Member, say: Say = silent, stop: Stop = never) -> str:
+    def release(self, member: Member, emit: Emit = discard, stop: Stop = never) -> str:
         """Uncordon it and let NVIDIA's programs run again, where the cordon is ours and nobody else has a claim on it."""
         reason, result = "", ""
 

@@ -137,7 +137,7 @@ class Nodes:
         hold = read_hold(node)
         name = node["metadata"]["name"]
         cordoned = bool((node.get("spec") or {}).get("unschedulable"))
-        others = foreign.holders(
+        holders = foreign.holders(
             node,
             held=hold is not None,
             own_manager=FIELD_MANAGER,
@@ -149,10 +149,10 @@ class Nodes:
             ready=eviction.is_ready(node),
             schedulable=not cordoned,
             hold=hold,
-            foreign=others,
-            foreign_since=foreign.cordon(node)[0] if others and cordoned else "",
+            foreign=holders,
+            foreign_since=foreign.cordon(node)[0] if holders and cordoned else "",
             not_ready_since=eviction.not_ready_since(node),
-            undo=f"kubectl uncordon {name}" if others and cordoned else "",
+            undo=f"kubectl uncordon {name}" if holders and cordoned else "",
             gpus=sum(cluster_pods.allocatable(node).values()),
             counts=cluster_pods.has_gpus(node),
         )

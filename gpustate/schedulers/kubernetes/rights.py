@@ -63,8 +63,8 @@ class Rights:
                     raise self.denied(error) from None
                 self._user = self.api.user() if self._missing else ""
         if self._missing:
-            what = "list nodes out of service" if self.read_only else "take nodes out of service"
-            raise self.denied(lacking(self.title, what, self._user, self._missing))
+            action = "list nodes out of service" if self.read_only else "take nodes out of service"
+            raise self.denied(lacking(self.title, action, self._user, self._missing))
 
     def denied(self, error: ClusterError) -> ClusterError:
         """The error of a request that the user may not make; before a change, nothing is written yet."""
@@ -73,17 +73,17 @@ class Rights:
         return NotAllowedError(error.message, place=error.place, fix=error.fix)
 
 
-def lacking(cluster: str, what: str, user: str, missing: Iterable[str]) -> ClusterError:
+def lacking(cluster: str, action: str, user: str, missing: Iterable[str]) -> ClusterError:
     """The error that a cluster's user lacks rights to do something, with the rules to add."""
-    whose = f"user {user}" if user else "its user"
+    subject = f"user {user}" if user else "its user"
     return ClusterError(
-        f"{cluster}: {whose} lacks rights to {what}", fix=to_be_granted(missing, whose)
+        f"{cluster}: {subject} lacks rights to {action}", fix=to_be_granted(missing, subject)
     )
 
 
-def to_be_granted(rules: Iterable[str], whose: str = "its user") -> str:
+def to_be_granted(rules: Iterable[str], subject: str = "its user") -> str:
     """The next move where rules of RBAC are missing."""
-    return f"add to a ClusterRole of {whose}: {'; '.join(rules)}"
+    return f"add to a ClusterRole of {subject}: {'; '.join(rules)}"
 
 
 def missing_rules(api: Api, rights: Iterable[tuple[str, str, str]]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from gpustate.schedulers.base import Say, Stop, Why
+from gpustate.schedulers.base import Emit, Stop, Why
 from gpustate.schedulers.lease import ClusterLease, Died, Leased, unknown
 from gpustate.schedulers.slurm.drain import Drains
 from gpustate.schedulers.slurm.holds import Holds
@@ -48,7 +48,7 @@ class Slurm(Leased):
         self.workloads, self.restarted = drains.workloads, drains.restarted
         self.drain = drains.drain
 
-    def take_lease(self, why: Why, say: Say, stop: Stop) -> None:
+    def take_lease(self, why: Why, emit: Emit, stop: Stop) -> None:
         """Take the Lease of the cluster."""
-        self.nodes.say = say
-        self.lease.hold(why, say, stop)
+        self.nodes.emit = emit
+        self.lease.hold(why, emit, stop)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from gpustate.core.drain import DrainPolicy
 from gpustate.schedulers.base import (
+    Emit,
     Member,
     NotDrainedError,
-    Say,
     Scope,
     Stop,
     Workload,
@@ -54,14 +54,14 @@ class Job:
         return f"job {self.number} of {self.user}"
 
     @property
-    def whole(self) -> str:
+    def requeue_id(self) -> str:
         """What scontrol requeues: of a heterogeneous job all components, by the number of the first."""
         return self.number.partition("+")[0]
 
 
 def read_jobs(text: str) -> list[Job]:
     """Read ``squeue`` in our format, whose order differs: in that of the jobs' numbers."""
-    found: list[Job] = []
+    jobs: list[Job] = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 5)]
         if len(parts) != 6:
@@ -74,10 +74,10 @@ def read_jobs(text: str) -> list[Job]:
         elif requeue == "0":
             why = "Requeue=0 (sbatch --no-requeue)"
         if why and not job.ending:
-            why = f"it cannot be requeued: {why}; pass a longer --set drain.timeout_s, or cancel it: scancel {job.whole}"
+            why = f"it cannot be requeued: {why}; pass a longer --set drain.timeout_s, or cancel it: scancel {job.requeue_id}"
             job = replace(job, problem=why)
-        found.append(job)
-    return sorted(found, key=lambda job: [int(part) for part in re.findall("[0-9]+", job.number)])
+        jobs.append(job)
+    return sorted(jobs, key=lambda job: [int(part) for part in re.findall("[0-9]+", job.number)])
 
 
 class Drains:
@@ -95,7 +95,7 @@ class Drains:
         limit_s = policy.jobs_timeout_s
         if not limit_s:
             return [
-                Workload(job.name, job.gpu, waited=True, then="without a time limit")
+                Workload(job.name, job.gpu, waited=True, limit="without a time limit")
                 for job in self._jobs(member.name)
             ]
         return [
@@ -104,7 +104,7 @@ class Drains:
                 job.gpu,
                 job.problem,
                 waited=True,
-                then=f"{limit_s:g} s at most" if job.problem else f"requeued after {limit_s:g} s",
+                limit=f"{limit_s:g} s at most" if job.problem else f"requeued after {limit_s:g} s",
             )
             for job in self._jobs(member.name)
         ]
@@ -117,7 +117,7 @@ class Drains:
         return read_jobs(self._nodes.run("squeue", "-h", "-a", "-w", name, "-O", _JOBS))
 
     def drain(
-        self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+        self, member: Member, scope: Scope, policy: DrainPolicy, emit: Emit, stop: Stop
     ) -> None:
         """Wait for its jobs; those that are still there at the limit are requeued."""
         began, limit_s = self._nodes.clock(), policy.jobs_timeout_s
@@ -127,14 +127,14 @@ class Drains:
             refuse_stopped(stop)
             names = {job.name for job in jobs}
             if names - reported:
-                say(f"waiting for {', '.join(sorted(names))}")
+                emit(f"waiting for {', '.join(sorted(names))}")
                 for job in jobs:
                     if limit_s and job.problem and job.name not in reported:
-                        say(f"{job.name} is waited for {limit_s:g} s at most: {job.problem}")
+                        emit(f"{job.name} is waited for {limit_s:g} s at most: {job.problem}")
                 reported |= names
             elapsed = self._nodes.clock() - began
             if limit_s and elapsed > limit_s and not requeued:
-                self._requeue(member.name, jobs, limit_s, say)
+                self._requeue(member.name, jobs, limit_s, emit)
                 requeued = True
             elif limit_s and elapsed > limit_s + 120:
                 raise NotDrainedError(
@@ -142,21 +142,23 @@ class Drains:
                 )
             self._nodes.sleep(_POLL_S)
 
-    def _requeue(self, name: str, jobs: Sequence[Job], limit_s: float, say: Say) -> None:
+    def _requeue(self, name: str, jobs: Sequence[Job], limit_s: float, emit: Emit) -> None:
         """Requeue all jobs, or none where one cannot be requeued; none is added, for the node is held."""
         late = f"{self._nodes.title}: node {name} was not drained within {limit_s:g} s"
         stuck = [f"{job.name}: {job.problem}" for job in jobs if job.problem]
         if stuck:
             raise NotDrainedError(f"{late}, and nothing was requeued: {'; '.join(stuck)}")
         refused: dict[str, str] = {}
-        for number, user in {job.whole: job.user for job in jobs if not job.ending}.items():
-            say(f"requeueing job {number} of {user}")
+        for number, user in {job.requeue_id: job.user for job in jobs if not job.ending}.items():
+            emit(f"requeueing job {number} of {user}")
             status, output = self._nodes.answer(shlex.join(("scontrol", "requeue", number)))
             if status != 0:
                 refused[number] = " ".join(output.split())[-120:]
-        left = [job for job in self._jobs(name) if job.whole in refused and not job.ending]
-        if left:
-            words = "; ".join(f"{job.name} ({refused[job.whole]})" for job in left)
+        remaining = [
+            job for job in self._jobs(name) if job.requeue_id in refused and not job.ending
+        ]
+        if remaining:
+            words = "; ".join(f"{job.name} ({refused[job.requeue_id]})" for job in remaining)
             raise NotDrainedError(
                 f"{late}, and these were not requeued: {words}",
                 fix="pass a longer --set drain.timeout_s, or cancel them: scancel JOB",

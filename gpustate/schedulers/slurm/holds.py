@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 from gpustate.core.facts import NodeFacts
 from gpustate.schedulers.base import (
+    Emit,
     HeldElsewhereError,
     Member,
     NotRefreshedError,
-    Say,
     Stop,
     Waiting,
     Why,
+    discard,
     never,
-    silent,
     taken_over,
 )
 from gpustate.schedulers.slurm.members import Nodes
@@ -51,9 +51,9 @@ class Holds:
         self._booted.setdefault(node.name, self._boot_time(node.name))
         in_service = node.answers and not node.drained_or_down
         self._in_service.setdefault(node.name, in_service or node.hold is not None)
-        if others := node.elsewhere:
+        if elsewhere := node.elsewhere:
             raise HeldElsewhereError(
-                f"{self._nodes.title}: node {node.name} is out of service: {others}",
+                f"{self._nodes.title}: node {node.name} is out of service: {elsewhere}",
                 fix="run again when that is over; --ignore-scheduler changes it all the same",
             )
         if node.drained_or_down and node.by_slurm:
@@ -66,8 +66,8 @@ class Holds:
         hold = node.hold
         if hold is None or hold.phase == phase:
             return node.as_member()
-        if other := taken_over(member, hold):
-            raise HeldElsewhereError(f"{self._nodes.title}: node {node.name}: {other}")
+        if takeover := taken_over(member, hold):
+            raise HeldElsewhereError(f"{self._nodes.title}: node {node.name}: {takeover}")
         text = why or hold.text
         return self._set(node.name, hold.run, text, hold.person, phase)
 
@@ -86,7 +86,7 @@ class Holds:
         match = _BOOT_TIME.search(self._nodes.run("scontrol", "-o", "show", "node", name))
         return match[1] if match else ""
 
-    def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
         """Wait until slurmd has registered with as many GPUs as it has to have, if it did before."""
         if member.hold is None or not member.ready:
             return
@@ -99,18 +99,18 @@ class Holds:
             return node.unregistered
 
         node = self._nodes.node(member.name)
-        waiting = self._waiting(node.name, say)
+        waiting = self._waiting(node.name, emit)
         while (wrong := wrong_with(node)) and self._nodes.clock() < until and not stop():
-            waiting.tell(wrong)
+            waiting.report(wrong)
             self._nodes.sleep(_POLL_S)
             node = self._nodes.node(member.name)
         if wrong:
             raise NotRefreshedError(f"{self._nodes.title}: node {node.name}: {wrong}")
 
-    def _waiting(self, name: str, say: Say) -> Waiting:
-        return Waiting(say, self._nodes.clock, f"slurmd of {name} to register with slurmctld")
+    def _waiting(self, name: str, emit: Emit) -> Waiting:
+        return Waiting(emit, self._nodes.clock, f"slurmd of {name} to register with slurmctld")
 
-    def release(self, member: Member, say: Say = silent, stop: Stop = never) -> str:
+    def release(self, member: Member, emit: Emit = discard, stop: Stop = never) -> str:
         """Return it to service, where the reason is still ours, or Slurm's own of this hold and its cause is gone.
 
         Raises:
@@ -118,13 +118,13 @@ class Holds:
                 stop, and slurmd has not registered yet.
         """
         node = self._nodes.node(member.name)
-        if other := taken_over(member, node.hold):
-            return other
+        if takeover := taken_over(member, node.hold):
+            return takeover
         in_service = self._in_service.get(node.name, member.hold is not None)
-        own = node.ours or (in_service and node.by_registration)
-        if not own:
-            return self._left(node, in_service=in_service)
-        began, waiting = self._nodes.clock(), self._waiting(node.name, say)
+        releasable = node.is_own or (in_service and node.by_registration)
+        if not releasable:
+            return self._explain_out(node, in_service=in_service)
+        began, waiting = self._nodes.clock(), self._waiting(node.name, emit)
 
         def registered(node: SlurmNode, missing: Callable[[SlurmNode], bool]) -> SlurmNode:
             while missing(node) and (waited_s := self._nodes.clock() - began) < _REGISTER_S:
@@ -133,7 +133,7 @@ class Holds:
                         f"{self._nodes.title}: node {node.name}: interrupted while slurmd had not registered: "
                         f"it is {node.state}; once it has: {node.resume}"
                     )
-                waiting.tell(f"it is {node.state}")
+                waiting.report(f"it is {node.state}")
                 self._nodes.sleep(_POLL_S)
                 node = self._nodes.node(node.name)
             return node
@@ -145,12 +145,12 @@ class Holds:
         if not node.drained_or_down:
             # Last: a resumed node is down with its reason until slurmd registers.
             for empty in ("", "none"):  # 24.11 does not take an empty reason
-                if node.ours or node.reason.startswith(BY_SLURM):
+                if node.is_own or node.reason.startswith(BY_SLURM):
                     self._nodes.run(
                         "scontrol", "update", f"NodeName={node.name}", f"Reason={empty}"
                     )
                     node = self._nodes.node(node.name)
-        return self._left(node, in_service=in_service)
+        return self._explain_out(node, in_service=in_service)
 
     def _returned(self, node: SlurmNode) -> SlurmNode:
         """Undrain or resume it."""
@@ -158,19 +158,21 @@ class Holds:
             # Otherwise a run that died in between has left only the reason.
             self._nodes.run("scontrol", "update", f"NodeName={node.name}", "State=UNDRAIN")
             node = self._nodes.node(node.name)
-        if node.base.startswith("down") and (node.ours or not node.reason or node.by_registration):
+        if node.base.startswith("down") and (
+            node.is_own or not node.reason or node.by_registration
+        ):
             # UNDRAIN leaves it down; a drained node that booted shows only now that it is.
             self._nodes.run("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
             node = self._nodes.node(node.name)
         return node
 
-    def _left(self, node: SlurmNode, *, in_service: bool) -> str:
+    def _explain_out(self, node: SlurmNode, *, in_service: bool) -> str:
         """Why it stays out of service after a release, if it was before the hold; empty: it does not."""
         if not node.drained_or_down:
             return ""
         if node.base.startswith("inval"):
             why = node.unregistered
-        elif node.ours:
+        elif node.is_own:
             why = f"it is {node.state}: {node.reason}"
         else:
             why = node.stays

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpustate.core.facts import NodeFacts
 from gpustate.errors import ClusterError, ConnectionFailed, RefusedError
-from gpustate.schedulers.base import Member, NotMemberError, Say
+from gpustate.schedulers.base import Emit, Member, NotMemberError
 from gpustate.schedulers.slurm.rows import NODES, SlurmNode, matching, read_nodes
 
 _GRES = "%N|%G"
@@ -53,7 +53,7 @@ class Nodes:
         self._answered = False
         self._failed = (float("-inf"), ClusterError(""))
         #: Hears that the host does not answer.
-        self.say: Say | None = None
+        self.emit: Emit | None = None
         self._rows: list[SlurmNode] | None = None
         self._gpus: set[str] = set()
         #: Of the machines when the run began.
@@ -83,8 +83,8 @@ class Nodes:
                 self._failed = (self.clock() + _FAILED_S, away)
             if not self._answered or self.clock() >= until:
                 raise away
-            if self.say is not None and not reported:
-                self.say(f"{away.message}; waiting {_PATIENCE_S:g} s at most")
+            if self.emit is not None and not reported:
+                self.emit(f"{away.message}; waiting {_PATIENCE_S:g} s at most")
                 reported = True
             self.sleep(_POLL_S)
 
@@ -104,10 +104,10 @@ class Nodes:
 
     def node(self, name: str) -> SlurmNode:
         """One node, as it is now."""
-        found = self._read(name)
-        if not found:
+        matches = self._read(name)
+        if not matches:
             raise ClusterError(f"{self.title}: node {name} is gone")
-        return found[0]
+        return matches[0]
 
     def members(self, *, fresh: bool = False) -> Sequence[Member]:
         """Every node of every partition; those with GPUs in ``slurm.conf`` count, or all if it has none."""
@@ -141,23 +141,24 @@ class Nodes:
             RefusedError: host name and addresses are of several.
         """
         self.members()
-        found = matching(self._rows or (), facts, self._hosts.get(name, name))
-        if not found:
+        matches = matching(self._rows or (), facts, self._hosts.get(name, name))
+        if not matches:
             raise NotMemberError(
                 f"{name}: {self.title}: no node has the host name {facts.hostname or '(unknown)'}"
                 f" or an address of it ({', '.join(facts.addresses) or 'unknown'})",
                 fix="check gpustate_slurm_host, and NodeHostname and NodeAddr in slurm.conf",
             )
-        if len(found) > 1:
+        if len(matches) > 1:
             rows = "; ".join(
-                f"{node.name} (NodeHostname {node.host}, NodeAddr {node.address})" for node in found
+                f"{node.name} (NodeHostname {node.host}, NodeAddr {node.address})"
+                for node in matches
             )
             raise RefusedError(
                 f"{name}: {self.title}: several nodes may be this machine, by its host name "
                 f"{facts.hostname} or an address: {rows}",
                 fix="give each node its own NodeHostname and NodeAddr in slurm.conf",
             )
-        name = found[0].name
+        name = matches[0].name
         self.boot_ids.setdefault(name, facts.boot_id)
         return self.node(name).as_member()
 

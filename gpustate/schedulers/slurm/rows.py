@@ -67,7 +67,7 @@ class SlurmNode:
     emptied: bool = False
 
     @property
-    def ours(self) -> bool:
+    def is_own(self) -> bool:
         """The reason is of this tool."""
         return self.reason.startswith(PREFIX)
 
@@ -113,7 +113,7 @@ class SlurmNode:
     @property
     def hold(self) -> Hold | None:
         """The hold that its reason records; ``None``: there is none of ours."""
-        if not self.ours:
+        if not self.is_own:
             return None
         match = _REASON.fullmatch(self.reason)
         if match is None:
@@ -160,7 +160,7 @@ class SlurmNode:
     def elsewhere(self) -> str:
         """Who else took it out of service; empty: nobody did."""
         drained = self.drained_or_down and not self.base.startswith("maint")
-        by_someone = self.description if drained and not self.ours and not self.by_slurm else ""
+        by_someone = self.description if drained and not self.is_own and not self.by_slurm else ""
         if self.in_maintenance:
             words = "reserved for maintenance"
             return f"{words}; {by_someone}" if by_someone and self.reason else words
@@ -189,8 +189,8 @@ class SlurmNode:
     def held_by_slurm(self) -> str:
         """What Slurm itself has against it, and what to do; empty: nothing."""
         if wrong := self.unregistered:
-            known = f"{self.description}; {wrong.removeprefix(f'it is {self.state}: ')}"
-            return known if self.by_slurm and self.reason else wrong
+            details = f"{self.description}; {wrong.removeprefix(f'it is {self.state}: ')}"
+            return details if self.by_slurm and self.reason else wrong
         return self.stays if self.by_slurm and self.drained_or_down else ""
 
 
@@ -202,7 +202,7 @@ def reason_of(run: str, text: str, person: str, phase: str) -> str:
 
 def read_nodes(text: str) -> list[SlurmNode]:
     """Read ``sinfo -N`` in our format; a node of several partitions is one row."""
-    found: dict[str, SlurmNode] = {}
+    nodes: dict[str, SlurmNode] = {}
     for line in text.splitlines():
         parts = line.split("|", 6)
         if len(parts) != 7:
@@ -213,8 +213,8 @@ def read_nodes(text: str) -> list[SlurmNode]:
             user = since = reason = ""
         # What Slurm adds to a reason that was emptied.
         reason = reason.removeprefix("none : ").removeprefix(": ")
-        found[name] = SlurmNode(host, address, name, state, user, since, reason, emptied)
-    return list(found.values())
+        nodes[name] = SlurmNode(host, address, name, state, user, since, reason, emptied)
+    return list(nodes.values())
 
 
 def matching(nodes: Iterable[SlurmNode], facts: NodeFacts, reached: str) -> list[SlurmNode]:
@@ -225,22 +225,23 @@ def matching(nodes: Iterable[SlurmNode], facts: NodeFacts, reached: str) -> list
         facts: of the machine.
         reached: name or address by which the inventory reaches it. A loopback one is a tunnel's.
     """
-    known = [*filter(None, (facts.hostname, reached, *facts.addresses))]
+    names = [*filter(None, (facts.hostname, reached, *facts.addresses))]
     return [
         node
         for node in nodes
-        if _is_same(node.host, facts.hostname) or any(_is_same(node.address, one) for one in known)
+        if _is_same(node.host, facts.hostname)
+        or any(_is_same(node.address, name) for name in names)
     ]
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(name: str, other_name: str) -> bool:
     """Whether two texts are one address, or one host's name, with or without its domain."""
-    if not one or not other:
+    if not name or not other_name:
         return False
-    first, second = _address(one), _address(other)
+    first, second = _address(name), _address(other_name)
     if first is not None or second is not None:
         return first is not None and first == second and not first.is_loopback
-    names = [text.lower().rstrip(".") for text in (one, other)]
+    names = [text.lower().rstrip(".") for text in (name, other_name)]
     if "localhost" in names:
         return False
     if all("." in name for name in names):

@@ -36,7 +36,7 @@ class Scheduler:
         self.runs: list[str] = []
         self.other = ""
 
-    def hold(self, why: Why, say: object, stop: object) -> None:
+    def hold(self, why: Why, emit: object, stop: object) -> None:
         if self.other:
             raise LockHeld(f"{self.other} changes nodes")
         self.runs.append(why.run)

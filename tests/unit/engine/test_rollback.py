@@ -359,7 +359,7 @@ class Keeps:
     begin = staticmethod(NO_MAINTENANCE.begin)
     rebooting = staticmethod(NO_MAINTENANCE.rebooting)
 
-    def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, emit: Any, stop: Any) -> tuple[str, ...]:
         return (f"here {STAYS_OUT}: {failed}",) if failed else ("here was released",)
 
 
@@ -457,12 +457,12 @@ class Holding:
     preview = NO_MAINTENANCE.preview
     rebooting = NO_MAINTENANCE.rebooting
 
-    def begin(self, subject: Subject, say: Any, stop: Any) -> None:
+    def begin(self, subject: Subject, emit: Any, stop: Any) -> None:
         if self.held and self.refuses:
             raise RefusedError(self.refuses)
         self.held = True
 
-    def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, emit: Any, stop: Any) -> tuple[str, ...]:
         self.held = bool(failed)
         return (f"here {STAYS_OUT}: {failed}",) if failed else ()
 
@@ -499,7 +499,7 @@ def test_a_node_on_which_nothing_of_the_change_began_is_released(node: Node) -> 
 
 def test_a_node_that_cannot_be_returned_to_service_keeps_its_change(node: Node) -> None:
     class Away(Holding):
-        def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
+        def end(self, subject: Subject, failed: str, emit: Any, stop: Any) -> tuple[str, ...]:
             raise UnreleasedError("the API server does not answer; here stays out of service")
 
     state = First(path=node.path("a"), text="one")

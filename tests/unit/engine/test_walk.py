@@ -102,12 +102,12 @@ class Watches(Refuses):
 class Releases(Refuses):
     """Tells what it does before and after a change."""
 
-    def begin(self, subject: Subject, say: Any, stop: Any) -> None:
-        say("holding n1")
+    def begin(self, subject: Subject, emit: Any, stop: Any) -> None:
+        emit("holding n1")
 
-    def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
-        say("restarting nvidia-device-plugin")
-        say("released n1")
+    def end(self, subject: Subject, failed: str, emit: Any, stop: Any) -> tuple[str, ...]:
+        emit("restarting nvidia-device-plugin")
+        emit("released n1")
         return ()
 
 
@@ -130,7 +130,7 @@ def test_an_interrupted_return_to_service_can_be_resumed(
     pressed: list[bool] = []
 
     class Waits(Refuses):
-        def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
+        def end(self, subject: Subject, failed: str, emit: Any, stop: Any) -> tuple[str, ...]:
             pressed.append(True)
             assert stop()
             raise errors.UnreleasedError("interrupted while pods restart; n1 stays out of service")
@@ -147,7 +147,7 @@ def test_an_interrupted_return_to_service_can_be_resumed(
 class Stays(Refuses):
     """Refuses to take a node out of service."""
 
-    def begin(self, subject: Subject, say: Any, stop: Any) -> None:
+    def begin(self, subject: Subject, emit: Any, stop: Any) -> None:
         raise errors.RefusedError("a pod cannot leave")
 
 
@@ -174,7 +174,7 @@ class Returning:
 
     preview = begin = rebooting = staticmethod(lambda *args: None)
 
-    def end(self, subject: Subject, failed: str, say: Any, stop: Any) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, emit: Any, stop: Any) -> tuple[str, ...]:
         subject.before_return()
         return ()
 

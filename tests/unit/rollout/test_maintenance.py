@@ -27,20 +27,20 @@ from gpustate.rollout.access import Accesses
 from gpustate.rollout.maintenance import WITHDRAWS, ScheduledMaintenance, kinds_of, scope_of
 from gpustate.rollout.signals import Signals
 from gpustate.schedulers.base import (
+    Emit,
     HeldElsewhereError,
     Hold,
     Member,
     NotDrainedError,
     NotMemberError,
     NotRefreshedError,
-    Say,
     Scheduler,
     Scope,
     Stop,
     Why,
     Workload,
+    discard,
     never,
-    silent,
 )
 
 IN_SERVICE = Member("n1", ready=True, schedulable=True)
@@ -88,7 +88,7 @@ class FakeScheduler:
     def restarted(self, member: Member) -> Sequence[str]:
         return ("DaemonSet nvidia/device-plugin",) if self.title.startswith("Kubernetes") else ()
 
-    def take_lease(self, why: Why, say: Say, stop: Stop) -> None:
+    def take_lease(self, why: Why, emit: Emit, stop: Stop) -> None:
         if "enter" in self.fails:
             raise self.fails["enter"]
 
@@ -107,14 +107,14 @@ class FakeScheduler:
         return replace(member, schedulable=self.uncordoned)
 
     def drain(
-        self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+        self, member: Member, scope: Scope, policy: DrainPolicy, emit: Emit, stop: Stop
     ) -> None:
         self._call(f"drain {scope.value}")
 
-    def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
         self._call("refresh")
 
-    def release(self, member: Member, say: Say = silent, stop: Stop = never) -> str:
+    def release(self, member: Member, emit: Emit = discard, stop: Stop = never) -> str:
         self._call("release")
         return self.left
 
@@ -208,7 +208,7 @@ def test_the_drain_of_a_node_may_be_another_than_that_of_the_others() -> None:
 
     class Watching(FakeScheduler):
         def drain(
-            self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+            self, member: Member, scope: Scope, policy: DrainPolicy, emit: Emit, stop: Stop
         ) -> None:
             seen.append(policy)
 
@@ -314,7 +314,7 @@ def test_an_interruption_ends_the_wait_for_gpus_and_the_node_stays_held() -> Non
     stop, asked = (lambda: True), list[bool]()
 
     class Waits(FakeScheduler):
-        def refresh(self, member: Member, facts: NodeFacts, say: Say, stop: Stop) -> None:
+        def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
             asked.append(stop())
             raise NotDrainedError(
                 "interrupted while its pods were restarted (allocatable has none)"
@@ -379,7 +379,7 @@ def test_the_scheduler_is_told_which_pods_a_change_leaves_alone() -> None:
             return ()
 
         def drain(
-            self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+            self, member: Member, scope: Scope, policy: DrainPolicy, emit: Emit, stop: Stop
         ) -> None:
             spared.append(member.spared)
 
@@ -395,7 +395,7 @@ def test_a_node_whose_drain_an_abort_ended_says_who_aborted() -> None:
 
     class Aborted(FakeScheduler):
         def drain(
-            self, member: Member, scope: Scope, policy: DrainPolicy, say: Say, stop: Stop
+            self, member: Member, scope: Scope, policy: DrainPolicy, emit: Emit, stop: Stop
         ) -> None:
             signals.aborted, signals.stopped = True, "aborted by bob@ops2 since 10:00"
             assert stop()
@@ -823,8 +823,8 @@ def test_a_plan_says_of_each_job_what_becomes_of_it_at_the_limit() -> None:
     scheduler = FakeScheduler(
         "Slurm at test",
         found=(
-            Workload("job 1 of ann", True, waited=True, then="requeued after 60 s"),
-            Workload("job 2 of bob", True, "Requeue=0", waited=True, then="60 s at most"),
+            Workload("job 1 of ann", True, waited=True, limit="requeued after 60 s"),
+            Workload("job 2 of bob", True, "Requeue=0", waited=True, limit="60 s at most"),
         ),
     )
     preview = maintenance(Slurm=scheduler).preview(subject(Disruption.RESET, "slurmd"))

@@ -16,10 +16,10 @@ from gpustate.rollout.marks import RECORD, remove_all, remove_records
 from gpustate.schedulers.base import Why
 from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.schedulers.lease import NAME, WATCH, ClusterLease
-from gpustate.schedulers.mig_state import CONFIG, OURS, STATE
+from gpustate.schedulers.mig_state import CONFIG, RUN_ANNOTATION, STATE
 
 WHY = Why("20261124-1", "ann@ops1", "driver 580")
-MARKS = {RECORD: "{}", OURS: "20261124-1", "example.com/theirs": "x"}
+MARKS = {RECORD: "{}", RUN_ANNOTATION: "20261124-1", "example.com/theirs": "x"}
 
 
 def written_by(manager: str) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def test_what_a_run_still_needs_stays(cluster: StubCluster, api: Api) -> None:
     lease.hold(WHY, lambda _: None, lambda: False)
     assert list(remove_all(api)) == ["Lease gpustate stays: ann@ops1 run 20261124-1 holds it"]
     assert len(cluster.all("leases")) == 1
-    assert notes(cluster, "n1") == {HOLD, OURS, "example.com/theirs"}
+    assert notes(cluster, "n1") == {HOLD, RUN_ANNOTATION, "example.com/theirs"}
     assert STATE in cluster.node("n1")["metadata"]["labels"]
     lease.release()
 
@@ -98,5 +98,5 @@ def test_records_go_from_nodes_that_a_policy_was_removed_from(
 
     results = [result("n1", NodeStatus.OK), result("n2", NodeStatus.LOCKED)]
     assert list(remove_records(api, results)) == []
-    assert notes(cluster, "n1") == {OURS, "example.com/theirs"}
+    assert notes(cluster, "n1") == {RUN_ANNOTATION, "example.com/theirs"}
     assert notes(cluster, "n2") == set(MARKS)

@@ -15,7 +15,7 @@ from gpustate.engine.maintenance import Subject
 from gpustate.errors import ClusterError, GpustateError, RefusedError
 from gpustate.rollout.by_label import MigNode
 from gpustate.rollout.maintenance import ScheduledMaintenance
-from gpustate.schedulers.base import Hold, Member, NotDrainedError, Say, Scheduler, Stop
+from gpustate.schedulers.base import Emit, Hold, Member, NotDrainedError, Scheduler, Stop
 from gpustate.schedulers.kubernetes import Kubernetes
 
 
@@ -46,7 +46,7 @@ class FakeCluster:
     def begin(self, name: str, run: str) -> None:
         self._call("pending")
 
-    def pause(self, name: str, say: Say, stop: Stop) -> None:
+    def pause(self, name: str, emit: Emit, stop: Stop) -> None:
         self._call("pause")
 
     def resume(self, name: str, ours: Any) -> None:
@@ -79,7 +79,7 @@ class FakeCluster:
     def refresh(self, *_: object) -> None:
         self._call("refresh")
 
-    def release(self, member: Member, say: Say, stop: Stop) -> str:
+    def release(self, member: Member, emit: Emit, stop: Stop) -> str:
         self._call("release")
         return ""
 

@@ -22,7 +22,7 @@ RUN = "20260101-000000-aaaaaa"
 def accesses(run: str) -> Any:
     """Access to a cluster whose Lease a run has renewed just now."""
     standing = Standing(f"alice run {run}", renewed=datetime.now(UTC).isoformat())
-    cluster = SimpleNamespace(standing=lambda: standing, title="cluster", ask=lambda *_: None)
+    cluster = SimpleNamespace(standing=lambda: standing, title="cluster", submit=lambda *_: None)
     return SimpleNamespace(leased=lambda: [cluster])
 
 

@@ -102,17 +102,17 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Fleet:
             )
             maintenance = self.options.maintenance
 
-            def say(text: str) -> None:
+            def emit(text: str) -> None:
                 self.listen(Event(self.node.name, "draining", text))
 
             subject = Subject(self.node, facts, Disruption.RESET, lambda: ("driver",))
             try:
                 if self.node.name not in made.done:
-                    maintenance.begin(subject, say, self.stop)
+                    maintenance.begin(subject, emit, self.stop)
                     made.tries.append(self.node.name)
                     self.listen(Event(self.node.name, "started", "stage 1: driver"))
-                    self._change(number, subject, say)
-                maintenance.end(subject, "", say)
+                    self._change(number, subject, emit)
+                maintenance.end(subject, "", emit)
             except RefusedError as error:
                 return NodeResult(self.node.name, NodeStatus.REFUSED, str(error))
             except ConnectionFailed as error:
@@ -121,11 +121,11 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Fleet:
                 return NodeResult(self.node.name, NodeStatus.FAILED, str(error))
             return NodeResult(self.node.name)
 
-        def _change(self, number: int, subject: Subject, say: Any) -> None:
+        def _change(self, number: int, subject: Subject, emit: Any) -> None:
             time.sleep(HANG_S if number in made.hangs else CHANGE_S)
             if number in made.hangs | made.fails:
                 why = "no answer" if number in made.hangs else "the installation failed"
-                self.options.maintenance.end(subject, why, say)
+                self.options.maintenance.end(subject, why, emit)
                 raise ConnectionFailed(why) if number in made.hangs else GpustateError(why)
             made.done.add(self.node.name)
 

@@ -179,7 +179,7 @@ def test_a_colleague_pauses_the_holder_and_sees_how_far_it_is() -> None:
     found = standing(server.stored)
     assert (found.holder, found.run) == ("ann@a run r1", "r1")
     assert found.progress == '{"nodes": {}}'
-    ClusterLease(cast(Api, server)).ask("r1", "wait")
+    ClusterLease(cast(Api, server)).submit("r1", "wait")
     assert mine.control() == "wait"
     mine.publish("next")
     assert mine.control() == "wait", "progress does not take a request back"
@@ -187,7 +187,7 @@ def test_a_colleague_pauses_the_holder_and_sees_how_far_it_is() -> None:
     assert mine.control() is None
     mine.publish("unseen")
     server.gone = False
-    ClusterLease(cast(Api, server)).ask("r1", "")
+    ClusterLease(cast(Api, server)).submit("r1", "")
     assert mine.control() == ""
     mine.publish("")
     assert server.stored is not None
@@ -197,10 +197,10 @@ def test_a_colleague_pauses_the_holder_and_sees_how_far_it_is() -> None:
 def test_a_request_to_a_run_that_does_not_hold_it_is_refused() -> None:
     server, clock = Server(), Clock()
     with pytest.raises(ClusterError, match="does not hold the Lease of https:"):
-        ClusterLease(cast(Api, server)).ask("r1", "wait")
+        ClusterLease(cast(Api, server)).submit("r1", "wait")
     lease(server, clock).hold(ANN, print, never)
     with pytest.raises(ClusterError, match="ann@a run r1 does"):
-        ClusterLease(cast(Api, server)).ask("r2", "wait")
+        ClusterLease(cast(Api, server)).submit("r2", "wait")
 
 
 def test_a_request_stays_while_the_run_holds_it_and_goes_with_it() -> None:
@@ -240,6 +240,6 @@ def test_a_request_is_written_again_after_a_conflict() -> None:
         return found
 
     server.lease = meanwhile  # type: ignore[method-assign]
-    ClusterLease(cast(Api, server)).ask("r1", "wait")
+    ClusterLease(cast(Api, server)).submit("r1", "wait")
     found = standing(server.stored)
     assert (found.control, found.progress) == ("wait", "{}")

@@ -14,7 +14,15 @@ from gpustate.cluster.api import connect
 from gpustate.schedulers import foreign
 from gpustate.schedulers.base import NotDrainedError
 from gpustate.schedulers.mig_labels import MigLabels
-from gpustate.schedulers.mig_state import CONFIG, FAILED, OURS, STATE, SUCCESS, is_ours, manager_of
+from gpustate.schedulers.mig_state import (
+    CONFIG,
+    FAILED,
+    RUN_ANNOTATION,
+    STATE,
+    SUCCESS,
+    is_ours,
+    manager_of,
+)
 from gpustate.schedulers.nvidia_pods import FOR_MIG as PAUSED
 
 DEPLOY = "nvidia.com/gpu.deploy."
@@ -46,7 +54,7 @@ class Bench:
 
     @property
     def ours(self) -> str | None:
-        return self.cluster.node("n1")["metadata"]["annotations"].get(OURS)
+        return self.cluster.node("n1")["metadata"]["annotations"].get(RUN_ANNOTATION)
 
     def plugin(self) -> dict[str, Any]:
         return next(

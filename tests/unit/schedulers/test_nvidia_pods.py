@@ -14,7 +14,7 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.manifests.ownership import applied_labels
 from gpustate.schedulers.base import Scope, Why
 from gpustate.schedulers.kubernetes import Kubernetes
-from gpustate.schedulers.mig_state import OURS
+from gpustate.schedulers.mig_state import RUN_ANNOTATION
 from gpustate.schedulers.nvidia_pods import FOR_DRIVER
 
 PLUGIN, FEATURES = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.gpu-feature-discovery"  # fmt: skip
@@ -91,7 +91,7 @@ def test_they_stay_for_a_reboot_which_ends_them(bench: Bench) -> None:
 
 
 def test_a_mig_label_s_protocol_pauses_them_itself(bench: Bench) -> None:
-    bench.cluster.edit_node("n1", {"metadata": {"annotations": {OURS: "20261124-1"}}})
+    bench.cluster.edit_node("n1", {"metadata": {"annotations": {RUN_ANNOTATION: "20261124-1"}}})
     bench.drain(Scope.GPU)
     assert bench.labels[PLUGIN] == "true"
 

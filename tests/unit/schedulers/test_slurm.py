@@ -35,14 +35,14 @@ gpu4|gpu4.example.net|gpu4|draining|bob|2026-11-23T10:00:00|disk | swap
 
 def test_rows_are_read_once_a_node() -> None:
     first, second, third, fourth = read_nodes(ROWS)
-    assert first.ours
+    assert first.is_own
     assert first.drained_or_down
     assert not first.answers
     assert (second.reason, second.drained_or_down, second.answers) == ("", False, True)
     assert third.by_slurm
     assert third.drained_or_down
     assert fourth.reason == "disk | swap"
-    assert not fourth.ours
+    assert not fourth.is_own
 
 
 def test_rows_of_26_05_are_read() -> None:
@@ -55,7 +55,7 @@ def test_rows_of_26_05_are_read() -> None:
     assert (invalid.host, invalid.address, invalid.by_slurm) == ("head", "10.9.9.1", True)
     assert (invalid.drained_or_down, idle.drained_or_down, idle.reason) == (True, False, "")
     states = [
-        (title, one.drained_or_down, one.ours, one.answers)
+        (title, one.drained_or_down, one.is_own, one.answers)
         for title, nodes in seen.items()
         for one in [nodes["rack7-01"]]
     ]
@@ -525,9 +525,9 @@ def test_nothing_is_requeued_where_one_job_cannot_be(which: str, words: str) -> 
     assert told[0] == "waiting for job 17 of ann, job 18 of ann"
     assert re.fullmatch(f"job 18 of ann is waited for 60 s at most: {problem}", told[1])
     first, second = found.workloads(member, Scope.GPU, policy)
-    assert (first.problem, first.then) == ("", "requeued after 60 s")
+    assert (first.problem, first.limit) == ("", "requeued after 60 s")
     assert re.fullmatch(problem, second.problem)
-    assert second.then == "60 s at most"
+    assert second.limit == "60 s at most"
     assert [one.problem for one in found.workloads(member, Scope.GPU, DrainPolicy())] == ["", ""]
 
 

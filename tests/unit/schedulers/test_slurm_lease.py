@@ -84,8 +84,8 @@ def test_a_rollout_shows_how_far_it_is_and_is_asked_to_pause_from_elsewhere(head
     here.publish(shown)
     assert elsewhere.standing().progress == shown
     with pytest.raises(ClusterError, match="run r2 does not hold the Lease of Slurm at head"):
-        elsewhere.ask("r2", "pause")
-    elsewhere.ask("r1", "pause")
+        elsewhere.submit("r2", "pause")
+    elsewhere.submit("r1", "pause")
     assert here.control() == "pause"
     here.drop_lease()
 
