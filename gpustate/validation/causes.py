@@ -53,17 +53,17 @@ def run(
             add(validated[node.name], walk.diagnose(replace(view, states=states)))
 
 
-def add(result: NodeResult, found: Diagnosis) -> None:
+def add(result: NodeResult, diagnosis: Diagnosis) -> None:
     """Add a diagnosis: a cause at one of the validation's checks fails that check, anything else is a note."""
-    broken = found.broken
+    broken = diagnosis.broken
     if broken is not None and broken.name in chain.LINKS:
         row = plain(broken)
         result.checks = [row if check["name"] == broken.name else check for check in result.checks]
         fail(result, broken)
-    elif broken is not None and found.name != _WRITTEN:
-        words = f"{broken.name} ({found.name}): {broken.evidence}; {broken.remedy}"
+    elif broken is not None and diagnosis.name != _WRITTEN:
+        words = f"{broken.name} ({diagnosis.name}): {broken.evidence}; {broken.remedy}"
         result.notes.append(words)
-    result.notes += found.warnings
+    result.notes += diagnosis.warnings
     result.mask()
 
 

@@ -79,7 +79,11 @@ def connect_all(nodes: Sequence[InventoryNode], option: str) -> dict[Kubeconfig,
         UsageError: one of them cannot be used.
     """
     named = dict.fromkeys(kubeconfig_of(node, option) for node in nodes)
-    return {one: connect(one.path, one.context) for one in named if one}
+    return {
+        kubeconfig: connect(kubeconfig.path, kubeconfig.context)
+        for kubeconfig in named
+        if kubeconfig
+    }
 
 
 def run(request: Request, stop: Callable[[], bool] = lambda: False) -> dict[str, Check]:
@@ -91,23 +95,23 @@ def run(request: Request, stop: Callable[[], bool] = lambda: False) -> dict[str,
         except ClusterError as error:
             clusters[kubeconfig] = podtest.request_failed(error)
 
-    def one(session: Session) -> Check:
+    def check_node(session: Session) -> Check:
         kubeconfig = kubeconfig_of(session.node, request.kubeconfig)
-        known = clusters[kubeconfig]
-        if isinstance(known, Check):
-            return known
+        nodes = clusters[kubeconfig]
+        if isinstance(nodes, Check):
+            return nodes
         try:
-            return _prove(session, request, request.apis[kubeconfig], known, stop)
+            return _prove(session, request, request.apis[kubeconfig], nodes, stop)
         except pods.Verdict as verdict:
             return verdict.check
         except ClusterError as error:
             return podtest.request_failed(error)
 
-    wanted = [node for node in request.nodes if kubeconfig_of(node, request.kubeconfig)]
-    found: dict[str, Check] = {}
-    for node, check, problem in fleet.each(wanted, request.forks, one):
-        found[node.name] = check or pods.failed("unreachable", str(problem))
-    return found
+    targets = [node for node in request.nodes if kubeconfig_of(node, request.kubeconfig)]
+    checks: dict[str, Check] = {}
+    for node, check, problem in fleet.each(targets, request.forks, check_node):
+        checks[node.name] = check or pods.failed("unreachable", str(problem))
+    return checks
 
 
 def _prove(
@@ -129,7 +133,7 @@ def _prove(
     pods.check_ready(node)
     runtime = str(node["status"]["nodeInfo"].get("containerRuntimeVersion", ""))
     is_crio = runtime.startswith("cri-o://")
-    sockets = [one for one in machine.sockets if (one == CRIO_SOCKET) == is_crio]
+    sockets = [socket for socket in machine.sockets if (socket == CRIO_SOCKET) == is_crio]
     if not sockets:
         return pods.not_applicable(f"no socket of the kubelet's runtime, {runtime or 'unknown'}")
     podtest.remove_leftovers(api, name)
@@ -180,7 +184,7 @@ def read_machine(text: str) -> pods.Machine:
         machine_id=values.get("machine_id", "").strip(),
         system_uuid=values.get("system_uuid", "").strip(),
         kubelet="kubelet_endpoint" in values,
-        sockets=tuple(one for one in _SOCKETS if f"socket {one}" in values),
+        sockets=tuple(socket for socket in _SOCKETS if f"socket {socket}" in values),
     )
 
 

@@ -65,10 +65,10 @@ class SiteTest:
 
 def add(result: NodeResult, tests: Sequence[SiteTest]) -> None:
     """Mark a node as failed because of its tests; the validator's result is kept."""
-    bad = [one for one in tests if one.node == result.name and one.bad]
+    bad = [test for test in tests if test.node == result.name and test.bad]
     if not bad:
         return
-    words = listed([f"{one.test} {one.outcome}" for one in bad], 1)
+    words = listed([f"{test.test} {test.outcome}" for test in bad], 1)
     reason = f"tests of this site: {words}"
     result.states.append(StateResult(STATE, Outcome.FAILED, reason=reason, validating=True))
     if result.status is NodeStatus.OK:
@@ -86,18 +86,18 @@ class _Run:
 
     def take(self, line: bytes) -> None:
         """Add one line."""
-        said = json.loads(line)
-        kind, name = said["e"], said.get("id", "")
+        event = json.loads(line)
+        kind, name = event["e"], event.get("id", "")
         if kind == "collected":
-            self.tests[name] = SiteTest(said["test"], said["node"])
+            self.tests[name] = SiteTest(event["test"], event["node"])
         elif kind == "start":
             self.running, self.since = name, time.monotonic()
         elif kind == "result":
-            one = self.tests.setdefault(name, SiteTest(said["test"], said["node"]))
+            test = self.tests.setdefault(name, SiteTest(event["test"], event["node"]))
             # A test that passed and whose cleanup failed has failed, not the reverse.
-            if one.outcome == NOT_RUN or said["outcome"] in (FAILED, ERROR):
-                one.outcome, one.evidence = said["outcome"], cut(said["evidence"], _LONGEST)
-            one.duration_s += said["duration_s"]
+            if test.outcome == NOT_RUN or event["outcome"] in (FAILED, ERROR):
+                test.outcome, test.evidence = event["outcome"], cut(event["evidence"], _LONGEST)
+            test.duration_s += event["duration_s"]
         elif kind == "finish":
             self.running = ""
         elif kind == "end":
@@ -174,27 +174,27 @@ def run(
     Raises:
         GpustateError: the tests could not be begun.
     """
-    asked = pickle.dumps(
+    request = pickle.dumps(
         (str(folder.resolve()), tuple(inventory.nodes), dict(inventory.groups), limit_s)
     )
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpustate.validation.site_tests_process", str(tell)],
+            [sys.executable, "-m", "gpustate.validation.site_tests_process", str(write_end)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            pass_fds=(tell,),
+            pass_fds=(write_end,),
             start_new_session=True,
         )
     finally:
-        os.close(tell)
+        os.close(write_end)
     observed = _Run()
-    with process, os.fdopen(told, "rb", buffering=0) as pipe:
+    with process, os.fdopen(read_end, "rb", buffering=0) as pipe:
         assert process.stdin is not None
         assert process.stderr is not None
         try:
-            process.stdin.write(asked)
+            process.stdin.write(request)
             process.stdin.close()
             hung = _listen(pipe, observed, limit_s + _GRACE_S, stop)
         except OSError as error:
@@ -208,7 +208,7 @@ def run(
 
 def _listen(pipe: Any, observed: _Run, limit_s: float, stop: Callable[[], bool]) -> bool:
     """Collect results until the process ends; return whether it was killed because of a test."""
-    rest = b""
+    partial_line = b""
     with selectors.DefaultSelector() as ready:
         ready.register(pipe, selectors.EVENT_READ)
         while not stop():
@@ -216,7 +216,7 @@ def _listen(pipe: Any, observed: _Run, limit_s: float, stop: Callable[[], bool])
                 data = pipe.read(65536)
                 if not data:
                     return False
-                *lines, rest = (rest + data).split(b"\n")
+                *lines, partial_line = (partial_line + data).split(b"\n")
                 for line in lines:
                     observed.take(line)
             elif observed.running and time.monotonic() - observed.since > limit_s:
@@ -228,16 +228,16 @@ def _results(
     observed: _Run, hung: bool, limit_s: float, output: str, folder: str
 ) -> list[SiteTest]:
     if observed.running and not observed.ended:
-        one = observed.tests[observed.running]
-        one.outcome = ERROR
-        one.evidence = (
+        test = observed.tests[observed.running]
+        test.outcome = ERROR
+        test.evidence = (
             f"it did not finish within {limit_s:g} s and was killed with its process"
             if hung
             else f"the test process exited during it: {output.splitlines()[-1] if output else 'no output'}"
         )
-    for one in observed.tests.values():
-        if one.outcome == NOT_RUN:
-            one.evidence = "the tests were stopped before it"
+    for test in observed.tests.values():
+        if test.outcome == NOT_RUN:
+            test.evidence = "the tests were stopped before it"
     if not observed.tests:
         last = output.splitlines()[-1] if output else "no output"
         raise GpustateError(

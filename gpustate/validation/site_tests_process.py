@@ -80,7 +80,7 @@ class Plugin:
         self.pipe = pipe
         self.hosts: dict[str, Host] = {}
 
-    def tell(self, event: str, **more: Any) -> None:
+    def send(self, event: str, **more: Any) -> None:
         """Send one line to the parent process."""
         line = json.dumps({"e": event, **more})
         self.pipe.write(line.encode() + b"\n")
@@ -98,39 +98,39 @@ class Plugin:
         """A test with ``host`` runs once on each node, or on those its module names."""
         if "host" not in metafunc.fixturenames:
             return
-        wanted = getattr(metafunc.module, "testinfra_hosts", None)
+        hosts = getattr(metafunc.module, "testinfra_hosts", None)
         names = (
             list(self.nodes)
-            if wanted is None
-            else self.named(wanted, getattr(metafunc.module, "__name__", "a module"))
+            if hosts is None
+            else self.named(hosts, getattr(metafunc.module, "__name__", "a module"))
         )
         metafunc.parametrize("host", names, ids=names, scope="module", indirect=True)
 
-    def named(self, wanted: Any, module: str) -> list[str]:
+    def named(self, hosts: Any, module: str) -> list[str]:
         """Nodes in ``testinfra_hosts``: names and groups, with or without a connection prefix."""
-        found: dict[str, None] = {}
-        for entry in [wanted] if isinstance(wanted, str) else list(wanted):
+        matches: dict[str, None] = {}
+        for entry in [hosts] if isinstance(hosts, str) else list(hosts):
             name = str(entry).rpartition("://")[2].rpartition("@")[2].partition("?")[0]
             inside = list(self.nodes) if name == "all" else self.groups.get(name, ())
             if name not in self.nodes and name != "all" and name not in self.groups:
                 raise pytest.UsageError(
                     f"{module}: testinfra_hosts names {entry!r}, which is not in the inventory"
                 )
-            found.update(dict.fromkeys([name] if name in self.nodes else inside))
-        return [name for name in found if name in self.nodes]
+            matches.update(dict.fromkeys([name] if name in self.nodes else inside))
+        return [name for name in matches if name in self.nodes]
 
     # --- results -----------------------------------------------------------------------------------
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Report every test before the first one runs."""
         for item in session.items:
-            self.tell("collected", id=item.nodeid, **_place(item.nodeid, _node(item)))
+            self.send("collected", id=item.nodeid, **_place(item.nodeid, _node(item)))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Report a file that cannot be imported as a failed test."""
         if report.failed:
             place = _place(report.nodeid or "collection", "")
-            self.tell(
+            self.send(
                 "result",
                 id=report.nodeid,
                 outcome="error",
@@ -142,7 +142,7 @@ class Plugin:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         """Run one test with its fixtures, within the limit."""
-        self.tell("start", id=item.nodeid)
+        self.send("start", id=item.nodeid)
 
         def ring(number: int, frame: object) -> None:
             raise TooLong(f"it did not finish within {self.limit_s:g} s")
@@ -153,7 +153,7 @@ class Plugin:
             return (yield)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            self.tell("finish", id=item.nodeid)
+            self.send("finish", id=item.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Report the result of one phase of a test."""
@@ -161,7 +161,7 @@ class Plugin:
             return
         outcome = "error" if report.failed and report.when != "call" else report.outcome
         node = dict(report.user_properties).get("gpustate-node", "")
-        self.tell(
+        self.send(
             "result",
             id=report.nodeid,
             outcome=outcome,
@@ -197,8 +197,8 @@ def _last(report: pytest.CollectReport | pytest.TestReport) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("E ").strip() for line in lines if line.startswith("E ")]
     # After the first line pytest writes the values of the assertion.
-    said = (lines if crash is not None else errors[:1] or lines[:1]) or ["no output"]
-    message = " ".join(re.sub(r"^\+\s+(?=where |and )", "", line) for line in said)
+    reported = (lines if crash is not None else errors[:1] or lines[:1]) or ["no output"]
+    message = " ".join(re.sub(r"^\+\s+(?=where |and )", "", line) for line in reported)
     for before in ("gpustate.errors.", "gpustate.validation.site_tests_process."):
         message = message.removeprefix(before)
     return f"{_line(report)}{message}"[:_LONGEST]
@@ -209,8 +209,8 @@ def _line(report: pytest.CollectReport | pytest.TestReport) -> str:
     file = report.nodeid.partition("::")[0].rpartition("/")[2]
     entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
     places = [getattr(entry, "reprfileloc", None) for entry in entries]
-    mine = [at for at in places if at is not None and at.path.rpartition("/")[2] == file]
-    return f"{file}:{mine[-1].lineno}: " if mine and file else ""
+    own_places = [at for at in places if at is not None and at.path.rpartition("/")[2] == file]
+    return f"{file}:{own_places[-1].lineno}: " if own_places and file else ""
 
 
 def main() -> int:
@@ -229,7 +229,7 @@ def main() -> int:
         except GpustateError as error:
             sys.stderr.write(f"{error}\n")
             return 1
-        plugin.tell("end", code=code)
+        plugin.send("end", code=code)
     return 0
 
 
