@@ -42,12 +42,6 @@ class WholeNumber(click.IntRange):
         return ""  # it would say little in a help
 
 
-class Seconds(click.IntRange):
-    """A duration of whole seconds."""
-
-    name = "number of seconds"
-
-
 def _not_an_option(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:

@@ -265,15 +265,9 @@ class Candidates(SharedQuery[dict[str, tuple[dpkg.Candidate, ...]]]):
         if not text.startswith(_RPM):
             text, _, pins = text.partition("=pins\n")
             files = aptsources.forbidden(pins)
-            overridden = aptsources.forbidden(pins, overridden=True)
             offers = {
                 name: tuple(
-                    replace(
-                        candidate,
-                        forbidden_by=files.get((name, candidate.version), ""),
-                        overridden_pins=overridden.get((name, candidate.version), ""),
-                    )
-                    for candidate in rows
+                    replace(row, forbidden_by=files.get((name, row.version), "")) for row in rows
                 )
                 for name, rows in dpkg.parse_madison(text).items()
             }

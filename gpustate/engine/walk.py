@@ -49,7 +49,7 @@ from gpustate.formats import package_errors
 from gpustate.formats.dpkg import Candidate
 from gpustate.formats.foreign_secrets import scrub_texts
 from gpustate.formats.masking import mask
-from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
+from gpustate.ops.transaction import PIN_PATH, TransactionQuery
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.probes.gpu_clients import GpuClientsQuery
@@ -261,9 +261,7 @@ class Walk:
             return
         if self.options.forecast and self._forecast(observations, results):
             return
-        if (self.options.forecast or self.options.apply) and self._lacks_room(
-            observations, results
-        ):
+        if (self.options.forecast or self.options.apply) and self._simulate(observations, results):
             return
         self._compatible(observations, results)
         if not self.options.apply:
@@ -415,11 +413,6 @@ class Walk:
         refused: dict[str, StateResult] = {}
         observed = observations.observed
         pending = [s for s in self.states if results[s.name].outcome is Outcome.PENDING]
-        if any(state.predicted for state in pending):
-            self._offered = _candidates(self._known)
-            for state in pending:
-                plan = make.with_sources(results[state.name].plan, state.predicted, self._offered)
-                results[state.name] = replace(results[state.name], plan=plan)
         later = [s for s in self.states if results[s.name].outcome is Outcome.KNOWN_AFTER]
         waiting = [s for s in later if s.predicted and not s.absent and s.name in observed]
         # A member of a family, an operation, may add any repository.
@@ -450,18 +443,16 @@ class Walk:
             self._offered = _candidates(known)
             for state, plan in zip(waiting, predictions, strict=True):
                 shown = replace(plan, refusal=None)
-                shown = make.with_sources(shown, state.predicted, self._offered)
                 results[state.name] = replace(results[state.name], plan=shown)
                 if plan.refusal is not None:
                     refused[state.name] = make.refused(state, plan.refusal)
         return refused
 
-    def _lacks_room(self, observations: Observations, results: dict[str, StateResult]) -> bool:
-        """Refuse the states that install packages where a filesystem has no room for all of them; as :meth:`_foresee`."""
+    def _simulate(self, observations: Observations, results: dict[str, StateResult]) -> bool:
+        """Simulate what all states install: name the origins, refuse where a filesystem has no room; as :meth:`_foresee`."""
         offered = self._offered or _candidates(self._known)
         installs, leaving = make.transaction(self.states, results, offered)
-        # What a removal takes off the node makes room.
-        if not installs or any(s.absent and results[s.name].plan for s in self.states):
+        if not installs:
             return False
         rows = {row[0]: row[1] for packages in installs.values() for row in packages}
         changes = (change for result in results.values() for change in result.plan.changes)
@@ -473,10 +464,19 @@ class Walk:
             self._previews(observations, results),
             pin if isinstance(pin, str) else None,
         )
-        shortage = ""
-        with suppress(ProbeError):
-            shortage = self._query(lambda node: node.query(RoomQuery(query)))
-        if not shortage:
+        try:
+            transaction = self._query(lambda node: node.query(query))
+        except ProbeError:
+            return False
+        self.result.notes += transaction.overridden_pins()
+        for state in self.states:
+            plan = results[state.name].plan
+            plan = make.with_sources(plan, state.predicted, transaction.installs, offered)
+            results[state.name] = replace(results[state.name], plan=plan)
+        self.result.states = list(results.values())
+        shortage = transaction.shortage
+        # What a removal takes off the node makes room.
+        if not shortage or any(s.absent and results[s.name].plan for s in self.states):
             return False
         _, move = package_errors.find_error(shortage) or ("", "")
         first = next(iter(installs))

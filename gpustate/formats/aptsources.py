@@ -273,7 +273,7 @@ def forbidden(text: str, *, overridden: bool = False) -> dict[tuple[str, str], s
     """Read the rows of ``pins_of``: versions that apt may not install, by name, and the foreign file that forbids them.
 
     Args:
-        overridden: versions that it may install all the same, since other pins override the file.
+        overridden: also versions that it may install, since other pins override the file.
     """
     rows, _, policy = text.partition("=policy\n")
     pins = parse_pins(rows)
@@ -281,6 +281,6 @@ def forbidden(text: str, *, overridden: bool = False) -> dict[tuple[str, str], s
         (name, offer.version): path
         for name, offers in parse_policy(policy).items()
         for offer in offers
-        if is_forbidden(offer, offers) is not overridden
+        if overridden or is_forbidden(offer, offers)
         if (path := forbidding_file(name, offer.version, offers, pins))
     }

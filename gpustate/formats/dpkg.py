@@ -87,7 +87,6 @@ class Candidate:
     version: str
     origin: str  # the repository's address and suite, as apt prints it
     forbidden_by: str = ""  # foreign file of pins that keeps apt from it
-    overridden_pins: str = ""  # foreign file of pins that would, did others not override it
 
 
 def repository(origin: str) -> str:

@@ -4,10 +4,9 @@
 # install, dnf's with their repositories, of =size what it says of their sizes, of =room the free
 # KiB for files and for downloads; =offers are all versions of what zypper would install, with their
 # repositories. Nothing is installed. Expects T of the preview, calls coming; RELEASED are words
-# whose locks do not count, BUNDLE is a folder of a node that sees a bundle only.
+# whose locks do not count.
 # shellcheck disable=SC2034 # rpm_open reads them
 # shellcheck disable=SC2154 # pm: the preview sets it
-[ ! -d "$BUNDLE" ] || exit 0
 R=$T
 RPM_WAIT_S=10
 PM=$pm
@@ -28,14 +27,16 @@ problem='^ *Problem( [0-9]+)?: |^(No match for argument|All matches were filtere
 if grep -qE "$problem|^No provider of " "$T/fetch.log"; then
   tail -c 4000 "$T/fetch.log"
 else
-  coming | sed 's/^[a-z]* /=installs /' >"$T/rows"
+  # A node with a bundle has packages from there alone.
+  coming | awk -v bundle="${REPOS:+the bundle}" '
+    { print "=installs", $2, $3, bundle ? bundle : $4 }' >"$T/rows"
   cat "$T/rows"
   grep -hE '^(Total (download )?size|Installed size:|<install-summary)' "$T/fetch.log" \
     "$T/coming.xml" 2>/dev/null | sed 's/^/=size /'
   # shellcheck disable=SC2046 # names
   set -- $(cut -d ' ' -f 2 "$T/rows")
   echo '=offers'
-  [ $# = 0 ] || [ "$PM" = dnf ] ||
+  [ $# = 0 ] || [ "$PM" = dnf ] || [ -n "${REPOS-}" ] ||
     $ZYPPER -x -n --no-refresh search -s -t package --match-exact "$@" 2>/dev/null
 fi
 for d in /var/cache/zypp /var/cache/dnf; do [ ! -d "$d" ] || break; done

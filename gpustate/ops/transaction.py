@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpustate import shell
 from gpustate.core.queries import Answer, Query
@@ -14,7 +15,6 @@ from gpustate.core.shared_probes import FOREIGN_PINS
 from gpustate.formats import aptsources, dpkg, package_errors, rpm
 from gpustate.ops.package_steps import apt_words, word
 from gpustate.ops.rpmpackages import RPM_PACKAGES
-from gpustate.ops.upload import RPM_REPOS
 from gpustate.probes import repository_preview
 
 #: The pin of the driver; its name sorts before that of the repository's pins, for the first one that fits a version decides.
@@ -31,12 +31,32 @@ _UNMET = re.compile(r"Depends:? (\S+)(?: \(= ([^)]+)\))?")
 _MIB = {"": 1 / 2**20, "K": 1 / 2**10, "M": 1, "G": 2**10, "T": 2**20}
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionQuery(Query[tuple[str, dict[str, dpkg.Candidate], dict[str, str]]]):
-    """What the solver has against a transaction, in its own words; packages that it installs, by name; and foreign pins.
+class Transaction(NamedTuple):
+    """What the solver says of a transaction; all empty where it cannot be asked.
 
-    The pins are those of what it cannot install, or against what it installs since gpustate's pins override
-    them: name, and version if it is a certain one, to the file. All are empty where the solver has nothing, or cannot be asked.
+    Args:
+        problem: what it has against it, in its own words.
+        installs: packages that it installs, by name.
+        pins: foreign pins against what it cannot install, or against what it installs since other pins
+            override them: name, and version if it is a certain one, to the file.
+        shortage: the filesystem that has less room than files and downloads need together, if that is known.
+    """
+
+    problem: str = ""
+    installs: Mapping[str, dpkg.Candidate] = {}
+    pins: Mapping[str, str] = {}
+    shortage: str = ""
+
+    def overridden_pins(self) -> Iterator[str]:
+        """Somebody's pins against what is installed nevertheless."""
+        for path in () if self.problem else dict.fromkeys(self.pins.values()):
+            packages = ", ".join(package for package, of in self.pins.items() if of == path)
+            yield f"pins in {path} forbid {packages}; pins in files that apt reads before override them"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionQuery(Query[Transaction]):
+    """What the solver says of a transaction.
 
     Args:
         manager: apt, dnf or zypper.
@@ -44,7 +64,7 @@ class TransactionQuery(Query[tuple[str, dict[str, dpkg.Candidate], dict[str, str
         remove: names.
         preview: sh that adds repositories that are not there yet below ``$T``.
         pin: text of the driver's pin that it is tried with; ``None``: that of the node.
-        spares: sh that defines ``spares``, which says what apt would remove and must not; empty: pins are not read either.
+        spares: sh that defines ``spares``, which says what apt would remove and must not.
         released: sh of a program that prints the names of packages whose locks do not count, beside those of these.
     """
 
@@ -62,22 +82,23 @@ class TransactionQuery(Query[tuple[str, dict[str, dpkg.Candidate], dict[str, str
         if self.manager == "apt":
             set_words = f"set -- {apt_words(dict(self.install), self.remove)}\n"
             pin = {"PIN": own, "PIN_TEXT": self.pin or ""}
-            calls = "spares() { :; }\npins_of() { :; }\n"
-            if self.spares:
-                calls = f"{self.spares}{FOREIGN_PINS}"
+            calls = f"{self.spares or 'spares() { :; }'}\n{FOREIGN_PINS}"
             return f"{preview}\n{set_words}{calls}{shell.load('apt_transaction', _HERE, **pin)}"
         words = " ".join(word(self.manager, *row) for row in self.install)
         names = shlex.join((*(name for name, _ in self.install), *self.remove))
         return (
             preview
-            + f"{RPM_PACKAGES}WANT={shlex.quote(words)}; GO={shlex.quote(' '.join(self.remove))}; BUNDLE={RPM_REPOS}\n"
+            + f"{RPM_PACKAGES}WANT={shlex.quote(words)}; GO={shlex.quote(' '.join(self.remove))}\n"
             + f'RELEASED="{names} $({self.released})"\n'
             + shell.load("rpm_coming", _HERE)
             + shell.load("rpm_transaction", _HERE)
         )
 
-    def parse(self, answer: Answer) -> tuple[str, dict[str, dpkg.Candidate], dict[str, str]]:
-        problem, rows, pins = _parts(answer)
+    def parse(self, answer: Answer) -> Transaction:
+        if repository_preview.failure(answer.text):
+            return Transaction()
+        text, _, pins = repository_preview.without_sources(answer).text.partition("=pins\n")
+        problem, *rows = re.split(r"^=", text, flags=re.MULTILINE)
         offers = "".join(row for row in rows if row.startswith("offers\n"))
         origins = {
             (name, candidate.version): candidate.origin
@@ -89,45 +110,20 @@ class TransactionQuery(Query[tuple[str, dict[str, dpkg.Candidate], dict[str, str
         for row in rows:
             if row.startswith("installs "):
                 name, version, *origin = row.split()[1:]
-                source = "".join(origin) or origins.get((name, version), "")
+                source = " ".join(origin) or origins.get((name, version), "")
                 installs[name] = dpkg.Candidate(version, source)
         problem = package_errors.without_progress(problem).strip()
         named = ((name, candidate.version) for name, candidate in installs.items())
         wanted = {*(_UNMET.findall(problem) if problem else named)}
         forbidden = {
             f"{name} {version}" if (name, version) in wanted else name: path
-            for (name, version), path in aptsources.forbidden(pins).items()
+            for (name, version), path in aptsources.forbidden(pins, overridden=not problem).items()
             if {(name, version), (name, "")} & wanted
         }
-        return problem, installs, forbidden
+        return Transaction(problem, installs, forbidden, _lacking_room(rows))
 
-    def placeholder(self) -> tuple[str, dict[str, dpkg.Candidate], dict[str, str]]:
-        return "", {}, {}
-
-
-@dataclass(frozen=True, slots=True)
-class RoomQuery(Query[str]):
-    """The filesystem that has less room than files and downloads of a transaction need together; empty where that is not known."""
-
-    transaction: TransactionQuery
-
-    def script(self) -> str:
-        return self.transaction.script()
-
-    def parse(self, answer: Answer) -> str:
-        return _lacking_room(_parts(answer)[1])
-
-    def placeholder(self) -> str:
-        return ""
-
-
-def _parts(answer: Answer) -> tuple[str, list[str], str]:
-    """What the solver says, rows, and foreign pins."""
-    if repository_preview.failure(answer.text):
-        return "", [], ""
-    text, _, pins = repository_preview.without_sources(answer).text.partition("=pins\n")
-    problem, *rows = re.split(r"^=", text, flags=re.MULTILINE)
-    return problem, rows, pins
+    def placeholder(self) -> Transaction:
+        return Transaction()
 
 
 def _lacking_room(rows: Sequence[str]) -> str:

@@ -24,9 +24,9 @@ _WITH_KEPT = (
 ONLY_BUNDLE = (
     _WITH_KEPT
     + f"[ ! -e {APT_CONF} ] || {{ APT_CONFIG={APT_CONF}; KEPT_OFFERS=; export APT_CONFIG; }}\n"
-    f"DNF=dnf; ZYPPER=zypper; [ ! -d {RPM_REPOS} ] || {{\n"
+    f"DNF=dnf; ZYPPER=zypper; REPOS=; [ ! -d {RPM_REPOS} ] || {{ REPOS={RPM_REPOS}\n"
     f'  DNF="dnf --setopt=reposdir={RPM_REPOS} --setopt=*.enabled=0 --setopt=gpustate-*.enabled=1"\n'
-    f'  ZYPPER="zypper --reposd-dir {RPM_REPOS}"; }}; export DNF ZYPPER\n'
+    f'  ZYPPER="zypper --reposd-dir {RPM_REPOS}"; }}; export DNF ZYPPER REPOS\n'
 )
 #: What apt, dnf and zypper keep of a bundle's own repositories.
 BUNDLE_CACHES = (

@@ -278,36 +278,26 @@ def labelled(state: AnyState, plan: Plan) -> tuple[Change, ...]:
 
 
 def with_sources(
-    plan: Plan, fields: Sequence[str], candidates: Mapping[str, Sequence[Candidate]]
+    plan: Plan,
+    fields: Sequence[str],
+    installs: Mapping[str, Candidate],
+    candidates: Mapping[str, Sequence[Candidate]],
 ) -> Plan:
-    """A plan that names the repositories of its packages, and foreign pins against these that others override.
+    """A plan that names the repositories of its packages.
 
     Args:
         fields: with packages and their versions, or the version of one package.
-        candidates: what repositories offer, by name of the package.
+        installs: what all plans install together, by name.
+        candidates: what repositories offer, by name.
     """
     changes: list[Change] = []
-    overridden: dict[str, dict[str, None]] = {}
-    for change in plan.changes if candidates else ():
-        rows = [
-            (name, candidate)
-            for name, version in _coming(plan, change, candidates).items()
-            if change.field in fields
-            for candidate in candidates.get(name, ())
-            if candidate.version == version
-        ]
-        for name, candidate in rows:
-            if candidate.overridden_pins:
-                packages = overridden.setdefault(candidate.overridden_pins, {})
-                packages[f"{name} {candidate.version}"] = None
-        sources = dict.fromkeys(repository(candidate.origin) for _, candidate in rows)
+    for change in plan.changes:
+        coming = _coming(plan, change, candidates) if change.field in fields else {}
+        rows = (row for name, row in installs.items() if coming.get(name) == row.version)
+        sources = dict.fromkeys(repository(row.origin) for row in rows if row.origin)
         source = f"from {' or '.join(sources)}" if sources else ""
         changes.append(replace(change, why="; ".join(filter(None, (change.why, source)))))
-    notes = (
-        f"pins in {path} forbid {', '.join(packages)}; pins in files that apt reads before override them"
-        for path, packages in overridden.items()
-    )
-    return replace(plan, changes=tuple(changes) or plan.changes, notes=(*plan.notes, *notes))
+    return replace(plan, changes=tuple(changes))
 
 
 def _coming(

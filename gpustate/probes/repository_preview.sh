@@ -15,12 +15,12 @@ mkdir "$T/new" "$T/cache" "$T/repos"
 # shellcheck disable=SC2154 # set before, by the distribution
 case $pm in
   dnf)
-    cp /etc/yum.repos.d/*.repo "$T/repos/" 2>/dev/null
+    cp "${REPOS:-/etc/yum.repos.d}"/*.repo "$T/repos/" 2>/dev/null
     for f in /var/cache/dnf/*; do [ ! -e "$f" ] || ln -s "$f" "$T/cache/"; done
     DNF="${DNF:-dnf} --setopt=reposdir=$T/repos --setopt=cachedir=$T/cache --setopt=logdir=$T"
     ;;
   zypper)
-    cp /etc/zypp/repos.d/*.repo "$T/repos/" 2>/dev/null
+    cp "${REPOS:-/etc/zypp/repos.d}"/*.repo "$T/repos/" 2>/dev/null
     mkdir "$T/cache/raw"
     for f in /var/cache/zypp/raw/*; do [ ! -e "$f" ] || ln -s "$f" "$T/cache/raw/"; done
     cp -r /var/cache/zypp/solv "$T/cache/" 2>/dev/null

@@ -303,7 +303,7 @@ class DriverInstalled(DriverParameters):
         pin = files.settled_pin_text(target.version, observed, target.packages)
         what = observed.manager, tuple(install.items()), target.remove
         own = scripts.SPARES, rpmscripts.LOCKED
-        problem, installs, pins = node.query(TransactionQuery(*what, preview, pin, *own))
+        problem, installs, pins, _ = node.query(TransactionQuery(*what, preview, pin, *own))
         further = install.keys() - target.packages.keys()
         brought = {name: row for name, row in installs.items() if name not in further}
         return replace(
@@ -611,7 +611,6 @@ class DriverInstalled(DriverParameters):
                 yield from refusals.flavour(observed, wanted.packages)
             yield from self._pinned_away(observed, wanted)
             yield from refusals.admitting_pins(observed, wanted)
-            yield from refusals.overridden_pins(observed)
             full = self.packages == "full"
             yield from refusals.overridden(observed, wanted.packages, hold=self.hold, full=full)
             lacking = self._lacking(observed)

@@ -164,13 +164,6 @@ def admitting_pins(observed: Observed, wanted: Observed) -> Iterator[str]:
         )
 
 
-def overridden_pins(observed: Observed) -> Iterator[str]:
-    """Somebody's pins against packages of the set, in files that apt reads after gpustate's."""
-    for path in () if observed.unsolvable else dict.fromkeys(observed.pins.values()):
-        packages = ", ".join(package for package, of in observed.pins.items() if of == path)
-        yield f"pins in {path} forbid {packages}; gpustate's pins override them"
-
-
 def barred(observed: Observed) -> str:
     """Somebody's line in modprobe.d lets a module be loaded neither now nor at boot."""
     return f"{observed.barred[0]} prevents the module from loading; remove that line"

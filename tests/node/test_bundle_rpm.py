@@ -306,6 +306,8 @@ def test_a_node_without_a_way_out_is_made_from_a_bundle(trial: Trial) -> None:
 
     # The way is open again, and gpustate still asks nobody but the bundle. The user's own program does.
     node.run("rpm -e --nodeps libnvidia-ml; rpm -e --nodeps libnvidia-container1")
+    changes = {state["state"]: state.get("changes") for state in trial.ran("plan")["states"]}
+    assert "from the bundle" in json.dumps(changes["container-toolkit"]), changes
     assert set(trial.changed("apply", "--yes")) == {"driver", "container-toolkit"}
     assert trial.by_node() == []
     trial.is_whole()

@@ -105,7 +105,7 @@ def test_foreign_pins_are_named_with_their_file(home: Lab, node: Node, tmp_path:
         path.write_text("Package: {}\nPin: version {}\nPin-Priority: {}\n".format(*pin))
         row = gpustate("plan", policy, *target, code=code).node(node.name)
         path.unlink()
-        notes = (n for state in row["states"] for n in state.get("notes", ()))
+        notes = (n for part in (row, *row["states"]) for n in part.get("notes", ()))
         return row.get("reason", ""), "\n".join(notes)
 
     dependency, module = "libnvidia-nvvm704", "nvidia-kernel-open-dkms"
@@ -116,7 +116,7 @@ def test_foreign_pins_are_named_with_their_file(home: Lab, node: Node, tmp_path:
     for name in (dependency, module):
         _, notes = plan("zzsite", name, "*", "-1", code=0)
         pin = f"pins in /etc/apt/preferences.d/zzsite forbid {name} 580.178.04-1"
-        assert f"{pin}; gpustate's pins override them" in notes
+        assert f"{pin}; pins in files that apt reads before override them" in notes
     reason, _ = plan("00site", module, "570.*", "1001", code=5)
     assert f"open modules, and a pin in {file} forbids it; remove that pin" in reason
     _, notes = plan("00site", module, "580.65.06*", "1001", code=0)

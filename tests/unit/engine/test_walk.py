@@ -25,7 +25,7 @@ from gpustate.engine import fleet, verdicts, walk
 from gpustate.engine.events import Event
 from gpustate.engine.maintenance import NO_MAINTENANCE, Preview, Subject
 from gpustate.engine.turns import AllAtOnce, Turn
-from gpustate.ops.transaction import RoomQuery, TransactionQuery
+from gpustate.ops.transaction import TransactionQuery
 from gpustate.plan import document
 
 
@@ -285,12 +285,12 @@ def test_packages_of_all_states_need_room_together(
 ) -> None:
     asked: list[TransactionQuery] = []
 
-    def script(self: RoomQuery) -> str:
-        asked.append(self.transaction)
+    def script(self: TransactionQuery) -> str:
+        asked.append(self)
         size = "After this operation, 9 GB of additional disk space will be used."
         return f"printf '%s\\n' '=size {size}' '=room 1024 /usr' '=room 999999 /var'"
 
-    monkeypatch.setattr(RoomQuery, "script", script)
+    monkeypatch.setattr(TransactionQuery, "script", script)
     states = Packaged(path=str(tmp_path / "a")), AlsoPackaged(path=str(tmp_path / "c"))
     planned = run(*states, Second(path=str(tmp_path / "b")), apply=apply, forecast=not apply)
     assert outcomes(planned) == {

@@ -22,6 +22,7 @@ from gpustate.engine.before import RunBefore, StateBefore, way_back
 from gpustate.formats import dpkg, driverset
 from gpustate.formats.aptsources import Offer
 from gpustate.ops.modsign import ENROLLED
+from gpustate.ops.transaction import Transaction
 from gpustate.probes.gpu_clients import GpuClientsQuery, GpuProcess
 from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled, files
@@ -77,7 +78,7 @@ class World(FakeNode):
             answers={
                 "Kernels": lambda _: tuple(self.kernels.values()),
                 "AptQuery": lambda _: self.apt(),
-                "TransactionQuery": ("", {}, {}),
+                "TransactionQuery": Transaction(),
                 "LiveMigQuery": lambda _: self.live(),
                 "GpuClientsQuery": lambda _: self.holders,
                 "ServicesQuery": lambda _: self.services,

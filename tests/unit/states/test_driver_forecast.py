@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from gpustate.core.queries import Answer
 from gpustate.errors import ProbeError
 from gpustate.formats import rpm
 from gpustate.formats.dpkg import Candidate
-from gpustate.ops.transaction import PIN_PATH, RoomQuery, TransactionQuery
+from gpustate.ops.transaction import PIN_PATH, Transaction, TransactionQuery
 from gpustate.probes import repository_preview
 from gpustate.probes.repository_preview import Previewed, RepositoryQuery, leave_out, unread
 from gpustate.states.driver import DriverInstalled, building
@@ -57,7 +58,7 @@ def fresh(*gpus: PciGpu, **more: Any) -> World:
 def test_a_fresh_node_is_told_its_driver(state: DriverInstalled, told: str) -> None:
     node = fresh(gpu())
     installs = {"nvidia-driver-cuda": Candidate("1", "http://x  Packages")}
-    node.answers["TransactionQuery"] = ("", installs, {})
+    node.answers["TransactionQuery"] = Transaction(installs=installs)
     plan = state.forecast(node, "the repository")
     assert plan.notes[0].startswith(told)
     packages, headers, library, pin = plan.changes
@@ -109,11 +110,9 @@ def test_what_debians_contrib_has_is_refused_with_the_components_to_add() -> Non
     """As apt 2.6 says it of a set whose dependency no repository of the node has."""
     node = fresh(gpu())
     lacking = "nvidia-driver-libs : Depends: glx-alternative-nvidia but it is not installable"
-    node.answers["TransactionQuery"] = (
+    node.answers["TransactionQuery"] = Transaction(
         "The following packages have unmet dependencies:\n "
-        f"{lacking}\nE: Unable to correct problems, you have held broken packages.\n",
-        {},
-        {},
+        f"{lacking}\nE: Unable to correct problems, you have held broken packages.\n"
     )
     why = DriverInstalled(branch=580).forecast(node, "the repository").refusal or ""
     assert why.startswith("apt cannot install driver 580.178.04: ")
@@ -145,7 +144,7 @@ INSTALLS = "=installs libnvidia-nvvm704 580.178.04-1\n"
         (INSTALLS, -1, {"libnvidia-nvvm704 580.178.04-1": SITE}),
         # Another foreign file, which apt reads before, allows it.
         (f"{UNMET}\n", 500, {}),
-        (INSTALLS, 500, {}),
+        (INSTALLS, 500, {"libnvidia-nvvm704 580.178.04-1": SITE}),
         (f"{UNMET.replace('580.178.04', '580.65.06')}\n", -1, {}),
         # Any version would do, and none is allowed.
         (f"{UNMET.replace(' (= 580.178.04-1)', '')}\n", -1, {"libnvidia-nvvm704": SITE}),
@@ -157,7 +156,7 @@ def test_pins_of_dependencies_are_named_with_their_file(
     """As apt 2.6 prints it."""
     query = TransactionQuery("apt", (), ())
     answer = query.parse(Answer(0, (text + PINNED.replace("PRIORITY", str(priority))).encode()))
-    assert answer[2] == pins
+    assert answer.pins == pins
     node = fresh(gpu())
     node.answers["TransactionQuery"] = answer
     plan = DriverInstalled(branch=580).forecast(node, "the repository")
@@ -166,8 +165,8 @@ def test_pins_of_dependencies_are_named_with_their_file(
     assert (plan.refusal == f"{refused}{SITE} forbids; remove that pin") == (
         unsolved and bool(pins)
     )
-    noted = f"pins in {SITE} forbid libnvidia-nvvm704 580.178.04-1; gpustate's pins override them"
-    assert (noted in plan.notes) == (not unsolved and bool(pins))
+    noted = f"pins in {SITE} forbid libnvidia-nvvm704 580.178.04-1; pins in files that apt reads before override them"
+    assert (noted in answer.overridden_pins()) == (not unsolved and bool(pins))
 
 
 TRANSACTIONS = {
@@ -205,9 +204,10 @@ MADISON = """\
 """
 
 
+@pytest.mark.parametrize("bundle", [False, True])
 @pytest.mark.parametrize("manager", list(TRANSACTIONS))
 def test_what_a_transaction_installs_is_read_from_its_simulation(
-    tmp_path: Path, manager: str
+    tmp_path: Path, manager: str, bundle: bool
 ) -> None:
     """Real sh; the package manager is a stand-in that says what the real one says."""
     said, expected = TRANSACTIONS[manager]
@@ -221,13 +221,20 @@ def test_what_a_transaction_installs_is_read_from_its_simulation(
     script = query.script().replace(rpm.FAMILY, f"pm={manager}\n")
     done = subprocess.run(
         ["sh", "-c", script],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path), "G": str(tmp_path)},
+        env={
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "TMPDIR": str(tmp_path),
+            "G": str(tmp_path),
+            "REPOS": str(tmp_path) if bundle else "",
+        },
         capture_output=True,
         check=True,
     )
-    assert query.parse(Answer(0, done.stdout)) == ("", expected, {})
+    if bundle and manager != "apt":
+        expected = {name: replace(row, origin="the bundle") for name, row in expected.items()}
+    assert query.parse(Answer(0, done.stdout)) == Transaction(installs=expected)
     refused = b"Reading package lists...\nBuilding dependency tree... Done\nE: something new\n"
-    assert query.parse(Answer(0, refused)) == ("E: something new", {}, {})
+    assert query.parse(Answer(0, refused)) == Transaction("E: something new")
 
 
 SUMMARIES = {
@@ -263,11 +270,11 @@ def test_packages_without_room_are_refused(
     manager: str, files_kib: int, archives: str, says: str
 ) -> None:
     """Sizes as apt 2.6, dnf 4 and 5, and zypper 1.14 print them; /usr and the archives are on one filesystem or on two."""
-    query = RoomQuery(TransactionQuery("apt", (), ()))
+    query = TransactionQuery("apt", (), ())
     rows = f"=installs dkms 3.0-1\n{SUMMARIES[manager]}=room {files_kib} /\n=room {archives}\n"
-    shortage = query.parse(Answer(0, rows.encode()))
+    shortage = query.parse(Answer(0, rows.encode())).shortage
     assert re.search(says, shortage) if says else shortage == ""
-    assert query.parse(Answer(0, SUMMARIES[manager].encode())) == "", "where it is known"
+    assert query.parse(Answer(0, SUMMARIES[manager].encode())).shortage == "", "where it is known"
 
 
 def test_origins_of_packages_are_summed_up() -> None:
@@ -495,7 +502,7 @@ EOF
         "[base]\nbaseurl=http://good.example/x\n\n[vendor]\nbaseurl=http://dead.example/x\nenabled=1\n"
     )
     script = repository_preview.script("")
-    script = script.replace("/etc/yum.repos.d/*", f"{tmp_path}/yum.repos.d/*")
+    script = script.replace(":-/etc/yum.repos.d}", f":-{tmp_path}/yum.repos.d}}")
 
     def ask(before: str) -> str:
         (tmp_path / "asked").unlink(missing_ok=True)

@@ -144,11 +144,6 @@ def test_a_version_is_kept_away_by_the_file_that_apt_heeds(
     forbidden = {one.version: one.forbidden_by for one in candidates["libcuda1"]}
     assert forbidden == {version: "" if version in allowed else path for version in (OLD, NEW)}
     assert {one.forbidden_by for one in candidates["dkms"]} == {""}
-    overridden = {str(preferences / "site")} if "00first" in files_of_pins else set[str]()
-    assert {one.overridden_pins for rows in candidates.values() for one in rows} == {
-        "",
-        *overridden,
-    }
     script = AptQuery(tuple((os_id, (*SOURCES,)) for os_id in ("debian", "ubuntu"))).script()
     script = script.replace("/etc/apt/preferences.d", str(preferences))
     done = run(apt, "sh", "-c", f"{setting}{script}")

@@ -18,6 +18,7 @@ import pytest
 
 from gpustate import NodeFacts, PciGpu
 from gpustate.core.queries import Answer
+from gpustate.ops.transaction import Transaction
 from gpustate.probes.gpu_clients import GpuClientsQuery
 from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled
@@ -112,7 +113,7 @@ class Machine:
             answers={
                 "Kernels": (kernel,),
                 "AptQuery": AptQuery(()).parse(Answer(0, self.answer().encode())),
-                "TransactionQuery": ("", {}, {}),
+                "TransactionQuery": Transaction(),
                 "LiveMigQuery": Live(loaded=self.head["driver"], library=driver),
                 GpuClientsQuery(): (),
                 "ServicesQuery": (),

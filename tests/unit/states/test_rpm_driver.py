@@ -14,6 +14,7 @@ from gpustate import NodeFacts, PciGpu, ops, shell
 from gpustate.core.queries import Answer
 from gpustate.formats.aptsources import Offer
 from gpustate.formats.dpkg import Package
+from gpustate.ops.transaction import Transaction
 from gpustate.probes.gpu_clients import GpuClientsQuery
 from gpustate.probes.kernels import Kernel
 from gpustate.states.driver import DriverInstalled
@@ -100,7 +101,7 @@ class World(FakeNode):
                 "BridgesQuery": 0,
                 "Kernels": lambda _: tuple(self.kernels),
                 "AptQuery": lambda _: self.said(),
-                "TransactionQuery": lambda _: (self.unsolvable, {}, {}),
+                "TransactionQuery": lambda _: Transaction(self.unsolvable),
                 "LiveMigQuery": Live(),
                 GpuClientsQuery(): (),
                 "ServicesQuery": (),
