@@ -98,8 +98,8 @@ def draw_cluster(folder: Path, entry: Mapping[str, Any]) -> None:
     plan = "gpustate plan policy.yaml -i inventory.yml --cluster-objects --set cluster.install_nfd=true"
     terminal("cluster-plan", plan, run(folder, plan), head=6, tail=24)
     run(folder, plan.replace("plan", "apply", 1) + " --yes")
-    columns = "NODE:.metadata.name,GPUS:.status.allocatable.nvidia\\.com/gpu"
-    nodes = f"kubectl get nodes -o custom-columns={columns}"
+    columns = r"NODE:.metadata.name,GPUS:.status.allocatable.nvidia\.com/gpu"
+    nodes = f"kubectl get nodes -o custom-columns='{columns}'"
     kubectl = [f"{entry['programs']}/kubectl", "--kubeconfig", str(entry["kubeconfig"])]
     shown = subprocess.run([*kubectl, *shlex.split(nodes)[1:]], stdout=subprocess.PIPE, check=True)
     terminal("cluster-nodes", nodes, shown.stdout)
