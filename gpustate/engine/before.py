@@ -100,35 +100,35 @@ def record(
         results: its plan.
         probe: observes the node as other states do: those that remove what is there look for less.
     """
-    seen = observed_data(states, observations)
+    observed_by_state = observed_data(states, observations)
     removals = [
         build(type(state), {**parameters(state), "ensure": "absent"})
         for state in states
-        if state.name in seen and results[state.name].outcome is not Outcome.UNCHANGED
+        if state.name in observed_by_state and results[state.name].outcome is not Outcome.UNCHANGED
     ]
-    bare = zip(removals, probe(removals), strict=True)
-    absent = {state.name for state, there in bare if there is not None and _is_idle(state, there)}
+    probed = zip(removals, probe(removals), strict=True)
+    absent = {state.name for state, o in probed if o is not None and _is_idle(state, o)}
     rows: dict[str, StateBefore] = {}
     for state in states:
         outcome, values = results[state.name].outcome, parameters(state)
         if outcome is Outcome.NOT_APPLICABLE:
             continue
-        if state.name not in seen:
+        if state.name not in observed_by_state:
             rows[state.name] = StateBefore(mask_data(values))
             continue
         observed = observations.observed[state.name]
         # A validation that is due again says nothing about its parameters.
-        settled = (state.validating and not state.absent) or _is_idle(state, observed)
+        unchanged = (state.validating and not state.absent) or _is_idle(state, observed)
         if outcome is Outcome.KNOWN_AFTER:
-            settled = settled and not _may_change(state, observed)
+            unchanged = unchanged and not _may_change(state, observed)
         present = build(type(state), {**values, "ensure": "present"})
         rows[state.name] = StateBefore(
             mask_data(values),
             state.name in absent,
-            outcome is Outcome.UNCHANGED or (settled and state.name not in absent),
+            outcome is Outcome.UNCHANGED or (unchanged and state.name not in absent),
             mask_data(dict(_call(present.pinned, observed) or {})),
-            mask_data(seen[state.name]),
-            _left(state, observed),
+            mask_data(observed_by_state[state.name]),
+            _file_texts(state, observed),
         )
     return rows
 
@@ -154,10 +154,10 @@ def _may_change(state: AnyState, observed: object) -> bool:
     return type(state).as_before is not State.as_before or bool(refused)
 
 
-def _left(state: AnyState, observed: object) -> dict[str, str]:
+def _file_texts(state: AnyState, observed: object) -> dict[str, str]:
     """Texts of files that a rollback restores to the byte, as the run leaves them."""
-    wanted = _call(state.desired, observed) if state.restored else None
-    texts = {name: getattr(wanted, name, None) for name in state.restored}
+    desired = _call(state.desired, observed) if state.restored else None
+    texts = {name: getattr(desired, name, None) for name in state.restored}
     return {
         name: text for name, text in texts.items() if isinstance(text, str) and mask(text) == text
     }
@@ -171,13 +171,13 @@ class BeforeQuery(Query[tuple[RunBefore, ...]]):
         return shell.load("before", "gpustate.engine")
 
     def parse(self, answer: Answer) -> tuple[RunBefore, ...]:
-        found: list[RunBefore] = []
+        records: list[RunBefore] = []
         for line in answer.text.splitlines():
-            if line.startswith((_CHANGED, _UNCHANGED)) and found:
-                found[-1] = _with_changed(found[-1], line)
-            elif (one := read(line)) is not None:
-                found.append(one)
-        return tuple(found)
+            if line.startswith((_CHANGED, _UNCHANGED)) and records:
+                records[-1] = _with_changed(records[-1], line)
+            elif (entry := read(line)) is not None:
+                records.append(entry)
+        return tuple(records)
 
     def placeholder(self) -> tuple[RunBefore, ...]:
         return ()
@@ -260,18 +260,18 @@ def target(records: Sequence[RunBefore], run: str = "") -> str:
     """
     if not run and records:
         run = records[-1].undoes or records[-1].run
-    found = next((one for one in records if run and run in (one.run, one.resumes)), None)
-    by_run = {one.run: one for one in records}
-    while found is not None and found.resumes in by_run:  # a node was half changed between them
-        found = by_run.pop(found.resumes)
-    return "" if found is None else found.run
+    match = next((r for r in records if run and run in (r.run, r.resumes)), None)
+    by_run = {r.run: r for r in records}
+    while match is not None and match.resumes in by_run:  # a node was half changed between them
+        match = by_run.pop(match.resumes)
+    return "" if match is None else match.run
 
 
 def way_back(
     records: Sequence[RunBefore],
     run: str,
     kinds: Mapping[str, type[AnyState]],
-    given: Mapping[str, Mapping[str, Any]] | None = None,
+    with_secret: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> WayBack:
     """How a node goes back to before a run; that of a run without a record does nothing.
 
@@ -279,7 +279,7 @@ def way_back(
         records: of the node, oldest first.
         run: the run to undo, with all that followed it.
         kinds: classes of states by name.
-        given: parameters with their secrets, by state, where they are at hand.
+        with_secret: parameters with their secrets, by state, where they are at hand.
     """
     at = next((n for n, record in enumerate(records) if record.run == run), len(records))
     if not records[at:]:
@@ -293,7 +293,7 @@ def way_back(
     for name in dict.fromkeys(name for record in records[at:] for name in record.states):
         rows = [record.states[name] for record in records[at:] if name in record.states]
         earlier = [record.states[name] for record in records[:at] if name in record.states]
-        secrets = (given or {}).get(name, {})
+        secrets = (with_secret or {}).get(name, {})
         if not all(row.settled for row in rows):
             changed.add(name)
         try:
@@ -311,10 +311,10 @@ def way_back(
         if note:
             notes.append(f"{name}: {note}")
     # One that no run changed needs no way back: a runtime that is not on the node, whose toolkit goes.
-    gone = {state.name for state in states if state.absent}
+    removed = {state.name for state in states if state.absent}
     return WayBack(
         run,
-        tuple(s for s in states if s.name in changed or gone.isdisjoint(s.needs)),
+        tuple(s for s in states if s.name in changed or removed.isdisjoint(s.needs)),
         tuple(stays),
         tuple(notes),
         before,
@@ -329,65 +329,65 @@ def _applied(
     kinds: Mapping[str, type[AnyState]],
     name: str,
     rows: Sequence[StateBefore],
-    given: Mapping[str, Any],
+    secrets: Mapping[str, Any],
 ) -> Iterator[AnyState]:
     """A state as each of some runs applied it."""
     for row in rows:
         with suppress(GpustateError):
-            yield _built(kinds, name, row.parameters, given)
+            yield _built(kinds, name, row.parameters, secrets)
 
 
-def _values(then: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str, Any], str]:
+def _values(first: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str, Any], str]:
     """Parameters of a state that describe the node before a run, with a note.
 
     Raises:
         GpustateError: there are none, and why.
     """
-    removes = then.parameters.get("ensure") == "absent"
-    if then.settled:
-        return {**then.parameters, **({} if removes else then.pinned)}, ""
-    if then.absent:
-        return {**then.parameters, "ensure": "absent"}, ""
+    removes = first.parameters.get("ensure") == "absent"
+    if first.settled:
+        return {**first.parameters, **({} if removes else first.pinned)}, ""
+    if first.absent:
+        return {**first.parameters, "ensure": "absent"}, ""
     if earlier is not None and earlier.parameters.get("ensure") != "absent":
-        return {**earlier.parameters, **then.pinned}, ""
-    if then.pinned and not removes:
-        known = then.pinned.keys() | {"ensure"} >= then.parameters.keys()
-        return {**then.parameters, **then.pinned}, "" if known else (
+        return {**earlier.parameters, **first.pinned}, ""
+    if first.pinned and not removes:
+        complete = first.pinned.keys() | {"ensure"} >= first.parameters.keys()
+        return {**first.parameters, **first.pinned}, "" if complete else (
             "what configured it before is not recorded: beside "
-            f"{', '.join(sorted(then.pinned))} it keeps the parameters of the run"
+            f"{', '.join(sorted(first.pinned))} it keeps the parameters of the run"
         )
-    if not then.observed:
+    if not first.observed:
         raise GpustateError("it could not be observed before the run")
     raise GpustateError(
         "it was there before gpustate's records begin, so its parameters are unknown"
     )
 
 
-def _restoring(state: AnyState, then: StateBefore, last: StateBefore) -> AnyState:
+def _restoring(state: AnyState, first: StateBefore, last: StateBefore) -> AnyState:
     """The same state, which wants what it observed before, and restores files to the byte that nothing else changed."""
     kind = type(state)
     texts = {
-        name: (left, then.observed[name])
-        for name, left in last.left.items()
-        if name in kind.restored and MASK not in (then.observed.get(name) or MASK)
+        name: (text_after, first.observed[name])
+        for name, text_after in last.left.items()
+        if name in kind.restored and MASK not in (first.observed.get(name) or MASK)
     }
-    adapts = kind.as_before is not State.as_before and bool(then.observed) and not then.settled
+    adapts = kind.as_before is not State.as_before and bool(first.observed) and not first.settled
     if state.absent or not (texts or adapts):
         return state
 
     def desired(self: AnyState, observed: Any) -> Any:
-        wanted = kind.desired(self, observed)
+        target_state = kind.desired(self, observed)
         if adapts:
-            wanted = kind.as_before(self, wanted, observed, then.observed)
+            target_state = kind.as_before(self, target_state, observed, first.observed)
         same = {
-            name: text for name, (left, text) in texts.items()
-            if getattr(observed, name) in (left, text)
+            name: text for name, (text_after, text) in texts.items()
+            if getattr(observed, name) in (text_after, text)
         }  # fmt: skip
-        return replace(wanted, **same)
+        return replace(target_state, **same)
 
     names: dict[str, Any] = {
         "desired": desired,
-        "observed_before": then.observed if adapts else None,
+        "observed_before": first.observed if adapts else None,
         "__doc__": kind.__doc__,
         "__module__": kind.__module__,
     }
@@ -398,14 +398,14 @@ def _built(
     kinds: Mapping[str, type[AnyState]],
     name: str,
     values: Mapping[str, Any],
-    given: Mapping[str, Any],
+    secrets: Mapping[str, Any],
 ) -> AnyState:
     if name not in kinds:
         raise GpustateError("this gpustate has no such state")
-    whole = with_secrets(dict(values), dict(given))
-    if MASK in json.dumps(whole):
+    complete = with_secrets(dict(values), dict(secrets))
+    if MASK in json.dumps(complete):
         raise GpustateError("its parameters contain a secret, which no record keeps")
-    return build(kinds[name], whole)
+    return build(kinds[name], complete)
 
 
 def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
@@ -418,11 +418,11 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
         way: of the node.
         observations: of the node now.
     """
-    found: dict[str, None] = {}
-    applied = [one for state in way.states for one in way.applied.get(state.name, ())]
+    paths: dict[str, None] = {}
+    applied = [s for state in way.states for s in way.applied.get(state.name, ())]
     # Parameters may decide what is observed, such as the address of a repository.
-    seen = zip(applied, observations.as_seen_by(applied), strict=True)
-    by_runs = {id(one): there for one, there in seen if there is not None}
+    observations_by_run = zip(applied, observations.as_seen_by(applied), strict=True)
+    by_runs = {id(s): o for s, o in observations_by_run if o is not None}
     for state in way.states:
         observed = observations.observed.get(state.name)
         runs = way.applied.get(state.name, ())
@@ -430,18 +430,20 @@ def changed_since(way: WayBack, observations: Observations) -> tuple[str, ...]:
             continue
         try:
             goes = _files(state, observed)
-            left = [_files(one, by_runs.get(id(one), observed)) for one in runs]
+            written_files = [_files(s, by_runs.get(id(s), observed)) for s in runs]
         except Exception:  # noqa: BLE001  evaluated again in its stage
             continue
-        then = way.before.get(state.name, {})
-        for key, change in left[-1].items():
-            was = then.get(change.field, change.before)
+        earliest = way.before.get(state.name, {})
+        for key, change in written_files[-1].items():
+            was = earliest.get(change.field, change.before)
             if isinstance(was, Mapping) and not isinstance(change.before, Mapping):
                 was = was.get(change.path)  # one change for each of several files
-            written = all(key in files for files in (goes, *left)) and change.before is not None
+            written = (
+                all(key in files for files in (goes, *written_files)) and change.before is not None
+            )
             if written and mask_data(change.before) != was:
-                found[str(change.path)] = None
-    return tuple(found)
+                paths[str(change.path)] = None
+    return tuple(paths)
 
 
 def _files(state: AnyState, observed: object) -> dict[tuple[str, str], Change]:

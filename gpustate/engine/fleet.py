@@ -78,8 +78,8 @@ class Request(RunSettings):
     def leaving(self) -> dict[str, DrainPolicy]:
         """How the workloads of each node leave; without those for which the defaults count."""
         policy = self.policy.drain
-        whole = {} if policy is None else {node.name: policy for node in self.inventory.nodes}
-        return {**whole, **self.drains}
+        drains = {} if policy is None else {node.name: policy for node in self.inventory.nodes}
+        return {**drains, **self.drains}
 
 
 @dataclass(slots=True)
@@ -231,9 +231,9 @@ def died(holder: str) -> bool:
 
     Its host counts, for records may be in a home folder that machines share.
     """
-    who, _, run = holder.rpartition(" run ")
-    here = who.rpartition("@")[2] == socket.gethostname()
-    return here and any(one["run"] == run and has_died(one) for one in records.known())
+    owner, _, run = holder.rpartition(" run ")
+    is_local = owner.rpartition("@")[2] == socket.gethostname()
+    return is_local and any(row["run"] == run and has_died(row) for row in records.known())
 
 
 def controller_runs(pid: int, since: str) -> bool:
@@ -322,48 +322,52 @@ def run(
     # While the first node answers, there is time for the rules that its plan is checked against.
     rules = threading.Thread(target=gate.read_rules, daemon=True)
 
-    def tell(event: Event) -> None:
+    def emit(event: Event) -> None:
         with hearing:  # listeners get one event at a time
             if event.kind == "probing" and rules.ident is None:
                 rules.start()
             turns.hear(event)
             listen(event)
 
-    def back(plan: tuple[Resolved, list[AnyState]], node: NodeResult, because: str = "") -> None:
+    def roll_back_node(
+        plan: tuple[Resolved, list[AnyState]], node: NodeResult, because: str = ""
+    ) -> None:
         rollback.roll_back(
             plan,
             node,
             options,
             lambda states: ordered(states, request.known),
             stop,
-            tell,
+            emit,
             _session,
             because,
         )
 
-    def one(resolved: Resolved, states: list[AnyState]) -> NodeResult | None:
+    def run_node(resolved: Resolved, states: list[AnyState]) -> NodeResult | None:
         if stop():
             return None
         if resolved.node.connection.kind == "chroot":
             states = [*states, *(last(states, resolved.node) for last in request.last_in_image)]
-        node = Walk(_session(resolved.node), resolved, states, options, stop, tell).run()
+        node = Walk(_session(resolved.node), resolved, states, options, stop, emit).run()
         if request.rollback_on_failure and rollback.is_due(node):
-            back((resolved, states), node)
+            roll_back_node((resolved, states), node)
         end = (
             ("planned", "waits for its wave") if node.deferred else ("finished", node.status.value)
         )
-        tell(Event(node.name, *end))
+        emit(Event(node.name, *end))
         return node
 
     result = FleetResult(run_id, applied=request.apply)
     by_name = {plan[0].node.name: plan for plan in plans}
-    done = _in_turn(by_name, turns, request.forks, one, stop)
-    failed = [name for name, node in done.items() if rollback.is_due(node)]
+    results = _in_turn(by_name, turns, request.forks, run_node, stop)
+    failed = [name for name, node in results.items() if rollback.is_due(node)]
     if request.rollback_on_failure and failed and not stop():
-        _with_failed(by_name, turns.returning(failed), done, failed[0], request.forks, back)
+        _with_failed(
+            by_name, turns.returning(failed), results, failed[0], request.forks, roll_back_node
+        )
     result.stopped = turns.stopped
-    result.nodes = [done[p[0].node.name] for p in plans if p[0].node.name in done]
-    result.skipped = [p[0].node.name for p in plans if p[0].node.name not in done]
+    result.nodes = [results[p[0].node.name] for p in plans if p[0].node.name in results]
+    result.skipped = [p[0].node.name for p in plans if p[0].node.name not in results]
     result.interrupted = stop()
     result.duration_s = time.monotonic() - started
     return result
@@ -373,19 +377,19 @@ def _in_turn(
     plans: Mapping[str, tuple[Resolved, list[AnyState]]],
     turns: Turns,
     forks: int,
-    one: Callable[[Resolved, list[AnyState]], NodeResult | None],
+    run_node: Callable[[Resolved, list[AnyState]], NodeResult | None],
     stop: Callable[[], bool],
 ) -> dict[str, NodeResult]:
     """Begin nodes as their turns come, until no further one begins and all have ended."""
-    done: dict[str, NodeResult] = {}
+    results: dict[str, NodeResult] = {}
     running: set[Future[NodeResult | None]] = set()
     with ThreadPoolExecutor(max(1, forks)) as pool:
         while True:
             turn = turns.next(interrupted=stop())
-            running |= {pool.submit(one, *plans[name]) for name in turn.start}
+            running |= {pool.submit(run_node, *plans[name]) for name in turn.start}
             if not running:
                 if turn.over:
-                    return done
+                    return results
                 time.sleep(turn.wait_s)
                 continue
             ended, running = wait(running, turn.wait_s, FIRST_COMPLETED)
@@ -393,24 +397,26 @@ def _in_turn(
                 node = future.result()
                 if node is not None:
                     if not node.deferred:
-                        done[node.name] = node
+                        results[node.name] = node
                     turns.ended(node)
 
 
 def _with_failed(
     plans: Mapping[str, tuple[Resolved, list[AnyState]]],
     names: Collection[str],
-    done: Mapping[str, NodeResult],
+    results: Mapping[str, NodeResult],
     failed: str,
     forks: int,
-    back: Callable[[tuple[Resolved, list[AnyState]], NodeResult, str], None],
+    roll_back_node: Callable[[tuple[Resolved, list[AnyState]], NodeResult, str], None],
 ) -> None:
     """Roll back the nodes of a wave that were changed and did not fail, because another one of it did."""
     because = f"{failed} failed in the same wave"
-    wave = [node for name, node in done.items() if name in names]
+    wave = [node for name, node in results.items() if name in names]
     changed = [node for node in wave if node.status is NodeStatus.OK and node.changed]
     with ThreadPoolExecutor(max(1, forks)) as pool:
-        for going in [pool.submit(back, plans[node.name], node, because) for node in changed]:
+        for going in [
+            pool.submit(roll_back_node, plans[node.name], node, because) for node in changed
+        ]:
             going.result()
 
 
@@ -435,7 +441,7 @@ def each(
 ) -> list[Answered[T]]:
     """Do one small thing on every node (lock, unlock): its result, or its error; ``connected``: with a connection."""
 
-    def one(node: InventoryNode) -> Answered[T]:
+    def work_on(node: InventoryNode) -> Answered[T]:
         session = _session(node)
         try:
             if connected:
@@ -447,7 +453,7 @@ def each(
             session.close()
 
     with ThreadPoolExecutor(max(1, forks)) as pool:
-        return list(pool.map(one, nodes))
+        return list(pool.map(work_on, nodes))
 
 
 def question(
@@ -466,12 +472,12 @@ def question(
     """
 
     def work(session: Session) -> T:
-        known = (answers or {}).get(session.node.name)
+        cached = (answers or {}).get(session.node.name)
 
         def answer(queries: Sequence[Query[Any]]) -> tuple[Answer, ...]:
             session.connect()
             return session.answer(queries)
 
-        return query_node(session.node, query, answer, known)
+        return query_node(session.node, query, answer, cached)
 
     return each(nodes, forks, work, connected=False)

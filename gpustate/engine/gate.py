@@ -144,8 +144,8 @@ def compatible(facts: Facts, allow: Mapping[str, str]) -> Judged:
     if not report.blocks:
         return Judged(tuple(notes), None, allowed)
     rule = report.blocks[0].rule
-    others = ", ".join(result.rule.id for result in report.blocks[1:])
-    more = f"; also {others}" if others else ""
+    further = ", ".join(result.rule.id for result in report.blocks[1:])
+    more = f"; also {further}" if further else ""
     because = rule.because.rstrip(".")
     reason = RefusedError(f"blocked by compatibility rule {rule.id}: {because}{more}", fix=rule.fix)
     return Judged(tuple(notes), reason, allowed)
@@ -244,7 +244,7 @@ def refuse_held(
 
 def taken(run: str, holder: Controller, plan: str, ticket: str = "") -> dict[str, Any]:
     """The lock that a run takes."""
-    now = int(time.time())
+    since = int(time.time())
     return {
         "run": run,
         "holder": holder.name,
@@ -253,8 +253,8 @@ def taken(run: str, holder: Controller, plan: str, ticket: str = "") -> dict[str
         "reason": "apply",
         "plan": plan,
         **({"ticket": ticket} if ticket else {}),
-        "since": now,
-        "expires": now + LOCK_TTL_S,
+        "since": since,
+        "expires": since + LOCK_TTL_S,
     }
 
 
@@ -271,14 +271,14 @@ def begun_meanwhile(
 
 def not_started(error: StepFailed) -> GpustateError:
     """Why a node did not start a program: another run was first, or the node's own error."""
-    what, _, rest = error.message.partition(" ")
+    word, _, run = error.message.partition(" ")
     if error.message.startswith("lock held"):
-        other = read_lock(error.message.removeprefix("lock held").strip())
-        reason = other.describe() if other else "another run held the lock a moment ago"
+        lock = read_lock(error.message.removeprefix("lock held").strip())
+        reason = lock.describe() if lock else "another run held the lock a moment ago"
         return LockHeld(reason, fix=_UNLOCK)
-    if what == "overtaken":
+    if word == "overtaken":
         return LockHeld(
-            f"run {rest} changed this node after it was probed", fix="run the same command again"
+            f"run {run} changed this node after it was probed", fix="run the same command again"
         )
     return error
 
@@ -307,7 +307,7 @@ def refuse_what_exceeds(
     results: dict[str, StateResult],
     allowed: Mapping[str, Disruption],
     planned: Mapping[str, StateResult],
-    settled: Mapping[str, StateResult],
+    final_results: Mapping[str, StateResult],
 ) -> dict[str, StateResult]:
     """Refuse states that would exceed the plan; return them.
 
@@ -315,10 +315,10 @@ def refuse_what_exceeds(
         results: of the plan now.
         allowed: what the plan that the run started with announced.
         planned: results of that plan; what it refused stays refused for that reason.
-        settled: states that have ended. What exceeds the plan once one of them has failed does so because of that.
+        final_results: states that have ended. What exceeds the plan once one of them has failed does so because of that.
     """
     failures = (Outcome.FAILED, Outcome.ROLLED_BACK)
-    cause = next((r for r in settled.values() if r.outcome in failures), None)
+    cause = next((r for r in final_results.values() if r.outcome in failures), None)
     refused: dict[str, StateResult] = {}
     for name, result in results.items():
         beyond = make.exceeds(result, allowed)

@@ -131,22 +131,22 @@ class LedgerQuery(Query[Ledger]):
         secrets: list[str] = []
         machine = ""
         for line in answer.text.splitlines():
-            word, _, rest = line.partition(" ")
+            word, _, text = line.partition(" ")
             if line.startswith("odd="):
                 refuse_odd(line.removeprefix("odd="))
             elif word == "now":
-                now = parse_uint(rest.strip()) or now
+                now = parse_uint(text.strip()) or now
             elif word == "lock":
-                lock = read_lock(rest)
+                lock = read_lock(text)
             elif word == "machine":
-                machine = rest
-            elif word == "noted" and _RUN.fullmatch(rest):
-                secrets.append(rest)
-            elif word == "newest" and _RUN.fullmatch(rest):
-                newest = rest
+                machine = text
+            elif word == "noted" and _RUN.fullmatch(text):
+                secrets.append(text)
+            elif word == "newest" and _RUN.fullmatch(text):
+                newest = text
             elif word == "program":
-                run, _, rest = rest.partition(" ")
-                alive, _, last = rest.partition(" ")
+                run, _, text = text.partition(" ")
+                alive, _, last = text.partition(" ")
                 # The name is put into scripts, so only that of a run is accepted.
                 if _RUN.fullmatch(run):
                     program = Program(run, alive == "1", last)

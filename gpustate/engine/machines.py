@@ -30,12 +30,12 @@ class Machines:
         Raises:
             RefusedError: it is to be changed, and has another name already.
         """
-        other = self.other_name(machine, name)
-        if other is None:
+        name_before = self.other_name(machine, name)
+        if name_before is None:
             return []
-        reason = f"it is the same machine as {other}"
+        reason = f"it is the same machine as {name_before}"
         if apply:
-            raise RefusedError(reason, fix=f"exclude one of the two names: -l '!{other}'")
+            raise RefusedError(reason, fix=f"exclude one of the two names: -l '!{name_before}'")
         return [f"{reason}; an apply of both refuses one of them"]
 
     def other_name(self, machine: str, name: str) -> str | None:

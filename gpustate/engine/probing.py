@@ -79,19 +79,19 @@ def probe_states(
     Returns:
         The observations, the node's facts, and all answers by query.
     """
-    known: dict[Query[Any], Answer] = {}
+    answers: dict[Query[Any], Answer] = {}
     first: dict[Query[Any], None] = dict.fromkeys((FactsQuery(), MaskedUnitsQuery(), *extra))
     for _ in range(_MAX_ROUNDS):
-        facts = FactsQuery().parse(known[FactsQuery()]) if FactsQuery() in known else None
+        facts = FactsQuery().parse(answers[FactsQuery()]) if FactsQuery() in answers else None
         view = NodeView(node.name, node.groups, node.vars, facts or FactsQuery().placeholder())
         observations = Observations(view)
-        if MaskedUnitsQuery() in known:
-            observations.masked = MaskedUnitsQuery().parse(known[MaskedUnitsQuery()])
-        wanted: dict[Query[Any], None] = {} if known else dict(first)
+        if MaskedUnitsQuery() in answers:
+            observations.masked = MaskedUnitsQuery().parse(answers[MaskedUnitsQuery()])
+        pending: dict[Query[Any], None] = {} if answers else dict(first)
         for state in states:
             if facts is not None and applicable(state, view) is not None:
                 continue
-            probing = ProbingNode(node, known, shared)
+            probing = ProbingNode(node, answers, shared)
             try:
                 observations.observed[state.name] = state.probe(probing)
             except (ProbeError, RefusedError) as error:
@@ -102,12 +102,12 @@ def probe_states(
                 observations.errors[state.name] = (
                     f"its probe failed ({type(error).__name__}: {error}); this is a bug in the state"
                 )
-            wanted.update(probing.missing)
+            pending.update(probing.missing)
             observations.links.update(probing.links)
-        if not wanted and facts is not None:
-            return observations, facts, known
-        queries = tuple(wanted)
-        known.update(zip(queries, answerer(queries), strict=True))
+        if not pending and facts is not None:
+            return observations, facts, answers
+        queries = tuple(pending)
+        answers.update(zip(queries, answerer(queries), strict=True))
     raise ProbeError(
         "the probes do not end: a state sends new queries in every round; this is a bug in the state"
     )
@@ -140,9 +140,9 @@ def query_node(
     Raises:
         ProbeError: the queries do not end, or an answer is invalid.
     """
-    known: dict[Query[Any], Answer] = dict(answered or {})
+    answers: dict[Query[Any], Answer] = dict(answered or {})
     for _ in range(_MAX_ROUNDS):
-        probing = ProbingNode(node, known)
+        probing = ProbingNode(node, answers)
         try:
             result = question(probing)
         except Exception:
@@ -152,5 +152,5 @@ def query_node(
             if not probing.missing:
                 return result
         queries = tuple(probing.missing)
-        known.update(zip(queries, answerer(queries), strict=True))
+        answers.update(zip(queries, answerer(queries), strict=True))
     raise ProbeError("the queries do not end: there are new ones in every round")

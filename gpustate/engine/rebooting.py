@@ -51,8 +51,8 @@ def restart(session: Session, boot_id: str, timeout_s: int, why: str) -> None:
     while time.monotonic() < deadline:
         try:
             session.connect()
-            now = session.shell("cat /proc/sys/kernel/random/boot_id", timeout_s=20)
-            if now.text.strip() not in ("", boot_id):
+            answer = session.shell("cat /proc/sys/kernel/random/boot_id", timeout_s=20)
+            if answer.text.strip() not in ("", boot_id):
                 return
             last = "it answers, but has not rebooted yet"
         except (ConnectionFailed, ProbeError) as error:

@@ -141,7 +141,7 @@ class Link:
         while not isinstance(problem, Silence) and (wait_s := next(waits_s, None)) is not None:
             self.session.close()
             time.sleep(wait_s)
-            heard = record.offset
+            offset = record.offset
             try:
                 self.session.connect()
                 self._follow_or_start(run, program, record, start)
@@ -149,7 +149,7 @@ class Link:
                 problem = error
             else:
                 return
-            if record.offset > heard:  # progress was made, so the attempts start over
+            if record.offset > offset:  # progress was made, so the attempts start over
                 waits_s = _waits_s()
         raise ConnectionFailed(
             f"{problem.message}; steps that the node has received run to their end there if it is up, "

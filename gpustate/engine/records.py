@@ -18,7 +18,7 @@ from gpustate.files import write_private
 from gpustate.formats.masking import mask_data
 
 _FORMAT = "gpustate.run/1"
-_KEPT = 50
+_MOST_RECORDS = 50
 _CHANGING = ("apply", "upgrade", "rollback", "remove")
 
 
@@ -61,16 +61,16 @@ def begin(
         digest: SHA-256 of the file ``source``; empty if it is not a file.
         nodes: names of its nodes.
     """
-    kept = {
+    saved_options = {
         key: value.word if isinstance(value, Disruption) else value
         for key, value in options.items()
         if not callable(value)
     }
     for key in ("private_key", "bundle"):
-        if isinstance(kept.get(key), str) and os.path.exists(kept[key]):
-            kept[key] = os.path.abspath(kept[key])
-    if isinstance(kept.get("inventory"), str):
-        kept["inventory"] = inventory_of(kept["inventory"])
+        if isinstance(saved_options.get(key), str) and os.path.exists(saved_options[key]):
+            saved_options[key] = os.path.abspath(saved_options[key])
+    if isinstance(saved_options.get("inventory"), str):
+        saved_options["inventory"] = inventory_of(saved_options["inventory"])
     data = {
         "format": _FORMAT,
         "run": run,
@@ -80,7 +80,7 @@ def begin(
         "person": person,
         "reason": options.get("reason") or "",
         "created": created,
-        "options": kept,
+        "options": saved_options,
         "digest": digest,
         "nodes": list(nodes),
         "pid": os.getpid(),
@@ -91,7 +91,7 @@ def begin(
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(path, data)
-        for old in sorted(path.parent.glob("*.json"))[:-_KEPT]:
+        for old in sorted(path.parent.glob("*.json"))[:-_MOST_RECORDS]:
             for file in (old, old.with_suffix(".progress"), old.with_suffix(".control")):
                 file.unlink(missing_ok=True)
     except OSError:
@@ -141,14 +141,14 @@ def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
     """
     converged: dict[object, set[str]] = {}
     objects: set[object] = set()  # inventories whose clusters a later run has brought to their end
-    found: list[dict[str, Any]] = []
+    resumable: list[dict[str, Any]] = []
     for data in reversed(_all().values()):
         inventory = data["options"].get("inventory")
         good = converged.setdefault(inventory, set())
         became = _outcomes(data)
-        left = {str(name) for name in data.get("nodes") or became if became.get(name) != "ok"}
+        pending = {str(name) for name in data.get("nodes") or became if became.get(name) != "ok"}
         # Without such a node, the run was interrupted in the cluster.
-        superseded = left <= good if left else inventory in objects
+        superseded = pending <= good if pending else inventory in objects
         # An interrupted one has also changed templates of pods there, and a run of nodes alone leaves these as they are.
         superseded &= inventory in objects or not data["options"].get("cluster_objects")
         succeeded = data.get("ended") and (data.get("outcome") or {}).get("exit_code") == 0
@@ -157,8 +157,8 @@ def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
         good |= {name for name, status in became.items() if status == "ok"}
         alive = at_work(_number(data.get("pid")), str(data.get("born", "")))
         if not (data.get("ended") or superseded or alive):
-            found.append(data)
-    return found[::-1]
+            resumable.append(data)
+    return resumable[::-1]
 
 
 def _outcomes(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -174,15 +174,15 @@ def load(run: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no such run; the message lists the unfinished ones.
     """
-    found = _all()
-    if run not in found:
-        names = [name for name, data in found.items() if not data.get("ended")]
-        known = ", ".join(names[-5:]) or "none"
+    rows = _all()
+    if run not in rows:
+        names = [name for name, data in rows.items() if not data.get("ended")]
+        unfinished_runs = ", ".join(names[-5:]) or "none"
         raise UsageError(
-            f"no run {run!r} on this machine (unfinished: {known})",
+            f"no run {run!r} on this machine (unfinished: {unfinished_runs})",
             fix="list all runs: gpustate rollout history; unfinished ones: gpustate rollout resume --list",
         )
-    return found[run]
+    return rows[run]
 
 
 def newest(nodes: Collection[str]) -> dict[str, Any]:
@@ -201,9 +201,9 @@ def last_change(inventory: str, newest: str = "") -> dict[str, Any]:
         inventory: its source.
         newest: the record of this run instead, if there is one.
     """
-    found = _all()
-    if newest in found and found[newest]["verb"] in _CHANGING:
-        return found[newest]
+    rows = _all()
+    if newest in rows and rows[newest]["verb"] in _CHANGING:
+        return rows[newest]
     return next(_changes(inventory), {})
 
 
@@ -228,15 +228,15 @@ def _changes(inventory: str) -> Iterator[dict[str, Any]]:
 
 
 def _all() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for path in sorted(folder().glob("*.json")):
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(data, dict) and data.get("format") == _FORMAT and _is_whole(data):
-            found[data["run"]] = data
-    return found
+            rows[data["run"]] = data
+    return rows
 
 
 def _number(value: object) -> int:

@@ -58,7 +58,7 @@ def roll_back(
     try:
         records = _records(resolved, session(resolved.node))
         undone = before.target(records, options.run) or options.run
-        if all(one.run != undone for one in records) and not out_of_service(result):
+        if all(record.run != undone for record in records) and not out_of_service(result):
             return
         way = before.way_back(
             records,
@@ -72,7 +72,7 @@ def roll_back(
         _failed(result, why, str(error))
         return
     listen(Event(result.name, "note", f"rolling back: {why}"))
-    back = Walk(
+    walk = Walk(
         session(resolved.node),
         replace(resolved, states=way.states, notes=()),
         ordered,
@@ -89,29 +89,29 @@ def roll_back(
         stop,
         listen,
     ).run()
-    result.execs += back.execs
-    result.connections += back.connections
-    result.reboots += back.reboots
-    result.duration_s += back.duration_s
-    result.observed, result.checks = back.observed, back.checks
-    kept = result.notes
-    if back.status is NodeStatus.OK or out_of_service(back):
+    result.execs += walk.execs
+    result.connections += walk.connections
+    result.reboots += walk.reboots
+    result.duration_s += walk.duration_s
+    result.observed, result.checks = walk.observed, walk.checks
+    notes = result.notes
+    if walk.status is NodeStatus.OK or out_of_service(walk):
         # Whether it is in service is known by the last walk that got so far.
-        kept = [note for note in kept if STAYS_OUT not in note]
-    result.notes = [*kept, *(note for note in (*way.notes, *back.notes) if note not in kept)]
-    whole = back.status is NodeStatus.OK and not way.stays
-    names = {one.state for one in back.outcomes(Outcome.UNCHANGED, Outcome.CHANGED)}
+        notes = [note for note in notes if STAYS_OUT not in note]
+    result.notes = [*notes, *(note for note in (*way.notes, *walk.notes) if note not in notes)]
+    complete = walk.status is NodeStatus.OK and not way.stays
+    names = {state.state for state in walk.outcomes(Outcome.UNCHANGED, Outcome.CHANGED)}
     result.states = [
-        replace(one, outcome=Outcome.ROLLED_BACK)
-        if one.outcome in (Outcome.CHANGED, Outcome.REBOOT_PENDING)
-        and (whole or one.state in names)
-        else one
-        for one in result.states
+        replace(state, outcome=Outcome.ROLLED_BACK)
+        if state.outcome in (Outcome.CHANGED, Outcome.REBOOT_PENDING)
+        and (complete or state.state in names)
+        else state
+        for state in result.states
     ]
-    if back.status is not NodeStatus.OK:
-        what = "" if back.status in FAILED else f"{back.status.value}: "
-        as_before = back.exit_code == EXIT_VALIDATION and not way.stays
-        _failed(result, why, f"{what}{back.reason}", options.run if as_before else "")
+    if walk.status is not NodeStatus.OK:
+        prefix = "" if walk.status in FAILED else f"{walk.status.value}: "
+        as_before = walk.exit_code == EXIT_VALIDATION and not way.stays
+        _failed(result, why, f"{prefix}{walk.reason}", options.run if as_before else "")
         return
     if way.stays:
         _failed(result, why, "; ".join(way.stays))
@@ -134,9 +134,9 @@ def _records(resolved: Resolved, session: Session) -> tuple[before.RunBefore, ..
 def _failed(result: NodeResult, why: str, problem: str, undone: str = "") -> None:
     """Enter a failed rollback; ``undone``: the run before which the node is again, where only its validation failed."""
     result.status = NodeStatus.FAILED
-    what = "its rollback failed"
+    verdict = "its rollback failed"
     if undone:
-        what = f"rolled back to before run {undone}, and its validation failed"
-    result.reason = f"{why}; {what}: {problem}"
+        verdict = f"rolled back to before run {undone}, and its validation failed"
+    result.reason = f"{why}; {verdict}: {problem}"
     if out_of_service(result) and STAYS_OUT not in result.reason:
         result.reason += f"; it {STAYS_OUT}"

@@ -69,12 +69,12 @@ def after_steps(
         return become(Outcome.NOT_RUN, f"because {entry.skipped_because} failed")
     if entry.failed_step:
         outcome = Outcome.ROLLED_BACK if entry.rolled_back else Outcome.FAILED
-        known = package_errors.find_error(entry.output)
-        cause, move = known or (journal.cause(entry.output), "")
+        error = package_errors.find_error(entry.output)
+        cause, move = error or (journal.cause(entry.output), "")
         reason = f"{entry.failed_step} ended with {entry.status}: {cause}" + (move and f"; {move}")
         reason += still_stopped(entry.output, observations.observed.get(state.name))
         # A line that the reason quotes is not repeated.
-        lines = journal.last_lines(entry.output, 12 if known else 60).splitlines()
+        lines = journal.last_lines(entry.output, 12 if error else 60).splitlines()
         evidence = "\n".join(line for line in lines if line.strip() not in reason)
         result = become(outcome, reason, evidence)
         return replace(result, command=entry.command, inspect=entry.inspect)
@@ -112,9 +112,9 @@ def after_steps(
 
 def still_stopped(output: str, observed: object) -> str:
     """Services that ran before a failed step and do not run now, by the step's output or the state's record."""
-    kept = getattr(observed, "stopped", ())
+    recorded = getattr(observed, "stopped", ())
     again = {*_AGAIN.findall(output)}
-    units = [*_STOPPED.findall(output), *(kept if isinstance(kept, tuple) else ())]
+    units = [*_STOPPED.findall(output), *(recorded if isinstance(recorded, tuple) else ())]
     named = ", ".join(unit for unit in dict.fromkeys(map(str, units)) if unit not in again)
     return (
         f"; ran before and is stopped now: {named}; find the reason: systemctl status {named.replace(',', '')}"
@@ -204,13 +204,13 @@ def _rows(change: Change) -> Iterator[str]:
         yield _both(change.field, before, after)
 
 
-def _both(what: str, before: object, after: object) -> str:
-    is_, wanted = distinguish(repr(before), repr(after))
-    return f"{what} is {is_}, expected {wanted}"
+def _both(field: str, before: object, after: object) -> str:
+    is_, expected = distinguish(repr(before), repr(after))
+    return f"{field} is {is_}, expected {expected}"
 
 
 def next_step(changes: Sequence[Change]) -> str:
     """Advice for a state that still differs after its steps."""
     paths = dict.fromkeys(change.path for change in changes if change.path)
-    other = f"find out what else writes {', '.join(paths)}" if paths else "find out what changes it"
-    return f"apply again; if that does not help, run: gpustate explain NODE; otherwise {other}"
+    cause = f"find out what else writes {', '.join(paths)}" if paths else "find out what changes it"
+    return f"apply again; if that does not help, run: gpustate explain NODE; otherwise {cause}"

@@ -66,13 +66,13 @@ _FRESH_S, _MOST_LOOKS = 30.0, 64
 _PENDING = (Outcome.PENDING, Outcome.KNOWN_AFTER, Outcome.REBOOT_PENDING)
 
 
-def _candidates(known: Mapping[Query[Any], Answer]) -> dict[str, tuple[Candidate, ...]]:
+def _candidates(answers: Mapping[Query[Any], Answer]) -> dict[str, tuple[Candidate, ...]]:
     """What repositories offer, of all packages that were asked for."""
-    found: dict[str, tuple[Candidate, ...]] = {}
-    for query, answer in known.items():
+    candidates: dict[str, tuple[Candidate, ...]] = {}
+    for query, answer in answers.items():
         if isinstance(query, Candidates):
-            found |= query.parse(answer)
-    return found
+            candidates |= query.parse(answer)
+    return candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +239,10 @@ class Walk:
         return self.result
 
     def _walk(self) -> None:
-        look = self.options.looks.pop(self.result.name, None)
-        observations, ledger = self._take(look) if look and look.fresh else self._probe()
+        snapshot = self.options.looks.pop(self.result.name, None)
+        observations, ledger = (
+            self._take(snapshot) if snapshot and snapshot.fresh else self._probe()
+        )
         met = self.options.machines.meet(ledger.machine, self.result.name, self.options.apply)
         self.result.notes += met
         if self.options.apply and ledger.running:
@@ -299,7 +301,7 @@ class Walk:
         if observations.view.facts.image or validates:
             return None
         options, name = self.options, self.result.name
-        made = before.RunBefore(
+        run_before = before.RunBefore(
             options.run,
             options.holder.name,
             options.ticket,
@@ -309,22 +311,22 @@ class Walk:
             options.drains[name].as_data() if name in options.drains else {},
             options.rollout,
         )
-        return ops.Before(options.run, made.text())
+        return ops.Before(options.run, run_before.text())
 
     def _as_seen_by(self, states: Sequence[AnyState]) -> Sequence[object]:
         """The node as other states observe it, each ``None`` if it cannot; most queries are answered already."""
 
         def probe(node: Node) -> list[object]:
-            found: list[object] = []
+            observed: list[object] = []
             for state in states:
-                found.append(None)
+                observed.append(None)
                 with suppress(ProbeError, RefusedError):
-                    found[-1] = state.probe(node)
-            return found
+                    observed[-1] = state.probe(node)
+            return observed
 
-        node, known = self.resolved.node, dict(self._known)
+        node, answers = self.resolved.node, dict(self._known)
         try:
-            return self._link.repeat(lambda: query_node(node, probe, self.session.answer, known))
+            return self._link.repeat(lambda: query_node(node, probe, self.session.answer, answers))
         except ProbeError:
             return [None] * len(states)
 
@@ -361,30 +363,30 @@ class Walk:
             elif planned.outcome is not Outcome.KNOWN_AFTER or not refused.keys().isdisjoint(ahead):
                 continue
             parts = [
-                one.preview(observations.observed[one.name])
-                for one in self.states
-                if one.name in ahead and one.name in observations.observed
+                s.preview(observations.observed[s.name])
+                for s in self.states
+                if s.name in ahead and s.name in observations.observed
             ]
             try:
                 plan = self._query(partial(state.forecast, preview="\n".join(filter(None, parts))))
             except ProbeError as error:
                 plan = Plan(notes=(f"its changes cannot be predicted yet: {error}",))
-            shown = replace(
+            forecast_plan = replace(
                 planned.plan,
                 changes=(*planned.plan.changes, *make.labelled(state, plan)),
                 notes=(*planned.plan.notes, *plan.notes),
                 restarted=(*planned.plan.restarted, *plan.restarted),
                 facts={**planned.plan.facts, **plan.facts},
             )
-            results[state.name] = replace(planned, plan=shown)
+            results[state.name] = replace(planned, plan=forecast_plan)
             if plan.refusal is not None and not removing:
                 refused[state.name] = make.refused(state, plan.refusal)
-        whole = self._foresee(refused, observations, results) or self._foresee(
+        unchanged = self._foresee(refused, observations, results) or self._foresee(
             self._predict(observations, results), observations, results
         )
         self.result.notes += self._unread.values()
         self.result.states = list(results.values())
-        return whole or self._is_rejected()
+        return unchanged or self._is_rejected()
 
     def _foresee(
         self,
@@ -438,12 +440,12 @@ class Walk:
             return [predict(state, state.probe(node)) for state in waiting]
 
         with suppress(ProbeError, RefusedError):  # they say it themselves in their stages
-            known = self._previewed(self._previews(observations, results))
-            predictions = query_node(self.resolved.node, plans, self._answer, known)
-            self._offered = _candidates(known)
+            answers = self._previewed(self._previews(observations, results))
+            predictions = query_node(self.resolved.node, plans, self._answer, answers)
+            self._offered = _candidates(answers)
             for state, plan in zip(waiting, predictions, strict=True):
-                shown = replace(plan, refusal=None)
-                results[state.name] = replace(results[state.name], plan=shown)
+                predicted = replace(plan, refusal=None)
+                results[state.name] = replace(results[state.name], plan=predicted)
                 if plan.refusal is not None:
                     refused[state.name] = make.refused(state, plan.refusal)
         return refused
@@ -484,9 +486,9 @@ class Walk:
         refused = {name: because(name) for name in installs}
         state = next(state for state in self.states if state.name == first)
         refused[first] = make.refused(state, f"{shortage} for {', '.join(installs)}; {move}")
-        whole = self._foresee(refused, observations, results)
+        unchanged = self._foresee(refused, observations, results)
         self.result.states = list(results.values())
-        return whole or self._is_rejected()
+        return unchanged or self._is_rejected()
 
     def _previews(self, observations: Observations, results: Mapping[str, StateResult]) -> str:
         """Sh that adds the repositories that pending states bring."""
@@ -506,8 +508,8 @@ class Walk:
 
     def _query(self, question: Callable[[Node], T]) -> T:
         """Send further queries, reusing all answers so far."""
-        node, known = self.resolved.node, dict(self._known)
-        return self._link.repeat(lambda: query_node(node, question, self._answer, known))
+        node, answers = self.resolved.node, dict(self._known)
+        return self._link.repeat(lambda: query_node(node, question, self._answer, answers))
 
     def _answer(self, queries: Sequence[Query[Any]], before: str = "") -> Sequence[Answer]:
         """Send queries; sources of the node that one of them could not read are left out of the next."""
@@ -519,16 +521,16 @@ class Walk:
 
     def _check_lock(self, ledger: Ledger, results: Mapping[str, StateResult]) -> None:
         """Report a node that another run is changing as locked, not by its intermediate state."""
-        mine = (self.options.run, self.options.holder)
+        own_run = (self.options.run, self.options.holder)
         if not self.options.apply:
-            self.result.notes += gate.half_done(ledger, *mine)
+            self.result.notes += gate.half_done(ledger, *own_run)
         else:
-            gate.refuse_held(ledger, results, self._ledger, *mine)
+            gate.refuse_held(ledger, results, self._ledger, *own_run)
 
     def _ledger(self) -> Ledger:
         query = LedgerQuery()
-        (now,) = self._link.repeat(lambda: self.session.answer((query,)))
-        return query.parse(now)
+        (answer,) = self._link.repeat(lambda: self.session.answer((query,)))
+        return query.parse(answer)
 
     def _compatible(self, observations: Observations, results: Mapping[str, StateResult]) -> None:
         """Check a node that would change against the compatibility matrix, as it will be after the run."""
@@ -550,8 +552,8 @@ class Walk:
     ) -> dict[str, Value]:
         """The node for the compatibility matrix, as it will be after the run."""
         states, cluster = self._applicable(results), self.resolved.cluster
-        known = cluster.matrix_facts() if cluster is not None else {}
-        return collect(observations.view.facts, states, observations.observed, results, known)
+        extra = cluster.matrix_facts() if cluster is not None else {}
+        return collect(observations.view.facts, states, observations.observed, results, extra)
 
     def _gate(self, results: Mapping[str, StateResult]) -> None:
         """Refuse before anything is changed."""
@@ -573,8 +575,8 @@ class Walk:
 
     def _say(self, kind: str, text: str = "", state: str = "") -> None:
         # Only a secret for the user at the controller is shown unmasked.
-        shown = text if kind == "secret" else mask(text)
-        self.listen(Event(self.result.name, kind, shown, state))
+        masked = text if kind == "secret" else mask(text)
+        self.listen(Event(self.result.name, kind, masked, state))
 
     def _end(self, status: NodeStatus, reason: str) -> None:
         self.result.status = status
@@ -611,20 +613,22 @@ class Walk:
             return probe_states(self.resolved.node, self.states, answer, (ledger, *more), shared)
 
         # Probes change nothing, and the sh before them may run twice.
-        observations, facts, known = self._link.repeat(once)
-        look = Look(time.monotonic(), observations, ledger.parse(known[ledger]), facts, known)
-        return self._take(look)
+        observations, facts, answers = self._link.repeat(once)
+        snapshot = Look(
+            time.monotonic(), observations, ledger.parse(answers[ledger]), facts, answers
+        )
+        return self._take(snapshot)
 
-    def _take(self, look: Look) -> tuple[Observations, Ledger]:
+    def _take(self, snapshot: Look) -> tuple[Observations, Ledger]:
         """Go on from what a probe observed."""
-        observations, facts = look.observations, look.facts
-        self._known = look.known
+        observations, facts = snapshot.observations, snapshot.facts
+        self._known = snapshot.known
         observations.expects_no_gpu = (
             self.result.name in self.options.without_gpu and not facts.gpus
         )
         self.result.facts = plain(facts)
-        self._look = look
-        return observations, look.ledger
+        self._look = snapshot
+        return observations, snapshot.ledger
 
     def _keep(self, observations: Observations, results: Mapping[str, StateResult]) -> None:
         self.result.states = list(results.values())
@@ -656,8 +660,8 @@ class Walk:
         changing = [r for r in results.values() if r.worst > Disruption.NONE]
 
         def states() -> tuple[str, ...]:
-            named = [one.state for one in changing if self._is_certain(one, observations)]
-            return tuple(named or (one.state for one in changing))
+            named = [result.state for result in changing if self._is_certain(result, observations)]
+            return tuple(named or (result.state for result in changing))
 
         pending = (r.state for r in results.values() if r.outcome in _PENDING)
         return Subject(
@@ -674,8 +678,8 @@ class Walk:
         self, changing: Sequence[StateResult], observations: Observations
     ) -> frozenset[str]:
         """UIDs of pods that every change that needs GPUs leaves alone; none where one is not known yet."""
-        names = {one.state for one in changing if one.worst >= Disruption.DRAIN}
-        if any(one.outcome is Outcome.KNOWN_AFTER for one in changing if one.state in names):
+        names = {r.state for r in changing if r.worst >= Disruption.DRAIN}
+        if any(r.outcome is Outcome.KNOWN_AFTER for r in changing if r.state in names):
             return frozenset()
         spared = [
             state.spared_pods(observations.observed[state.name])
@@ -688,7 +692,7 @@ class Walk:
         """Whether a state changes the node, not only may after others have."""
         if result.outcome is not Outcome.KNOWN_AFTER:
             return True
-        state = next(one for one in self.states if one.name == result.state)
+        state = next(s for s in self.states if s.name == result.state)
         return make.may_change(state, observations)
 
     def _in_maintenance(
@@ -696,9 +700,9 @@ class Walk:
     ) -> None:
         """Take the node out of service if the change needs it, and back if it went well."""
         subject = self._subject(observations, results)
-        say = partial(self._say, "draining")
+        report = partial(self._say, "draining")
         try:
-            self.options.maintenance.begin(subject, say, self.stop)
+            self.options.maintenance.begin(subject, report, self.stop)
         except GpustateError:
             self._check_stop()
             raise
@@ -717,9 +721,9 @@ class Walk:
 
     def _return(self, subject: Subject, failed: str = "") -> None:
         """Return the node to service, or leave it out because its change failed or the run is to stop."""
-        say, maintenance = partial(self._say, "releasing"), self.options.maintenance
+        report, maintenance = partial(self._say, "releasing"), self.options.maintenance
         try:
-            self.result.notes += maintenance.end(subject, failed, say, self.stop)
+            self.result.notes += maintenance.end(subject, failed, report, self.stop)
         except GpustateError as error:
             if self.stop():
                 raise _InterruptedError(f"{INTERRUPTED}: {error}") from error
@@ -734,31 +738,31 @@ class Walk:
         saved = (self.options.announced or {}).get(self.result.name)
         allowed = gate.announced(results) if saved is None else saved
         planned = dict(results)
-        settled = dict(self._foreseen)
+        final_results = dict(self._foreseen)
         rebooted_for: set[str] = set()
         for stage in range(1, _MAX_STAGES + 1):
-            settled.update(gate.refuse_what_exceeds(results, allowed, planned, settled))
-            todo = make.ready(self.states, results)
-            if todo:
+            final_results.update(gate.refuse_what_exceeds(results, allowed, planned, final_results))
+            ready_states = make.ready(self.states, results)
+            if ready_states:
                 self._check_stop()
                 observations, ledger, record = self._run_stage(
-                    stage, todo, observations, ledger, results
+                    stage, ready_states, observations, ledger, results
                 )
-                for state in todo:
+                for state in ready_states:
                     became = verdicts.after_steps(state, results[state.name], record, observations)
                     if became.outcome is Outcome.PENDING:
-                        settled.pop(state.name, None)
+                        final_results.pop(state.name, None)
                         continue
-                    settled[state.name] = became
+                    final_results[state.name] = became
                     self._say("result", became.outcome.value, state.name)
             elif self._reboot(observations, results, rebooted_for):
                 observations, ledger = self._probe(f"{rebooting.BOOTED}; {self._release()}")
-                self._settle_reboot(observations, results, settled)
+                self._settle_reboot(observations, results, final_results)
             else:
                 break
-            results = make.make(self.states, observations, settled)
+            results = make.make(self.states, observations, final_results)
             self._keep(observations, results)
-            if any(r.outcome is Outcome.INTERRUPTED for r in settled.values()):
+            if any(r.outcome is Outcome.INTERRUPTED for r in final_results.values()):
                 break
         else:
             raise StepFailed(
@@ -771,19 +775,19 @@ class Walk:
     def _run_stage(
         self,
         stage: int,
-        todo: Sequence[AnyState],
+        states: Sequence[AnyState],
         observations: Observations,
         ledger: Ledger,
         results: Mapping[str, StateResult],
     ) -> tuple[Observations, Ledger, journal.Record]:
-        names = {state.name for state in todo}
+        names = {state.name for state in states}
         blocks = tuple(
             ops.Block(
                 state.name,
                 tuple(n for n in make.must_hold_first(state, self.states) if n in names),
                 verdicts.steps(state, observations, results[state.name]),
             )
-            for state in todo
+            for state in states
         )
         program = ops.compile_program(blocks, self._allowed, self._before)
         more = any(r.outcome is Outcome.KNOWN_AFTER for r in results.values())
@@ -801,10 +805,10 @@ class Walk:
             self.result.notes.append(f"the node program was killed{where}")
         self._say("verifying")
         # Also after Ctrl-C: the result has to show the changes that were made.
-        ask = self.options.afterwards
-        queries = missing_queries(self.resolved.node, ask) if ask is not None else ()
+        question = self.options.afterwards
+        queries = missing_queries(self.resolved.node, question) if question is not None else ()
         observations, ledger = self._probe(self._release(), queries, stoppable=False)
-        if ask is not None:
+        if question is not None:
             self.options.answers[self.result.name] = self._known
         self._link.hand_over(ledger.secrets)
         return observations, ledger, record
@@ -897,7 +901,7 @@ class Walk:
         self,
         observations: Observations,
         results: Mapping[str, StateResult],
-        settled: dict[str, StateResult],
+        final_results: dict[str, StateResult],
     ) -> None:
         """Evaluate the states that waited for the reboot; some have more changes now."""
         for state in self.states:
@@ -906,7 +910,7 @@ class Walk:
                 continue
             became = verdicts.after_reboot(state, waiting, observations)
             if became is None:
-                settled.pop(state.name, None)
+                final_results.pop(state.name, None)
             else:
-                settled[state.name] = became
+                final_results[state.name] = became
                 self._say("result", became.outcome.value, state.name)
