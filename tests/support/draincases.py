@@ -25,11 +25,9 @@ class Options:
         """For kubectl."""
         words = ["--ignore-daemonsets", f"--timeout={timeout_s}s"]
         words += ["--force"] if self.force else []
-        words += ["--set", "drain.delete_empty_dir=true"] if self.delete_emptydir else []
-        words += [f"--set=drain.pod_selector={self.selector}"] if self.selector else []
-        return words + (
-            [f"--set=drain.grace_period_s={self.grace_s}"] if self.grace_s is not None else []
-        )
+        words += ["--delete-emptydir-data"] if self.delete_emptydir else []
+        words += [f"--pod-selector={self.selector}"] if self.selector else []
+        return words + ([f"--grace-period={self.grace_s}"] if self.grace_s is not None else [])
 
     def policy(self, timeout_s: int) -> DrainPolicy:
         """For ours."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import nodeimage
 
 from gpustate_lab.api import Lab
@@ -33,14 +31,16 @@ def settings(lab: Lab) -> tuple[str, ...]:
     """What the pods need in a lab: it has no kube-proxy, and the driver's files in proc are elsewhere."""
     server = Kubernetes(lab).layout.server
     host, _, port = server.removeprefix("https://").partition(":")
-    reach = [
-        {"name": "KUBERNETES_SERVICE_HOST", "value": host},
-        {"name": "KUBERNETES_SERVICE_PORT", "value": port or "443"},
-        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
-        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+    reach = {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port or "443",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "utility",
+    }
+    variables = [
+        f'gfd.env[{number}].name={name},gfd.env[{number}].value="{value}"'
+        for number, (name, value) in enumerate(reach.items())
     ]
-    proc = [{"name": "PROC", "value": "/host/run/gpustate-lab/proc"}]
-    return (
-        *("--set", "gfd.hostNetwork=true"),
-        *("-p", json.dumps({"gfd": {"env": reach}, "devicePlugin": {"env": proc}})),
-    )
+    proc = "devicePlugin.env[0].name=PROC,devicePlugin.env[0].value=/host/run/gpustate-lab/proc"
+    sets = ("gfd.hostNetwork=true", *variables, proc)
+    return tuple(word for text in sets for word in ("--set", text))
