@@ -7,21 +7,20 @@ Simulated: GPUs, their driver and NVML.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dradriver
 import migparted
-import nodeimage
 import pytest
 from commands import Ran, gpustate
+from dradriver import NAME, REPOSITORY, VERSION
 from gpupods import MARK, delete, gpu_deployment, gpu_pod, import_image, printed, working
 from labkubernetes import create, get, kubectl, logs, wait_for, wait_phase
 
 from gpustate_lab import programs
 from gpustate_lab.api import Lab
-from gpustate_lab.kubernetes.containers import BUSYBOX
 from gpustate_lab.kubernetes.machine import PLUGIN_UNIT
 from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
@@ -30,7 +29,6 @@ pytestmark = pytest.mark.long
 
 DRIVER, MIG = "gpu.nvidia.com", "mig.nvidia.com"
 PLUGIN = "nvidia-dra-driver-kubelet-plugin"
-REPOSITORY, NAME, VERSION = "registry.k8s.io/dra-driver-nvidia", "dra-driver-nvidia-gpu", "v0.4.1"
 BEFORE, AFTER = "580.65.06", "580.178.04"
 POLICY = f"""\
 apiVersion: nvidia.com/v1alpha1
@@ -78,17 +76,6 @@ mig-configs:
     - {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 4}}
     - {devices: [1, 2, 3, 4, 5, 6, 7], mig-enabled: false}
 """
-#: The kernel module shows GPU and compute instances there, the simulated one only on the node.
-_PROGRAM = """#!/usr/bin/busybox sh
-for path in /proc/driver /proc/devices; do /usr/bin/busybox mount -o rbind "/host$path" "$path"; done
-exec "$0.real" "$@"
-"""
-#: The driver copies its image's hook to the node. As in the lab's package of the toolkit, it first binds into the
-#: container what the kernel module would show there.
-_HOOK = """#!/bin/sh
-[ "$1" != disable-device-node-modification ] || exec /usr/lib/gpustate-lab/showhardware.py /var/tmp/nvidia-cdi-hook.real "$@"
-exec /var/tmp/nvidia-cdi-hook.real "$@"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +91,8 @@ def cluster(
     gpustate(
         "apply", file, "-i", lab.inventory, "--yes", code=0
     )  # images are made on validated nodes
-    import_driver(lab.nodes[0])
-    # A change would wait for what its own device plugin has offered, and that has ended.
-    wait_for(
-        lambda: not plugin_gpus(lab), "the kubelet has reported that the device plugin is gone"
-    )
-    create(lab, template("two", DRIVER, 2), template("mig", MIG, 1))
+    dradriver.import_image(lab.nodes[0])
+    lab.nodes[0].run(["systemctl", "disable", "--now", PLUGIN_UNIT])
     return lab
 
 
@@ -135,25 +118,6 @@ def plugin_gpus(lab: Lab) -> int:
     """What the lab's own device plugin offers."""
     allocatable = get(lab, "node", lab.nodes[0].name)["status"]["allocatable"]
     return int(allocatable.get("nvidia.com/gpu", "0"))
-
-
-def import_driver(node: Node) -> None:
-    """Make the image that the DaemonSet names, with the lab's builds of NVIDIA's programs."""
-    folder = node.root / "var/tmp"
-    built = {
-        "gpu-kubelet-plugin": (programs.provide("dra-driver", print), _PROGRAM),
-        "nvidia-cdi-hook": (programs.provide("container-toolkit-1.20.1", print), _HOOK),
-    }
-    for name, (files, wrapper) in built.items():
-        shutil.copy(files[name], folder / f"{name}.real")
-        (folder / name).write_text(wrapper)
-        (folder / name).chmod(0o755)
-    image = f"{REPOSITORY}/{NAME}:{VERSION}"
-    files = {f"/usr/bin/{name}": f"/var/tmp/{name}" for name in ("gpu-kubelet-plugin.real", *built)}
-    shell = {"/usr/bin/busybox": f"/{BUSYBOX}"}
-    plugin = files["/usr/bin/gpu-kubelet-plugin.real"]
-    nodeimage.import_image(node, image, files | shell, links={}, programs=[plugin])
-    node.run(["systemctl", "disable", "--now", PLUGIN_UNIT])
 
 
 def devices(lab: Lab, node: Node) -> dict[str, dict[str, Any]]:

@@ -6,22 +6,31 @@ Real: API server, kubelet, containerd, NVIDIA's device plugin, GPU feature disco
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import dradriver
 import pytest
-from commands import gpustate
+from commands import Ran, gpustate
 from labkubernetes import get, kubectl
 from shares import share
 
+from gpustate.manifests.ownership import DEVICE_PLUGIN
 from gpustate_lab.api import Lab
 from gpustate_lab.spec import LabSpec
 
 pytestmark = pytest.mark.long
 
-VALUES = """driver: {enabled: true}
-dcgm: {enabled: false}
-nfd: {enabled: true}
+VALUES = f"""driver: {{enabled: true}}
+draDriver:
+  repository: {dradriver.REPOSITORY}
+  image: {dradriver.NAME}
+  version: {dradriver.VERSION}
+  gpus: {{kubeletPlugin: {{env: [{{name: GPUSTATE_LAB_ROOT, value: /host}}]}}}}
+  computeDomains: {{enabled: false}}
+dcgm: {{enabled: false}}
+nfd: {{enabled: true}}
 devicePlugin:
   config:
     create: true
@@ -30,9 +39,10 @@ devicePlugin:
       whole: "version: v1"
       shared: |-
         version: v1
-        sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}
+        sharing: {{timeSlicing: {{resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}
 """
 LAYOUT = "nvidia.com/mig.config"
+DRA = ("gpuCluster.deployCR", "driver.nvidiaDriverCRD.enabled")
 #: A key of the values, or the label of Nodes, before and after.
 SETTINGS = {
     "driver": ("driver.version", "580.178.04", "595.91.07"),
@@ -40,6 +50,8 @@ SETTINGS = {
     "layout": (LAYOUT, "all-disabled", "all-1g.10gb"),
     "sharing": ("devicePlugin.config.default", "whole", "shared"),
     "toolkit": ("toolkit.enabled", "true", "false"),
+    "toolkit-version": ("toolkit.version", "v1.20.1", "v1.18.2"),
+    "dra": ("clusterPolicy.deployCR", "true", "false"),
     "cdi": ("cdi.enabled", "true", "false"),
     "plugin": ("devicePlugin.enabled", "true", "false"),
     "exporter": ("dcgmExporter.enabled", "false", "true"),
@@ -48,28 +60,33 @@ PAIRS = list(itertools.combinations(SETTINGS, 2))
 
 
 @pytest.fixture(scope="module")
-def cluster(lab_programs: None, kubeadm_labs: Callable[[LabSpec], Lab]) -> Lab:
-    return kubeadm_labs(LabSpec(nodes=1, gpus=("2xH100",), kubernetes="1.36", pods=True))
+def cluster(
+    lab_programs: None,
+    kubeadm_labs: Callable[[LabSpec], Lab],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Lab:
+    lab = kubeadm_labs(LabSpec(nodes=1, gpus=("2xH100",), kubernetes="1.36", pods=True))
+    values = tmp_path_factory.mktemp("policy") / "values.yaml"
+    values.write_text(VALUES)
+    assert apply(lab, values, ()).code == 0  # images are made on validated nodes
+    dradriver.import_image(lab.nodes[0])
+    return lab
 
 
-def apply(lab: Lab, values: Path, changed: tuple[str, ...]) -> int:
-    words = [
-        "apply",
-        values,
-        "-i",
-        lab.inventory,
-        "--yes",
-        "--cluster-objects",
-        "--set",
-        "cluster.install_nfd=true",
-    ]
+def apply(lab: Lab, values: Path, changed: tuple[str, ...]) -> Ran:
+    words = ["apply", values, "-i", lab.inventory, "--yes", "--cluster-objects"]
+    words += ["--set", "cluster.install_nfd=true"]
     for name, (key, *choices) in SETTINGS.items():
         choice = choices[name in changed]
         if key == LAYOUT:
             kubectl(lab, "label", "node", "--all", "--overwrite", f"{key}={choice}")
         else:
-            words += ["--set", f'{key}="{choice}"' if name == "driver" else f"{key}={choice}"]
-    return gpustate(*words).code
+            words += ["--set", f'{key}="{choice}"' if "version" in key else f"{key}={choice}"]
+    for key in DRA if "dra" in changed else ():
+        words += ["--set", f"{key}=true"]
+    result = gpustate(*words)
+    print(result.out)
+    return result
 
 
 @pytest.mark.parametrize("pair", share("pairs of settings", PAIRS, most=1), ids="-".join)
@@ -78,9 +95,42 @@ def test_two_settings_change_in_one_apply(
 ) -> None:
     values = tmp_path / "values.yaml"
     values.write_text(VALUES)
-    assert apply(cluster, values, ()) == 0
+    assert apply(cluster, values, ()).code == 0
     for changed in (pair, ()):
-        assert apply(cluster, values, changed) in (0, 5)
-        (node,) = get(cluster, "nodes")["items"]
-        assert not node["spec"].get("unschedulable")
-        assert "gpustate.io/hold" not in (node["metadata"].get("annotations") or {})
+        assert apply(cluster, values, changed).code in (0, 5)
+        assert in_service(cluster)
+
+
+def in_service(lab: Lab) -> bool:
+    (node,) = get(lab, "nodes")["items"]
+    held = "gpustate.io/hold" in (node["metadata"].get("annotations") or {})
+    return not held and not node["spec"].get("unschedulable")
+
+
+def test_a_driver_changes_where_nothing_offers_the_gpus_any_more(
+    cluster: Lab, tmp_path: Path
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(VALUES)
+    assert apply(cluster, values, ()).code == 0
+    (plugin,) = (
+        item["metadata"]
+        for item in get(cluster, "daemonsets", "-A")["items"]
+        if item["metadata"]["name"] == DEVICE_PLUGIN
+    )
+    # Its kubelet may still list the GPUs.
+    kubectl(cluster, "delete", "daemonset", "-n", plugin["namespace"], plugin["name"])
+    assert apply(cluster, values, ("driver", "plugin")).code == 0
+    assert in_service(cluster)
+    record = {"run": "r", "person": "ann@ops1", "text": "driver", "phase": "failed", "since": ""}
+    hold = {"gpustate.io/hold": json.dumps({**record, "gpus_before": 2})}
+    patch = {"metadata": {"annotations": hold}, "spec": {"unschedulable": True}}
+    (node,) = get(cluster, "nodes")["items"]
+    name = node["metadata"]["name"]
+    words = ("--field-manager=gpustate", "--type=merge", "--patch", json.dumps(patch))
+    kubectl(cluster, "patch", "node", name, *words)
+    result = apply(cluster, values, ("plugin",))
+    assert f"nothing offers the GPUs of Node {name}" in result.out
+    assert result.code == 0
+    assert in_service(cluster)
+    assert apply(cluster, values, ()).code == 0
