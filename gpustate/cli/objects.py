@@ -196,7 +196,7 @@ def way_back_note(document: Mapping[str, Any]) -> str:
     if not document.get("clusters"):
         return ""
     changes = [row for one in _rows(document) for row in one.get("changes", ())]
-    words = "objects of the cluster stay"
+    words = "objects of the cluster are not restored"
     if any("env[MIG_STRATEGY]" in row["field"] for row in changes):
         words += (
             "; it is refused where the MIG layout of before does not fit their MIG strategy of now: then apply the policy of "

@@ -420,7 +420,7 @@ def closing(view: Overview) -> list[tuple[str, str]]:
         if rolls_back:
             failed = "is rolled back and returned to service"
             failed += ", with the other nodes of its wave" if rollout else ""
-        stay = "; objects of the cluster stay" if clusters else ""
+        stay = "; objects of the cluster are not restored" if clusters else ""
         text = (
             "packages that a repository still has, module parameters, files, services, MIG layout"
         )

@@ -237,7 +237,7 @@ def test_an_upgrade_ends_with_the_version_that_the_policy_still_names(
         document["clusters"] = clusters
         show_result(cast("Any", result), {"output": "text", "diff": False})
         with_objects = capsys.readouterr().out
-        assert "-i hosts.yml (objects of the cluster stay" in with_objects
+        assert "-i hosts.yml (objects of the cluster are not restored" in with_objects
         assert (
             "it is refused where the MIG layout of before does not fit" in with_objects
         ) is refused
