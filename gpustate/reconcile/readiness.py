@@ -29,10 +29,8 @@ def waiting(item: Json) -> str:
         updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
     else:
         desired = status.get("desiredNumberScheduled", 0)
-        updated, available = (
-            status.get("updatedNumberScheduled", 0),
-            status.get("numberAvailable", 0),
-        )
+        updated = status.get("updatedNumberScheduled", 0)
+        available = status.get("numberAvailable", 0)
     rolling = spec.get("updateStrategy", {}).get("type") != "OnDelete"
     if rolling and updated < desired:
         return f"{title(item)}: {updated} of {desired} pods are updated"

@@ -8,20 +8,6 @@ from dataclasses import dataclass, field
 from gpustate.schedulers.base import Scheduler
 
 
-def _open(node: str) -> str:
-    """No node has maintenance windows."""
-    return ""
-
-
-def _at_rest(node: str) -> bool:
-    """No node is at work."""
-    return False
-
-
-def _nobody(node: str, phase: str, why: str) -> None:
-    """Nobody listens."""
-
-
 @dataclass(slots=True)
 class Signals:
     """Shared by a rollout and the maintenance of its nodes.
@@ -42,9 +28,9 @@ class Signals:
     aborted: bool = False
     exhausted: str = ""
     entered: list[Scheduler] = field(default_factory=list[Scheduler])
-    closed: Callable[[str], str] = _open
-    at_work: Callable[[str], bool] = _at_rest
-    note: Callable[[str, str, str], None] = _nobody
+    closed: Callable[[str], str] = lambda node: ""
+    at_work: Callable[[str], bool] = lambda node: False
+    note: Callable[[str, str, str], None] = lambda node, phase, why: None
 
     def enter(self, scheduler: Scheduler) -> None:
         """The run has entered it."""

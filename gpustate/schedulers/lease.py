@@ -128,21 +128,15 @@ class ClusterLease:
         watched = ("", "", self._clock())
         while True:
             lease = self._api.lease(NAMESPACE, self._name)
-            spec = (lease or {}).get("spec") or {}
-            holder, renewed = (
-                str(spec.get("holderIdentity") or ""),
-                str(spec.get("renewTime") or ""),
+            holder, renewed = standing(lease).holder, standing(lease).renewed
+            valid_s = float(
+                ((lease or {}).get("spec") or {}).get("leaseDurationSeconds") or VALID_S
             )
-            if lease is None or not holder or holder == identity:
-                if self._write(lease, identity):
-                    return
-                continue
-            late = self._clock() - watched[2] > float(spec.get("leaseDurationSeconds") or VALID_S)
-            if self._died(holder):
+            free = holder in ("", identity)
+            if not free and self._died(holder):
                 emit(f"the process of {holder} on this machine has ended; taking over its Lease")
-                if self._write(lease, identity):
-                    return
-            elif (holder, renewed) != watched[:2]:
+                free = True
+            elif not free and (holder, renewed) != watched[:2]:
                 if watched[0]:
                     raise LockHeld(
                         f"{holder} {'watches' if self._name == WATCH else 'changes'} nodes of {self._api.server}",
@@ -152,10 +146,11 @@ class ClusterLease:
                 emit(
                     f"the Lease of this cluster is held by {holder}; waiting to see whether it is renewed"
                 )
-            elif late:
+            elif not free and self._clock() - watched[2] > valid_s:
                 emit(f"{holder} has not renewed its Lease; taking it over")
-                if self._write(lease, identity):
-                    return
+                free = True
+            if free and self._write(lease, identity):
+                return
             if stop():
                 raise NotDrainedError("interrupted while it waited for the Lease of the cluster")
             self._sleep(_POLL_S)
@@ -289,9 +284,7 @@ class ClusterLease:
             try:
                 for _ in range(_CONFLICTS):
                     lease = self._api.lease(NAMESPACE, self._name)
-                    if lease is None or (lease.get("spec") or {}).get("holderIdentity") != identity:
-                        return
-                    if self._write(lease, ""):
+                    if standing(lease).holder != identity or self._write(lease, ""):
                         return
             except ClusterError:
                 return
@@ -323,12 +316,8 @@ def standing(lease: Json | None) -> Standing:
     """What a Lease says; one that is not there says nothing."""
     notes = ((lease or {}).get("metadata") or {}).get("annotations") or {}
     spec = (lease or {}).get("spec") or {}
-    values = (
-        spec.get("holderIdentity"),
-        notes.get(PROGRESS),
-        notes.get(CONTROL),
-        spec.get("renewTime"),
-    )
+    published = [notes.get(key) for key in (PROGRESS, CONTROL)]
+    values = (spec.get("holderIdentity"), *published, spec.get("renewTime"))
     return Standing(*(str(value or "") for value in values))
 
 
