@@ -30,6 +30,10 @@ else
         [ -e /var/lib/kubelet/kubeconfig ] || continue
       printf 'joined=%s\n' "${value%%-*}"
     done
+    for value in /etc/systemd/system/*.wants/*device-plugin.service \
+      /sys/fs/cgroup/system.slice/*device-plugin.service; do
+      [ ! -e "$value" ] || echo plugin=1
+    done
     # Slurm knows a node by its address, too.
     ! command -v slurmd >/dev/null || printf 'addresses=%s\n' "$(hostname -I 2>/dev/null)"
   fi

@@ -456,10 +456,10 @@ class ScheduledMaintenance:
             offers = noted.hold is None or noted.hold.text != WITHDRAWS
             if offers and not subject.facts.without_driver:
                 subject.before_return()
-                scheduler.refresh(member, subject.facts, say, stop)
+                notes.append(scheduler.refresh(member, subject.facts, say, stop))
         if not holds and "mig" in subject.pending:
             notes += self._refresh_in_service(subject, say, stop)
-        return tuple(notes)
+        return tuple(filter(None, notes))
 
     def _refresh_in_service(self, subject: Subject, say: Emit, stop: Stop) -> Iterator[str]:
         """Let a Node that needed no hold offer its MIG devices; why it does not."""
@@ -470,7 +470,7 @@ class ScheduledMaintenance:
                 yield f"NVIDIA's pods on the node may offer the MIG devices from before until they are restarted: {error}"
                 continue
             if found is not None:
-                found[0].refresh(found[1], subject.facts, say, stop)
+                yield found[0].refresh(found[1], subject.facts, say, stop)
 
     def _keep_out(
         self, subject: Subject, failed: str = "", *, recorded: str = "", phase: str = "failed"
@@ -541,11 +541,12 @@ class ScheduledMaintenance:
                 return _stays_out(scheduler, member, str(error))
             if member.hold is None:
                 return ""
+        note = ""
         try:
             if hold.phase != "left" and not subject.facts.without_driver:
                 subject.before_return()
                 if hold.text != WITHDRAWS:  # its objects may come later in this run
-                    scheduler.refresh(member, subject.facts, say, stop)
+                    note = scheduler.refresh(member, subject.facts, say, stop)
             say(f"releasing {member.name}, which run {hold.run} left out of service")
             reason = scheduler.release(member, say, stop)
         except NotRefreshedError as error:
@@ -554,7 +555,7 @@ class ScheduledMaintenance:
             raise NotRefreshedError(f"{error}; it {STAYS_OUT}") from error
         except NotDrainedError as error:  # the run is to stop
             reason = str(error)
-        return _stays_out(scheduler, member, reason) if reason else ""
+        return _stays_out(scheduler, member, reason) if reason else note
 
     def _take(self, subject: Subject) -> _Held:
         """What was held for a node; nothing more is done with it."""

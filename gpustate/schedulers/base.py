@@ -288,8 +288,10 @@ class Scheduler(Protocol):
             NotDrainedError: they did not.
         """
 
-    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> str:
         """Restart what still uses the old driver, and wait until the member is ready and offers GPUs again.
+
+        What a person should know of GPUs that nothing offers any more is returned; they are not waited for.
 
         After a boot, what the scheduler knows of it is old until its agent has reported.
 

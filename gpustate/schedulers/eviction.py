@@ -13,6 +13,7 @@ Sources:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,7 @@ _NOT_SELECTED = "not selected"
 _DRA_DRIVERS = frozenset({"k8s-dra-driver-gpu", "dra-driver-nvidia-gpu"})
 #: Images whose programs open NVML for as long as they run.
 _OPERANDS = _DRA_DRIVERS | {"k8s-device-plugin", "gpu-feature-discovery", "dcgm", "dcgm-exporter"}
+_NETWORK = re.compile("rdma|sriov")
 _GPU_PREFIXES = ("nvidia.com/gpu", "nvidia.com/mig-")
 
 
@@ -269,14 +271,25 @@ def budgets_of(pod: Json, cluster: Cluster) -> list[Json]:
 def is_operand(pod: Json) -> bool:
     """A pod of a DaemonSet of NVIDIA's that keeps NVML open, so that it goes on with the old driver."""
     owner = controller(pod)
-    if owner is None or owner["kind"] != "DaemonSet":
-        return False
+    return owner is not None and owner["kind"] == "DaemonSet" and uses_nvml(pod)
+
+
+def uses_nvml(pod: Json) -> bool:
+    """Its programs, or those of a template, are NVIDIA's that keep NVML open."""
     return bool(_images(pod) & _OPERANDS)
 
 
 def is_dra_driver(daemon_set: Json) -> bool:
     """Its pods publish the GPUs of their Nodes as ResourceSlices."""
     return bool(_images((daemon_set.get("spec") or {}).get("template") or {}) & _DRA_DRIVERS)
+
+
+def is_device_plugin(pod: Json) -> bool:
+    """It, or a template's pod, has the kubelet's folder of device plugins, and is not for network cards."""
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    paths = " ".join((volume.get("hostPath") or {}).get("path") or "" for volume in volumes)
+    ended = (pod.get("status") or {}).get("phase") in _ENDED
+    return "device-plugins" in paths and not ended and not _NETWORK.search(" ".join(_images(pod)))
 
 
 def _images(pod: Json) -> set[str]:

@@ -24,6 +24,7 @@ from typing import Any
 Json = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
+SOCKETS = [{"name": "sockets", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}]
 PLUGIN_IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.17.4"
 USER, TOKEN = "ops", "token-of-ops"
 #: Seconds until an evicted pod is gone, and until its controller has created another one.
@@ -326,7 +327,7 @@ class StubCluster:
 
     def _daemon_set(self) -> Json:
         labels = {"app": "nvidia-device-plugin"}
-        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "p", "image": PLUGIN_IMAGE}]}}  # fmt: skip
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "p", "image": PLUGIN_IMAGE}], "volumes": SOCKETS}}  # fmt: skip
         return {
             "metadata": {"name": "nvidia-device-plugin", "namespace": "nvidia"},
             "spec": {"selector": {"matchLabels": labels}, "template": template},
@@ -342,6 +343,7 @@ class StubCluster:
         )
         pod["metadata"] |= {"namespace": "nvidia", "ownerReferences": [owner]}
         pod["spec"]["containers"][0]["image"] = PLUGIN_IMAGE
+        pod["spec"]["volumes"] = SOCKETS
         self._store("pods", pod)
 
     def _budget(self, least: int) -> Json:

@@ -14,7 +14,7 @@ from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import RefusedRequest
 from gpustate.cluster.scheduling import unmet_selector
 from gpustate.core.facts import NodeFacts
-from gpustate.manifests.ownership import DEPLOY, DEVICE_PLUGIN
+from gpustate.manifests.ownership import DEPLOY
 from gpustate.schedulers import eviction, node_events
 from gpustate.schedulers.base import (
     Emit,
@@ -96,7 +96,7 @@ class Holds:
             self._nodes.report(member.name, node_events.FAILED, f"{words}: {why}" if why else words)
         return noted
 
-    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> str:
         """Delete the pods of NVIDIA's DaemonSets on it, which are created again, and wait for Ready and GPUs."""
 
         def is_own(node: Json) -> bool:
@@ -105,7 +105,8 @@ class Holds:
 
         self._nodes.report(member.name, node_events.CHANGED, "changed and validated")
         self._nodes.nvidia_pods.resume(member.name, is_own)
-        old = {str(pod["metadata"]["uid"]): pod for pod in self._operands(member.name)}
+        operands = filter(eviction.is_operand, self._nodes.api.pods_on(member.name))
+        old = {str(pod["metadata"]["uid"]): pod for pod in operands}
         if old:
             emit(f"restarting {eviction.names(old.values())}")
         withdrawn = self._withdraw(member.name, emit)
@@ -115,7 +116,7 @@ class Holds:
         began = self._nodes.clock()
         waiting = Waiting(emit, self._nodes.clock, f"Node {member.name} to be ready for GPU pods")
         while True:
-            node, pods = self._nodes.api.node(member.name), self._operands(member.name)
+            node, pods = self._nodes.api.node(member.name), self._nodes.api.pods_on(member.name)
             waits = self._missing(member, facts, node, pods, set(old))
             if (
                 not waits
@@ -126,15 +127,18 @@ class Holds:
             early = self._nodes.clock() < began + _REPORTED_S
             if not waits and early and before and cluster_pods.allocatable(node) == before:
                 waits = "its kubelet has not reported since its pods were restarted"
-            unready = ", ".join(eviction.name(pod) for pod in pods if not eviction.is_ready(pod))
-            if not waits and not unready:
-                return
+            unready = ", ".join(
+                eviction.name(pod)
+                for pod in pods
+                if eviction.is_operand(pod) and not eviction.is_ready(pod)
+            )
             passed = self._nodes.clock() - began
-            if not waits and passed > _UNREADY_S:
-                emit(
-                    f"{unready} is not ready after {_UNREADY_S:g} s; the Node offers its GPUs without it"
-                )
-                return
+            if not waits and (not unready or passed > _UNREADY_S):
+                if unready:
+                    emit(
+                        f"{unready} is not ready after {_UNREADY_S:g} s; the Node offers its GPUs without it"
+                    )
+                return self._unoffered(member, node)
             if passed > _REFRESH_S:
                 raise NotRefreshedError(
                     f"{self._nodes.title}: Node {member.name} is not ready for GPU pods {_REFRESH_S:g} s after the change: {waits}"
@@ -145,10 +149,6 @@ class Holds:
             refuse_stopped(stop, f"its pods were restarted ({missing})")
             waiting.report(missing)
             self._nodes.sleep(_POLL_S)
-
-    def _operands(self, name: str) -> list[Json]:
-        """NVIDIA's pods on a Node."""
-        return [pod for pod in self._nodes.api.pods_on(name) if eviction.is_operand(pod)]
 
     def _missing(
         self, member: Member, facts: NodeFacts, node: Json, pods: Sequence[Json], old: set[str]
@@ -163,23 +163,26 @@ class Holds:
         for pod in pods:
             if str(pod["metadata"]["uid"]) in old:
                 return f"{eviction.name(pod)} is terminating"
-        if old and not pods:
-            return self._paused(member.name)
-        offered = member.gpus or (before.gpus_before if before else 0)
-        if offered and not cluster_pods.allocatable(node):
-            return self._without_plugin(node) or "allocatable has none"
+        gone = old and not any(map(eviction.is_operand, pods))
+        if gone and any(map(eviction.uses_nvml, self._templates(node))):
+            return _paused(node) or "its DaemonSets have not created their pods again"
+        if _is_without_gpus(member, node):
+            plugins = filter(eviction.is_device_plugin, (*pods, *self._templates(node)))
+            if facts.plugin or any(plugins):
+                return _paused(node) or "allocatable has none"
         return ""
 
-    def _without_plugin(self, node: Json) -> str:
-        """Why no pod of NVIDIA's device plugin comes to a Node; empty: one may."""
-        sets = self._nodes.daemon_sets()
-        plugins = [one for one in sets if one["metadata"]["name"] == DEVICE_PLUGIN]
-        if not any("device-plugin" in str(one) for one in sets):
-            name = node["metadata"]["name"]
-            end = f"kubectl annotate node {name} {HOLD}-; kubectl uncordon {name}"
-            return f"allocatable has none, and the cluster no DaemonSet of a device plugin; if nothing is to offer its GPUs so any more: {end}"
-        unmet = [unmet_selector(one["spec"]["template"], node) for one in plugins]
-        return f"daemonset/{DEVICE_PLUGIN} has no pod there: {unmet[0]}" if any(unmet) else ""
+    def _templates(self, node: Json) -> list[Json]:
+        """The pods of the DaemonSets that are for a Node; all where another tool keeps them away for a while."""
+        templates = (one["spec"]["template"] for one in self._nodes.api.daemon_sets())
+        return [one for one in templates if _paused(node) or not unmet_selector(one, node)]
+
+    def _unoffered(self, member: Member, node: Json) -> str:
+        """That nothing offers the GPUs any more that a Node has offered; empty: they are offered."""
+        by_claims = any(map(eviction.is_dra_driver, self._nodes.daemon_sets()))
+        if by_claims or not _is_without_gpus(member, node):
+            return ""
+        return f"{self._nodes.title}: nothing offers the GPUs of Node {member.name}: the cluster has no device plugin for it"
 
     def _withdraw(self, name: str, emit: Emit) -> bool:
         """Offer no GPU of a Node by claims until NVIDIA's DRA driver publishes them again; whether it did.
@@ -202,22 +205,6 @@ class Holds:
             emit(f"the ResourceSlices of Node {name} may be out of date: {error}")
             return False
         return bool(published)
-
-    def _paused(self, name: str) -> str:
-        """Why NVIDIA's DaemonSets do not create their pods again."""
-        labels = self._nodes.api.node(name)["metadata"].get("labels") or {}
-        paused = [
-            key
-            for key, value in sorted(labels.items())
-            if key.startswith(DEPLOY) and str(value).startswith("paused")
-        ]
-        if not paused:
-            return "its DaemonSets have not created their pods again"
-        words = " ".join(f"{key}=true" for key in paused)
-        return (
-            f"another tool left labels that keep NVIDIA's pods away: kubectl label node {name} "
-            f"--overwrite {words}"
-        )
 
     def release(self, member: Member, emit: Emit = discard, stop: Stop = never) -> str:
         """Uncordon it and let NVIDIA's programs run again, where the cordon is ours and nobody else has a claim on it."""
@@ -278,6 +265,23 @@ def _patch(
     if cordoned is not None:
         patch["spec"] = {"unschedulable": cordoned or None}
     return patch
+
+
+def _is_without_gpus(member: Member, node: Json) -> bool:
+    """A Node does not offer the GPUs that it offered before the hold."""
+    offered = member.gpus or (member.hold and member.hold.gpus_before)
+    return bool(offered) and not cluster_pods.allocatable(node)
+
+
+def _paused(node: Json) -> str:
+    """Which labels of another tool keep NVIDIA's pods away for a while."""
+    labels = node["metadata"].get("labels") or {}
+    paused = (
+        key for key in sorted(labels) if key.startswith(DEPLOY) and labels[key].startswith("paused")
+    )
+    words = " ".join(f"{key}=true" for key in paused)
+    command = f"kubectl label node {node['metadata']['name']} --overwrite {words}"
+    return words and f"another tool left labels that keep NVIDIA's pods away: {command}"
 
 
 def _devices(resource_slice: Json) -> list[Json]:

@@ -86,10 +86,10 @@ class Holds:
         match = _BOOT_TIME.search(self._nodes.run("scontrol", "-o", "show", "node", name))
         return match[1] if match else ""
 
-    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> str:
         """Wait until slurmd has registered with as many GPUs as it has to have, if it did before."""
         if member.hold is None or not member.ready:
-            return
+            return ""
         until = self._nodes.clock() + _REGISTER_S
         booted = self._nodes.boot_ids.get(member.name, facts.boot_id) != facts.boot_id
 
@@ -106,6 +106,7 @@ class Holds:
             node = self._nodes.node(member.name)
         if wrong:
             raise NotRefreshedError(f"{self._nodes.title}: node {node.name}: {wrong}")
+        return ""
 
     def _waiting(self, name: str, emit: Emit) -> Waiting:
         return Waiting(emit, self._nodes.clock, f"slurmd of {name} to register with slurmctld")

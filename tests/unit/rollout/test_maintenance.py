@@ -66,6 +66,7 @@ class FakeScheduler:
     reasons: list[str] = field(default_factory=list)
     taken: tuple[str, ...] = ()
     left: str = ""
+    unoffered: str = ""
     uncordoned: bool = False
     unknown: Exception | None = None
 
@@ -111,8 +112,9 @@ class FakeScheduler:
     ) -> None:
         self._call(f"drain {scope.value}")
 
-    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
+    def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> str:
         self._call("refresh")
+        return self.unoffered
 
     def release(self, member: Member, emit: Emit = discard, stop: Stop = never) -> str:
         self._call("release")
@@ -179,6 +181,17 @@ def test_a_node_is_held_drained_changed_and_released() -> None:
     assert found.end(subject(), "", said) == ()
     wanted = ["hold changes driver", "drain gpu", "note drained", "note changing", "note validating", "refresh", "release"]  # fmt: skip
     assert scheduler.calls == wanted
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["of this run", "of an earlier one"])
+def test_a_node_whose_gpus_nothing_offers_any_more_is_released_with_a_note(left: bool) -> None:
+    scheduler = FakeScheduler(unoffered="nothing offers its GPUs")
+    scheduler.current = LEFT if left else scheduler.current
+    cluster = maintenance(Kubernetes=scheduler)
+    change = subject(Disruption.NONE if left else Disruption.RESET)
+    cluster.begin(change, said, never)
+    assert cluster.end(change, "", said) == ("nothing offers its GPUs",)
+    assert scheduler.calls[-2:] == ["refresh", "release"]
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["of this run", "of an earlier one"])
@@ -314,7 +327,7 @@ def test_an_interruption_ends_the_wait_for_gpus_and_the_node_stays_held() -> Non
     stop, asked = (lambda: True), list[bool]()
 
     class Waits(FakeScheduler):
-        def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> None:
+        def refresh(self, member: Member, facts: NodeFacts, emit: Emit, stop: Stop) -> str:
             asked.append(stop())
             raise NotDrainedError(
                 "interrupted while its pods were restarted (allocatable has none)"

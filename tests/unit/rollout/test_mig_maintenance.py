@@ -76,8 +76,9 @@ class FakeCluster:
     def drain(self, *_: object) -> None:
         self._call("drain")
 
-    def refresh(self, *_: object) -> None:
+    def refresh(self, *_: object) -> str:
         self._call("refresh")
+        return ""
 
     def release(self, member: Member, emit: Emit, stop: Stop) -> str:
         self._call("release")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from gpustate.formats import masking
 from gpustate.schedulers import kubernetes
 from gpustate.schedulers.base import (
     HeldElsewhereError,
+    Member,
     NotDrainedError,
     NotRefreshedError,
     Scope,
@@ -33,11 +35,21 @@ PLAIN = DrainPolicy()
 WHY = Why("20261124-1", "ann@ops1", "driver 580")
 
 
+#: The pod of a device plugin.
+PLUGIN: Json = {
+    "spec": {
+        "containers": [{"image": "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"}],
+        "volumes": [{"hostPath": {"path": "/var/lib/kubelet/device-plugins"}}],
+    }
+}
+
+
 class FakeApi:
-    """One cluster in memory. ``refusals``: answers to the next evictions of a pod."""
+    """One cluster in memory. ``refusals``: answers to the next evictions of a pod; ``plugin``: a DaemonSet is its device plugin."""
 
     server = "https://api.test"
     skew_s = 0.0
+    plugin = True
 
     def __init__(self) -> None:
         self.node_: Json = {
@@ -86,7 +98,8 @@ class FakeApi:
         return []
 
     def daemon_sets(self) -> list[Json]:
-        return [{"metadata": {"namespace": "a", "name": "agent"}}]
+        template = PLUGIN if self.plugin else {}
+        return [{"metadata": {"namespace": "a", "name": "agent"}, "spec": {"template": template}}]
 
     def claims(self) -> list[Json]:
         return []
@@ -431,31 +444,53 @@ def test_gpus_that_a_dead_run_saw_are_waited_for(api: FakeApi) -> None:
         again.refresh(member, facts(), print, lambda: False)
 
 
-def test_a_node_that_gets_no_device_plugin_is_told_from_one_whose_plugin_offers_nothing(
-    api: FakeApi,
-) -> None:
-    label = "nvidia.com/gpu.deploy.device-plugin"
-    containers = [{"name": "nvidia-device-plugin"}]
-    template = {"spec": {"nodeSelector": {label: "true"}, "containers": containers}}
-    plugin = {
-        "metadata": {"name": "nvidia-device-plugin-daemonset"},
-        "spec": {"template": template},
-    }
-    api.daemon_sets = lambda: [plugin]  # type: ignore[method-assign]
+def _unoffered(api: FakeApi) -> tuple[kubernetes.Kubernetes, Member]:
+    """A Node that is held, and whose GPUs nothing offers since."""
     api.node_["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
-    found = scheduler(api)
-    member = found.hold(found.member(facts(), "gpu1"), WHY)
+    cluster = scheduler(api)
+    member = cluster.hold(cluster.member(facts(), "gpu1"), WHY)
     api.node_["status"]["allocatable"] = {}
-    words = f"no pod there: nodeSelector {label}=true, the Node has no {label}"
-    with pytest.raises(NotRefreshedError, match=words):
-        found.refresh(member, facts(), print, lambda: False)
-    api.node_["metadata"].setdefault("labels", {})[label] = "true"
+    return cluster, member
+
+
+NOTE = "nothing offers the GPUs of Node n1: the cluster has no device plugin for it"
+
+
+def test_gpus_that_nothing_offers_any_more_are_not_waited_for(api: FakeApi) -> None:
+    """Neither in the run during which the device plugin goes, nor in a later one."""
+    cluster, member = _unoffered(api)
+    api.plugin = False
+    for current in (cluster, scheduler(api)):
+        assert current.refresh(member, facts(), print, lambda: False).endswith(NOTE)
+    operand = pod("old", kind="DaemonSet")
+    operand["spec"]["containers"] = [{"image": "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"}]
+    api.pods_ = [operand]
+    assert cluster.refresh(member, facts(), print, lambda: False).endswith(NOTE)
+    assert "delete old" in api.writes
+
+
+def test_gpus_that_may_be_offered_again_are_waited_for(api: FakeApi) -> None:
+    cluster, member = _unoffered(api)
+    label = "nvidia.com/gpu.deploy.device-plugin"
+    template = {"spec": {**PLUGIN["spec"], "nodeSelector": {label: "true"}}}
+    plugin = {"metadata": {"name": "p"}, "spec": {"template": template}}
+    api.daemon_sets = lambda: [plugin]  # type: ignore[method-assign]
+    labels = api.node_["metadata"].setdefault("labels", {})
+    assert cluster.refresh(member, facts(), print, lambda: False).endswith(NOTE), "not for it"
+    for value, words in (("true", "allocatable has none"), ("paused-x", f"n1 --overwrite {label}")):
+        labels[label] = value
+        with pytest.raises(NotRefreshedError, match=words):
+            cluster.refresh(member, facts(), print, lambda: False)
+    labels.clear()
+    api.daemon_sets = list  # type: ignore[method-assign]
     with pytest.raises(NotRefreshedError, match="allocatable has none"):
-        found.refresh(member, facts(), print, lambda: False)
-    api.daemon_sets = list  # type: ignore[method-assign]  # it is gone, and a later run would wait again
-    step = "so any more: kubectl annotate node n1 gpustate.io/hold-; kubectl uncordon n1"
-    with pytest.raises(NotRefreshedError, match=step):
-        scheduler(api).refresh(member, facts(), print, lambda: False)
+        cluster.refresh(member, replace(facts(), plugin=True), print, lambda: False)
+    static = {**pod("static", kind="Node"), **PLUGIN}
+    api.pods_ = [static]
+    with pytest.raises(NotRefreshedError, match="allocatable has none"):
+        cluster.refresh(member, facts(), print, lambda: False)
+    static["spec"] = {**PLUGIN["spec"], "containers": [{"image": "k8s-rdma-shared-dev-plugin"}]}
+    assert cluster.refresh(member, facts(), print, lambda: False).endswith(NOTE)
 
 
 @pytest.mark.parametrize(("after", "least_s"), [("16", 4), ("8", 15)])
