@@ -30,7 +30,7 @@ from gpustate.errors import ConnectionFailed, GpustateError, RefusedError
 from gpustate.rollout import slots
 from gpustate.rollout.options import Schedulers
 from gpustate.rollout.strategy import Strategy
-from gpustate.schedulers.kubernetes import drain
+from gpustate.schedulers.kubernetes import drain, holds
 
 #: How long a change takes, and how long until a node that hangs is given up.
 CHANGE_S, HANG_S = 0.05, 1.5
@@ -84,6 +84,8 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     monkeypatch.setattr(slots, "_POLL_S", 0.05)
     monkeypatch.setattr(drain, "_RETRY_S", 0.05)
     monkeypatch.setattr(drain, "_POLL_S", 0.05)
+    monkeypatch.setattr(holds, "_POLL_S", 0.05)
+    monkeypatch.setattr(holds, "_REPORTED_S", 0.2)
 
     class Walk:
         """A node whose change costs a GPU reset, unless it was made before."""
