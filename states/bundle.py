@@ -188,7 +188,7 @@ class BundleInPlace(State[Observed]):
         if target.repositories and target.rpm != is_rpm(observed.manager):
             return (
                 f"the bundle {self.file} has no packages of {target.name} for {observed.manager}; "
-                "rebuild the bundle for this node: gpustate image bundle"
+                "rebuild the bundle for this node: gpustate image bundle make"
             )
         return None
 

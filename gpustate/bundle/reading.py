@@ -61,7 +61,7 @@ class Bundle:
             available = ", ".join(r.name for r in self.manifest.targets) or "nothing"
             raise RefusedError(
                 f"the bundle {self.path} has no packages for {distribution}-{machine} (available: {available})",
-                fix="build one: gpustate image bundle POLICY -i INVENTORY --out FILE",
+                fix="build one: gpustate image bundle make POLICY -i INVENTORY --out FILE",
             )
         return target
 

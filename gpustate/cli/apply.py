@@ -87,8 +87,7 @@ apply_options = common.options(
 def apply(policy: str, **options: Any) -> None:
     """Apply POLICY, or a saved PLAN exactly as it was saved.
 
-    PLAN keeps its options unless others are given; a node that has changed since is refused (exit 5). How nodes
-    are connected: gpustate help connection.
+    PLAN keeps options not given here; a node changed since is refused (exit 5).
     """
     from gpustate import policies
 
@@ -136,6 +135,9 @@ def apply_policy(
         return
     asked = not options["yes"]
     if asked and not sys.stdin.isatty():
+        if verb != "rollback":
+            common.load_policy(source, options)
+        common.load_inventory({**options, "ask_become_pass": False}, reach=False)
         raise UsageError(
             "stdin is not a terminal", fix="review with gpustate plan, then pass --yes"
         )
@@ -171,11 +173,11 @@ def _apply_plan(path: str, options: dict[str, Any]) -> None:
     rules.read()
     reports.check(options.get("reports") or ())
     if not options["yes"]:
-        if not sys.stdin.isatty():
-            raise UsageError("stdin is not a terminal", fix="pass --yes")
         from gpustate.api.rolling import add_rollout
 
         inventory = saved.only_planned(common.load_inventory(options), document, path)
+        if not sys.stdin.isatty():
+            raise UsageError("stdin is not a terminal", fix="pass --yes")
         rollout = saved.rollout_of(document)
         add_rollout(document, inventory, strategy_of(options).beside(rollout))
         reports.show_plan(document, "text", diff=options["diff"], whole=False, verb="apply")
@@ -255,7 +257,7 @@ def execute(
     target = read_policy(source) if plan is None else plan
     inventory = common.load_inventory(options)
     if isinstance(target, api.Policy):
-        notes.report_unknown_targets(inventory, target, source)
+        notes.report_unknown_targets(inventory, target, source, options)
         if ensure is None:
             notes.report_warnings(target)
         notes.report_left_out_objects(target, options)

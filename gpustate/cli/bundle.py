@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,6 @@ import click
 from gpustate.cli import common
 from gpustate.cli.verbs import Verbs
 from gpustate.errors import EXIT_VALIDATION, UsageError
-from gpustate.formats.words import quote
 
 if TYPE_CHECKING:
     from gpustate.bundle.manifest import Manifest
@@ -22,38 +19,15 @@ if TYPE_CHECKING:
 _ARCHIVES = frozenset({".zip", ".tgz", ".gz", ".xz", ".zst", ".bz2", ".7z", ".deb", ".rpm", ".iso"})
 
 
-class _Bundle(Verbs):
-    """``bundle POLICY`` builds a bundle; ``bundle check FILE`` verifies one."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args:
-            raise UsageError(
-                "bundle: no policy",
-                fix="build a bundle: gpustate image bundle POLICY --out FILE.tar; or verify one: gpustate image bundle check FILE",
-            )
-        if args[0] not in (*self.commands, "--help", "-h"):
-            near = difflib.get_close_matches(args[0], self.commands, 1)
-            if near and not os.path.lexists(args[0]):
-                raise UsageError(
-                    f"bundle: {quote(args[0])} is neither a file nor a verb",
-                    fix=f"did you mean {near[0]!r}",
-                )
-            args = ["make", *args]
-        return super().parse_args(ctx, args)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, cmd_name) or self.commands["make"]
-
-
-@click.group(cls=_Bundle)
+@click.group(cls=Verbs)
 def group() -> None:
-    """Offline bundles for air-gapped nodes. `bundle POLICY` builds one, `bundle check` verifies one."""
+    """Build and verify offline bundles for air-gapped nodes. Use one: gpustate apply POLICY --bundle FILE."""
 
 
 @group.command()
 @common.policy_argument
 @common.inventory_options
-@common.policy_options
+@common.change_options
 @common.lock_options
 @click.option("--out", required=True, metavar="FILE", help="Output: FILE.tar or a directory.")
 @click.option(
@@ -160,7 +134,7 @@ def check(file: str, output: str) -> None:
         for line in wrong:
             click.echo(printable(line))
         click.echo(
-            f"{file}: {len(wrong)} errors; build it again: gpustate image bundle POLICY --out {file}"
+            f"{file}: {len(wrong)} errors; build it again: gpustate image bundle make POLICY --out {file}"
         )
     else:
         _print_result(file, bundle.id, bundle.manifest, to_text(bundle.manifest), "text")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -33,13 +34,26 @@ F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = click.Choice(["text", "json"])
 
 
-class WholeNumber(click.IntRange):
-    """An integer within bounds, by a name that a person who mistyped it understands."""
+class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A number within bounds; of whole ones unless ``kind`` is ``float``."""
 
-    name = "whole number"
+    name = "number"
 
-    def _describe_range(self) -> str:
-        return ""  # it would say little in a help
+    def __init__(
+        self, least: float, most: float = math.inf, kind: type[int] | type[float] = int
+    ) -> None:
+        self.least, self.most, self.kind = least, most, kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = self.kind(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a {'whole ' * (self.kind is int)}number", param, ctx)
+        if not number >= self.least:
+            self.fail(f"{value} is too small; at least {self.least}", param, ctx)
+        if number > self.most:
+            self.fail(f"{value} is too large; at most {self.most}", param, ctx)
+        return number
 
 
 def _not_an_option(
@@ -127,8 +141,16 @@ def kubeconfig_option(text: str) -> Callable[[F], F]:
     return click.option("--kubeconfig", metavar="FILE", help=f"{text} {default}")
 
 
+def _with_hint(function: F) -> F:
+    """Let the help of a verb name that of the options which it does not list."""
+    hint = "How nodes are connected: gpustate help connection."
+    function.__doc__ = f"{function.__doc__}\n\n    {hint}"
+    return function
+
+
 #: ``-i``, ``-l`` and how to connect.
 inventory_options = options(
+    _with_hint,
     click.option(
         "-i",
         "--inventory",
@@ -148,7 +170,7 @@ inventory_options = options(
     click.option(
         "-f",
         "--forks",
-        type=WholeNumber(1, 10000),
+        type=Number(1, 10000),
         metavar="N",
         default=50,
         show_default=True,
@@ -164,7 +186,7 @@ lock_path_option = click.option(
     "path",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="The lock file [default: gpustate.lock beside POLICY].",
+    help="Lock file of driver packages [default: gpustate.lock beside POLICY].",
 )
 
 
@@ -176,7 +198,7 @@ lock_options = options(
     click.option(
         "--lock",
         metavar="FILE|none",
-        help="Lock file [default: gpustate.lock beside POLICY].",
+        help="Lock file of gpustate driver solve [default: gpustate.lock beside POLICY].",
     ),
     heading="Policy",
 )
@@ -192,7 +214,7 @@ def lock_file(source: str, options: Mapping[str, Any]) -> str | None:
 
 def locked(policy: Policy, inventory: Inventory, source: str, options: dict[str, Any]) -> Policy:
     """The policy with what the lock file says of an inventory's nodes; as it was without one."""
-    notes.report_unknown_targets(inventory, policy, source)
+    notes.report_unknown_targets(inventory, policy, source, options)
     file = lock_file(source, options)
     if file is None:
         return policy
@@ -305,8 +327,8 @@ def check_readable(path: str, what: str, flag: str) -> None:
         ) from error
 
 
-#: ``--values``, ``--set``, ``--patch`` and others, which change the policy before its use.
-policy_options = options(
+#: ``--values``, ``--set``, ``--patch`` and ``--release``, which change the policy before its use.
+change_options = options(
     click.option(
         "--values",
         multiple=True,
@@ -318,7 +340,7 @@ policy_options = options(
         "set_typed",
         multiple=True,
         metavar="PATH=VALUE",
-        help="Set values: driver.branch=580,rollout.canary=1.",
+        help="Set values: driver.branch=580, groups.a100.driver.branch=570.",
     ),
     click.option(
         "-p",
@@ -333,11 +355,12 @@ policy_options = options(
         metavar="VERSION",
         help="Release of the Operator that its file is for.",
     ),
-    click.option(
-        "--bundle",
-        metavar="FILE",
-        help="Install packages from this bundle alone.",
-    ),
+    heading="Policy",
+)
+#: The same, and ``--bundle``.
+policy_options = options(
+    change_options,
+    click.option("--bundle", metavar="FILE", help="Install packages from this bundle alone."),
     heading="Policy",
 )
 

@@ -73,7 +73,7 @@ def _of_policy(
     states, left_out = policy.states, dict[str, str]()
     if node is not None or options["inventory"] is not None:
         inventory = common.load_inventory(options, reach=False)
-        notes.report_unknown_targets(inventory, policy, source)
+        notes.report_unknown_targets(inventory, policy, source, options)
         if node is not None:
             resolved = _resolved(policy, node, inventory, options)
             states, left_out = resolved.states, _left_out(resolved)

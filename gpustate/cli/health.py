@@ -262,9 +262,8 @@ def quarantine(
             fix="give --end alone to end one",
         )
     if gpu is not None and not end and (reason is None or duration is None):
-        raise UsageError(
-            "a quarantine needs a reason and a duration", fix="give --reason and --for"
-        )
+        option = "--reason TEXT" if reason is None else "--for 8h"
+        raise UsageError(f"a quarantine needs {option}", fix="add it, or end one with --end")
     if gpu is None and (reason is not None or duration is not None):
         raise UsageError("--reason and --for need a GPU", fix="name it with --gpu")
     if reason is not None and (not reason.strip() or len(reason) > 300 or not reason.isprintable()):

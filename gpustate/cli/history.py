@@ -22,7 +22,7 @@ _PROCESS = frozenset(("version", "uid", "pid", "born"))
 @click.option(
     "-n",
     "--last",
-    type=click.IntRange(min=1),
+    type=common.Number(1),
     default=20,
     show_default=True,
     metavar="N",

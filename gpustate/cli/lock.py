@@ -50,7 +50,10 @@ def _on_all(options: dict[str, Any], script: str) -> None:
 )
 @click.option("--force", is_flag=True, help="Take over a lock that another person holds.")
 def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
-    """Lock nodes: runs that would change them, also your own, are refused (exit 8) until the lock expires or is released."""
+    """Lock nodes: runs that would change them, also your own, are refused (exit 8) until the lock expires or is released.
+
+    See locks: gpustate status -i INVENTORY, if it names no scheduler.
+    """
     from gpustate.engine.fleet import controller, new_run_id
     from gpustate.engine.ledger import LOCKED, lock_script
 

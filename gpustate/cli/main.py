@@ -21,7 +21,7 @@ GC_THRESHOLD = 150_000
 @click.command(
     cls=Top,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Topics: gpustate help connection, gpustate help completion.",
+    epilog="Topics: gpustate help VERB, gpustate help connection, gpustate help completion.",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
@@ -90,12 +90,13 @@ def run() -> int:
 
 def _with_place(error: click.UsageError) -> str:
     """Click's message with the verb, and the command for its help."""
-    message = error.format_message().removesuffix(".")
+    from gpustate.cli.alternatives import message
+
     if error.ctx is None:
-        return message
+        return message(error)
     path = error.ctx.command_path
     verb = path.removeprefix("gpustate").strip()
-    return f"{verb + ': ' if verb else ''}{message}; see: {path} --help"
+    return f"{verb + ': ' if verb else ''}{message(error)}; see: {path} --help"
 
 
 def _print_error(text: str) -> None:

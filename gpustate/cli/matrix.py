@@ -94,7 +94,7 @@ def check(
 @click.argument("theme", required=False)
 @click.option(
     "--stale",
-    type=click.IntRange(0),
+    type=common.Number(0),
     metavar="DAYS",
     help="Only rules whose source was read more than DAYS days ago.",
 )

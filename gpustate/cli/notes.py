@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpustate.errors import UsageError
+
 if TYPE_CHECKING:
     from gpustate.core.inventory import Inventory
     from gpustate.core.policy import Policy
@@ -35,8 +37,19 @@ def report_left_out_objects(policy: Policy, options: Mapping[str, Any]) -> None:
         print_notes(["objects of the cluster (cluster:) are left out; add --cluster-objects"])
 
 
-def report_unknown_targets(inventory: Inventory, policy: Policy, source: str) -> None:
-    """Print groups and nodes that the policy names and the inventory does not have."""
+def report_unknown_targets(
+    inventory: Inventory, policy: Policy, source: str, options: Mapping[str, Any]
+) -> None:
+    """Print groups and nodes that the policy names and the inventory does not have.
+
+    Raises:
+        UsageError: the command line names one, which is for this inventory alone.
+    """
     from gpustate.core.unknown_targets import describe_unknown_targets
 
-    print_notes(describe_unknown_targets(policy, inventory, source))
+    files = [*(options.get("values") or ()), *(text[1:] for text in options.get("patch") or ())]
+    lines = describe_unknown_targets(policy, inventory, source)
+    for line in lines:
+        if line.startswith(("--set ", "--patch", *(f"{file}:" for file in files))):
+            raise UsageError(line)
+    print_notes(lines)

@@ -38,7 +38,7 @@ object_options = common.options(
     click.option(
         "--force-conflicts",
         is_flag=True,
-        help="Change what others manage, too.",
+        help="Change, or plan to change, fields of others, too.",
     ),
     heading="Kubernetes objects",
 )

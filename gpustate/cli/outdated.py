@@ -37,7 +37,7 @@ def outdated(
     rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
-    notes.report_unknown_targets(inventory, made, policy)
+    notes.report_unknown_targets(inventory, made, policy, options)
     path = path or lock_layers.lock_path(policy)
     if not os.path.lexists(path):
         raise UsageError(

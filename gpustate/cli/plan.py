@@ -152,7 +152,7 @@ def make_plan(
         common.check_out(out)
     policy = api.Policy() if verb == "rollback" else common.load_policy(source, options)
     inventory = common.load_inventory(options)
-    notes.report_unknown_targets(inventory, policy, source)
+    notes.report_unknown_targets(inventory, policy, source, options)
     notes.report_left_out_objects(policy, options)
     clusters = objects.clusters(policy, source, inventory, options, absent=ensure == "absent")
     made = context(verb, source, options)

@@ -11,7 +11,7 @@ from gpustate.cli import common, notes
 
 @click.command()
 @common.policy_argument
-@common.policy_options
+@common.change_options
 @click.option(
     "-o",
     "--output",
@@ -27,7 +27,7 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
     """Print the Kubernetes objects of POLICY, for GitOps; no cluster is contacted.
 
     The objects are those that `gpustate apply --cluster-objects` applies, in that order. Equal policies
-    result in equal bytes.
+    result in equal bytes. POLICY needs `cluster:` (may be {}), or is a ClusterPolicy.
     """
     from gpustate.api.cluster_settings import object_settings
     from gpustate.formats.yaml_events import dump_objects

@@ -21,11 +21,11 @@ rollout_options = common.options(
         metavar="SIZES",
         default="",
         callback=common.not_empty,
-        help="Sizes of waves, such as 1,10%,50%.",
+        help="Sizes of waves; the last repeats [default: 1,10%,50% if nodes are drained, else one].",
     ),
     click.option(
         "--max-failures",
-        type=common.WholeNumber(min=1),
+        type=common.Number(1),
         metavar="N",
         help="Start no further node once N have failed.",
     ),
@@ -34,7 +34,7 @@ rollout_options = common.options(
         metavar="N|N%",
         default="",
         callback=common.not_empty,
-        help="A cluster's nodes out of service at a time [default: 25%].",
+        help="Nodes of a cluster out of service [default: 25%].",
     ),
     heading="Rollout",
 )

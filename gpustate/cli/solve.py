@@ -48,7 +48,7 @@ def solve(
     rules.read()
     made = common.load_policy(policy)
     inventory = common.load_inventory(options)
-    notes.report_unknown_targets(inventory, made, policy)
+    notes.report_unknown_targets(inventory, made, policy, options)
     path = path or lock_layers.lock_path(policy)
     common.check_out(path)
     old = lock_layers.load_if_there(path)

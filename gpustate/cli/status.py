@@ -35,7 +35,7 @@ _AT_WORK = ("queued", "held", "drained", "changing", "validating")
 )
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> None:
-    """Show running rollouts, and nodes out of service in Kubernetes and Slurm: phase, run, since when, and why.
+    """Show running rollouts, nodes out of service in Kubernetes and Slurm, and locks: run, since when, and why.
 
     Reads the schedulers that the inventory names, from any machine, and its rollouts on this machine; nodes are not
     contacted. If the inventory names no scheduler, the locks of its nodes are read.

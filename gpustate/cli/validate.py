@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(1, 3600),
+    type=common.Number(1, 3600, float),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

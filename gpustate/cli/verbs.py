@@ -20,7 +20,7 @@ HEADINGS = {
         "drift": "Detect drift from the policy (exit 2 if there is any).",
         "validate": "Validate nodes end to end: driver, runtime, CDI, a CUDA kernel on every GPU.",
         "explain": "Diagnose a node: first failing layer from PCI to scheduler, cause and fix.",
-        "status": "Show running rollouts, and nodes out of service: phase, run, since when, and why.",
+        "status": "Show running rollouts, nodes out of service and locks: run, since when, and why.",
     },
     "Changes": {
         "upgrade": "Upgrade the driver in waves; a wave in which a node fails is rolled back.",
@@ -35,7 +35,7 @@ HEADINGS = {
     },
     "Groups": {
         "policy": "Read policies: effective values, order of states, other formats, compatibility.",
-        "driver": "Lock driver packages per node, and show newer versions.",
+        "driver": "Pin driver packages per node, and show newer versions.",
         "cluster": "Render a cluster's objects; take a cluster over from the GPU Operator, or back.",
         "rollout": "Pause, resume or abort a running rollout; show past runs.",
         "node": "Lock nodes, quarantine GPUs; show labels, NVLink, MIG, metrics; collect a bug report.",
@@ -112,12 +112,19 @@ def load(name: str) -> click.Command:
     return command
 
 
+#: Words of other tools and of habit, and the verb for each.
+_SYNONYMS = {
+    "diagnose": "explain",
+    "driver lock": "driver solve",
+    "node unquarantine": "node quarantine --end",
+    "policy validate": "policy resolve",
+    "rollout start": "apply",
+}
+
+
 def _path_of(name: str) -> str:
-    """The command that has this name elsewhere; empty if none has."""
-    if name in VERBS:
-        return f"gpustate {name}"
-    group = next((group for group, verbs in GROUPS.items() if name in verbs), "")
-    return f"gpustate {group} {name}" if group else ""
+    """The verb of a group that has this name; empty if none has."""
+    return next((f"{group} {name}" for group, verbs in GROUPS.items() if name in verbs), "")
 
 
 def unknown_verb(name: str, known: Sequence[str], path: str) -> UsageError:
@@ -129,8 +136,9 @@ def unknown_verb(name: str, known: Sequence[str], path: str) -> UsageError:
         path: the command that has them, ``gpustate`` or ``gpustate node mig``.
     """
     place = path.removeprefix("gpustate").strip() or None
-    if command := _path_of(name):
-        return UsageError(f"no verb {name!r}", place=place, fix=f"it is: {command}")
+    synonym = _SYNONYMS.get(f"{place} {name}" if place else name)
+    if command := synonym or ("" if place else _path_of(name)):
+        return UsageError(f"no verb {name!r}", place=place, fix=f"it is: gpustate {command}")
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}" if near else f"verbs: {', '.join(known)}"
     return UsageError(f"no verb {name!r}", place=place, fix=f"{hint}; see: {path} --help")
@@ -173,6 +181,14 @@ class Group(Verbs):
 
 class Top(Verbs):
     """``gpustate``: its verbs and groups, and verbs of installed packages."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        topics = ("-h", "--help", *GROUPS["help"])
+        if args[0] == "help" and args[1:] and args[1] not in topics:  # of a verb, as git's
+            args = [*args[1:], "--help"]
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*VERBS, *plugins.verbs(VERBS)]

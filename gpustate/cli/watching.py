@@ -41,7 +41,7 @@ events_option = click.option(
     "--events",
     metavar="FILE|-",
     callback=_open,
-    help="Append events as lines of JSON; '-': standard output.",
+    help="Append events as JSON lines; '-': standard output.",
 )
 
 #: ``--events``.

@@ -117,6 +117,9 @@ def _values(item: Item, place: str) -> str:
         return "helm"  # reported later with the key and a suggestion
     if _misplaced(item.value):
         return "helm"  # the same
+    if any(part.get("hosts") or part.get("children") for part in item.value.values()):
+        why = 'looks like an inventory; a policy has "preset:" or "states:"'
+        raise PolicyError(why, place=place, fix="write: gpustate VERB POLICY -i INVENTORY")
     raise PolicyError(
         f"is not a policy: it begins with {quote(key)}{top_level(key, sections())}",
         place=place,

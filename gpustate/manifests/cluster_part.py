@@ -54,7 +54,8 @@ def read(data: object, places: Mapping[Path, str]) -> ClusterSettings:
         PolicyError: an unknown key or a wrong value, with its place.
     """
     if not isinstance(data, Mapping):
-        raise _error((), places, f"is {kind_of(data)}, wanted a mapping")
+        fix = """write: -p '{"cluster":{}}'""" if data == [] else ""  # --set cluster={}, as in Helm
+        raise _error((), places, f"is {kind_of(data)}, wanted a mapping", fix)
     remember_parameters(data)
     text = json.dumps(data)
     if MASK in text:

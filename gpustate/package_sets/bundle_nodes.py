@@ -332,7 +332,7 @@ def lacking(states: Sequence[AnyState], observations: Observations) -> RefusedEr
         return None
     return RefusedError(
         f"{missing} is not in the bundle {bundle_state.file}",
-        fix=f"build one that has it: gpustate image bundle POLICY -i INVENTORY{option} --out FILE",
+        fix=f"build one that has it: gpustate image bundle make POLICY -i INVENTORY{option} --out FILE",
     )
 
 

@@ -11,7 +11,7 @@ from gpustate.plan.groups import Group
 from gpustate.plan.ranges import fold
 
 #: Keys of a context that are shown, in this order.
-_CONTEXT_KEYS = ("inventory", "limit", "exclude", "commit", "person")
+_CONTEXT_KEYS = ("inventory", "limit", "commit", "person")
 #: Options of a command that say how nodes and clusters are reached, and how many values each has.
 _CONNECTION = {
     **dict.fromkeys(("-i", "-u", "--private-key", "--host-key-checking", "--kubeconfig"), 1),

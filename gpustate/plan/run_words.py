@@ -19,7 +19,6 @@ _NAMES = {
     "digest": "SHA-256",
     "inventory": "Inventory",
     "limit": "Limit",
-    "exclude": "Exclude",
     "waves": "Waves",
 }
 

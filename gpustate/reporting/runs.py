@@ -25,7 +25,7 @@ class Run:
     Args:
         run: its id.
         verb, source: the command and its policy or plan.
-        inventory, limit, exclude: the nodes.
+        inventory, limit: the nodes.
         person: user@host of the controller.
         reason: the ticket or reason.
         nodes: number of nodes.
@@ -40,7 +40,6 @@ class Run:
     source: str
     inventory: str = ""
     limit: str = ""
-    exclude: str = ""
     person: str = ""
     reason: str = ""
     nodes: int = 0
@@ -58,7 +57,6 @@ class Run:
             "plan": self.plan,
             "inventory": self.inventory,
             "limit": self.limit,
-            "exclude": self.exclude,
             "person": self.person,
             "reason": self.reason,
             "nodes": self.nodes,
@@ -165,7 +163,6 @@ def run_of(
         source,
         inventory=str(context.get("inventory") or ""),
         limit=str(context.get("limit") or ""),
-        exclude=str(context.get("exclude") or ""),
         person=str(context.get("person") or ""),
         reason=" ".join(reason.split()),
         nodes=nodes,

@@ -67,7 +67,7 @@ def bundle(home: Lab, node: Node, policy: Path) -> Path:
     """Fetched by the node itself before it is cut off, and before anything but the repositories is on it."""
     path = policy.with_name("b.tar")
     target = ("-i", home.inventory, "-l", node.name)
-    words = ("image", "bundle", policy, *target, "--out", path)
+    words = ("image", "bundle", "make", policy, *target, "--out", path)
     refused = gpustate(*words, code=5)
     assert f"{node.name}: its toolkit-repository does not match the policy" in refused.err
     repositories = policy.with_name("repositories.py")
@@ -103,7 +103,7 @@ def test_a_node_without_a_way_out_is_made_from_a_bundle(
     refused = ran("apply", "--yes", code=5)
     assert refused["reason"] == (
         f"linux-headers-{release} is not in the bundle {bundle}; build one that has it: "
-        f"gpustate image bundle POLICY -i INVENTORY --kernel {release} --out FILE"
+        f"gpustate image bundle make POLICY -i INVENTORY --kernel {release} --out FILE"
     )
     assert node.run(f"ls {FOLDER}", check=False).returncode != 0
     node.run(f"rm -r /boot/vmlinuz-{release} /lib/modules/{release}")

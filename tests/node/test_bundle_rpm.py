@@ -164,7 +164,8 @@ class Trial:
         gpustate("driver", "solve", self.policy, *self.target, "--lock", lock, code=0, timeout=300)
         (locked,) = json.loads(lock.read_text())["sets"]
         assert locked["driver"] == DRIVER
-        words = ("image", "bundle", self.policy, *self.target, "--lock", lock, "--out", self.bundle)
+        words = ("image", "bundle", "make", self.policy, *self.target, "--lock", lock)
+        words += ("--out", self.bundle)
         words = (*words, "-o", "json")
         self.refuse_foreign_signature(*words)
         found: dict[str, Any] = json.loads(gpustate(*words, code=0, timeout=500).out)

@@ -95,6 +95,7 @@ FILES = {
           vars:
             gpustate: {acme-file: {pth: /x}}
     """),
+    "hosts.yml": "all:\n  hosts:\n    gpu1:\n",
     "broken.yml": "all:\n  hosts: [\n",
     "port.ini": "gpu1 ansible_port=ssh\n",
     "damaged.json": '{"format": "gpustate.plan/1", "id": "x", "nodes": [',
@@ -169,7 +170,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     ),
     (
         ("plan", "good.py", *ON, "-f", "many"),
-        "plan: Invalid value for '-f' / '--forks': 'many' is not a valid whole number",
+        "plan: Invalid value for '-f' / '--forks': 'many' is not a whole number",
         (),
     ),
     (
@@ -205,10 +206,51 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         "apply: Invalid value for '--max-failures'",
         (),
     ),
-    (("plan", "good.py", *ON, "-f", "0"), "plan: Invalid value for '-f'", ()),
+    (
+        ("plan", "good.py", *ON, "-f", "0"),
+        "plan: Invalid value for '-f' / '--forks': 0 is too small; at least 1; see: ",
+        (),
+    ),
+    (("plan", "good.py", *ON, "-f", "99999"), "plan: Invalid", ("too large; at most 10000",)),
+    (("plan", "good.py", *ON, "-f", "x"), "plan: Invalid", ("'x' is not a whole number",)),
+    (
+        ("validate", "good.py", *ON, "--timeout", "nan"),
+        "validate: Invalid",
+        ("nan is too small; at least 1",),
+    ),
+    (
+        ("plan", "good.py", *ON, "--canary", "1"),
+        "plan: No such option '--canary'; use: --set rollout.canary=VALUE; see: ",
+        (),
+    ),
+    (
+        ("apply", "good.py", "--dry-run"),
+        "apply: No such option '--dry-run'; use: gpustate plan",
+        (),
+    ),
+    (
+        ("apply", "good.py", "--set-string", "a=1"),
+        "apply: No such option '--set-string'; use: --set 'PATH=\"VALUE\"'; see: ",
+        (),
+    ),
+    (
+        ("node", "lock", "-m", "x", "h1", "h2"),
+        "node lock: Got unexpected extra arguments (h1 h2); select nodes with -l h1,h2; see: ",
+        (),
+    ),
+    (("node", "quarantine", *ON, "--gpu", "0", "--for", "8h"), "a quarantine needs --reason", ()),
+    (("node", "quarantine", *ON, "--gpu", "0", "-m", "x"), "a quarantine needs --for 8h", ()),
+    (
+        ("plan", "good.py", *ON, "--set", "cluster={}"),
+        "--set cluster={}: cluster: is a list, wanted a mapping; write: -p '{\"cluster\":{}}'",
+        (),
+    ),
+    (("plan", "hosts.yml", *ON), "hosts.yml:1: looks like an inventory; a policy has", ("-i INV",)),
     (("plan", "good.py", *ON, "--out", "no/x"), "no/x: no is not a directory", ("--out",)),
     (("plan", "good.py", *ON, "-o", "xml"), "plan: Invalid value for '-o'", ("json",)),
     (("apply", "good.py", *ON), "stdin is not a terminal", ("--yes",)),
+    (("apply", "good.py"), "no inventory; give one with -i", ()),
+    (("apply", "absent.py", *ON), "absent.py: no such file", ()),
     (("apply", "good.py", "-i", "--yes"), "-i has no value: --yes follows it", ("node1",)),
     (("apply", "good.py", *ON, "--yes", "--serial", "0"), "--serial: '0' is not a batch size", ()),
     (("apply", "good.py", *ON, "--yes", "--serial", "120%"), "--serial: '120%' is not a batch", ()),

@@ -11,14 +11,17 @@ from commandline import Cli
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "bundle: no policy; build a bundle: gpustate image bundle POLICY --out FILE.tar"),
-        (("chek", "x.tar"), "bundle: 'chek' is neither a file nor a verb; did you mean 'check'"),
+        (("chek", "x.tar"), "image bundle: no verb 'chek'; did you mean 'check'"),
+        (("policy.yml",), "image bundle: no verb 'policy.yml'; verbs: check, make; see: "),
         (
-            ("driver", "--out", "x.zip"),
+            ("make", "driver", "--out", "x.zip"),
             "--out x.zip: a bundle cannot be a .zip file; it would become a ",
         ),
-        (("driver", "--out", "sub/x.tar.gz"), "name it sub/x.tar, or give the name of a directory"),
-        (("driver",), "Missing option '--out'"),
+        (
+            ("make", "driver", "--out", "sub/x.tar.gz"),
+            "name it sub/x.tar, or give the name of a directory",
+        ),
+        (("make", "driver"), "Missing option '--out'"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_next_move(

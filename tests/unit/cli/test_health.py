@@ -191,8 +191,8 @@ def test_a_lost_gpu_is_named_by_its_place() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--gpu", "1"), "give --reason and --for"),
-        (("--gpu", "1", "-m", "x"), "give --reason and --for"),
+        (("--gpu", "1"), "a quarantine needs --reason"),
+        (("--gpu", "1", "-m", "x"), "a quarantine needs --for 8h"),
         (("-m", "x"), "name it with --gpu"),
         (("--end", "--gpu", "4", "--for", "1d"), "--end contradicts --reason and --for"),
         (("--end", "-m", "x"), "--end contradicts --reason and --for"),

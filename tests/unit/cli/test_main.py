@@ -114,9 +114,11 @@ def test_the_lines_of_verbs_in_groups_are_shown_below_their_group(gpustate: Cli)
     ("words", "command"),
     [
         (("solve",), "gpustate driver solve"),
-        (("node", "apply"), "gpustate apply"),
-        (("rollout", "lock"), "gpustate node lock"),
-        (("help", "plan"), "gpustate plan"),
+        (("diagnose",), "gpustate explain"),
+        (("driver", "lock"), "gpustate driver solve"),
+        (("policy", "validate"), "gpustate policy resolve"),
+        (("rollout", "start"), "gpustate apply"),
+        (("node", "unquarantine"), "gpustate node quarantine --end"),
     ],
 )
 def test_a_verb_that_is_elsewhere_is_named(
@@ -125,6 +127,28 @@ def test_a_verb_that_is_elsewhere_is_named(
     done = gpustate(*words)
     assert (done.status, done.out) == (1, "")
     assert done.err.endswith(f"no verb {words[-1]!r}; it is: {command}\n")
+
+
+@pytest.mark.parametrize("words", [("node", "apply"), ("rollout", "lock")])
+def test_verbs_of_a_group_are_listed_for_a_verb_of_another(
+    words: tuple[str, ...], gpustate: Cli
+) -> None:
+    assert f"no verb {words[1]!r}; verbs: " in gpustate(*words).err
+
+
+@pytest.mark.parametrize("path", ["plan", "remove", "node lock", "node", "image bundle make"])
+def test_help_of_a_verb_is_that_of_its_option(path: str, gpustate: Cli) -> None:
+    done = gpustate("help", *path.split())
+    assert (done.status, done.err) == (0, "")
+    assert done.out == gpustate(*path.split(), "--help").out
+
+
+def test_every_verb_with_an_inventory_names_the_help_of_connections(gpustate: Cli) -> None:
+    for path in ("apply", "facts", "node lock", "image bundle make"):
+        assert (
+            "How nodes are connected: gpustate help connection."
+            in gpustate("help", *path.split()).out
+        )
 
 
 def test_the_table_of_verbs_and_the_commands_agree() -> None:

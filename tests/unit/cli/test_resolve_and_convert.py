@@ -265,6 +265,32 @@ def test_names_that_the_inventory_does_not_have_are_noted_with_line_and_nearest(
     ], "n2 is in the inventory, although beside the limit"
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "place"),
+    [
+        (
+            "--set",
+            "groups.gqu.nouveau.reboot_timeout_s=9",
+            "--set groups.gqu.nouveau.reboot_timeout_s=9",
+        ),
+        ("--values", "v.yaml", "v.yaml:1"),
+        ("--patch", '{"groups": {"gqu": {"nouveau": {"reboot_timeout_s": 9}}}}', "--patch"),
+        ("--patch", "@v.yaml", "v.yaml:1"),
+    ],
+)
+def test_an_unknown_group_of_the_command_line_is_an_error(
+    option: str, value: str, place: str, gpustate: Cli, project: Path
+) -> None:
+    (project / "hosts.ini").write_text("[gpu]\nn1 ansible_host=127.0.0.1 ansible_port=1\n")
+    (project / "s.yaml").write_text("states: {nouveau: }\n")
+    (project / "v.yaml").write_text("groups: {gqu: {nouveau: {reboot_timeout_s: 9}}}\n")
+    done = gpustate("plan", "s.yaml", *ON, option, value)
+    assert done.status == 1
+    assert done.err == (
+        f"gpustate: {place}: groups: the inventory has no group 'gqu'; did you mean 'gpu'\n"
+    )
+
+
 def test_a_policy_for_a_whole_other_site_is_noted_in_a_few_lines(
     gpustate: Cli, project: Path
 ) -> None:

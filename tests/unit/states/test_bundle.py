@@ -151,7 +151,7 @@ def test_a_node_is_refused_before_anything_when_its_bundle_lacks_a_package(bundl
     reason = bundle_nodes.lacking(states, Observations(view))
     assert str(reason) == (
         f"driver branch 580 as a complete set (available: none) is not in the bundle {bundle.path}; "
-        "build one that has it: gpustate image bundle POLICY -i INVENTORY --out FILE"
+        "build one that has it: gpustate image bundle make POLICY -i INVENTORY --out FILE"
     )
     assert bundle_nodes.lacking(states[:1], Observations(view)) is None
     assert bundle_nodes.lacking(states[1:], Observations(view)) is None

@@ -139,7 +139,7 @@ def test_the_bundle_is_complete_for_a_policy_and_says_what_it_lacks(tmp_path: Pa
     reason = bundle_nodes.lacking(states, Observations(view, observed={"driver": driver}))
     assert str(reason) == (
         f"kernel-devel-{DEVEL} is not in the bundle {bundle.path}; build one that has it: "
-        f"gpustate image bundle POLICY -i INVENTORY --kernel {KERNEL} --out FILE"
+        f"gpustate image bundle make POLICY -i INVENTORY --kernel {KERNEL} --out FILE"
     )
     onto = bundle_nodes.onto(Policy(DriverRepository()), bundle.path)
     (repository,) = (s for s in onto.states if isinstance(s, DriverRepository))
