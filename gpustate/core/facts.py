@@ -43,7 +43,7 @@ class NodeFacts:
     system_uuid: str = ""  # of DMI
     agents: tuple[str, ...] = ()  # of formats.node_programs: those that run
     joined: tuple[str, ...] = ()  # agents that start at boot and have joined a cluster
-    plugin: bool = False  # a service offers its GPUs to the kubelet
+    device_plugin: bool = False  # a service offers its GPUs to the kubelet
     addresses: tuple[str, ...] = ()  # of its network interfaces, where slurmd is installed
 
     @property
@@ -120,7 +120,7 @@ class FactsQuery(Query[NodeFacts]):
             system_uuid=first("system_uuid").lower(),
             agents=tuple(dict.fromkeys(keys.get("agent", ()))),
             joined=tuple(dict.fromkeys(keys.get("joined", ()))),
-            plugin=bool(first("plugin")),
+            device_plugin=bool(first("device_plugin")),
             addresses=tuple(" ".join(keys.get("addresses", ())).split()),
             systemd=bool(first("systemd")),
             container=bool(first("container")),

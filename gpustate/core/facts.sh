@@ -32,7 +32,7 @@ else
     done
     for value in /etc/systemd/system/*.wants/*device-plugin.service \
       /sys/fs/cgroup/system.slice/*device-plugin.service; do
-      [ ! -e "$value" ] || echo plugin=1
+      [ ! -e "$value" ] || echo device_plugin=1
     done
     # Slurm knows a node by its address, too.
     ! command -v slurmd >/dev/null || printf 'addresses=%s\n' "$(hostname -I 2>/dev/null)"

@@ -168,7 +168,7 @@ class Holds:
             return _paused(node) or "its DaemonSets have not created their pods again"
         if _is_without_gpus(member, node):
             plugins = filter(eviction.is_device_plugin, (*pods, *self._templates(node)))
-            if facts.plugin or any(plugins):
+            if facts.device_plugin or any(plugins):
                 return _paused(node) or "allocatable has none"
         return ""
 

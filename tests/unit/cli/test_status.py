@@ -80,7 +80,7 @@ class FakeCluster:
     def standing(self) -> Standing:
         return self.lease
 
-    def ask(self, run: str, control: str) -> None:
+    def submit(self, run: str, control: str) -> None:
         self.lease = replace(self.lease, control=control)
 
     def publish(self, progress: str) -> None:

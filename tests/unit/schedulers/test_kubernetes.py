@@ -484,7 +484,7 @@ def test_gpus_that_may_be_offered_again_are_waited_for(api: FakeApi) -> None:
     labels.clear()
     api.daemon_sets = list  # type: ignore[method-assign]
     with pytest.raises(NotRefreshedError, match="allocatable has none"):
-        cluster.refresh(member, replace(facts(), plugin=True), print, lambda: False)
+        cluster.refresh(member, replace(facts(), device_plugin=True), print, lambda: False)
     static = {**pod("static", kind="Node"), **PLUGIN}
     api.pods_ = [static]
     with pytest.raises(NotRefreshedError, match="allocatable has none"):
