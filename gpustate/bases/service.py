@@ -284,7 +284,10 @@ class DriverServiceState(ServiceState[D], Generic[D]):
         """
         driver, packages = observed.driver, observed.driver_packages
         installed = fabric.fitting(self.stem, driver, observed.installed.items(), packages)
-        pinned = [(name, version) for name, version in map(str.split, observed.forbidden)]
+        pinned = [
+            (name, version)
+            for name, _, version in (row.partition(" ") for row in observed.forbidden)
+        ]
         rows = (*observed.offered, *pinned)
         best = installed or fabric.fitting(self.stem, driver, rows, packages)
         return best if installed or best not in pinned else None

@@ -28,7 +28,8 @@ END
       [ -n "$scope_pid" ] && [ -e "/proc/$scope_pid/root/dev/nvidiactl" ] || continue
       for scope_node in "/proc/$scope_pid/root/dev"/nvidia*; do
         [ ! -d "$scope_node" ] || continue
-        # shellcheck disable=SC2046,SC2183 # stat prints two numbers
+        # shellcheck disable=SC2046 # stat prints two numbers
+        # shellcheck disable=SC2183 # stat prints two numbers
         scope_number=$(printf %d:%d $(stat -c '0x%t 0x%T' "$scope_node"))
         case " $scope_devices" in
           *" /dev/char/$scope_number "* | *" /dev/${scope_node##*/} "*) ;;
