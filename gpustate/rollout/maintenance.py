@@ -169,7 +169,7 @@ class ScheduledMaintenance:
                     step = Status(cluster.title, member).next
                     yield name, _stays_out(cluster, member, "; ".join(filter(None, (held, step))))
 
-    def enter(self, say: Emit, stop: Stop) -> None:
+    def enter(self, emit: Emit, stop: Stop) -> None:
         """Be the only run that takes nodes of these clusters out of service, before the first node is.
 
         Raises:
@@ -180,11 +180,11 @@ class ScheduledMaintenance:
             return
         why = Why(self._run, self._person, self._text or "a rollout")
         for cluster in self._access.leased():
-            self._enter(cluster, why, say, stop)
+            self._enter(cluster, why, emit, stop)
 
-    def _enter(self, scheduler: Scheduler, why: Why, say: Emit, stop: Stop) -> None:
+    def _enter(self, scheduler: Scheduler, why: Why, emit: Emit, stop: Stop) -> None:
         with self._refusing(scheduler):
-            scheduler.take_lease(why, say, stop)
+            scheduler.take_lease(why, emit, stop)
         self._signals.enter(scheduler)
 
     @contextmanager
@@ -285,17 +285,17 @@ class ScheduledMaintenance:
 
     # --- apply -------------------------------------------------------------------------
 
-    def begin(self, subject: Subject, say: Emit, stop: Stop) -> None:
+    def begin(self, subject: Subject, emit: Emit, stop: Stop) -> None:
         """Hold it and make its workloads leave."""
         scope = scope_of(subject.worst)
         mig = self._changing_layout(subject)
         if mig is not None:
-            say(f"{mig.name}: label {CONFIG}{f'={mig.config}' if mig.config else ' is absent'}")
+            emit(f"{mig.name}: label {CONFIG}{f'={mig.config}' if mig.config else ' is absent'}")
             mig.cluster.mig.begin(mig.name, self._run)
             mig.open = True
         kinds = self._kinds_to_hold(subject, scope)
         if not kinds:
-            self._pause_for_mig(subject, mig, say, stop)
+            self._pause_for_mig(subject, mig, emit, stop)
             return
         found = [self._member(subject, kind) for kind in kinds]
         held, name = _Held(), subject.node.name
@@ -311,19 +311,19 @@ class ScheduledMaintenance:
         try:
             for scheduler, member in filter(None, found):
                 failed = failed or (member.hold is not None and member.hold.phase == "failed")
-                self._enter(scheduler, why, say, stopping)
+                self._enter(scheduler, why, emit, stopping)
                 back = subject.node.goes_back
-                self._slots.take(scheduler, member, name, say, stopping, failed=failed, back=back)
+                self._slots.take(scheduler, member, name, emit, stopping, failed=failed, back=back)
                 held.slots.append((scheduler, member))
                 member = replace(scheduler.hold(member, why), spared=subject.spared)
                 held.holds.append((scheduler, member))
-                say(f"holding {member.name} in {scheduler.title}")
+                emit(f"holding {member.name} in {scheduler.title}")
                 self._signals.note(name, "held", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
                 if scope is None:
                     continue
                 policy = self._policies.get(name, self._policy)
-                scheduler.drain(member, scope, policy, say, stopping)
+                scheduler.drain(member, scope, policy, emit, stopping)
                 scheduler.note(member, "drained")
                 self._signals.note(name, "drained", f"{member.name} in {scheduler.title}")
             for scheduler, member in held.holds:
@@ -334,8 +334,8 @@ class ScheduledMaintenance:
                     )
                 if noted.foreign and scope is not None:  # for a moment it may have been in service
                     policy = self._policies.get(name, self._policy)
-                    scheduler.drain(member, scope, policy, say, stopping)
-            self._pause_for_mig(subject, mig, say, stopping)
+                    scheduler.drain(member, scope, policy, emit, stopping)
+            self._pause_for_mig(subject, mig, emit, stopping)
         except Exception as exception:  # noqa: BLE001  whatever it is, what was held is released or named
             error = _as_error(exception)
             if self._signals.aborted and not stop():
@@ -346,7 +346,7 @@ class ScheduledMaintenance:
                 notes = self._keep_out(subject, recorded=str(error))
             else:  # nothing was changed yet, so there is no reason to keep it out of service
                 taken = {scheduler.title for scheduler, _ in held.holds}
-                left, stuck = self._release(subject, say, stop)
+                left, stuck = self._release(subject, emit, stop)
                 earlier = (
                     _stays_out(scheduler, member, "")
                     for scheduler, member in filter(None, found)
@@ -363,7 +363,7 @@ class ScheduledMaintenance:
         withdrawn = self._withdraws and self._access(subject.node, KUBERNETES) is not None
         return (KUBERNETES,) if withdrawn else ()
 
-    def end(self, subject: Subject, failed: str, say: Emit, stop: Stop = never) -> tuple[str, ...]:
+    def end(self, subject: Subject, failed: str, emit: Emit, stop: Stop = never) -> tuple[str, ...]:
         """Release it, or leave it held with the reason."""
         paused = self._resume_after_mig(subject)
         if failed:
@@ -371,7 +371,7 @@ class ScheduledMaintenance:
         try:
             if paused:
                 raise ClusterError("; ".join(paused), fix="run gpustate apply again")
-            others = self._refresh(subject, say, stop)
+            others = self._refresh(subject, emit, stop)
         except Exception as exception:
             error = _as_error(exception)
             phase = "validating" if stop() else "failed"
@@ -379,12 +379,12 @@ class ScheduledMaintenance:
             wrong = isinstance(error, NotRefreshedError)
             kind = NotRefreshedError if wrong else UnreleasedError
             raise kind("; ".join((str(error), *notes))) from exception
-        notes, stuck = self._release(subject, say, stop)
+        notes, stuck = self._release(subject, emit, stop)
         if stuck:
             wrong = any("was not released" not in one for one in stuck)
             raise (ClusterError if wrong else UnreleasedError)("; ".join((*stuck, *notes)))
         members = {note.partition(STAYS_OUT)[0] for note in notes}
-        left = self._leftovers(subject, say, stop)
+        left = self._leftovers(subject, emit, stop)
         more = (one for one in left if one.partition(STAYS_OUT)[0] not in members)
         return (*others, *notes, *more)
 
@@ -413,12 +413,12 @@ class ScheduledMaintenance:
             )
         return mig
 
-    def _pause_for_mig(self, subject: Subject, mig: MigNode | None, say: Emit, stop: Stop) -> None:
+    def _pause_for_mig(self, subject: Subject, mig: MigNode | None, emit: Emit, stop: Stop) -> None:
         """Keep programs that have GPUs open away from the Node, and wait until they have left."""
         if mig is None:
             return
         try:
-            mig.cluster.mig.nvidia_pods.pause(mig.name, say, stop)
+            mig.cluster.mig.nvidia_pods.pause(mig.name, emit, stop)
         except GpustateError:
             self._resume_after_mig(subject)
             raise
@@ -434,7 +434,7 @@ class ScheduledMaintenance:
             return (f"programs that use GPUs are still kept off Node {mig.name}: {error}",)
         return ()
 
-    def _refresh(self, subject: Subject, say: Emit, stop: Stop) -> tuple[str, ...]:
+    def _refresh(self, subject: Subject, emit: Emit, stop: Stop) -> tuple[str, ...]:
         """Let it offer its GPUs again; what others did to it meanwhile."""
         notes: list[str] = []
         with self._lock:
@@ -456,12 +456,12 @@ class ScheduledMaintenance:
             offers = noted.hold is None or noted.hold.text != WITHDRAWS
             if offers and not subject.facts.without_driver:
                 subject.before_return()
-                notes.append(scheduler.refresh(member, subject.facts, say, stop))
+                notes.append(scheduler.refresh(member, subject.facts, emit, stop))
         if not holds and "mig" in subject.pending:
-            notes += self._refresh_in_service(subject, say, stop)
+            notes += self._refresh_in_service(subject, emit, stop)
         return tuple(filter(None, notes))
 
-    def _refresh_in_service(self, subject: Subject, say: Emit, stop: Stop) -> Iterator[str]:
+    def _refresh_in_service(self, subject: Subject, emit: Emit, stop: Stop) -> Iterator[str]:
         """Let a Node that needed no hold offer its MIG devices; why it does not."""
         for kind in kinds_of(subject.facts):
             try:
@@ -470,7 +470,7 @@ class ScheduledMaintenance:
                 yield f"NVIDIA's pods on the node may offer the MIG devices from before until they are restarted: {error}"
                 continue
             if found is not None:
-                yield found[0].refresh(found[1], subject.facts, say, stop)
+                yield found[0].refresh(found[1], subject.facts, emit, stop)
 
     def _keep_out(
         self, subject: Subject, failed: str = "", *, recorded: str = "", phase: str = "failed"
@@ -495,7 +495,7 @@ class ScheduledMaintenance:
         self._give(held)
         return tuple(notes)
 
-    def _leftovers(self, subject: Subject, say: Emit, stop: Stop) -> tuple[str, ...]:
+    def _leftovers(self, subject: Subject, emit: Emit, stop: Stop) -> tuple[str, ...]:
         """Release what an earlier run left held, now that the node is as it should be.
 
         The earlier run may have died before it restarted what used the old driver, so that is done first. Its
@@ -507,7 +507,7 @@ class ScheduledMaintenance:
             if kind in self._away and kind not in running:
                 continue
             try:
-                reason = self._leftover(subject, kind, say, stop)
+                reason = self._leftover(subject, kind, emit, stop)
             except NotRefreshedError:
                 raise
             except GpustateError as error:
@@ -520,7 +520,7 @@ class ScheduledMaintenance:
                 notes.append(reason)
         return tuple(notes)
 
-    def _leftover(self, subject: Subject, kind: str, say: Emit, stop: Stop) -> str:
+    def _leftover(self, subject: Subject, kind: str, emit: Emit, stop: Stop) -> str:
         """Release it in one scheduler; why it stays out of service, empty where it does not."""
         scheduler = self._access(subject.node, kind)
         if scheduler is None:
@@ -535,7 +535,7 @@ class ScheduledMaintenance:
         if hold.phase != "left":
             why = Why(self._run, self._person, self._text or "releases what a run left held")
             try:
-                scheduler.take_lease(why, say, stop)
+                scheduler.take_lease(why, emit, stop)
                 member = scheduler.note(member, "validating")
             except (LockHeld, HeldElsewhereError) as error:
                 return _stays_out(scheduler, member, str(error))
@@ -546,9 +546,9 @@ class ScheduledMaintenance:
             if hold.phase != "left" and not subject.facts.without_driver:
                 subject.before_return()
                 if hold.text != WITHDRAWS:  # its objects may come later in this run
-                    note = scheduler.refresh(member, subject.facts, say, stop)
-            say(f"releasing {member.name}, which run {hold.run} left out of service")
-            reason = scheduler.release(member, say, stop)
+                    note = scheduler.refresh(member, subject.facts, emit, stop)
+            emit(f"releasing {member.name}, which run {hold.run} left out of service")
+            reason = scheduler.release(member, emit, stop)
         except NotRefreshedError as error:
             phase = "validating" if stop() else "failed"
             scheduler.note(member, phase, _brief(str(error)))
@@ -567,7 +567,7 @@ class ScheduledMaintenance:
             self._slots.give(*held.slots.pop())
 
     def _release(
-        self, subject: Subject, say: Emit, stop: Stop
+        self, subject: Subject, emit: Emit, stop: Stop
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Release it; why it stays out of service, and what could not be released."""
         held = self._take(subject)
@@ -575,7 +575,7 @@ class ScheduledMaintenance:
         stuck: list[str] = []
         for scheduler, member in reversed(held.holds):
             try:
-                reason = scheduler.release(member, say, stop)
+                reason = scheduler.release(member, emit, stop)
             except NotRefreshedError as error:
                 phase = "validating" if stop() else "failed"
                 with suppress(GpustateError):
@@ -589,7 +589,7 @@ class ScheduledMaintenance:
             if reason:
                 notes.append(_stays_out(scheduler, member, reason))
             else:
-                say(f"released {member.name} in {scheduler.title}")
+                emit(f"released {member.name} in {scheduler.title}")
         self._give(held)
         return tuple(notes), tuple(stuck)
 

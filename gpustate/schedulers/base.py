@@ -304,6 +304,7 @@ class Scheduler(Protocol):
         Raises:
             NotRefreshedError: it is not, and was before.
         """
+        ...
 
     def release(self, member: Member, emit: Emit = discard, stop: Stop = never) -> str:
         """Undo this tool's own hold, and nothing else; why it stays out of service, empty where it does not.
