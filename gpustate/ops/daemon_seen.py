@@ -244,8 +244,8 @@ def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
             else:
                 keys.setdefault(key, []).append(value)
             continue
-        for (kind, path), told in zip(these, sizes, strict=False):
-            length = parse_uint(told.decode("ascii", "replace"))
+        for (kind, path), length_text in zip(these, sizes, strict=False):
+            length = parse_uint(length_text.decode("ascii", "replace"))
             if length is None or length > len(rest) or kind not in blobs:
                 raise ProbeError(f"the listing of {what} is truncated at {path[:80]!r}")
             blobs[kind][path] = rest[:length].decode("utf-8", "replace")

@@ -127,8 +127,8 @@ class Applier:
         losing = self._ready_on(plugin) - self.target.kept_nodes if plugin else frozenset[str]()
         starting = [change.item for change in changes if change.action in _STARTS]
         labelled = {item["metadata"]["name"] for item in starting if item["kind"] == NODE.name}
-        anew = any(key(item) == _PLUGIN for item in starting)
-        plugins = [i for i in self.target.items if key(i) == _PLUGIN and (anew or labelled)]
+        restarted = any(key(item) == _PLUGIN for item in starting)
+        plugins = [i for i in self.target.items if key(i) == _PLUGIN and (restarted or labelled)]
         before = self._offered() if plugins else {}
         with self.hold:
             for index, change in enumerate(changes):
@@ -145,7 +145,9 @@ class Applier:
             applied.unready = self._wait_for_pods()
         for item in plugins:
             ready = self._ready_on(item)
-            self.wait_for_kubelets(ready if anew else ready & labelled, offer=True, before=before)
+            self.wait_for_kubelets(
+                ready if restarted else ready & labelled, offer=True, before=before
+            )
 
     def _ready_on(self, item: Json) -> frozenset[str]:
         return readiness.ready_on(self.objects.list(POD, self.target.namespace), item)

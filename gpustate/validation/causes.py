@@ -19,8 +19,8 @@ from gpustate.engine import fleet
 from gpustate.explain import walk
 from gpustate.explain.walk import Diagnosis
 
-#: Of the last validation; this one writes it anew once its causes are known.
-_WRITTEN = "gpu-healthy-false"
+#: The condition of the last validation, which this one replaces once its causes are known.
+_REPLACED = "gpu-healthy-false"
 
 
 def run(
@@ -60,7 +60,7 @@ def add(result: NodeResult, diagnosis: Diagnosis) -> None:
         row = plain(broken)
         result.checks = [row if check["name"] == broken.name else check for check in result.checks]
         fail(result, broken)
-    elif broken is not None and diagnosis.name != _WRITTEN:
+    elif broken is not None and diagnosis.name != _REPLACED:
         words = f"{broken.name} ({diagnosis.name}): {broken.evidence}; {broken.remedy}"
         result.notes.append(words)
     result.notes += diagnosis.warnings
