@@ -15,7 +15,7 @@ from gpustate.cli import common, next_steps, notes, objects, reports, rules, wat
 from gpustate.cli.context import context, words
 from gpustate.cli.rollout import rollout_options, rolls_back, sections_of, strategy_of, wave_sizes
 from gpustate.cli.schedulers import scheduler_options, schedulers_of
-from gpustate.errors import UsageError, worst_exit_code
+from gpustate.errors import UsageError
 from gpustate.plan.objects import NO_GPUS, pending_of, takes_gpus
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def execute(
             partly_applied=partly_applied,
             **shared,
         )
-        if absent and clusters is None and not options.get("ignore_scheduler"):
+        if absent and "clusters" not in result.document and not options.get("ignore_scheduler"):
             objects.remove_records(inventory, options, result.nodes)
         return result
 
@@ -365,7 +365,7 @@ def carry_out(
                 run=about.run,
                 context=context(verb, source, options),
             )
-        code = worst_exit_code((result.exit_code, *objects.codes(result.document)))
+        code = result.exit_code
         records.end(
             record,
             interrupted=result.interrupted or bool(result.skipped or result.stopped),
