@@ -320,12 +320,18 @@ def _clusters(
     wanted: bool | Clusters, inputs: _Inputs, schedulers: Schedulers, *, absent: bool
 ) -> Clusters | None:
     """The clusters of a run; ``None``: it leaves objects alone."""
+    if not isinstance(wanted, bool):
+        return wanted
     if not wanted:
         return None
-    from gpustate.api.objects import clusters_of
+    from gpustate.api.clusters import cluster_objects
 
-    return clusters_of(
-        wanted, inputs.policy, inputs.inventory, schedulers, source=inputs.source, absent=absent
+    return cluster_objects(
+        inputs.policy,
+        inputs.inventory,
+        source=inputs.source,
+        schedulers=schedulers,
+        absent=absent,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gpustate.api.clusters import Clusters, cluster_objects, kubeconfigs_of
+from gpustate.api.clusters import Clusters, kubeconfigs_of
 from gpustate.api.results import ApplyResult, Result
 from gpustate.cluster.api import connected
 from gpustate.cluster.kubeconfig import Kubeconfig
@@ -19,30 +19,8 @@ from gpustate.errors import EXIT_INTERRUPTED, ClusterError, worst_exit_code
 from gpustate.plan.objects import pending_of, refused
 from gpustate.reconcile.document import exit_codes
 from gpustate.rollout.marks import remove_all, remove_records
-from gpustate.rollout.options import Schedulers
 
 ResultT = TypeVar("ResultT", bound=Result)
-
-
-def clusters_of(
-    wanted: bool | Clusters,
-    policy: Policy,
-    inventory: Inventory,
-    schedulers: Schedulers,
-    *,
-    source: str,
-    absent: bool,
-) -> Clusters | None:
-    """The clusters of a run; ``None``: it leaves objects alone.
-
-    Raises:
-        UsageError: the policy has no objects, no node has a kubeconfig, or one is invalid.
-    """
-    if isinstance(wanted, Clusters):
-        return wanted
-    if not wanted:
-        return None
-    return cluster_objects(policy, inventory, source=source, schedulers=schedulers, absent=absent)
 
 
 def clusters_of_plan(

@@ -135,6 +135,11 @@ def duration_s(text: str) -> int:
     return length
 
 
+def out_option(text: str) -> Callable[[F], F]:
+    """``--out FILE``, which :func:`write_out` writes."""
+    return click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help=text)
+
+
 def kubeconfig_option(text: str) -> Callable[[F], F]:
     """``--kubeconfig FILE``, by default that of the inventory."""
     default = "[default: the inventory variable gpustate_kubeconfig]."

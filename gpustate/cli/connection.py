@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,17 +75,15 @@ OPTIONS = (
     ),
     _option("-J", "--ask-vault-pass", is_flag=True, help="Prompt once for the vault password."),
 )
-#: Settings of the table with their types; those of several values are lists.
-TYPES: Mapping[str, type] = {
-    "user": str,
-    "private_key": str,
-    "host_key_checking": str,
-    "become": bool,
-    "ask_become_pass": bool,
-    "vault_password_file": list,
-    "vault_id": list,
-    "ask_vault_pass": bool,
-}
+
+
+def parameters() -> dict[str, ConnectionOption]:
+    """The options by name."""
+    command = click.Command("options")
+    for decorate in OPTIONS:
+        command = decorate(command)
+    options = (option for option in command.params if isinstance(option, ConnectionOption))
+    return {str(option.name): option for option in options}
 
 
 @cache
@@ -114,18 +111,20 @@ def _table(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"is not TOML: {error}", place=str(path)) from error
     _refuse_others(path)
+    options = parameters()
     values: dict[str, Any] = {}
     for key, value in data.get(TABLE, {}).items():
-        wanted = TYPES.get(key)
-        if wanted is None:
-            known = ", ".join(TYPES)
-            raise UsageError(f"[{TABLE}] has no {key!r}", place=str(path), fix=f"it has: {known}")
-        if wanted is list and isinstance(value, str):
+        option = options.get(key)
+        if option is None:
+            names = ", ".join(options)
+            raise UsageError(f"[{TABLE}] has no {key!r}", place=str(path), fix=f"it has: {names}")
+        expected = list if option.multiple else bool if option.is_flag else str
+        if expected is list and isinstance(value, str):
             value = [value]
-        if not isinstance(value, wanted) or (
+        if not isinstance(value, expected) or (
             isinstance(value, list) and not all(isinstance(item, str) for item in value)
         ):
-            raise UsageError(f"[{TABLE}] {key} is not a {wanted.__name__}", place=str(path))
+            raise UsageError(f"[{TABLE}] {key} is not a {expected.__name__}", place=str(path))
         if key == "user" and not _USER.fullmatch(str(value)):  # it becomes a word of a ProxyCommand
             raise UsageError(f"[{TABLE}] user is not a name", place=str(path))
         values[key] = _located(key, value, path)
@@ -176,10 +175,6 @@ def connection(ctx: click.Context) -> None:
     """
     formatter = ctx.make_formatter()
     connection.format_help_text(ctx, formatter)
-    command = click.Command("options")
-    for decorate in OPTIONS:
-        command = decorate(command)
     with formatter.section("Options"):
-        options = [param for param in command.params if isinstance(param, ConnectionOption)]
-        formatter.write_dl([option.row(ctx) for option in options])
+        formatter.write_dl([option.row(ctx) for option in parameters().values()])
     click.echo(formatter.getvalue().strip())

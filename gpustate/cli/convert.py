@@ -18,12 +18,7 @@ FORMAT = "gpustate.converted/1"
 @click.option("--to", type=click.Choice(["yaml", "python"]), help="Output format.")
 @common.policy_options
 @click.option("--strict", is_flag=True, help="Refuse a loss, and keys without effect.")
-@click.option(
-    "--out",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Write to a file, atomically.",
-)
+@common.out_option("Write to a file, atomically.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def convert(
     policy: str | None,

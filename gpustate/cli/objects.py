@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,16 +17,11 @@ from gpustate.plan.objects import QUIET, REFUSED, SKIPPED, pending_of, refused
 from gpustate.plan.render import objects_page
 
 if TYPE_CHECKING:
-    from gpustate.api import Result
     from gpustate.api.clusters import Clusters
     from gpustate.cluster.kubeconfig import Kubeconfig
     from gpustate.core.inventory import Inventory
     from gpustate.core.outcome import NodeResult
     from gpustate.core.policy import Policy
-
-Made = TypeVar("Made", bound="Result")
-
-_OWN_OPTIONS = ("force_conflicts",)
 
 #: Options of verbs that compare objects of clusters with a policy, or remove them.
 object_options = common.options(
@@ -66,11 +61,9 @@ def clusters(
     Raises:
         UsageError: the policy has no objects, no node has a kubeconfig, or a removal leaves out nodes of a cluster.
     """
-    given = [name for name in _OWN_OPTIONS if options.get(name)]
     if not options.get("cluster_objects"):
-        if given:
-            word = f"--{given[0].replace('_', '-')}"
-            raise UsageError(f"{word} is only for objects", fix="add --cluster-objects")
+        if options.get("force_conflicts"):
+            raise UsageError("--force-conflicts is only for objects", fix="add --cluster-objects")
         return None
     from gpustate.api.clusters import cluster_objects, kubeconfigs_of
 
@@ -137,7 +130,7 @@ def check_saved(source: str, options: Mapping[str, Any]) -> None:
     Raises:
         UsageError: one is given.
     """
-    own = ("cluster_objects", *_OWN_OPTIONS)
+    own = ("cluster_objects", "force_conflicts")
     for word in (f"--{name.replace('_', '-')}" for name in own if options.get(name)):
         raise UsageError(
             f"{source} is a saved plan, and {word} is only for new plans", fix=f"omit {word}"

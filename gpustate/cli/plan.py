@@ -63,12 +63,7 @@ _AHEAD = "will be refused: "
 @objects.object_options
 @reports.output_options(reports.FORMATS)
 @common.options(watching.events_option, heading="Output")
-@click.option(
-    "--out",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Save the plan to apply it later.",
-)
+@common.out_option("Save the plan to apply it later.")
 @click.option("--all", "whole", is_flag=True, help="Include unchanged states.")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there are pending changes.")
 @click.option(

@@ -20,9 +20,7 @@ from gpustate.cli import common, notes
     show_default=True,
     help="Documents in YAML, or one List in JSON.",
 )
-@click.option(
-    "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write to a file, atomically."
-)
+@common.out_option("Write to a file, atomically.")
 def render(policy: str, output: str, out: str | None, **options: Any) -> None:
     """Print the Kubernetes objects of POLICY, for GitOps; no cluster is contacted.
 

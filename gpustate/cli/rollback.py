@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 @common.inventory_options
 @click.option("--list", "listed", is_flag=True, help="List the runs that changed nodes and exit.")
 @click.option("--dry-run", is_flag=True, help="Only show the plan; with --report, its report.")
-@click.option(
-    "--out",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Only save the plan: `gpustate apply FILE` carries it out.",
-)
+@common.out_option("Only save the plan: `gpustate apply FILE` carries it out.")
 @common.set_option
 @apply_options
 def rollback(run: str, listed: bool, **options: Any) -> None:

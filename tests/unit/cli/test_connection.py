@@ -97,7 +97,7 @@ def test_a_wrong_setting_is_named(home: Path, text: str, message: str) -> None:
 def test_help_has_them_once(gpustate: Cli) -> None:
     page = gpustate("help", "connection").out
     verb = gpustate("facts", "--help").out
-    for name in connection.TYPES:
+    for name in connection.parameters():
         assert f"--{name.replace('_', '-')}" in page
         assert f"GPUSTATE_{name.upper()}" in page
         assert f"--{name.replace('_', '-')}" not in verb

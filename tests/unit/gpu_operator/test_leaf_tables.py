@@ -23,6 +23,7 @@ from gpustate.gpu_operator import history, nearest
 from gpustate.gpu_operator.companions import REFERENCES
 from gpustate.gpu_operator.keys import TITLES, Field, Fields, Support, fields, records, rows
 from gpustate.gpu_operator.lint import lint as linted
+from gpustate.policies.changes import OPERATOR_SECTIONS
 
 ROOT = Path(__file__).parents[3]
 UPSTREAM = ROOT.parent / "shared" / "upstream" / "gpu-operator"
@@ -171,16 +172,12 @@ def test_every_record_says_what_becomes_of_its_leaf(kind: str) -> None:
         assert record.since in history.releases() or path == "global", path
 
 
-#: Sections of a policy that are no states.
-SECTIONS = ("drain", "rollout", "cluster")
-
-
 @pytest.mark.parametrize("kind", TITLES)
 def test_states_that_records_name_are_states_there_are(kind: str) -> None:
     for path, record in records(kind).items():
         if record.support is Support.HONOURED:
             for name in re.findall(r"\b([a-z]+(?:-[a-z]+)*)\.[a-z_]+\b", record.field.detail):
-                assert name in SECTIONS or registry.find(name) is not None, path
+                assert name in OPERATOR_SECTIONS or registry.find(name) is not None, path
 
 
 @pytest.mark.parametrize("kind", TITLES)
