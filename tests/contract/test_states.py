@@ -7,11 +7,13 @@ import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import shares
+import statetable
 from pydantic import ValidationError
 
 from gpustate import registry
@@ -143,10 +145,14 @@ def test_all_states_together_are_one_policy() -> None:
     assert [state.name for state in policy.with_ensure("absent").states] == list(NAMES)
 
 
+@cache
+def documents() -> tuple[str, ...]:
+    """The pages, and the table of states that the site is built with."""
+    pages = (TOP / "README.md", *sorted((TOP / "docs").glob("*.md")))
+    return (*(page.read_text("utf-8") for page in pages), statetable.page(statetable.rows()))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_documents_name_every_state(name: str) -> None:
-    texts = [
-        path.read_text("utf-8")
-        for path in (TOP / "README.md", *sorted((TOP / "docs").glob("*.md")))
-    ]
+    texts = documents()
     assert any(f"`{name}`" in text for text in texts), f"no document names the state `{name}`"
