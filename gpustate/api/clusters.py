@@ -19,6 +19,7 @@ from gpustate.core.drain import DrainPolicy
 from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy
+from gpustate.documents import Json
 from gpustate.engine import fleet
 from gpustate.errors import ClusterError, LockHeld, RefusedError, UsageError
 from gpustate.formats.words import cut
@@ -53,8 +54,6 @@ from gpustate.rollout.withdrawal import Withdrawal
 from gpustate.schedulers.base import Emit, discard, never
 from gpustate.schedulers.kubernetes import Kubernetes
 from gpustate.schedulers.kubernetes.members import read_hold
-
-Json = dict[str, Any]
 
 #: Seconds for the pods of DaemonSets to become available.
 ROLLOUT_S = 300

@@ -52,6 +52,7 @@ from lightkube.types import PatchType
 from gpustate import __version__
 from gpustate.cluster.logins import LoginFailed, ProgramLogin
 from gpustate.cluster.rights import missing_right
+from gpustate.documents import Json
 from gpustate.errors import ClusterError, UsageError
 from gpustate.formats.words import cut, kind_of, quote
 
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 from gpustate.manifests.ownership import FIELD_MANAGER, LABEL_MANAGER, applied_labels
 
 T = TypeVar("T")
-Json = dict[str, Any]
 Fields = dict[str, str | BinaryOperator | SequenceOperator]
 
 #: Instead of a kubeconfig's path: the service account of the pod that gpustate runs in.

@@ -33,11 +33,10 @@ import httpx2
 from lightkube import SingleConfig
 from lightkube.core.exceptions import ConfigError
 
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.formats import masking
 from gpustate.formats.words import cut
-
-Json = dict[str, Any]
 
 GROUP = "client.authentication.k8s.io/"
 VERSIONS = ("v1", "v1beta1", "v1alpha1")

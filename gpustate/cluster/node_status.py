@@ -17,9 +17,8 @@ from lightkube.resources.core_v1 import Node
 from lightkube.types import PatchType
 
 from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
-
-Json = dict[str, Any]
 
 #: Type of the condition, and the field manager that owns it.
 CONDITION = "GPUHealthy"

@@ -15,12 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.documents import Json
 from gpustate.errors import ClusterError, GpustateError
-
-Json = dict[str, Any]
 
 #: A watch ends after so many seconds at least, and twice as many at most.
 _WATCH_S = 300

@@ -24,6 +24,7 @@ from lightkube.generic_resource import (
 from lightkube.types import CascadeType, PatchType
 
 from gpustate.cluster.api import Api, RefusedRequest, connected
+from gpustate.documents import Json
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind, title
 from gpustate.manifests.ownership import (
     FIELD_MANAGER,
@@ -37,7 +38,6 @@ from gpustate.manifests.ownership import (
 if TYPE_CHECKING:
     from gpustate.cluster.kubeconfig import Kubeconfig
 
-Json = dict[str, Any]
 
 #: A list without the objects' data, such as that of Secrets.
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"

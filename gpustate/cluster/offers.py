@@ -15,13 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from gpustate.cluster import pods
+from gpustate.documents import Json
 from gpustate.formats.labels import mig
 from gpustate.formats.nvml_report import NvmlFacts
-
-Json = dict[str, Any]
 
 _SHARED = ".shared"
 

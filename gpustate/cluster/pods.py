@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpustate.diagnosis import container_checks, remedies
 from gpustate.diagnosis.chain import FAILED, NOT_APPLICABLE, OK, Check
 from gpustate.diagnosis.container_checks import Kind
+from gpustate.documents import Json
 from gpustate.formats.numbers import parse_uint
-
-Json = dict[str, Any]
 
 #: Name of this check.
 LINK = "pod"

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from gpustate.cluster import offers, pods
 from gpustate.cluster.api import RefusedRequest
-from gpustate.cluster.pods import Json
 from gpustate.diagnosis.chain import Check
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.nodeside.container_inside import MARK

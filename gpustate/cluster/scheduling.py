@@ -8,11 +8,9 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from gpustate.documents import Json
 from gpustate.formats.numbers import parse_uint
-
-Json = dict[str, Any]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 #: Effects that keep a new pod away.

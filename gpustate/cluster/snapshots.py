@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.cluster.objects import Objects
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, NODE, Kind
-
-Json = dict[str, Any]
 
 _EVENT = Kind("Event", "v1", "events", namespaced=True)
 

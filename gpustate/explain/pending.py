@@ -16,20 +16,18 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from gpustate.cluster import pods
 from gpustate.cluster.scheduling import show_taint, unmet_selector, untolerated
 from gpustate.cluster.snapshots import Snapshot
 from gpustate.diagnosis import container_checks, remedies
+from gpustate.documents import Json
 from gpustate.manifests.settings import STARTUP_TAINT
 from gpustate.reconcile import readiness
 from gpustate.reconcile.placement import RELABEL, device_plugin_obstacle
 from gpustate.reconcile.verdicts import TRUE
 from gpustate.schedulers import foreign
 from gpustate.schedulers.mig_state import CONFIG
-
-Json = dict[str, Any]
 
 _VENDOR = "nvidia.com/"
 _HOLD = "gpustate.io/hold"

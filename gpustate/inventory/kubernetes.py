@@ -27,14 +27,13 @@ from typing import Any
 
 from gpustate.cluster.kubeconfig import CONTEXT, PATH, Kubeconfig
 from gpustate.core.inventory import LABELS
+from gpustate.documents import Json
 from gpustate.errors import InventoryError
 from gpustate.formats.labels import selectors
 from gpustate.formats.words import kind_of, quote
 from gpustate.inventory.documents import Document
 from gpustate.inventory.ranges import check_name
 from gpustate.inventory.store import Store, Value, variable_name
-
-Json = dict[str, Any]
 
 #: Of the value of ``-i``, and the name of the plugin in a file.
 NAME = "kubernetes"

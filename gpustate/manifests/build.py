@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.manifests import nfd, templates, workloads
 from gpustate.manifests.components import PARTS
@@ -26,8 +27,6 @@ from gpustate.manifests.kinds import order, title
 from gpustate.manifests.ownership import OWNER
 from gpustate.manifests.settings import ClusterSettings
 from gpustate.manifests.workloads import image_of
-
-Json = dict[str, Any]
 
 #: Annotation of pods, as in Helm charts.
 _CHECKSUM = "checksum/config"

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.manifests.ownership import FIELD_MANAGER
-
-Json = dict[str, Any]
 
 #: Where an added field changes what runs; defaults of the server are no elements with a key.
 _RUNNING = (("spec", "template", "spec"), ("data",))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from gpustate.documents import Json
 from gpustate.manifests.ownership import DRA_PLUGIN
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

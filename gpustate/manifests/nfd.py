@@ -18,11 +18,10 @@ from typing import Any
 
 import yaml
 
+from gpustate.documents import Json
 from gpustate.formats.yaml_events import Dumper
 from gpustate.manifests import templates
 from gpustate.manifests.ownership import NFD, PART_OF
-
-Json = dict[str, Any]
 
 #: The Helm release that NVIDIA's documentation installs.
 _RELEASE = "gpu-operator"

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
-
-Json = dict[str, Any]
 
 #: Field manager of whole objects, and that of labels that gpustate sets on Nodes.
 FIELD_MANAGER, LABEL_MANAGER = "gpustate", "gpustate-labels"

@@ -14,11 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
-
-#: Any part of an object.
-Json = dict[str, Any]
 
 STRATEGIES = ("RollingUpdate", "OnDelete")
 MIG_STRATEGIES = ("", "none", "single", "mixed")

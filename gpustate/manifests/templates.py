@@ -18,7 +18,8 @@ from typing import Any
 
 import yaml
 
-Json = dict[str, Any]
+from gpustate.documents import Json
+
 _VALUE = re.compile(r"\$([a-z][A-Za-z_.-]*)")
 
 

@@ -13,11 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from gpustate import shell
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.manifests import templates
 from gpustate.manifests.settings import ClusterSettings, Component, Files
-
-Json = dict[str, Any]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 KINDS = ("DaemonSet", "Deployment")

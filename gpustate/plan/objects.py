@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from gpustate.documents import JsonView
 from gpustate.formats.words import value_text
 from gpustate.plan.ranges import fold
-
-Json = Mapping[str, Any]
 
 #: Actions that write, those that leave an object as it is, and what is not for a cluster.
 PENDING = ("create", "update", "delete", "release")
@@ -33,27 +31,27 @@ _LONGEST = 200
 NO_GPUS = "no new pod gets a GPU of these Nodes"
 
 
-def pending(data: Json) -> int:
+def pending(data: JsonView) -> int:
     """How many objects of a cluster an apply would write."""
     return sum(row["action"] in PENDING for row in data["objects"])
 
 
-def pending_of(document: Json) -> int:
+def pending_of(document: JsonView) -> int:
     """How many objects of all clusters of a document an apply would write."""
     return sum(map(pending, document.get("clusters", ())))
 
 
-def takes_gpus(clusters: Sequence[Json]) -> bool:
+def takes_gpus(clusters: Sequence[JsonView]) -> bool:
     """What offers the GPUs of Nodes to pods is deleted."""
     return any(NO_GPUS in note for data in clusters for note in data.get("notes", ()))
 
 
-def refused(data: Json) -> int:
+def refused(data: JsonView) -> int:
     """How many objects of a cluster are refused."""
     return sum(row["action"] == REFUSED for row in data["objects"])
 
 
-def lines(data: Json, *, full: bool = False) -> Iterator[list[tuple[str, str]]]:
+def lines(data: JsonView, *, full: bool = False) -> Iterator[list[tuple[str, str]]]:
     """The lines of a cluster, each as pieces of text with their style.
 
     Args:
@@ -82,19 +80,19 @@ def lines(data: Json, *, full: bool = False) -> Iterator[list[tuple[str, str]]]:
             yield [(f"  {text}", style)]
 
 
-def plain(data: Json) -> list[str]:
+def plain(data: JsonView) -> list[str]:
     """The lines of a cluster below its title, for reports."""
     return ["".join(text for text, _ in pieces) for pieces in lines(data)][1:]
 
 
-def title_of(data: Json) -> str:
+def title_of(data: JsonView) -> str:
     """A cluster in a heading."""
     return f"{data['server']}, namespace {data['namespace']}"
 
 
-def alike(data: Json) -> Iterator[tuple[str, Json]]:
+def alike(data: JsonView) -> Iterator[tuple[str, JsonView]]:
     """Objects of a kind that change alike, once: their names in ranges, and one of them."""
-    groups: dict[str, list[Json]] = {}
+    groups: dict[str, list[JsonView]] = {}
     for row in data["objects"]:
         change = json.dumps({**row, "object": row["object"].partition("/")[0]})
         groups.setdefault(change, []).append(row)
@@ -103,7 +101,7 @@ def alike(data: Json) -> Iterator[tuple[str, Json]]:
         yield ", ".join(fold(row["object"] for row in same)) + number, same[0]
 
 
-def _skipped(data: Json) -> dict[str, list[str]]:
+def _skipped(data: JsonView) -> dict[str, list[str]]:
     """Objects that are not for this cluster, by reason."""
     objects_by_reason: dict[str, list[str]] = {}
     for row in data["objects"]:
@@ -112,11 +110,11 @@ def _skipped(data: Json) -> dict[str, list[str]]:
     return objects_by_reason
 
 
-def _same(data: Json) -> int:
+def _same(data: JsonView) -> int:
     return sum(row["action"] in QUIET and not row.get("changes") for row in data["objects"])
 
 
-def change_texts(changes: Sequence[Json]) -> list[str]:
+def change_texts(changes: Sequence[JsonView]) -> list[str]:
     """Fields of an object that change; labels, and keys of other mappings, that change alike are listed together."""
     rows: dict[tuple[str, str], list[str]] = {}
     for change in changes:

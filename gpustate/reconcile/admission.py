@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpustate.cluster import node_status, pods
 from gpustate.cluster.node_status import CONDITION
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.reconcile.verdicts import Verdict
-
-Json = dict[str, Any]
 
 _POLL_S = 1.0
 _VALIDATE = "once it is fixed: gpustate validate POLICY -i INVENTORY"

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.manifests.differences import GENERATION, Difference, differences
 from gpustate.manifests.kinds import (
@@ -37,8 +38,6 @@ from gpustate.manifests.kinds import (
 from gpustate.manifests.ownership import OWNER, StaleObject
 from gpustate.reconcile.owners import Operator, find_operator, gitops
 from gpustate.reconcile.planning import is_ours
-
-Json = dict[str, Any]
 
 #: The ConfigMap with what ``release`` needs.
 RECORD = "gpustate-adopted"

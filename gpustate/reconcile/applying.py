@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from gpustate.cluster.pods import allocatable
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.manifests.differences import additions
 from gpustate.manifests.kinds import BY_NAME, NODE, POD, Key, Kind, key, order, title
@@ -36,8 +36,6 @@ from gpustate.reconcile.planning import (
     withdrawn,
 )
 from gpustate.reconcile.plugin_restart import REPORT_S
-
-Json = dict[str, Any]
 
 _POLL_S = 1.0
 _TRIES = 5

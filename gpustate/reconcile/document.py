@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import EXIT_ERROR, EXIT_REFUSED, EXIT_VALIDATION
 from gpustate.formats.masking import is_secret_name, mask_data, remember, remember_parameters
 from gpustate.manifests.differences import Difference
@@ -13,8 +14,6 @@ from gpustate.manifests.kinds import title
 from gpustate.plan.objects import refused
 from gpustate.reconcile.applying import Applied
 from gpustate.reconcile.planning import Change
-
-Json = dict[str, Any]
 
 _VARIABLE = re.compile(r"\benv\[([^\]]*)\]")
 

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from gpustate.documents import Json
 from gpustate.manifests.kinds import Kind
 from gpustate.manifests.ownership import FEATURE
-
-Json = dict[str, Any]
 
 FEATURES = Kind(
     FEATURE, "nfd.k8s-sigs.io/v1alpha1", "nodefeatures", namespaced=True, without="it was removed"

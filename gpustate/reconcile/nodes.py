@@ -17,6 +17,7 @@ from gpustate.core.inventory import LABELS
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy
 from gpustate.core.where import parse
+from gpustate.documents import Json
 from gpustate.errors import ClusterError, RefusedError
 from gpustate.formats.node_programs import AGENTS
 from gpustate.formats.pci_gpus import PciGpu
@@ -27,8 +28,6 @@ from gpustate.manifests.components.driver import OWNER_LABEL
 from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import System
 from gpustate.manifests.systems import has_gpus, system_of
-
-Json = dict[str, Any]
 
 PRESENT = "nvidia.com/gpu.present"
 OPERANDS = f"{DEPLOY}operands"

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from gpustate.documents import Json
 from gpustate.manifests.kinds import (
     CLUSTER_POLICY,
     DEPLOYMENT,
@@ -22,8 +23,6 @@ from gpustate.manifests.kinds import (
     Kind,
 )
 from gpustate.manifests.ownership import FIELD_MANAGER, label_names, owned_fields
-
-Json = dict[str, Any]
 
 #: Kinds of the Operator's own resources, which own its objects.
 OPERATOR_OWNERS = (CLUSTER_POLICY.name, NVIDIA_DRIVER.name, GPU_CLUSTER.name)

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpustate.cluster.scheduling import show_taint, unmet_selector, untolerated
+from gpustate.documents import Json
 from gpustate.manifests.kinds import title
 from gpustate.manifests.ownership import DEPLOY, is_of_nfd
 from gpustate.manifests.settings import STARTUP_TAINT
 from gpustate.plan.ranges import fold
 from gpustate.reconcile.planning import Action, Change
-
-Json = dict[str, Any]
 
 #: Of taints of the cluster itself, which every DaemonSet tolerates.
 _OF_CLUSTER = "node.kubernetes.io/"

@@ -18,8 +18,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.manifests.differences import Difference, additions, differences
 from gpustate.manifests.kinds import (
@@ -52,8 +53,6 @@ from gpustate.manifests.ownership import (
 )
 from gpustate.reconcile.features import FEATURES, is_by_worker, is_left_over
 from gpustate.reconcile.owners import OF_OPERATOR, gitops, operator_owner
-
-Json = dict[str, Any]
 
 #: Names a field manager in the API server's message about a conflict.
 _CONFLICT = re.compile(r'conflicts? with "([^"]+)"')

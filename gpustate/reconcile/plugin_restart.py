@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpustate.cluster import pods
+from gpustate.documents import Json
 from gpustate.formats.quarantine import FILE
 from gpustate.reconcile import readiness
-
-Json = dict[str, Any]
 
 _PLUGIN = "nvidia-device-plugin"
 _POLL_S = 1.0

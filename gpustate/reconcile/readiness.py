@@ -8,12 +8,10 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
+from gpustate.documents import Json
 from gpustate.formats.words import listed
 from gpustate.manifests.kinds import title
-
-Json = dict[str, Any]
 
 #: Reasons of containers that have not started yet.
 _STARTING = ("ContainerCreating", "PodInitializing")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.manifests.kinds import BY_NAME, DEPLOYMENT, NODE, title
 from gpustate.manifests.ownership import FIELD_MANAGER, LABEL_MANAGER, OWNER
 from gpustate.reconcile.adopting import (
@@ -27,8 +28,6 @@ from gpustate.reconcile.adopting import (
     read_record,
     scale,
 )
-
-Json = dict[str, Any]
 
 _MANAGERS = (FIELD_MANAGER, LABEL_MANAGER)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from gpustate.documents import JsonView
 from gpustate.formats.words import listed
 from gpustate.plan.objects import QUIET
-
-Json = Mapping[str, Any]
 
 _NODES = "node/"
 
 
-def stale(saved: Json, live: Json, *, lenient: bool = False, nodes: bool = True) -> dict[str, str]:
+def stale(
+    saved: JsonView, live: JsonView, *, lenient: bool = False, nodes: bool = True
+) -> dict[str, str]:
     """Objects of which another change would be made than the plan has, each with how they differ.
 
     Args:
@@ -33,18 +33,18 @@ def stale(saved: Json, live: Json, *, lenient: bool = False, nodes: bool = True)
     return differing
 
 
-def _rows(data: Json, *, nodes: bool) -> dict[str, Json]:
-    rows: Iterable[Json] = data["objects"]
+def _rows(data: JsonView, *, nodes: bool) -> dict[str, JsonView]:
+    rows: Iterable[JsonView] = data["objects"]
     return {row["object"]: row for row in rows if nodes or not row["object"].startswith(_NODES)}
 
 
-def _same(old: Json | None, new: Json | None) -> bool:
+def _same(old: JsonView | None, new: JsonView | None) -> bool:
     if old is None or new is None:
         return old is new
     return old["action"] == new["action"] and old.get("changes") == new.get("changes")
 
 
-def _words(row: Json | None) -> str:
+def _words(row: JsonView | None) -> str:
     """The change of one object, in short."""
     if row is None:
         return "missing"

@@ -10,15 +10,14 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpustate.cluster import pods
+from gpustate.documents import Json
 from gpustate.formats.words import listed
 from gpustate.manifests.components import dra_driver
 from gpustate.manifests.kinds import POD, RESOURCE_CLAIM, Key, Kind, key
 from gpustate.manifests.ownership import DEVICE_PLUGIN, DRA_PLUGIN, MissingKind
-
-Json = dict[str, Any]
 
 PLUGIN: Key = ("DaemonSet", DEVICE_PLUGIN)
 DRA: Key = ("DaemonSet", DRA_PLUGIN)

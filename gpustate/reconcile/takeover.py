@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import EXIT_ERROR, EXIT_REFUSED
 from gpustate.formats.masking import mask_data
 from gpustate.formats.words import value_text
 from gpustate.manifests.kinds import title
 from gpustate.reconcile.adopting import Adopted, Adoptee, Adoption
 from gpustate.reconcile.releasing import Handover, Released
-
-Json = dict[str, Any]
 
 _LONGEST = 120
 

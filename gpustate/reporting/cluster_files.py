@@ -8,19 +8,16 @@ Values that users put into pods (environment, commands, volumes) are left out: t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpustate.cluster import pods
 from gpustate.cluster.api import connected
 from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
+from gpustate.documents import Json
 from gpustate.errors import ClusterError, GpustateError
 from gpustate.schedulers.eviction import is_operand
 from gpustate.schedulers.lease import NAME, NAMESPACE
-
-Json = dict[str, Any]
-
 
 #: The file of the Lease, beside those of the nodes.
 LEASE = "leases/gpustate"

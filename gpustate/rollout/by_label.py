@@ -24,6 +24,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy, build, parameters, resolve
 from gpustate.core.state import AnyState
 from gpustate.core.where import NOWHERE
+from gpustate.documents import Json
 from gpustate.engine.gate import NodeCheck
 from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedError
 from gpustate.formats import deviceplugin
@@ -47,7 +48,6 @@ from gpustate.schedulers.mig_state import (
 if TYPE_CHECKING:
     from gpustate.schedulers.kubernetes import Kubernetes
 
-Json = dict[str, Any]
 
 PLUGIN = "nvidia.com/device-plugin.config"
 _STATES = {CONFIG: "mig", PLUGIN: "device-plugin-config"}

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.outcome import NodeResult, NodeStatus
+from gpustate.documents import Json
 from gpustate.manifests.ownership import written_labels
 from gpustate.reconcile.nodes import members
 from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.schedulers.lease import NAME, NAMESPACE, VALID_S, WATCH
 from gpustate.schedulers.mig_state import RUN_ANNOTATION, STATE
-
-Json = dict[str, Any]
 
 #: Annotation of a Node: what watchers have done with it.
 RECORD = "gpustate.io/watch"

@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from gpustate.core.inventory import InventoryNode
+from gpustate.documents import Json
 from gpustate.engine.before import WayBack
 from gpustate.errors import ClusterError, GpustateError, RefusedError
 from gpustate.manifests.kinds import title
@@ -28,7 +29,6 @@ from gpustate.rollout.maintenance import KUBERNETES
 if TYPE_CHECKING:
     from gpustate.schedulers.kubernetes import Kubernetes
 
-Json = dict[str, Any]
 #: DaemonSets, and Nodes by name and address.
 _Listed = tuple[list[Json], dict[str, Json]]
 

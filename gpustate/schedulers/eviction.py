@@ -16,14 +16,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.documents import Json
 from gpustate.formats.labels import selectors
 from gpustate.formats.words import listed
 from gpustate.schedulers.base import Scope
-
-Json = dict[str, Any]
 
 _MIRROR = "kubernetes.io/config.mirror"
 _GPU_DRIVER = "gpu.nvidia.com"

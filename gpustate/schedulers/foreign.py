@@ -9,11 +9,9 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
+from gpustate.documents import Json
 from gpustate.schedulers.mig_state import PENDING, REBOOTING, STATE, is_ours
-
-Json = dict[str, Any]
 
 _UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 _NVSENTINEL_STATE = "dgxc.nvidia.com/nvsentinel-state"

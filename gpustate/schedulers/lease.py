@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 
+from gpustate.documents import Json
 from gpustate.errors import ClusterError, LockHeld
 from gpustate.schedulers.base import Emit, NotDrainedError, Stop, Why
 
@@ -28,8 +29,6 @@ def unknown(holder: str) -> bool:
     """Nothing is known of it."""
     return False
 
-
-Json = dict[str, Any]
 
 #: Annotations of the Lease: a request to the run that holds it, and how far its rollout is.
 CONTROL, PROGRESS = "gpustate.io/pause", "gpustate.io/rollout"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from gpustate.cluster.api import Api
+from gpustate.documents import Json
 from gpustate.schedulers.mig_state import (
     CONFIG,
     PENDING,
@@ -22,8 +22,6 @@ from gpustate.schedulers.mig_state import (
     labels_of,
 )
 from gpustate.schedulers.nvidia_pods import FOR_MIG, NvidiaPods, patch_node
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,9 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from gpustate.documents import Json
 from gpustate.manifests.ownership import written_labels
-
-Json = dict[str, Any]
 
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 PENDING, REBOOTING, SUCCESS, FAILED = "pending", "rebooting", "success", "failed"

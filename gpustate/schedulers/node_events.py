@@ -13,16 +13,14 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
-from typing import Any
 
 from gpustate import clock
 from gpustate.cluster.api import Api
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.formats.masking import mask
 from gpustate.formats.words import shorten
 from gpustate.schedulers.base import Emit, Why, discard
-
-Json = dict[str, Any]
 
 #: The optional right: verb, API group, resource.
 RIGHT = ("create", "", "events")

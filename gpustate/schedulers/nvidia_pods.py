@@ -14,15 +14,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.manifests.ownership import DEPLOY, applied_labels
 from gpustate.schedulers.base import Emit, NotDrainedError, Stop, Waiting
 from gpustate.schedulers.mig_state import labels_of
-
-Json = dict[str, Any]
 
 FOR_MIG, FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"
 #: The programs, by the end of their label.

@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from gpustate.cluster.pods import names_of
+from gpustate.documents import Json
 from gpustate.formats.words import shorten
 from gpustate.inventory.kubernetes import has_gpus
 from gpustate.rollout.by_label import PLUGIN
 from gpustate.rollout.marks import RECORD
 from gpustate.schedulers.eviction import is_ready
 from gpustate.schedulers.mig_state import CONFIG
-
-Json = dict[str, Any]
 
 APPLYING, COMPLETED, FAILED = "applying", "done", "failed"
 _LONGEST = 1000

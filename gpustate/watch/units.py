@@ -9,9 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-Json = dict[str, Any]
+from gpustate.documents import Json
 
 NAME = NAMESPACE = "gpustate-watch"
 #: Of the pod, and of what is mounted there.

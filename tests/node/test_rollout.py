@@ -23,12 +23,12 @@ from rolloutbed import NEW, OLD, Bed, Ran, finish, wait_until_sprung
 from stubcluster import TOKEN, StubCluster
 
 from gpustate.cluster import api
+from gpustate.documents import Json
 from gpustate.schedulers.kubernetes.members import HOLD
 from gpustate.schedulers.kubernetes.rights import CHANGING, rule
 
 pytestmark = pytest.mark.long
 
-Json = dict[str, Any]
 LEASE_S = 3.0  # in a hurry
 CREDENTIALS = "client.authentication.k8s.io/v1"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"

@@ -25,6 +25,7 @@ from operatorpolicies import policy
 import gpustate as package
 from gpustate.cluster.api import connect
 from gpustate.cluster.objects import Objects
+from gpustate.documents import Json
 from gpustate.manifests.ownership import FIELD_MANAGER, OWNER
 from gpustate.reconcile.adopting import RECORD, Adopter, plan_adoption
 from gpustate.reconcile.applying import Applier
@@ -34,7 +35,6 @@ from gpustate.reconcile.releasing import Releaser, plan_release
 
 pytestmark = [pytest.mark.proof, pytest.mark.node]
 
-Json = dict[str, Any]
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 DEPLOYMENT = f"{PATHS['Deployment'].format(NAMESPACE)}/gpu-operator"
 #: Names of the Operator's own field manager, by the name of its program.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import gpuoperator
 import pytest
@@ -35,6 +34,7 @@ from operatorpolicies import (
 )
 
 from gpustate import policies
+from gpustate.documents import Json
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests.build import build
@@ -42,7 +42,6 @@ from gpustate.manifests.cluster_part import settings_of
 
 pytestmark = [pytest.mark.proof, pytest.mark.node]
 
-Json = dict[str, Any]
 PAGE = Path(__file__).parents[2] / "docs/cluster-reference.md"
 
 _differences: dict[str, list[Found]] = {}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.documents import Json
 
-Json = dict[str, Any]
 TOLERATE = [{"operator": "Exists"}]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from gpustate.documents import Json
 from gpustate.manifests import (
     ClusterSettings,
     Component,
@@ -15,8 +15,6 @@ from gpustate.manifests import (
     Monitor,
     PluginConfig,
 )
-
-Json = dict[str, Any]
 
 _TESTS = Path(__file__).parents[1]
 DEFINITIONS: list[Json] = [

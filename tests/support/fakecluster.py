@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gpustate.cluster import pods
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.nodeside.container_inside import MARK
 
-Json = dict[str, Any]
 GPU = "GPU-aaaaaaaa"
 
 

@@ -10,11 +10,11 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.manifests.kinds import BY_NAME, Key, Kind, key
 from gpustate.manifests.ownership import LABEL_MANAGER, FieldConflict, MissingKind, is_owned
 
-Json = dict[str, Any]
 Path = tuple[str, ...]
 _IDENTITY = (("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace"))
 

@@ -19,10 +19,9 @@ from typing import Any
 import yaml
 from localcluster import PATHS, LocalCluster
 
+from gpustate.documents import Json
 from gpustate_lab import programs
 from gpustate_lab.kubernetes import virtual
-
-Json = dict[str, Any]
 
 OTHER = "GPUSTATE_TEST_GPU_OPERATOR"
 NAMESPACE = "gpu-operator"

@@ -29,11 +29,11 @@ from rolloutbed import NEW, OLD, SUPPORT, Bed, Machine
 from rolloutpoints import RACK, SEEN
 from stubcluster import Answer, Request
 
+from gpustate.documents import Json
 from gpustate_lab.api import Lab
 from gpustate_lab.kubernetes.cluster import Kubernetes
 from gpustate_lab.node import Node
 
-Json = dict[str, Any]
 GPUS = {"nvidia.com/gpu": 8}
 FOLDER = "/var/lib/gpustate-rollout"
 _LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpustate"

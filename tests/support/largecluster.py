@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from localcluster import NODES, LocalCluster
 
 from gpustate.core.outcome import NodeResult
+from gpustate.documents import Json
 from gpustate_lab.kubernetes import virtual
-
-Json = dict[str, Any]
 
 _CONNECTIONS = 8
 _PODS = "/api/v1/namespaces/default/pods"

@@ -17,13 +17,12 @@ from typing import Any
 
 import yaml
 
+from gpustate.documents import Json
 from gpustate.errors import LabError
 from gpustate_lab import programs
 from gpustate_lab.kubernetes import kubeconfig, virtual
 from gpustate_lab.kubernetes.certificates import Authority
 from gpustate_lab.kubernetes.client import Client, Refused
-
-Json = dict[str, Any]
 
 MODULE = "kubernetes-1.36"
 HOST = "127.0.0.1"

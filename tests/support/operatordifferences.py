@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-Json = dict[str, Any]
+from gpustate.documents import Json
 
 #: Keys by which elements of lists are told apart.
 _MERGE_KEYS = ("mountPath", "name", "key")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-Json = dict[str, Any]
+from gpustate.documents import Json
 
 _DIGEST = "sha256:" + "0123456789abcdef" * 4
 _CONFIGS: Json = {

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-Json = dict[str, Any]
+from gpustate.documents import Json
 
 GPU = "nvidia.com/gpu"
 SOCKETS = [{"name": "sockets", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}]

@@ -5,6 +5,7 @@ What a policy decides beside its settings is in a module of the component.
 
 from __future__ import annotations
 
+from gpustate.documents import Json
 from gpustate.manifests.components import (
     container_toolkit,
     dcgm_exporter,
@@ -14,7 +15,7 @@ from gpustate.manifests.components import (
     mig_manager,
     vgpu_manager,
 )
-from gpustate.manifests.components.part import Json, Part
+from gpustate.manifests.components.part import Part
 from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import ClusterSettings
 

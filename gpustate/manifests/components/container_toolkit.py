@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
 from gpustate.manifests import workloads
-from gpustate.manifests.components.part import Json, Part
+from gpustate.manifests.components.part import Part
 from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import ClusterSettings
 

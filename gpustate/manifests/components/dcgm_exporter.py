@@ -15,10 +15,11 @@ from functools import partial
 
 import yaml
 
+from gpustate.documents import Json
 from gpustate.errors import GpustateError
 from gpustate.formats.dcgm import counters, shipped
 from gpustate.formats.dcgm.dashboard import dashboard
-from gpustate.manifests.components.part import Json, Part, by_claim
+from gpustate.manifests.components.part import Part, by_claim
 from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import COUNTERS_KEY, ClusterSettings, Exporter
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpustate.documents import Json
 from gpustate.manifests import workloads
-from gpustate.manifests.components.part import Json, Part
+from gpustate.manifests.components.part import Part
 from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import ClusterSettings, Container
 

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gpustate import shell
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.manifests import systems, workloads
-from gpustate.manifests.components.part import Json, Part
+from gpustate.manifests.components.part import Part
 from gpustate.manifests.kinds import Key, key
 from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import ClusterSettings, Component, DriverContainer, Files, System

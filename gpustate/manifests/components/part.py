@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from gpustate.documents import Json
 from gpustate.manifests import workloads
 from gpustate.manifests.settings import ClusterSettings, Component
-
-Json = dict[str, Any]
 
 
 def _no_values(settings: ClusterSettings) -> Json:

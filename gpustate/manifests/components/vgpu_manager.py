@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.manifests import workloads
 from gpustate.manifests.components import driver
-from gpustate.manifests.components.part import Json, Part
+from gpustate.manifests.components.part import Part
 from gpustate.manifests.ownership import DEPLOY
 from gpustate.manifests.settings import ClusterSettings
 

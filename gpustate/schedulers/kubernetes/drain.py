@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpustate.cluster.api import RefusedRequest
 from gpustate.core.drain import DrainPolicy
+from gpustate.documents import Json
 from gpustate.formats.words import listed
 from gpustate.schedulers import eviction, node_events
 from gpustate.schedulers.base import (
@@ -25,7 +26,7 @@ from gpustate.schedulers.base import (
     refuse_stopped,
     rules_of,
 )
-from gpustate.schedulers.kubernetes.members import Json, Nodes
+from gpustate.schedulers.kubernetes.members import Nodes
 from gpustate.schedulers.mig_state import is_ours as mig_is_ours
 
 _RETRY_S = 5.0

@@ -14,6 +14,7 @@ from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import RefusedRequest
 from gpustate.cluster.scheduling import unmet_selector
 from gpustate.core.facts import NodeFacts
+from gpustate.documents import Json
 from gpustate.manifests.ownership import DEPLOY
 from gpustate.schedulers import eviction, node_events
 from gpustate.schedulers.base import (
@@ -30,7 +31,7 @@ from gpustate.schedulers.base import (
     refuse_stopped,
     taken_over,
 )
-from gpustate.schedulers.kubernetes.members import HOLD, Json, Nodes, boot_id_of, read_hold
+from gpustate.schedulers.kubernetes.members import HOLD, Nodes, boot_id_of, read_hold
 from gpustate.schedulers.nvidia_pods import patch_node
 
 _POLL_S = 1.0

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from gpustate.cluster import pods as cluster_pods
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.facts import NodeFacts
+from gpustate.documents import Json
 from gpustate.errors import ClusterError, RefusedError
 from gpustate.manifests.ownership import FIELD_MANAGER
 from gpustate.schedulers import eviction, foreign
@@ -22,8 +22,6 @@ from gpustate.schedulers.base import Hold, Member, NotMemberError
 from gpustate.schedulers.kubernetes.rights import Rights
 from gpustate.schedulers.node_events import NodeEvents
 from gpustate.schedulers.nvidia_pods import FOR_DRIVER, NvidiaPods
-
-Json = dict[str, Any]
 
 #: The annotation of a Node that has the record of our hold, as JSON.
 HOLD = "gpustate.io/hold"

@@ -25,10 +25,10 @@ from stubcluster import TOKEN, StubCluster
 from gpustate.cluster import api as api_module
 from gpustate.cluster import logins
 from gpustate.cluster.api import Api, connect
+from gpustate.documents import Json
 from gpustate.errors import ClusterError, UsageError
 from gpustate.formats import masking
 
-Json = dict[str, Any]
 V1 = "client.authentication.k8s.io/v1"
 #: Prints the file ``answer`` of its folder, and records how it was run.
 PROGRAM = """#!/bin/sh

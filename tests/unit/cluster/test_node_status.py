@@ -9,9 +9,9 @@ import pytest
 
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.cluster.node_status import NodeStatusApi, OtherWriter
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 
-Json = dict[str, Any]
 KEY = "example.com/new"
 
 

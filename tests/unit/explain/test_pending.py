@@ -11,10 +11,10 @@ from gpustate.cli.explain import ranges
 from gpustate.cluster.scheduling import unmet_selector, untolerated
 from gpustate.cluster.snapshots import Snapshot
 from gpustate.diagnosis import remedies
+from gpustate.documents import Json
 from gpustate.explain.pending import Explanation, explain
 from gpustate.manifests.settings import STARTUP_TAINT
 
-Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 DEPLOYED = {"nvidia.com/gpu.deploy.device-plugin": "true"}
 

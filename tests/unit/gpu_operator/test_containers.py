@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from gpustate import Policy, policies
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator.lint import lint
 from gpustate.gpu_operator.objects import images
@@ -26,7 +26,6 @@ spec: {{driverType: gpu, repository: r.example.com, image: driver, version: 580.
 """
 ALL = "containers: all\nsystems: [ubuntu22.04]\n"
 Read = Callable[..., Policy]
-Json = dict[str, Any]
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from everyobject import DEFINITIONS, DRA, WHOLE
 from jsonschema import Draft202012Validator
 from lightkube.core.resource_registry import ResourceRegistry
 
+from gpustate.documents import Json
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests import templates
 from gpustate.manifests.build import build
 from gpustate.manifests.kinds import KINDS
 
-Json = dict[str, Any]
 GOLDEN = Path(__file__).parents[2] / "golden" / "manifests"
 #: Settings with every component, beside the golden files.
 SETTINGS = {"whole": WHOLE, "whole with DRA": dataclasses.replace(WHOLE, dra_driver=DRA)}

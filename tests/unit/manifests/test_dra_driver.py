@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from operatordifferences import MISSING, Wanted, compare, unexpected, unused
 
 from gpustate import policies
+from gpustate.documents import Json
 from gpustate.gpu_operator.objects import images
 from gpustate.manifests.build import build
 from gpustate.manifests.cluster_part import settings_of
 from gpustate.manifests.kinds import COMPUTE_DOMAINS
 
-Json = dict[str, Any]
 DATA = Path(__file__).parents[2] / "data" / "dra-driver-chart"
 CASES = ("domains-v0.4.1", "domains-v0.5.0", "gpus-v0.4.1", "gpus-v0.5.0")
 #: Names of the chart, and those of the Operator; the first that matches.

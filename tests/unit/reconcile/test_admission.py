@@ -11,6 +11,7 @@ import pytest
 from gpustate.cluster import pods
 from gpustate.cluster.node_status import CONDITION_MANAGER, OtherWriter
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.documents import Json
 from gpustate.errors import EXIT_VALIDATION, ClusterError
 from gpustate.reconcile.admission import Admission, Admitted
 from gpustate.reconcile.verdicts import (
@@ -27,7 +28,6 @@ from gpustate.reconcile.verdicts import (
 from gpustate.validation import pods as validation
 from gpustate.validation import site_tests
 
-Json = dict[str, Any]
 TAINT = "example.com/new"
 GOOD = Verdict(TRUE, "Validated", "cuda: kernel ran on 8 devices", fresh=False)
 BAD = Verdict(FALSE, "XidError", "health: GPU 3: Xid 79")

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from gpuoperator import deployment
 
+from gpustate.documents import Json
 from gpustate.manifests.kinds import Kind
 from gpustate.reconcile.owners import Operator, find_operator, gitops, operator_owner
-
-Json = dict[str, Any]
 
 
 class Cluster:

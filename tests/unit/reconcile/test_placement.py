@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from gpustate.documents import Json
 from gpustate.manifests.build import build
 from gpustate.manifests.settings import STARTUP_TAINT, ClusterSettings
 from gpustate.reconcile.placement import absences, device_plugin_obstacle, lines
 from gpustate.reconcile.planning import Action, Change
-
-Json = dict[str, Any]
 
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 GFD = "nvidia.com/gpu.deploy.gpu-feature-discovery"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
+from gpustate.documents import Json
 from gpustate.manifests import ClusterSettings
 from gpustate.manifests.build import build
 from gpustate.reconcile.plugin_restart import PluginRestart, leaves_out
 
-Json = dict[str, Any]
 IMAGES = {"devicePlugin": "p:v1", "gfd": "g:v1"}
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import pytest
 
+from gpustate.documents import Json
 from gpustate.manifests.kinds import Kind
 from gpustate.manifests.ownership import OWNER
 from gpustate.reconcile.releasing import Handover, Releaser
 
-Json = dict[str, Any]
 OURS = {"manager": "gpustate", "operation": "Apply"}
 THEIRS = {"manager": "gpu-operator", "operation": "Update"}
 

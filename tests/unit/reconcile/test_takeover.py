@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 import gpustate as package
+from gpustate.documents import Json
 from gpustate.errors import EXIT_ERROR, EXIT_REFUSED
 from gpustate.manifests.differences import Difference
 from gpustate.manifests.kinds import CLUSTER_POLICY, Kind
@@ -27,7 +28,6 @@ from gpustate.reconcile.takeover import (
     released_lines,
 )
 
-Json = dict[str, Any]
 SCHEMAS = Path(package.__file__).parent / "cli/schema"
 SERVER, NAMESPACE = "https://10.0.0.1:6443", "gpu-operator"
 

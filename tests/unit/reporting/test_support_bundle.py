@@ -6,7 +6,6 @@ import base64
 import io
 import tarfile
 from contextlib import nullcontext
-from typing import Any
 
 import fakecluster
 import pytest
@@ -17,12 +16,11 @@ from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.core.facts import NodeFacts
 from gpustate.core.inventory import InventoryNode
 from gpustate.core.queries import Answer
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.reporting import cluster_files, node_files, support_bundle
 from gpustate.reporting.node_files import CollectQuery, Item
 from gpustate.reporting.support_bundle import Archive
-
-Json = dict[str, Any]
 
 
 def answer(*lines: str) -> Answer:

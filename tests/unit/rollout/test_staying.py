@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gpustate.core.inventory import Connection, InventoryNode
+from gpustate.documents import Json
 from gpustate.engine.before import WayBack
 from gpustate.errors import ClusterError, RefusedError
 from gpustate.manifests import build as manifests
@@ -18,7 +19,6 @@ from gpustate.rollout.access import Accesses
 from gpustate.rollout.staying import StayingObjects
 from gpustate.states.mig import MigLayoutApplied
 
-Json = dict[str, Any]
 #: Mode and instances of each GPU.
 Layout = dict[str, tuple[str, tuple[str, ...]]]
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from gpustate.core.drain import DrainPolicy, EvictionRules
+from gpustate.documents import Json
 from gpustate.schedulers import eviction
 from gpustate.schedulers.base import Scope
 from gpustate.schedulers.eviction import Cluster
-
-Json = dict[str, Any]
 
 
 def pod(**spec: Any) -> Json:

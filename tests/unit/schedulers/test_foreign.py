@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from gpustate.documents import Json
 from gpustate.schedulers import foreign
-
-Json = dict[str, Any]
 
 
 def node(

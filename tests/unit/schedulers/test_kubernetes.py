@@ -17,6 +17,7 @@ import pytest
 from gpustate.cluster.api import Api, RefusedRequest
 from gpustate.core.drain import DrainPolicy, EvictionRules
 from gpustate.core.facts import NodeFacts
+from gpustate.documents import Json
 from gpustate.errors import ClusterError, RefusedError
 from gpustate.formats import masking
 from gpustate.schedulers import kubernetes
@@ -30,7 +31,6 @@ from gpustate.schedulers.base import (
 )
 from gpustate.schedulers.kubernetes.members import HOLD, read_hold
 
-Json = dict[str, Any]
 PLAIN = DrainPolicy()
 WHY = Why("20261124-1", "ann@ops1", "driver 580")
 

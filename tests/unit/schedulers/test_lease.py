@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from gpustate.cluster.api import Api, RefusedRequest
+from gpustate.documents import Json
 from gpustate.errors import ClusterError, LockHeld
 from gpustate.schedulers.base import NotDrainedError, Why
 from gpustate.schedulers.lease import VALID_S, ClusterLease, standing
 
-Json = dict[str, Any]
 ANN, BOB = Why("r1", "ann@a", "x"), Why("r2", "bob@b", "x")
 
 

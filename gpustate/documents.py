@@ -1,0 +1,13 @@
+"""Types of documents whose fields somebody else defines: objects of Kubernetes, values of the GPU Operator, JSON of programs.
+
+A document of our own is a dataclass or a TypedDict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Json = dict[str, Any]
+#: One that is only read.
+JsonView = Mapping[str, Any]
