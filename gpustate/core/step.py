@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
 class Step(ABC):
-    """One action on a node. Carried out twice it must do no more than carried out once."""
+    """One action on a node. Carried out twice it must do no more than carried out once.
+
+    Attributes:
+        for_running: it means something on a running system only; an image leaves it to its first boot.
+    """
+
+    for_running: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -36,12 +43,12 @@ class Step(ABC):
     @property
     def in_image(self) -> Step | None:
         """What of it is done where nothing runs, in an image that is baked; ``None``: nothing."""
-        return self
+        return None if self.for_running else self
 
     @property
     def at_first_boot(self) -> Step | None:
         """What of it is left for the first boot of such an image; ``None``: nothing."""
-        return None
+        return self if self.for_running else None
 
     @property
     def starts(self) -> tuple[str, ...]:

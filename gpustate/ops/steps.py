@@ -10,6 +10,7 @@ import base64
 import re
 import shlex
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpustate.core.step import Step
 from gpustate.errors import PolicyError
@@ -42,11 +43,22 @@ def _place(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PutText(Step):
+class _FileStep(Step):
+    """About one file, by its absolute path."""
+
+    path: str
+
+    @property
+    def inspect(self) -> str:
+        return _place(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class PutText(_FileStep):
     """Write a text file atomically, keeping its earlier bytes.
 
     Args:
-        path: absolute; a symbolic link is refused, not followed.
+        path: a symbolic link is refused, not followed.
         text: the whole new content.
         mode: permission bits; ``None`` keeps those of an existing file (0644 for a new one).
         owner: ``user:group``; ``None`` keeps that of an existing file where no mode is given, and is
@@ -55,7 +67,6 @@ class PutText(Step):
             never see it: ``mode`` and ``owner`` are its own from the first byte on.
     """
 
-    path: str
     text: str
     mode: int | None = None
     owner: str | None = None
@@ -80,10 +91,6 @@ class PutText(Step):
         folder, _, name = self.path.rpartition("/")
         return (name,) if folder == "/etc/systemd/system" else ()
 
-    @property
-    def inspect(self) -> str:
-        return _place(self.path)
-
     def script(self) -> str:
         if self.secret:
             content = base64.encodebytes(self.text.encode("utf-8", "surrogateescape")).decode(
@@ -104,10 +111,8 @@ class PutText(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveFile(Step):
+class RemoveFile(_FileStep):
     """Remove a file or symbolic link, keeping its bytes for roll-back."""
-
-    path: str
 
     @property
     def label(self) -> str:
@@ -116,10 +121,6 @@ class RemoveFile(Step):
     @property
     def command(self) -> str:
         return f"rm {_q(self.path)}"
-
-    @property
-    def inspect(self) -> str:
-        return _place(self.path)
 
     def script(self) -> str:
         return f"take_away {_q(_checked_path(self.path))}"
@@ -134,13 +135,11 @@ class RemoveOwn(RemoveFile):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepOriginal(Step):
+class KeepOriginal(_FileStep):
     """Record a file as it is, or that there is none, before a package brings its own.
 
     A removal of the package deletes the file, whoever wrote it: restore the original after it.
     """
-
-    path: str
 
     @property
     def label(self) -> str:
@@ -150,33 +149,23 @@ class KeepOriginal(Step):
     def early(self) -> bool:
         return True
 
-    @property
-    def inspect(self) -> str:
-        return _place(self.path)
-
     def script(self) -> str:
         return f"keep {_q(_checked_path(self.path))}; effect kept"
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreOriginal(Step):
+class RestoreOriginal(_FileStep):
     """Give a file back the bytes, owner and mode it had before gpustate first touched it.
 
     Args:
-        path: absolute.
         own: as it is now it is wholly gpustate's: where nothing is known of a time before, it is removed.
     """
 
-    path: str
     own: bool = False
 
     @property
     def label(self) -> str:
         return f"restore {self.path}"
-
-    @property
-    def inspect(self) -> str:
-        return _place(self.path)
 
     def script(self) -> str:
         path = _q(_checked_path(self.path))
@@ -315,6 +304,8 @@ class LoadModules(Step):
         wait_for_them: services that have failed, if they were started before the modules were there; started again.
     """
 
+    for_running: ClassVar[bool] = True
+
     modules: tuple[str, ...]
     optional: bool = False
     wait_for_them: tuple[str, ...] = ()
@@ -322,14 +313,6 @@ class LoadModules(Step):
     @property
     def label(self) -> str:
         return f"load {', '.join(self.modules)}"
-
-    @property
-    def in_image(self) -> Step | None:
-        return None
-
-    @property
-    def at_first_boot(self) -> Step | None:
-        return self
 
     @property
     def command(self) -> str:
@@ -357,19 +340,13 @@ class LoadModules(Step):
 class UnloadModules(Step):
     """Unload kernel modules in order; what is in use is left for the next probe to judge."""
 
+    for_running: ClassVar[bool] = True
+
     modules: tuple[str, ...]
 
     @property
     def label(self) -> str:
         return f"unload {', '.join(self.modules)}"
-
-    @property
-    def in_image(self) -> Step | None:
-        return None
-
-    @property
-    def at_first_boot(self) -> Step | None:
-        return self
 
     @property
     def command(self) -> str:

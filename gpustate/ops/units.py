@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpustate import shell
 from gpustate.core.step import Step
@@ -52,10 +53,24 @@ class DaemonReload(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class EnableUnit(Step):
-    """Enable a unit for boot, and start it now unless told otherwise. Makes no daemon-reload."""
+class _UnitStep(Step):
+    """Starts a unit."""
 
     unit: str
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return (self.unit,)
+
+    @property
+    def inspect(self) -> str:
+        return journal_command(self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class EnableUnit(_UnitStep):
+    """Enable a unit for boot, and start it now unless told otherwise. Makes no daemon-reload."""
+
     now: bool = True
 
     @property
@@ -71,16 +86,8 @@ class EnableUnit(Step):
         return StartUnit(self.unit) if self.now else None
 
     @property
-    def starts(self) -> tuple[str, ...]:
-        return (self.unit,)
-
-    @property
     def command(self) -> str:
         return f"systemctl enable {'--now ' if self.now else ''}{_q(self.unit)}"
-
-    @property
-    def inspect(self) -> str:
-        return journal_command(self.unit)
 
     def script(self) -> str:
         start = f"systemctl start {_q(self.unit)}\n" if self.now else ""
@@ -89,7 +96,7 @@ class EnableUnit(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class StartUnit(Step):
+class StartUnit(_UnitStep):
     """See to it that a unit runs; one that does already is left alone.
 
     Args:
@@ -98,7 +105,8 @@ class StartUnit(Step):
         wait_s: how long it may take to be healthy.
     """
 
-    unit: str
+    for_running: ClassVar[bool] = True
+
     healthy: str = ""
     wait_s: int = 30
 
@@ -111,24 +119,8 @@ class StartUnit(Step):
         return self.wait_s + 120
 
     @property
-    def in_image(self) -> Step | None:
-        return None
-
-    @property
-    def at_first_boot(self) -> Step | None:
-        return self
-
-    @property
-    def starts(self) -> tuple[str, ...]:
-        return (self.unit,)
-
-    @property
     def command(self) -> str:
         return f"systemctl start {_q(self.unit)}"
-
-    @property
-    def inspect(self) -> str:
-        return journal_command(self.unit)
 
     def script(self) -> str:
         unit = _q(self.unit)
@@ -164,7 +156,7 @@ class DisableUnit(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class RestartUnit(Step):
+class RestartUnit(_UnitStep):
     """Restart a service through systemd, and put files back when it does not come up again.
 
     Args:
@@ -176,7 +168,8 @@ class RestartUnit(Step):
         verb: ``reload`` where the service rereads its files without a restart.
     """
 
-    unit: str
+    for_running: ClassVar[bool] = True
+
     healthy: str = ""
     roll_back: tuple[str, ...] = ()
     wait_s: int = 30
@@ -187,17 +180,9 @@ class RestartUnit(Step):
         return f"{self.verb} {self.unit}"
 
     @property
-    def in_image(self) -> Step | None:
-        return None
-
-    @property
     def at_first_boot(self) -> Step | None:
         # The boot has started it with what it is to read.
         return StartUnit(self.unit, self.healthy, self.wait_s)
-
-    @property
-    def starts(self) -> tuple[str, ...]:
-        return (self.unit,)
 
     @property
     def timeout_s(self) -> int:
@@ -206,10 +191,6 @@ class RestartUnit(Step):
     @property
     def command(self) -> str:
         return f"systemctl {self.verb} {_q(self.unit)}"
-
-    @property
-    def inspect(self) -> str:
-        return journal_command(self.unit)
 
     def script(self) -> str:
         unit = _q(self.unit)
