@@ -29,10 +29,10 @@ def more_node_s(row: Row, rows: Sequence[Row]) -> float | None:
 
 def _same(row: Row, rows: Sequence[Row], contender: str, nodes: int) -> Row | None:
     for one in rows:
-        if (one.contender, one.nodes) == (contender, nodes) and (
-            one.round_trip_s,
-            one.drifted,
-        ) == (row.round_trip_s, row.drifted):
+        if (one.contender, one.nodes) == (contender, nodes) and (one.round_trip_s, one.drifted) == (
+            row.round_trip_s,
+            row.drifted,
+        ):
             return one
     return None
 

@@ -99,9 +99,7 @@ class BundleInPlace(State[Observed]):
     """
 
     name: ClassVar[str] = "bundle"
-    labels: ClassVar[Mapping[str, str]] = {
-        "bundles": "unpacked bundles",
-    }
+    labels: ClassVar[Mapping[str, str]] = {"bundles": "unpacked bundles"}
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     before: ClassVar[tuple[str, ...]] = ("driver-repository", "toolkit-repository")
     brings_bundle: ClassVar[bool] = True
@@ -154,13 +152,7 @@ class BundleInPlace(State[Observed]):
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            return replace(
-                observed,
-                bundles=(),
-                conf_text=None,
-                sources_text=None,
-                lists_read=True,
-            )
+            return replace(observed, bundles=(), conf_text=None, sources_text=None, lists_read=True)
         target = self._target(observed.distribution, observed.machine)
         if self.file is None or target is None:
             return observed
@@ -196,18 +188,14 @@ class BundleInPlace(State[Observed]):
         return diff(
             observed,
             self.desired(observed),
-            paths={
-                "conf_text": APT_CONF,
-                "sources_text": _sources_path(observed.manager),
-            },
+            paths={"conf_text": APT_CONF, "sources_text": _sources_path(observed.manager)},
             why={"lists_read": "refreshed once per bundle"},
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if self.absent:
             yield ops.Run(
-                f"rm -rf {BUNDLE_FOLDER} {BUNDLE_CACHES}; effect removed",
-                "remove the bundle",
+                f"rm -rf {BUNDLE_FOLDER} {BUNDLE_CACHES}; effect removed", "remove the bundle"
             )
             return
         target = self._target(observed.distribution, observed.machine)

@@ -153,9 +153,7 @@ class ContainerToolkitInstalled(State[Observed]):
     """
 
     name: ClassVar[str] = "container-toolkit"
-    labels: ClassVar[Mapping[str, str]] = {
-        "versions": "container toolkit version",
-    }
+    labels: ClassVar[Mapping[str, str]] = {"versions": "container toolkit version"}
     implies: ClassVar[Mapping[str, str]] = {
         "toolkit-repository": "its packages come from there, where no other repository of the node has them",
         "cdi": "containers get their GPUs by its specification",
@@ -344,9 +342,7 @@ class ContainerToolkitInstalled(State[Observed]):
         found = diff(
             observed,
             self.desired(observed),
-            why={
-                "kept": f"the original {CONFIG_PATH} is restored",
-            }
+            why={"kept": f"the original {CONFIG_PATH} is restored"}
             if self.absent
             else {
                 "versions": "four packages in one transaction",

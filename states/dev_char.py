@@ -76,9 +76,7 @@ class DevCharLinksPresent(State[Observed]):
     """
 
     name: ClassVar[str] = "dev-char"
-    labels: ClassVar[Mapping[str, str]] = {
-        "missing": "devices without a link in /dev/char",
-    }
+    labels: ClassVar[Mapping[str, str]] = {"missing": "devices without a link in /dev/char"}
     needs: ClassVar[tuple[str, ...]] = ("preflight", "driver")
     after: ClassVar[tuple[str, ...]] = ("persistenced",)
     # What others do to systemd then finds the links.

@@ -64,10 +64,7 @@ class GdrCopyInstalled(KernelModuleState[Observed]):
 
     name: ClassVar[str] = "gdrcopy"
     matrix: ClassVar[Mapping[str, object]] = {"gdrcopy": "packages"}
-    labels: ClassVar[Mapping[str, str]] = {
-        "packages": "gdrcopy version",
-        "device": "device node",
-    }
+    labels: ClassVar[Mapping[str, str]] = {"packages": "gdrcopy version", "device": "device node"}
     product: ClassVar[str] = "GDRCopy"
     module: ClassVar[str] = "gdrdrv"
     deb: ClassVar[tuple[str, ...]] = ("gdrdrv-dkms", "libgdrapi")

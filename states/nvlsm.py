@@ -77,9 +77,7 @@ class SubnetManagerInstalled(State[Observed]):
     """
 
     name: ClassVar[str] = "nvlsm"
-    labels: ClassVar[Mapping[str, str]] = {
-        "loaded": "loaded modules",
-    }
+    labels: ClassVar[Mapping[str, str]] = {"loaded": "loaded modules"}
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver-repository", "driver")
     predicted: ClassVar[tuple[str, ...]] = ("version",)

@@ -66,9 +66,7 @@ class OfedInstalled(State[Observed]):
     """
 
     name: ClassVar[str] = "ofed"
-    labels: ClassVar[Mapping[str, str]] = {
-        "stale": "modules of another OFED",
-    }
+    labels: ClassVar[Mapping[str, str]] = {"stale": "modules of another OFED"}
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
     before: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.REBOOT

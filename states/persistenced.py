@@ -67,9 +67,7 @@ class PersistenceModeEnabled(ServiceState[Observed]):
     """
 
     name: ClassVar[str] = "persistenced"
-    labels: ClassVar[Mapping[str, str]] = {
-        "persistent": "persistence mode, by GPU",
-    }
+    labels: ClassVar[Mapping[str, str]] = {"persistent": "persistence mode, by GPU"}
     needs: ClassVar[tuple[str, ...]] = ("driver",)
     known_after: ClassVar[tuple[str, ...]] = ("driver",)
     worst: ClassVar[Disruption] = Disruption.NONE

@@ -231,11 +231,7 @@ class PreflightPassed(State[Observed]):
     def refuse(self, observed: Observed) -> str | None:
         if self.absent:
             return None
-        reasons = [
-            *self._system(observed),
-            *self._packages(observed),
-            *self._gpus(observed),
-        ]
+        reasons = [*self._system(observed), *self._packages(observed), *self._gpus(observed)]
         return "; ".join(reasons) or None
 
     def _system(self, observed: Observed) -> Iterator[str]:

@@ -242,11 +242,7 @@ class VfioBound(State[Observed]):
         return diff(
             observed,
             self.desired(observed),
-            costs={
-                "running_lacks": Disruption.REBOOT,
-                "bound": takeover,
-                "overrides": takeover,
-            },
+            costs={"running_lacks": Disruption.REBOOT, "bound": takeover, "overrides": takeover},
             why={
                 "running_lacks": "a kernel reads its command line when it boots",
                 "bound": "bound at boot: its current driver may be in use" if boot else "",

@@ -14,12 +14,7 @@ from gpustate.manifests.components import PARTS
 from gpustate.manifests.settings import ClusterSettings
 
 
-def object_settings(
-    policy: Policy,
-    source: str = "",
-    *,
-    release: str = "",
-) -> ClusterSettings:
+def object_settings(policy: Policy, source: str = "", *, release: str = "") -> ClusterSettings:
     """The settings of a policy, with what is given beside it.
 
     Args:

@@ -414,12 +414,7 @@ class Clusters:
                         rows.append(cluster_data(objects.server, self.namespace, (), report))
                         continue
                     applier = Applier(
-                        objects,
-                        target,
-                        self.rollout_timeout_s,
-                        self.emit,
-                        stop,
-                        nodes=pods_on,
+                        objects, target, self.rollout_timeout_s, self.emit, stop, nodes=pods_on
                     )
                     # What was written is a change since the plan was made.
                     if self.saved is not None:

@@ -109,12 +109,7 @@ def plan(
             )
         cluster_nodes = {} if access is None else access.listed()
     document = documents.plan_document(
-        effective,
-        inputs.source,
-        result.nodes,
-        run=result.run,
-        created=clock.now(),
-        context=context,
+        effective, inputs.source, result.nodes, run=result.run, created=clock.now(), context=context
     )
     _add_lock(document, inputs)
     add_rollout(document, inputs.inventory, strategy.beside(effective.rollout))
@@ -327,11 +322,7 @@ def _clusters(
     from gpustate.api.clusters import cluster_objects
 
     return cluster_objects(
-        inputs.policy,
-        inputs.inventory,
-        source=inputs.source,
-        schedulers=schedulers,
-        absent=absent,
+        inputs.policy, inputs.inventory, source=inputs.source, schedulers=schedulers, absent=absent
     )
 
 

@@ -99,8 +99,7 @@ class PlanResult(Result):
     def disruption(self) -> Disruption:
         """Worst disruption of the plan on any node."""
         return max(
-            (state.worst for node in self.nodes for state in node.states),
-            default=Disruption.NONE,
+            (state.worst for node in self.nodes for state in node.states), default=Disruption.NONE
         )
 
 

@@ -125,12 +125,7 @@ def plan_rollback(
     name = f"before {run}" if run else "before"
     policy = Policy(*_different(plans), name=name, rollout=rollout)
     document = documents.plan_document(
-        policy,
-        "rollback",
-        result.nodes,
-        run=result.run,
-        created=clock.now(),
-        context=context,
+        policy, "rollback", result.nodes, run=result.run, created=clock.now(), context=context
     )
     undone = {name: way.run for name, way in ways.items()}
     document = documents.with_rollback(document, undone, _parameters(ways))

@@ -157,11 +157,7 @@ def validation(policy: Policy) -> Policy | None:
     return policy.with_states(*forced) if forced else None
 
 
-def soak_check(
-    request: fleet.Request,
-    stop: Callable[[], bool],
-    pods: str | None = None,
-) -> Check:
+def soak_check(request: fleet.Request, stop: Callable[[], bool], pods: str | None = None) -> Check:
     """Checks nodes of a request again: its validator, and what the kernel log and NVML say of their GPUs.
 
     Args:

@@ -24,12 +24,7 @@ PRIMARY = "repodata/primary.xml.gz"
 #: Query format of rpm: the header of a package, one line for each relation and file.
 RPM_FORMAT = "=%{NAME}|%{EPOCHNUM}:%{VERSION}-%{RELEASE}|%{ARCH}\\n" + "".join(
     rf"[{letter}%{{{tag}NAME}}|%{{{tag}FLAGS:depflags}}|%{{{tag}VERSION}}\n]"
-    for letter, tag in (
-        ("P", "PROVIDE"),
-        ("R", "REQUIRE"),
-        ("C", "CONFLICT"),
-        ("O", "OBSOLETE"),
-    )
+    for letter, tag in (("P", "PROVIDE"), ("R", "REQUIRE"), ("C", "CONFLICT"), ("O", "OBSOLETE"))
 )
 RPM_FORMAT += "[F%{FILENAMES}\\n]"
 _RELATIONS = {"P": "provides", "R": "requires", "C": "conflicts", "O": "obsoletes"}

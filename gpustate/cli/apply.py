@@ -57,15 +57,9 @@ _RUN = common.options(
     click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation."),
     max_disruption_option,
     click.option(
-        "--all-or-nothing",
-        is_flag=True,
-        help="Leave a node alone if any of its states is refused.",
+        "--all-or-nothing", is_flag=True, help="Leave a node alone if any of its states is refused."
     ),
-    click.option(
-        "--reason",
-        metavar="TEXT",
-        help="Ticket or reason, for locks and records.",
-    ),
+    click.option("--reason", metavar="TEXT", help="Ticket or reason, for locks and records."),
 )
 #: Options of verbs that change nodes.
 apply_options = common.options(

@@ -44,9 +44,7 @@ _NEEDS_NVSWITCH = re.compile(r"\bnvswitch\b(?!')")
 @click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 @click.option(
-    "--diff",
-    is_flag=True,
-    help="Show file contents and long lists in full; secrets stay masked.",
+    "--diff", is_flag=True, help="Show file contents and long lists in full; secrets stay masked."
 )
 def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: Any) -> None:
     """Apply POLICY to the image in DIR; steps that need a running system are left to its first boot.

@@ -229,11 +229,7 @@ def locked(policy: Policy, inventory: Inventory, source: str, options: dict[str,
 
 
 def load_inventory(
-    options: dict[str, Any],
-    *,
-    reach: bool = True,
-    empty: bool = False,
-    notes_shown: bool = True,
+    options: dict[str, Any], *, reach: bool = True, empty: bool = False, notes_shown: bool = True
 ) -> Inventory:
     """Load the inventory of the options, and apply the connection options to it.
 
@@ -251,10 +247,7 @@ def load_inventory(
             "no inventory", fix="give one with -i: a file, a directory, or node1,node2"
         )
     loaded = sources.load_inventory(
-        source,
-        limit=options.get("limit"),
-        vault=_vault(options),
-        empty=empty,
+        source, limit=options.get("limit"), vault=_vault(options), empty=empty
     )
     if notes_shown:
         notes.print_notes(loaded.notes)
@@ -356,9 +349,7 @@ change_options = options(
         help="JSON patch (a list) or merge patch, as of kubectl.",
     ),
     click.option(
-        "--release",
-        metavar="VERSION",
-        help="Release of the Operator that its file is for.",
+        "--release", metavar="VERSION", help="Release of the Operator that its file is for."
     ),
     heading="Policy",
 )

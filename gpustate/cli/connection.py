@@ -48,9 +48,7 @@ def _option(*names: str, **attributes: Any) -> Any:
 OPTIONS = (
     _option("-u", "--user", help="SSH user, if the inventory sets none."),
     _option(
-        "--private-key",
-        type=click.Path(),
-        help="SSH private key, if the inventory sets none.",
+        "--private-key", type=click.Path(), help="SSH private key, if the inventory sets none."
     ),
     _option(
         "--host-key-checking",

@@ -21,11 +21,7 @@ FORMAT = "gpustate.converted/1"
 @common.out_option("Write to a file, atomically.")
 @click.option("-o", "--output", type=common.FORMATS, default="text", show_default=True)
 def convert(
-    policy: str | None,
-    to: str | None,
-    out: str | None,
-    output: str,
-    **options: Any,
+    policy: str | None, to: str | None, out: str | None, output: str, **options: Any
 ) -> None:
     """Convert POLICY to gpustate's YAML or Python.
 

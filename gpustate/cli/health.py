@@ -275,12 +275,7 @@ def quarantine(
 
 
 def _work(
-    options: dict[str, Any],
-    gpu: str | None,
-    reason: str,
-    length_s: int,
-    end: bool,
-    kubeconfig: str,
+    options: dict[str, Any], gpu: str | None, reason: str, length_s: int, end: bool, kubeconfig: str
 ) -> None:
     from gpustate.engine import fleet
     from gpustate.engine.fleet import controller
@@ -323,9 +318,7 @@ def _work(
 
 
 def _restart_plugins(
-    clusters: dict[str, Kubeconfig],
-    machines: dict[str, dict[str, Any]],
-    held: dict[str, list[str]],
+    clusters: dict[str, Kubeconfig], machines: dict[str, dict[str, Any]], held: dict[str, list[str]]
 ) -> list[int]:
     """Let the device plugins of nodes see their GPUs again, and name the quarantined ones on the Nodes; exit codes for what did not work."""
     from gpustate.formats.words import printable

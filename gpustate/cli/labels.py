@@ -35,11 +35,7 @@ _ON_NODE = "/etc/nvidia-device-plugin/config.yaml"
     show_default=True,
 )
 def labels(
-    output: str,
-    config: str | None,
-    config_name: str,
-    mig_strategy: str | None,
-    **options: Any,
+    output: str, config: str | None, config_name: str, mig_strategy: str | None, **options: Any
 ) -> None:
     """Compute the labels of GPU feature discovery from NVML; nothing is written.
 

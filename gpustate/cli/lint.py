@@ -19,9 +19,7 @@ _FORMATS = click.Choice(["text", "json", "sarif"])
 )
 @click.option("--strict", is_flag=True, help="Exit 5 also for a warning, not only for an error.")
 @click.option(
-    "--leaves",
-    is_flag=True,
-    help="List every field that is set, and whether it is supported.",
+    "--leaves", is_flag=True, help="List every field that is set, and whether it is supported."
 )
 @click.option("-o", "--output", type=_FORMATS, default="text", show_default=True)
 @click.option("--out", metavar="FILE", help="Write to a file instead of standard output.")

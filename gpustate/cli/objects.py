@@ -31,9 +31,7 @@ object_options = common.options(
         help="Include the policy's objects of the nodes' clusters.",
     ),
     click.option(
-        "--force-conflicts",
-        is_flag=True,
-        help="Change, or plan to change, fields of others, too.",
+        "--force-conflicts", is_flag=True, help="Change, or plan to change, fields of others, too."
     ),
     heading="Kubernetes objects",
 )

@@ -151,9 +151,7 @@ def _values_at(found: Resolution, why: str) -> list[Value]:
         what = f"the policy has no state {quote(path[0] if path else why)}"
     near = difflib.get_close_matches(why, known, 1)
     raise PolicyError(
-        what,
-        place="--why",
-        fix=f"did you mean {near[0]}" if near else f"known: {', '.join(known)}",
+        what, place="--why", fix=f"did you mean {near[0]}" if near else f"known: {', '.join(known)}"
     )
 
 

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 #: Options of everything that may take nodes out of service.
 scheduler_options = common.options(
     common.kubeconfig_option("Cluster of the nodes"),
-    click.option(
-        "--ignore-scheduler",
-        is_flag=True,
-        help="Neither cordon nor drain nodes.",
-    ),
+    click.option("--ignore-scheduler", is_flag=True, help="Neither cordon nor drain nodes."),
     heading="Rollout",
 )
 

@@ -51,11 +51,7 @@ _LINES = 500
 )
 @common.kubeconfig_option("Cluster of the nodes")
 def support_bundle(
-    file: str,
-    run: str | None,
-    added: tuple[str, ...],
-    kubeconfig: str | None,
-    **options: Any,
+    file: str, run: str | None, added: tuple[str, ...], kubeconfig: str | None, **options: Any
 ) -> None:
     """Collect what a bug report needs in FILE.tar.gz: versions, policy, run, logs and diagnosis of nodes.
 

@@ -448,11 +448,7 @@ class Api:
         return self._change(
             f"patch node {name}",
             lambda: self._client.patch(
-                Node,
-                name,
-                patch,
-                patch_type=PatchType.MERGE,
-                field_manager=FIELD_MANAGER,
+                Node, name, patch, patch_type=PatchType.MERGE, field_manager=FIELD_MANAGER
             ).to_dict(),
         )
 
@@ -704,11 +700,7 @@ def connect(path: str, context: str = "") -> Api:
             client.close()
             # lightkube takes no other way to log in.
             cast(Any, client)._client._client = httpx2.Client(
-                base_url=config.cluster.server,
-                verify=tls,
-                auth=login,
-                timeout=timeout,
-                proxy=proxy,
+                base_url=config.cluster.server, verify=tls, auth=login, timeout=timeout, proxy=proxy
             )
     except (ConfigError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         _check_inline(cluster, user, path)

@@ -28,10 +28,7 @@ SHARED = "nvidia.com/gpu.shared"
 MIG_PREFIX = "nvidia.com/mig-"
 RUNTIME_CLASS = "nvidia"
 _REQUEST = "/run/nvidia-container-devices/"
-LABELS = {
-    "app.kubernetes.io/managed-by": "gpustate",
-    "app.kubernetes.io/name": "gpustate-validate",
-}
+LABELS = {"app.kubernetes.io/managed-by": "gpustate", "app.kubernetes.io/name": "gpustate-validate"}
 #: Annotation with the Node of a pod; the value of a label is too short for some names.
 FOR_NODE = "gpustate/node"
 _FINAL_WAITS = (

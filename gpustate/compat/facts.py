@@ -56,10 +56,7 @@ _DIVISIBLE = (
     "RTXPRO4500 RTXPRO5000 RTXPRO6000 RTXPRO6000D"
 )
 _MIG = frozenset(_DIVISIBLE.split())
-_OTHER_NAMES = {
-    **{"GRACEHOPPER": "GH200", "DGXSPARK": "GB10"},
-    **{"RTX6000D": "RTXPRO6000D"},
-}
+_OTHER_NAMES = {**{"GRACEHOPPER": "GH200", "DGXSPARK": "GB10"}, **{"RTX6000D": "RTXPRO6000D"}}
 _YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NONE = ("none", "absent")
 #: Boards of eight GPUs with NVSwitches; H100 and the like are also PCIe cards, which their names say.
@@ -214,10 +211,7 @@ _LIST = tuple(_fact(row) for row in _TABLE.splitlines() if row and not row.start
 #: The fact that packages of other states follow.
 DRIVER = "driver"
 FACTS: Mapping[str, Fact] = {fact.name: fact for fact in _LIST}
-_NAMES: Mapping[str, Fact] = {
-    **FACTS,
-    **{alias: fact for fact in _LIST for alias in fact.aliases},
-}
+_NAMES: Mapping[str, Fact] = {**FACTS, **{alias: fact for fact in _LIST for alias in fact.aliases}}
 
 
 def find(name: str) -> Fact:

@@ -707,9 +707,7 @@ def injects_cdi(status: CriStatus) -> bool:
     return bool(reads_folder) and (by_version if status.cdi is None else status.cdi)
 
 
-def specifications(
-    specs: tuple[CdiSpec, ...],
-) -> tuple[tuple[CdiSpec, ...], tuple[CdiSpec, ...]]:
+def specifications(specs: tuple[CdiSpec, ...]) -> tuple[tuple[CdiSpec, ...], tuple[CdiSpec, ...]]:
     """Specifications that runtimes use, and those of which a later folder defines every device."""
     shadowed: list[CdiSpec] = []
     for number, spec in enumerate(specs):

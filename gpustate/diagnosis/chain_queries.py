@@ -24,11 +24,7 @@ _TIMED_OUT = (124, 137)
 
 
 def query_chain(
-    node: Node,
-    *,
-    timeout_s: int = 20,
-    limit_s: int = 0,
-    program_s: int = 15,
+    node: Node, *, timeout_s: int = 20, limit_s: int = 0, program_s: int = 15
 ) -> chain.ChainObservation:
     """Observe a node in one exec; evaluate the result with ``chain.evaluate(observed)``.
 

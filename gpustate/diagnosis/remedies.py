@@ -249,6 +249,5 @@ def cuda(code: int | None, text: str = "") -> str:
     if code is None:
         return "drain the node and test the GPU: dcgmi diag -r 3; look for Xids: dmesg | grep Xid"
     return _CUDA.get(
-        code,
-        "find the reason: dmesg | grep -E 'NVRM|Xid'; show the GPU's state: nvidia-smi -q",
+        code, "find the reason: dmesg | grep -E 'NVRM|Xid'; show the GPU's state: nvidia-smi -q"
     )

@@ -21,12 +21,7 @@ from gpustate.core.outcome import NodeStatus, Outcome, StateResult
 from gpustate.core.policy import Policy
 from gpustate.core.state import AnyState
 from gpustate.engine.ledger import LOCK_TTL_S, Ledger, Lock, read_lock
-from gpustate.errors import (
-    GpustateError,
-    LockHeld,
-    RefusedError,
-    StepFailed,
-)
+from gpustate.errors import GpustateError, LockHeld, RefusedError, StepFailed
 from gpustate.formats import gpu_services
 from gpustate.plan import make
 from gpustate.plan.make import Observations

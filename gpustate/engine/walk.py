@@ -836,10 +836,7 @@ class Walk:
                 program,
                 record,
                 lock=gate.taken(
-                    self.options.run,
-                    self.options.holder,
-                    self.options.plan_id,
-                    self.options.ticket,
+                    self.options.run, self.options.holder, self.options.plan_id, self.options.ticket
                 ),
                 keep_lock=keep_lock,
                 take_over=take_over,

@@ -18,12 +18,6 @@ def _detect(name: str, view: View) -> str:
 
 
 CAUSES = tuple(
-    Cause(
-        f"container-{kind.name}",
-        "container",
-        partial(_detect, kind.name),
-        "",
-        state=kind.state,
-    )
+    Cause(f"container-{kind.name}", "container", partial(_detect, kind.name), "", state=kind.state)
     for kind in container_checks.KINDS
 )

@@ -187,9 +187,7 @@ def handler_problems(config: Mapping[str, Any], handler: Handler) -> tuple[str, 
 def _refuse_foreign(files: Files) -> None:
     if files.drop_in_path in files.texts and not files.managed:
         raise RefusedError(
-            "this file is foreign",
-            place=files.drop_in_path,
-            fix="choose another drop_in_name",
+            "this file is foreign", place=files.drop_in_path, fix="choose another drop_in_name"
         )
 
 

@@ -191,10 +191,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
         _UNMET,
     ),
     (r"dpkg was interrupted", "run dpkg --configure -a on the node, then apply again"),
-    (
-        r"Conflicting values set for option Signed-By",
-        SIGNED_BY,
-    ),
+    (r"Conflicting values set for option Signed-By", SIGNED_BY),
     (
         r"Unmet dependencies|dependency problems",
         "run apt-get check on the node, and install the missing packages or remove those that need them",

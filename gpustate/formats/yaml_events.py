@@ -209,9 +209,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, path: str, rules: Rules) -> 
     written = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in written[: mark.column + 1]:
         return rules.error(
-            "is not YAML: a tab used for indentation",
-            place=place,
-            fix="replace it with spaces",
+            "is not YAML: a tab used for indentation", place=place, fix="replace it with spaces"
         )
     context = ""
     if error.context and error.context_mark is not None and error.context_mark.line != mark.line:

@@ -68,11 +68,7 @@ def with_containers(
     Raises:
         PolicyError: a ConfigMap that is missing, or an image that is set in part only.
     """
-    objects = replace(
-        objects,
-        drivers=tuple(drivers),
-        systems=source.choice.systems,
-    )
+    objects = replace(objects, drivers=tuple(drivers), systems=source.choice.systems)
     if source.kind == "gpucluster":
         return objects
     machines = source.enabled("sandboxWorkloads", otherwise=False)

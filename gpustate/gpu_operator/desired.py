@@ -192,10 +192,7 @@ SANDBOX = (
 
 #: Words of the notes about objects of the cluster.
 ONLY_WITH_OBJECTS = "only with --cluster-objects"
-_LABELS = {
-    Support.DEPRECATED: "deprecated",
-    Support.DEAD: "ignored by the Operator as well",
-}
+_LABELS = {Support.DEPRECATED: "deprecated", Support.DEAD: "ignored by the Operator as well"}
 _SUMMED_UP = {
     Support.NO_MEANING: "not applicable on a host",
     Support.KUBERNETES: "about Kubernetes objects, not nodes",

@@ -16,11 +16,7 @@ from gpustate.gpu_operator.components import component, settings, value
 from gpustate.gpu_operator.desired import Source
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import is_null
-from gpustate.gpu_operator.operands import (
-    missing_key_error,
-    missing_reference,
-    require_config_map,
-)
+from gpustate.gpu_operator.operands import missing_key_error, missing_reference, require_config_map
 from gpustate.manifests.settings import COUNTERS_KEY, Component, Counters, Exporter, Monitor
 
 #: Default folder of the exporter's job mapping.

@@ -25,13 +25,7 @@ from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
 from gpustate.formats.words import quote
 from gpustate.gpu_operator import contents, nodelabels
-from gpustate.gpu_operator.companions import (
-    CONFIG_MAP,
-    REFERENCES,
-    Companion,
-    inline_of,
-    pad,
-)
+from gpustate.gpu_operator.companions import CONFIG_MAP, REFERENCES, Companion, inline_of, pad
 from gpustate.gpu_operator.desired import DesiredState, Source
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.helm import is_null

@@ -246,9 +246,7 @@ def _narrowed(pool: Pool) -> tuple[DesiredState, ...]:
     return pool.states
 
 
-def _side_by_side(
-    pools: Iterable[Pool],
-) -> tuple[tuple[DesiredState, ...], tuple[ForLabels, ...]]:
+def _side_by_side(pools: Iterable[Pool]) -> tuple[tuple[DesiredState, ...], tuple[ForLabels, ...]]:
     """The states of several drivers: common parameters, and those of each driver's nodes.
 
     Raises:

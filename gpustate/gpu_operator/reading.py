@@ -56,13 +56,7 @@ from gpustate.gpu_operator.objects import cluster_settings
 from gpustate.gpu_operator.operands import desired_operands
 from gpustate.gpu_operator.other_files import OtherFiles
 from gpustate.gpu_operator.parts import Part, parts
-from gpustate.gpu_operator.pools import (
-    Pool,
-    combine,
-    condition_of,
-    driver_stack,
-    of_selector,
-)
+from gpustate.gpu_operator.pools import Pool, combine, condition_of, driver_stack, of_selector
 from gpustate.gpu_operator.references import ReferenceResolver
 from gpustate.gpu_operator.runtime import desired_links, desired_runtime, desired_validator
 from gpustate.gpu_operator.upgrades import desired_drain, desired_rollout

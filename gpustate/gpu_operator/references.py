@@ -9,13 +9,7 @@ from gpustate.errors import PolicyError
 from gpustate.files import TextFiles
 from gpustate.formats.words import kind_of
 from gpustate.gpu_operator import documents
-from gpustate.gpu_operator.companions import (
-    KUSTOMIZATIONS,
-    CompanionStore,
-    Entry,
-    entry_of,
-    pad,
-)
+from gpustate.gpu_operator.companions import KUSTOMIZATIONS, CompanionStore, Entry, entry_of, pad
 from gpustate.gpu_operator.documents import Item
 from gpustate.gpu_operator.other_files import OtherFiles
 

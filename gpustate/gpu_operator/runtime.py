@@ -294,6 +294,5 @@ def flag_of(source: Source, name: str, item: Item) -> bool:
     if item.value in _FALSE:
         return False
     raise PolicyError(
-        f"{name} is {quote(item.value)}, wanted 'true' or 'false'",
-        place=source.place(item),
+        f"{name} is {quote(item.value)}, wanted 'true' or 'false'", place=source.place(item)
     )

@@ -92,9 +92,7 @@ def _check_name(
     known_names = sorted(names.union(state_names))
     hint = suggest(name, known_names, f"known states: {', '.join(known_names)}", form="{!r}")
     raise GraphError(
-        f"state {state!r}: {why} {name!r}: unknown state",
-        place=places.get(state),
-        fix=hint,
+        f"state {state!r}: {why} {name!r}: unknown state", place=places.get(state), fix=hint
     )
 
 

@@ -109,8 +109,7 @@ def load(
         selected_names -= match(exclude, names, groups, source, "exclude")
         if not selected_names:
             raise InventoryError(
-                f"exclude {quote(exclude)} excludes all {selected}",
-                fix="exclude fewer nodes",
+                f"exclude {quote(exclude)} excludes all {selected}", fix="exclude fewer nodes"
             )
     keep_readable((*names, *groups))
     builder = _Builder(store, base, groups, vault)

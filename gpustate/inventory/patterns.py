@@ -82,11 +82,7 @@ def match(
 
 
 def _match(
-    pattern: str,
-    names: Sequence[str],
-    groups: Mapping[str, Sequence[str]],
-    source: str,
-    among: str,
+    pattern: str, names: Sequence[str], groups: Mapping[str, Sequence[str]], source: str, among: str
 ) -> frozenset[str]:
     pieces = _pieces(pattern)
     if not pieces:

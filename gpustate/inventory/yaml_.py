@@ -103,8 +103,7 @@ def _nodes(
         )
     if body is not None and not isinstance(body, dict):
         raise InventoryError(
-            f"{quote(pattern)} has {kind_of(body)}, wanted a mapping of variables",
-            place=place,
+            f"{quote(pattern)} has {kind_of(body)}, wanted a mapping of variables", place=place
         )
     names, port = expand(pattern, place)
     variables: dict[str, Value] = {}

@@ -16,10 +16,7 @@ NAME, VERSION, MAJOR = (
     f"{_FEATURE}system-os_release.{name}" for name in ("ID", "VERSION_ID", "VERSION_ID.major")
 )
 PRESENT = "nvidia.com/gpu.present"
-_GPU = (
-    PRESENT,
-    *(f"{_FEATURE}pci-{name}.present" for name in ("10de", "0302_10de", "0300_10de")),
-)
+_GPU = (PRESENT, *(f"{_FEATURE}pci-{name}.present" for name in ("10de", "0302_10de", "0300_10de")))
 
 
 def has_gpus(labels: Mapping[str, str]) -> bool:

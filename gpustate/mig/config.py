@@ -22,11 +22,7 @@ from typing import Any, NoReturn
 from gpustate.errors import PolicyError
 from gpustate.formats import yaml_events
 from gpustate.formats.words import at, kind_of, listed, quote, suggest
-from gpustate.mig.names import (
-    DeviceFilter,
-    parse_device_filter,
-    parse_device_name,
-)
+from gpustate.mig.names import DeviceFilter, parse_device_filter, parse_device_name
 
 VERSION = "v1"
 _TOP = ("version", "mig-configs")

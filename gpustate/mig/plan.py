@@ -170,11 +170,7 @@ def _gpu(config: Config, gpu: GpuLayout) -> GpuPlan:
         return GpuPlan(gpu, entry, notes=("it does not support MIG: not changed",))
     geometry = _geometry(gpu, entry)
     change = _instances(gpu, entry, geometry)
-    steps = (
-        *_destroys(change),
-        *_mode_steps(gpu, entry.enabled),
-        *_creates(change, geometry),
-    )
+    steps = (*_destroys(change), *_mode_steps(gpu, entry.enabled), *_creates(change, geometry))
     costs = [*_mode_costs(gpu, entry.enabled), *_instance_costs(change)]
     worst = max((cost for cost, _ in costs), default=Disruption.NONE)
     why = tuple(text for cost, text in costs if cost is worst and worst is not Disruption.NONE)

@@ -33,13 +33,7 @@ from typing import Any
 from gpustate.diagnosis import chain
 from gpustate.diagnosis.chain_data import ChainObservation, ContainerResult, Expected
 from gpustate.formats.device_links import links_needed, program_versions, too_old
-from gpustate.nodeside import (
-    container_hooks,
-    container_image,
-    container_scope,
-    cri,
-    cri_pod,
-)
+from gpustate.nodeside import container_hooks, container_image, container_scope, cri, cri_pod
 from gpustate.probes.cri_status import BUNDLED, CriStatus
 
 #: Unique name of the containerd namespace, the containers and the image.

@@ -81,10 +81,7 @@ def slurm(node: Node, options: dict[str, Any]) -> Iterator[str | None]:
     """``gres.conf``, the file with the node's line, prolog and epilog, and slurmd's drop-in."""
     gres = node.read_text(options["gres_path"]) or ""
     result = slurm_gpus.desired_gres(
-        node,
-        name=options["name"],
-        shards=options["shards"],
-        features=tuple(options["features"]),
+        node, name=options["name"], shards=options["shards"], features=tuple(options["features"])
     )
     if result.problem is not None:
         raise SystemExit(result.problem)

@@ -383,9 +383,7 @@ class _Operation:
             self.plans.append((_comparable(answers), planned))
 
 
-def _comparable(
-    answers: Mapping[CommandOutput, Output | None],
-) -> dict[CommandOutput, Output]:
+def _comparable(answers: Mapping[CommandOutput, Output | None]) -> dict[CommandOutput, Output]:
     """Answers without the times of files; a plan that depends on those is not kept."""
     return {
         query: replace(answer, text=_STAT_TIMES.sub("", answer.text))

@@ -28,13 +28,7 @@ if TYPE_CHECKING:
         Run,
         UnloadModules,
     )
-    from gpustate.ops.units import (
-        DaemonReload,
-        DisableUnit,
-        EnableUnit,
-        RestartUnit,
-        StartUnit,
-    )
+    from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit, StartUnit
     from gpustate.ops.upload import Upload
 
 __all__ = [

@@ -283,11 +283,7 @@ def _id_of(document: Mapping[str, Any]) -> str:
 def _fleet(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Totals of all nodes. They follow from the nodes."""
     groups = group_nodes(rows)
-    return {
-        "nodes": counts(groups),
-        "disruption": totals(groups),
-        "groups": groups_data(groups),
-    }
+    return {"nodes": counts(groups), "disruption": totals(groups), "groups": groups_data(groups)}
 
 
 def result_document(

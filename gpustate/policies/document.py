@@ -297,9 +297,7 @@ class _Maker:
         cls = self.classes.get(name) or registry.find(name)
         if cls is None:
             raise PolicyError(
-                f"states: unknown state {quote(name)}",
-                place=tree.place,
-                fix=registry.hint(name),
+                f"states: unknown state {quote(name)}", place=tree.place, fix=registry.hint(name)
             )
         if tree.value is not None and not isinstance(tree.value, dict):
             raise PolicyError(

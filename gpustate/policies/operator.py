@@ -86,11 +86,7 @@ def read(
 
 
 def _changed(
-    documents: list[Tree],
-    changes: Changes,
-    path: str,
-    how: _How,
-    other_paths: tuple[str, ...],
+    documents: list[Tree], changes: Changes, path: str, how: _How, other_paths: tuple[str, ...]
 ) -> Policy:
     """The policy with the changes on the first object that they fit.
 

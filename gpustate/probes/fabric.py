@@ -87,10 +87,4 @@ def matrix_facts(fact: str, planned: PlannedObservation) -> dict[str, object]:
     return facts
 
 
-__all__ = [
-    "COUNT_BRIDGES",
-    "BridgesQuery",
-    "matrix_facts",
-    "observe",
-    "pinned",
-]
+__all__ = ["COUNT_BRIDGES", "BridgesQuery", "matrix_facts", "observe", "pinned"]

@@ -25,16 +25,7 @@ from typing import Any, Protocol
 from gpustate.documents import Json
 from gpustate.errors import ClusterError
 from gpustate.manifests.differences import GENERATION, Difference, differences
-from gpustate.manifests.kinds import (
-    BY_NAME,
-    CLUSTER_POLICY,
-    KINDS,
-    Key,
-    Kind,
-    key,
-    order,
-    title,
-)
+from gpustate.manifests.kinds import BY_NAME, CLUSTER_POLICY, KINDS, Key, Kind, key, order, title
 from gpustate.manifests.ownership import OWNER, StaleObject
 from gpustate.reconcile.owners import Operator, find_operator, gitops
 from gpustate.reconcile.planning import is_ours

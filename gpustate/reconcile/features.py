@@ -56,12 +56,7 @@ def pruning(node: Json) -> Pruning | None:
     annotations = (*own_names, *_names(lists, "feature-annotations"))
     resources = dict.fromkeys(_names(lists, "extended-resources"))
     return Pruning(
-        {
-            "metadata": {
-                "labels": dict.fromkeys(labels),
-                "annotations": dict.fromkeys(annotations),
-            }
-        },
+        {"metadata": {"labels": dict.fromkeys(labels), "annotations": dict.fromkeys(annotations)}},
         {"status": {"capacity": resources, "allocatable": resources}} if resources else {},
         tuple(_taints(notes.get(f"{_NFD}/taints", ""))),
     )

@@ -15,11 +15,7 @@ from gpustate.errors import ClusterError
 from gpustate.reconcile.admission import Admission, Admitted
 from gpustate.reconcile.nodes import members
 from gpustate.reconcile.plugin_restart import PluginRestart
-from gpustate.reconcile.verdicts import (
-    Verdict,
-    not_offered,
-    of_result,
-)
+from gpustate.reconcile.verdicts import Verdict, not_offered, of_result
 
 T = TypeVar("T")
 
@@ -118,9 +114,7 @@ def quarantine_changed(result: NodeResult) -> bool:
 
 
 def restart_plugins(
-    kubeconfig: Kubeconfig,
-    results: Sequence[NodeResult],
-    stop: Callable[[], bool] = lambda: False,
+    kubeconfig: Kubeconfig, results: Sequence[NodeResult], stop: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[str, bool, str]]:
     """Restart the device plugin on the Nodes of machines whose list of quarantined GPUs has changed.
 

@@ -15,13 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpustate.documents import Json
-from gpustate.manifests.kinds import (
-    CLUSTER_POLICY,
-    DEPLOYMENT,
-    GPU_CLUSTER,
-    NVIDIA_DRIVER,
-    Kind,
-)
+from gpustate.manifests.kinds import CLUSTER_POLICY, DEPLOYMENT, GPU_CLUSTER, NVIDIA_DRIVER, Kind
 from gpustate.manifests.ownership import FIELD_MANAGER, label_names, owned_fields
 
 #: Kinds of the Operator's own resources, which own its objects.

@@ -43,6 +43,5 @@ def check(program: str, container: str) -> None:
         raise ConnectionFailed(lines[-1] if lines else f"{program} exited with {result.returncode}")
     if result.stdout.strip() != "true":
         raise ConnectionFailed(
-            f"container {container} is not running",
-            fix=f"{program} start {container}",
+            f"container {container} is not running", fix=f"{program} start {container}"
         )

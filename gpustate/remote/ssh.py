@@ -225,8 +225,7 @@ class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
         """Sort algorithms: first those of keys that are known."""
         kinds = {entry.kind for entries in self.entries for entry in entries if not entry.marker}
         return sorted(
-            offered,
-            key=lambda name: ("ssh-rsa" if name.startswith("rsa-") else name) not in kinds,
+            offered, key=lambda name: ("ssh-rsa" if name.startswith("rsa-") else name) not in kinds
         )
 
     def missing_host_key(

@@ -51,11 +51,7 @@ def allowed(limit: str, total: int) -> int:
 
 
 def full(
-    members: Iterable[Member],
-    member: Member,
-    limit: str,
-    taken: Collection[str],
-    without: str = "",
+    members: Iterable[Member], member: Member, limit: str, taken: Collection[str], without: str = ""
 ) -> dict[str, str]:
     """Who keeps a member from a slot, each with the reason; empty: it may be taken out of service.
 

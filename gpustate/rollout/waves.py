@@ -24,15 +24,7 @@ from gpustate.engine.turns import Turn
 from gpustate.errors import GpustateError
 from gpustate.formats import words
 from gpustate.rollout.board import ABORT, Board, Control, packed, read_control, stronger
-from gpustate.rollout.decide import (
-    OUTSIDE,
-    Decision,
-    End,
-    Progress,
-    Rollout,
-    decide,
-    never_begins,
-)
+from gpustate.rollout.decide import OUTSIDE, Decision, End, Progress, Rollout, decide, never_begins
 from gpustate.rollout.signals import Signals
 from gpustate.rollout.windows import wait_s
 

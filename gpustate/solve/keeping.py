@@ -55,11 +55,7 @@ class Resolution:
 
 
 def resolve(
-    case: Case,
-    old: LockedSet | None,
-    other_sets: Iterable[LockedSet] = (),
-    *,
-    update: bool = False,
+    case: Case, old: LockedSet | None, other_sets: Iterable[LockedSet] = (), *, update: bool = False
 ) -> Resolution:
     """Resolve the driver set of one node.
 

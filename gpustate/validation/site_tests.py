@@ -157,11 +157,7 @@ def _parse(file: Path) -> None:
 
 
 def run(
-    folder: Path,
-    inventory: Inventory,
-    *,
-    limit_s: float,
-    stop: Callable[[], bool] = lambda: False,
+    folder: Path, inventory: Inventory, *, limit_s: float, stop: Callable[[], bool] = lambda: False
 ) -> list[SiteTest]:
     """Run the tests of a folder on every node of an inventory.
 

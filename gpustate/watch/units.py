@@ -280,10 +280,7 @@ def _ssh_files() -> Json:
     """The key, which only the user and the group of the pod may read, and the host keys."""
     return {
         "defaultMode": 0o440,
-        "sources": [
-            {"secret": {"name": SSH_SECRET}},
-            {"configMap": {"name": HOSTS_CONFIG}},
-        ],
+        "sources": [{"secret": {"name": SSH_SECRET}}, {"configMap": {"name": HOSTS_CONFIG}}],
     }
 
 

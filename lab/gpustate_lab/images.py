@@ -311,12 +311,7 @@ def provide_base(recipe: Recipe, say: Say) -> Path:
 
 
 def _layer(
-    name: str,
-    stack: tuple[Path, ...],
-    script: str,
-    bound: Path | None,
-    content: str,
-    say: Say,
+    name: str, stack: tuple[Path, ...], script: str, bound: Path | None, content: str, say: Say
 ) -> Path:
     """Return a layer built by ``script``, with ``bound`` mounted; ``content`` identifies its content."""
     layer_script = SCRIPTS / "layer.sh"

@@ -240,12 +240,7 @@ def down(lab: str | None, name: str | None) -> None:
 @click.argument("lab", metavar="[NAME]", required=False)
 @click.option("--name", metavar="NAME", help="Show only this lab.")
 @click.option(
-    "-o",
-    "--output",
-    type=common.FORMATS,
-    default="text",
-    show_default=True,
-    help="Output format.",
+    "-o", "--output", type=common.FORMATS, default="text", show_default=True, help="Output format."
 )
 def list_(lab: str | None, name: str | None, output: str) -> None:
     """List labs, or the lab NAME: inventory, and each node's address, image, GPUs, state and faults.

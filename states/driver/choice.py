@@ -85,10 +85,7 @@ def choose(
         bare: kernels that need no module.
     """
     if wanted.precompiled and not any(one.prebuilt for one in driverschemes.of(observed.os_id)):
-        return (
-            None,
-            f"no precompiled modules exist for {observed.os_id}; set precompiled: false",
-        )
+        return (None, f"no precompiled modules exist for {observed.os_id}; set precompiled: false")
     offers = {name: tuple(versions) for name, versions in observed.offers.items()}
     moves = not wanted.locked and _change_of_source(wanted, observed, offers) == "moves"
     available = dict(offers)
@@ -309,11 +306,7 @@ def _as_locked(
     return replace(target, packages=packages, remove=remove), None
 
 
-def _has_ended(
-    choice: _Choice,
-    observed: Observed,
-    available: driverset.Versions,
-) -> bool:
+def _has_ended(choice: _Choice, observed: Observed, available: driverset.Versions) -> bool:
     """The packages are what Ubuntu's archive has left of a branch that it has ended."""
     name, build = _tools(choice, available)
     ended = observed.relations.ended_names

@@ -69,10 +69,7 @@ def module_type(
     if wanted == OPEN and olds:
         return None, f"the open modules cannot drive {named(olds)}; set module_type: proprietary"
     if wanted == PROPRIETARY and opens:
-        return (
-            None,
-            f"the proprietary modules cannot drive {named(opens)}; set module_type: open",
-        )
+        return (None, f"the proprietary modules cannot drive {named(opens)}; set module_type: open")
     if branch > LAST_PROPRIETARY and wanted == PROPRIETARY:
         return None, (
             f"branch {branch} has no proprietary modules any more; set module_type: open, or "

@@ -41,12 +41,7 @@ from gpustate.mig.plan import NodePlan
 from gpustate.probes.gpu_clients import GpuClientsQuery
 from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.states.mig import firstboot, planning, scripts
-from gpustate.states.mig.observed import (
-    UNIT,
-    UNIT_LINK,
-    UNIT_PATH,
-    Observed,
-)
+from gpustate.states.mig.observed import UNIT, UNIT_LINK, UNIT_PATH, Observed
 from gpustate.states.mig.planning import Planned, Planner
 from gpustate.states.mig.probing import look
 
@@ -112,10 +107,7 @@ class MigLayoutApplied(State[Observed]):
     file: str | None = None
     contents: dict[str, str] = Field(default_factory=dict)
     in_use: Literal["refuse", "reboot", "drain"] = "refuse"
-    clients: Annotated[
-        tuple[ServiceName, ...],
-        Field(strict=False),
-    ] = ()
+    clients: Annotated[tuple[ServiceName, ...], Field(strict=False)] = ()
 
     def __init__(self, config: str | None = None, /, **data: Any) -> None:
         given = data if config is None else {"config": config, **data}

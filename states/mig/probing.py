@@ -81,10 +81,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
         unit=unit_text,
         enabled=UNIT_LINK in link,
         stopped=tuple(files.get("stopped", "").split()),
-        device_nodes=device_nodes.wrong(
-            keys.get("cap", []),
-            keys.get("found", []),
-        ),
+        device_nodes=device_nodes.wrong(keys.get("cap", []), keys.get("found", [])),
         gpus=gpus if not problem else (),
         excluded=excluded,
         problem=problem,

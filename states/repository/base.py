@@ -400,9 +400,7 @@ class RepositoryState(RepositoryParameters):
             self.desired(observed),
             paths=self._paths(observed),
             secret=frozenset({"logins"}),
-            why={
-                "half_bundle": "an incompletely transferred bundle, unused",
-            }
+            why={"half_bundle": "an incompletely transferred bundle, unused"}
             if self.absent
             else {
                 "logins": "user and password are in a file readable by root only",
@@ -573,9 +571,7 @@ class RepositoryState(RepositoryParameters):
         gone = "".join(f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}*" for base in ours)
         yield ops.ForgetOriginal(self.stamp_path)
         yield ops.Run(
-            f"rm -f {self.stamp_path}{gone}",
-            f"remove the package lists of {self.name}",
-            timeout=30,
+            f"rm -f {self.stamp_path}{gone}", f"remove the package lists of {self.name}", timeout=30
         )
         yield from _leave_bundle(observed, None, plan)
 

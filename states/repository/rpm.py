@@ -234,9 +234,7 @@ def fetch_key(name: str, where: Repository, login_of: str = "") -> Step:
         LOGIN="1" if login_of else "",
     )
     return ops.Run(
-        f"login() {{\n{login}}}\n{fetch}",
-        f"fetch the repository key {where.key_url}",
-        timeout=180,
+        f"login() {{\n{login}}}\n{fetch}", f"fetch the repository key {where.key_url}", timeout=180
     )
 
 

@@ -101,10 +101,7 @@ def cuda_repository(facts: NodeFacts) -> Repository:
     uri = f"https://developer.download.nvidia.com/compute/cuda/repos/{facts.distribution}/{machine}"
     file, fingerprint = _CUDA_KEYS[facts.distribution]
     return Repository(
-        uri=uri,
-        hosts=(aptsources.uri_host(uri),),
-        key_url=f"{uri}/{file}",
-        fingerprint=fingerprint,
+        uri=uri, hosts=(aptsources.uri_host(uri),), key_url=f"{uri}/{file}", fingerprint=fingerprint
     )
 
 

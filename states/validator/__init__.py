@@ -405,9 +405,7 @@ class NodeValidated(State[Observed]):
 
     def _unit(self, observed: Observed) -> str:
         return shell.fill(
-            _UNIT,
-            FOLDER=f"{observed.state_folder}/validator",
-            LIMIT=str(6 * self.timeout_s + 120),
+            _UNIT, FOLDER=f"{observed.state_folder}/validator", LIMIT=str(6 * self.timeout_s + 120)
         )
 
 

@@ -17,10 +17,7 @@ import pytest
 TOP = Path(__file__).parents[2]
 COPIED = ("gpustate", "states", "tests", "docs", "lab", "bench", "inventories", "vagrant", ".ci")
 #: What writes everything that is derived from states.
-GENERATORS = (
-    ["-m", "gpustate.policies.schemas"],
-    ["tests/support/supporttable.py"],
-)
+GENERATORS = (["-m", "gpustate.policies.schemas"], ["tests/support/supporttable.py"])
 
 STATE = '''"""Keep a rack's number on its nodes, for people who stand in front of it.
 

@@ -220,8 +220,7 @@ TWINS = {
     ),
     # --- architectures
     "another architecture only": Twin(
-        r"offer",
-        lambda index: index.replace("Architecture: amd64", "Architecture: arm64"),
+        r"offer", lambda index: index.replace("Architecture: amd64", "Architecture: arm64")
     ),
     "one more architecture": Twin(edit=lambda index: index.replace(FOREIGN, "Architecture: arm64")),
     # --- the repository
@@ -296,12 +295,7 @@ def rows(
 
 @pytest.mark.parametrize(("name", "image"), share("broken twins", POINTS, most=10))
 def test_the_plan_says_what_is_wrong_with_a_repository(
-    name: str,
-    image: str,
-    lab: Lab,
-    server: PackageServer,
-    nodes: dict[str, Node],
-    tmp_path: Path,
+    name: str, image: str, lab: Lab, server: PackageServer, nodes: dict[str, Node], tmp_path: Path
 ) -> None:
     twin, node = TWINS[name], nodes[image]
     repository = server.repository("driver", image)

@@ -245,10 +245,7 @@ def rpm_lab(lab_factory: LabFactory) -> Lab:
 
 @pytest.fixture(params=share("bundle: distributions with rpm", ("rocky", "sles"), most=1))
 def trial(
-    request: pytest.FixtureRequest,
-    rpm_lab: Lab,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, rpm_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Trial]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -219,8 +219,7 @@ def test_time_slices_are_resources_of_the_plugin(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "way",
-    [WAYS[0], *(pytest.param(one, marks=pytest.mark.proof) for one in WAYS[1:])],
+    "way", [WAYS[0], *(pytest.param(one, marks=pytest.mark.proof) for one in WAYS[1:])]
 )
 def test_a_pod_with_gpus_comes_back_with_its_node(
     cluster: Lab, interpreters: dict[str, str], way: str

@@ -52,8 +52,7 @@ DEFINITION_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.fixture(
-    scope="module",
-    params=[NEWEST, *(pytest.param(one, marks=pytest.mark.proof) for one in OLDER)],
+    scope="module", params=[NEWEST, *(pytest.param(one, marks=pytest.mark.proof) for one in OLDER)]
 )
 def server(
     request: pytest.FixtureRequest, lab_programs: None, tmp_path_factory: pytest.TempPathFactory
@@ -150,7 +149,7 @@ def test_kinds_that_the_cluster_lacks_are_skipped_until_it_has_them(objects: Obj
 
     wait_for(served, "the definitions are served")
     assert by_action(plan(objects, target(settings)))[Action.CREATE] == {
-        *("ServiceMonitor", "PrometheusRule"),
+        *("ServiceMonitor", "PrometheusRule")
     }
     assert not failures(apply(objects, target(settings)))
     assert not failures(apply(objects, absent(settings)))
@@ -177,10 +176,7 @@ def test_every_kind_is_applied_repaired_after_an_edit_and_removed(
 
     for item in wanted.items:
         server.request(
-            "PATCH",
-            f"{_path(item)}?fieldManager=kubectl-edit",
-            edit(item),
-            kind="merge-patch+json",
+            "PATCH", f"{_path(item)}?fieldManager=kubectl-edit", edit(item), kind="merge-patch+json"
         )
     edited = everything(server)
     drifted = plan(objects, wanted)

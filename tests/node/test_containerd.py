@@ -19,9 +19,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: the table of states is made from it.
-PROVES = {
-    "containerd": ("real node", "debian12", "debian13"),
-}
+PROVES = {"containerd": ("real node", "debian12", "debian13")}
 
 CONFIG = "/etc/containerd/config.toml"
 BINARY = "/usr/bin/true"

@@ -29,10 +29,7 @@ pytestmark = pytest.mark.node
 
 DATA = Path(__file__).parents[1] / "data" / "containerd"
 CASES = [*sorted(path.name for path in (DATA / "inputs").iterdir()), "kubeadm"]
-HANDLERS = {
-    "plain": Handler(),
-    "default-and-cdi": Handler(default=True, enable_cdi=True),
-}
+HANDLERS = {"plain": Handler(), "default-and-cdi": Handler(default=True, enable_cdi=True)}
 
 
 @pytest.fixture(scope="module", params=containerds.releases())

@@ -21,9 +21,7 @@ from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: the table of states is made from it.
-PROVES = {
-    "driver": ("simulated node", "debian12", "debian13", "ubuntu"),
-}
+PROVES = {"driver": ("simulated node", "debian12", "debian13", "ubuntu")}
 
 POLICY = """
 from gpustate import Policy
@@ -394,9 +392,7 @@ rm "$0"
 
 @pytest.mark.long
 @on_image("debian13")
-def test_the_driver_of_a_run_file_is_refused_or_taken_away_with_its_own_program(
-    on: Driver,
-) -> None:
+def test_the_driver_of_a_run_file_is_refused_or_taken_away_with_its_own_program(on: Driver) -> None:
     (on.node.root / "usr/bin/nvidia-uninstall").write_text(UNINSTALLER)
     on.said(
         "chmod 755 /usr/bin/nvidia-uninstall; mkdir -p /var/lib/nvidia; touch /var/lib/nvidia/stuck; "

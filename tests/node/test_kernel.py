@@ -21,9 +21,7 @@ from gpustate_lab.node import Node
 from gpustate_lab.sim.ubuntu_packages import RELEASES
 
 #: What these tests prove of states, how and on what: the table of states is made from it.
-PROVES = {
-    "kernel": ("simulated node", "debian12", "ubuntu"),
-}
+PROVES = {"kernel": ("simulated node", "debian12", "ubuntu")}
 
 POLICY = """
 from gpustate import Policy

@@ -19,9 +19,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: the table of states is made from it.
-PROVES = {
-    "mig": ("simulated node", "debian12", "ubuntu"),
-}
+PROVES = {"mig": ("simulated node", "debian12", "ubuntu")}
 
 POLICY = """
 from gpustate import Policy

@@ -15,9 +15,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: the table of states is made from it.
-PROVES = {
-    "nouveau": ("simulated node", "debian12", "debian13"),
-}
+PROVES = {"nouveau": ("simulated node", "debian12", "debian13")}
 
 FILES = ("/etc/modprobe.d/gpustate-nouveau.conf", "/etc/initramfs-tools/hooks/gpustate-nouveau")
 POLICY = """

@@ -90,11 +90,7 @@ def verdicts(node: Node, folder: Path, has: set[str]) -> dict[str, list[str] | s
 
 def write_policy(folder: Path, only: set[str]) -> Path:
     states = {
-        f"pyinfra-{name}": {
-            "operation": operation,
-            "arguments": filled(arguments, folder),
-            **more,
-        }
+        f"pyinfra-{name}": {"operation": operation, "arguments": filled(arguments, folder), **more}
         for name, operation, arguments, more in OPERATIONS
         if name in only
     }

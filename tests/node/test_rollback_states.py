@@ -211,10 +211,7 @@ def slurm(make: LabFactory, folder: Path) -> Trial:
     cluster = Cluster.of(lab)
     cluster.until(lambda: "NOT_RESPONDING" not in cluster.state("gpu1").flags)
     return Trial(
-        lab,
-        {"slurm-gres": {}},
-        {"slurm-gres": {"features": ["h100"], "node_file": False}},
-        [node],
+        lab, {"slurm-gres": {}}, {"slurm-gres": {"features": ["h100"], "node_file": False}}, [node]
     )
 
 

@@ -86,11 +86,7 @@ TWINS: dict[str, dict[str, tuple[str, tuple[Rpm, ...], str]]] = {
             (Rpm("libnvidia-ml1", f"{NEW}-1"),),
             f"nothing provides libnvidia-ml = {NEW} needed by nvidia-compute-G06",
         ),
-        "no DKMS": (
-            "dkms-*",
-            (),
-            "nothing provides dkms needed by nvidia-open-driver-G06",
-        ),
+        "no DKMS": ("dkms-*", (), "nothing provides dkms needed by nvidia-open-driver-G06"),
         "a relation tightened": (
             f"nvidia-compute-utils-G06-{NEW}*",
             (Rpm("nvidia-compute-utils-G06", f"{NEW}-1", ("nvidia-persistenced = 580.999.99",)),),
@@ -259,10 +255,7 @@ GROUPS = [
     (distribution, group)
     for distribution in ("rocky", "sles")
     for group in ("whole-set", "updates", "toolkits", "built-modules", "broken-modules")
-] + [
-    *(("rocky", group) for group in ("copies", "minimal", "streams", "twins")),
-    ("sles", "twins"),
-]
+] + [*(("rocky", group) for group in ("copies", "minimal", "streams", "twins")), ("sles", "twins")]
 TAKEN = share("driver with rpm", GROUPS, most=2)
 
 

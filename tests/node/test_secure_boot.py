@@ -23,9 +23,7 @@ from gpustate_lab.node import Node
 from gpustate_lab.spec import LabSpec
 
 #: What these tests prove of states, how and on what: the table of states is made from it.
-PROVES = {
-    "secure-boot": ("simulated node", "debian12", "ubuntu"),
-}
+PROVES = {"secure-boot": ("simulated node", "debian12", "ubuntu")}
 
 POLICY = """
 from gpustate import Policy

@@ -18,9 +18,7 @@ from gpustate_lab.api import Lab
 from gpustate_lab.node import Node
 
 #: What these tests prove of states, how and on what: the table of states is made from it.
-PROVES = {
-    "validator": ("simulated node", "debian12"),
-}
+PROVES = {"validator": ("simulated node", "debian12")}
 
 STATUS = "/run/nvidia/validations"
 UNIT = "gpustate-validate.service"

@@ -13,14 +13,7 @@ from pathlib import Path
 
 import containerds
 import pytest
-from containerdcorpus import (
-    CORPUS,
-    DISABLED,
-    NAMES,
-    cannot_load,
-    lay_out,
-    refusal,
-)
+from containerdcorpus import CORPUS, DISABLED, NAMES, cannot_load, lay_out, refusal
 from containerds import dump, read, snapshot, write
 from shares import share
 

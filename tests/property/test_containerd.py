@@ -167,10 +167,7 @@ def test_foreign_keys_stay_repeating_changes_nothing_and_removal_is_the_inverse(
     files = Files(text)
     theirs = tomllib.loads(text).get("plugins", {}).get(TABLES[version], {}).get("containerd", {})
     named = set(theirs.get("runtimes", ()))
-    versions: dict[str, Any] = {
-        "containerd_version": containerd,
-        "dump_text": DUMPS[containerd],
-    }
+    versions: dict[str, Any] = {"containerd_version": containerd, "dump_text": DUMPS[containerd]}
     if theirs.get("default_runtime_name") == "crun" not in named and not handler.default:
         # containerd does not serve Kubernetes with a default that is not there.
         with pytest.raises(RefusedError, match="crun, which no file defines"):

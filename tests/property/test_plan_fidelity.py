@@ -48,7 +48,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
         {"module_type": "open", "packages": "full", "hold": False},
         {"load": False, "headers": "require"},
         {"precompiled": True, "in_use": "reboot"},
-    ),
+    )
 }
 
 _WORDS = (

@@ -27,11 +27,7 @@ class Wish:
 
 
 BAD = "echo 'error: no luck' >&2; exit 3"
-SCRIPTS = {
-    "": Outcome.CHANGED,
-    BAD: Outcome.FAILED,
-    "kill -9 $$": Outcome.FAILED,
-}
+SCRIPTS = {"": Outcome.CHANGED, BAD: Outcome.FAILED, "kill -9 $$": Outcome.FAILED}
 contents = st.sampled_from(("", "x", "x\n", "\n", "a = 1\r\nb\r\n", "end\n\n", "ü ✓\n")) | st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20
 )

@@ -188,9 +188,7 @@ def cut(journal: bytes, when: str) -> bytes:
 
 
 def repeated(
-    done: Sequence[tuple[str, str]],
-    again: Sequence[tuple[str, str]],
-    harmless: Iterable[str],
+    done: Sequence[tuple[str, str]], again: Sequence[tuple[str, str]], harmless: Iterable[str]
 ) -> list[str]:
     """Steps whose result was on disk and which the re-run did once more.
 

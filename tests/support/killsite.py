@@ -28,10 +28,7 @@ FOREIGN: Mapping[str, tuple[str, int]] = {
     ),
     "etc/modules-load.d/site.conf": ("# nothing yet\n", 0o644),
     # Nobody is there to be asked, and asking costs a second a run.
-    "etc/apt/apt.conf.d/99site": (
-        'Acquire::Retries "3";\n#clear DPkg::Pre-Install-Pkgs;\n',
-        0o644,
-    ),
+    "etc/apt/apt.conf.d/99site": ('Acquire::Retries "3";\n#clear DPkg::Pre-Install-Pkgs;\n', 0o644),
     "etc/apt/preferences.d/site": (
         "Package: nosuchpackage\nPin: release *\nPin-Priority: -1\n",
         0o600,
@@ -46,10 +43,7 @@ FOREIGN: Mapping[str, tuple[str, int]] = {
     ),
     "etc/initramfs-tools/conf.d/site": ("# COMPRESS=zstd\nCOMPRESSLEVEL=1\n", 0o644),
     "etc/nvidia/site-notes.txt": ("ask Kim before touching these nodes\n", 0o604),
-    "etc/default/grub.d/site.cfg": (
-        'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX iommu=pt"\n',
-        0o644,
-    ),
+    "etc/default/grub.d/site.cfg": ('GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX iommu=pt"\n', 0o644),
     "srv/data/weights.bin": ("\0\1\2 not text \x7f\n" * 500, 0o400),
 }
 #: A file that gpustate edits and people write in: their lines stay as they are.

@@ -64,12 +64,7 @@ BREAKS = (
         sh("systemctl stop nvidia-fabricmanager"),
         "nvidia-fabricmanager is inactive",
     ),
-    Break(
-        "gpu-without-device-node",
-        "driver",
-        sh("rm /dev/nvidia3"),
-        "/dev/nvidia3 is missing",
-    ),
+    Break("gpu-without-device-node", "driver", sh("rm /dev/nvidia3"), "/dev/nvidia3 is missing"),
     Break(
         "mig-capability-without-node",
         "driver",
@@ -128,12 +123,7 @@ BREAKS = (
         ),
         "no runtime handler",
     ),
-    Break(
-        "containerd-stopped",
-        "containerd",
-        sh("systemctl stop containerd"),
-        "is not running",
-    ),
+    Break("containerd-stopped", "containerd", sh("systemctl stop containerd"), "is not running"),
     Break(
         "containerd-disabled",
         "containerd",

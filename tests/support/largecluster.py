@@ -14,12 +14,7 @@ from gpustate_lab.kubernetes import virtual
 _CONNECTIONS = 8
 _PODS = "/api/v1/namespaces/default/pods"
 _INFO = ("architecture", "kernelVersion", "kubeProxyVersion", "kubeletVersion", "operatingSystem")
-_GPU = {
-    "address": "0000:1b:00.0",
-    "device_id": "2330",
-    "class_id": "030200",
-    "driver": "nvidia",
-}
+_GPU = {"address": "0000:1b:00.0", "device_id": "2330", "class_id": "030200", "driver": "nvidia"}
 
 
 def ids(number: int) -> dict[str, str]:

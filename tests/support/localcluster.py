@@ -74,10 +74,7 @@ class LocalCluster:
         self.kubeconfig = self._kubeconfig("admin", _MASTERS)
         self.client = self.own_client()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._programs = {
-            **programs.provide(MODULE, _silent),
-            **programs.provide("etcd", _silent),
-        }
+        self._programs = {**programs.provide(MODULE, _silent), **programs.provide("etcd", _silent)}
 
     def own_client(self) -> Client:
         """A client for one more thread."""

@@ -93,10 +93,7 @@ class Target:
         )
 
     def change(
-        self,
-        deb: str,
-        edit: Callable[[Path], None],
-        release: Mapping[str, str] | None = None,
+        self, deb: str, edit: Callable[[Path], None], release: Mapping[str, str] | None = None
     ) -> None:
         """Publish the set anew with one package changed."""
         with unpacked(self.server.root / self.repository / deb) as root:

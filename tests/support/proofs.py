@@ -76,15 +76,7 @@ def prove(path: Path, folder: Path, words: list[str]) -> Done:
     began = time.monotonic()
     with output.open("w") as file:
         code = subprocess.run(
-            [
-                *PATIENT.get(name, ()),
-                sys.executable,
-                "-m",
-                "pytest",
-                "--proof",
-                str(path),
-                *words,
-            ],
+            [*PATIENT.get(name, ()), sys.executable, "-m", "pytest", "--proof", str(path), *words],
             stdout=file,
             stderr=subprocess.STDOUT,
             check=False,

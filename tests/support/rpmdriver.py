@@ -250,10 +250,7 @@ class DriverRpms:
                 scripts=_POST,
             ),
             self._rpm(
-                "libnvidia-ml",
-                full,
-                files=self._files(version, ("libnvidia-ml1",)),
-                scripts=_POST,
+                "libnvidia-ml", full, files=self._files(version, ("libnvidia-ml1",)), scripts=_POST
             ),
             self._rpm(
                 f"nvidia-compute-utils-{g}",

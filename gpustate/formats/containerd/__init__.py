@@ -30,12 +30,7 @@ from gpustate.formats.containerd.model import (
     release,
     same_program,
 )
-from gpustate.formats.containerd.plan import (
-    deciding_runtime,
-    is_imported,
-    plan_edit,
-    plan_removal,
-)
+from gpustate.formats.containerd.plan import deciding_runtime, is_imported, plan_edit, plan_removal
 
 __all__ = [
     "DROP_IN_PATH",

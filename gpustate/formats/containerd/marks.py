@@ -203,9 +203,7 @@ def _blocks(parsed: Scan, text: str, path: str) -> list[_Cut]:
             begin = None
     if begin is not None:
         raise ProbeError(
-            UNCLOSED,
-            place=f"{path}:{text.count(chr(10), 0, begin.start) + 1}",
-            fix=CLOSE,
+            UNCLOSED, place=f"{path}:{text.count(chr(10), 0, begin.start) + 1}", fix=CLOSE
         )
     return blocks
 

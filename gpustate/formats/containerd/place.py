@@ -109,10 +109,7 @@ def add_import(text: str, pattern: str) -> str:
 def _set(text: str, setting: Setting, block: _Block, newline: str) -> str:
     parsed = scan(text)
     path, value = setting.path, setting.value
-    outer = next(
-        (s for s in parsed.statements if _inline_around(text, s, path)),
-        None,
-    )
+    outer = next((s for s in parsed.statements if _inline_around(text, s, path)), None)
     if outer is not None:
         new = _set_inline(text, outer.value_start, outer.path, setting)
         return _replace(text, outer, new, newline)

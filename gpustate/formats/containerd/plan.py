@@ -25,22 +25,8 @@ from typing import Any
 from gpustate.errors import ProbeError
 from gpustate.formats.containerd import traps
 from gpustate.formats.containerd.effective import effective
-from gpustate.formats.containerd.marks import (
-    DROP_IN,
-    MARK,
-    NEW_FILE,
-    import_pattern,
-    retire,
-    strip,
-)
-from gpustate.formats.containerd.model import (
-    Document,
-    Edit,
-    Files,
-    Handler,
-    read_document,
-    release,
-)
+from gpustate.formats.containerd.marks import DROP_IN, MARK, NEW_FILE, import_pattern, retire, strip
+from gpustate.formats.containerd.model import Document, Edit, Files, Handler, read_document, release
 from gpustate.formats.containerd.place import Setting, add_import, render_table, set_in_place
 from gpustate.formats.containerd.settings import (
     has_settings,

@@ -49,11 +49,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "GPUs that report", "count(DCGM_FI_DEV_GPU_TEMP{@})", "GPUs", "short", kind="stat"
             ),
             Panel(
-                "Power of all GPUs",
-                "sum(DCGM_FI_DEV_POWER_USAGE{@})",
-                "power",
-                "watt",
-                kind="stat",
+                "Power of all GPUs", "sum(DCGM_FI_DEV_POWER_USAGE{@})", "power", "watt", kind="stat"
             ),
             Panel(
                 "GPUs to reset or replace",
@@ -107,10 +103,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Rows remapped after uncorrectable errors",
                 "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{@}",
             ),
-            Panel(
-                "PCIe replays per hour",
-                "increase(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{@}[1h])",
-            ),
+            Panel("PCIe replays per hour", "increase(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{@}[1h])"),
             Panel("Fabric (3: complete, 4: failed)", "DCGM_FI_DEV_FABRIC_MANAGER_STATUS{@}"),
         ),
     ),

@@ -17,8 +17,7 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\[\\"n])*)"[ \t]*')
 _LAST = re.compile(r"[ \t]*+\}")
 _NUMBER = re.compile(
-    r"[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?)|nan",
-    re.I | re.A,
+    r"[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?)|nan", re.I | re.A
 )
 _STAMP = re.compile(r"-?[0-9]{1,19}")
 _ESCAPED = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}

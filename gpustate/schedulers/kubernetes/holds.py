@@ -247,10 +247,7 @@ class Holds:
 
 
 def _patch(
-    hold: Hold | None,
-    *,
-    cordoned: bool | None = None,
-    labels: Mapping[str, str] | None = None,
+    hold: Hold | None, *, cordoned: bool | None = None, labels: Mapping[str, str] | None = None
 ) -> Json:
     """A merge patch of a hold.
 

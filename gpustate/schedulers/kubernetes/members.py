@@ -48,11 +48,7 @@ class Nodes:
     """
 
     def __init__(
-        self,
-        api: Api,
-        rights: Rights,
-        sleep: Callable[[float], None],
-        clock: Callable[[], float],
+        self, api: Api, rights: Rights, sleep: Callable[[float], None], clock: Callable[[], float]
     ) -> None:
         self.api, self.title = api, rights.title
         self.sleep, self.clock = sleep, clock

@@ -48,12 +48,7 @@ class Authority:
         return self._own().certificate
 
     def issue(
-        self,
-        name: str,
-        common_name: str,
-        *,
-        groups: Sequence[str] = (),
-        hosts: Sequence[str] = (),
+        self, name: str, common_name: str, *, groups: Sequence[str] = (), hosts: Sequence[str] = ()
     ) -> Identity:
         """Return an identity by file name; sign it if it does not exist.
 

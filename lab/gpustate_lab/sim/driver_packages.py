@@ -274,10 +274,7 @@ class DriverSet:
                 ),
                 "usr/lib/udev/rules.d/60-nvidia.rules": self._text("60-nvidia.rules"),
             },
-            depends=(
-                "nvidia-modprobe",
-                *self._same("firmware-nvidia-gsp"),
-            ),
+            depends=("nvidia-modprobe", *self._same("firmware-nvidia-gsp")),
             scripts={
                 "postinst": self._text("update-initramfs.postinst"),
                 "postrm": self._text("update-initramfs.postrm"),
@@ -320,10 +317,7 @@ class DriverSet:
                 "Replaces": (other,),
                 "Provides": (f"nvidia-kernel-{self.version}",),
             },
-            scripts={
-                "postinst": self._text("dkms.postinst"),
-                "prerm": self._text("dkms.prerm"),
-            },
+            scripts={"postinst": self._text("dkms.postinst"), "prerm": self._text("dkms.prerm")},
         )
 
     def _smi(self) -> Package:

@@ -577,11 +577,7 @@ def archive_components(one: UbuntuSet) -> list[Package]:
     more = (common,) if int(one.branch) >= 570 else ()
     return [
         replace(package, depends=(*package.depends, *more))
-        for package in (
-            one.fabric_manager(branch),
-            one.imex(branch),
-            one.nscq(branch),
-        )
+        for package in (one.fabric_manager(branch), one.imex(branch), one.nscq(branch))
     ]
 
 

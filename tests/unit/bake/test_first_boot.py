@@ -75,9 +75,7 @@ def test_it_is_put_into_the_image_once() -> None:
     state = first_boot_of([Service()], InventoryNode("image"))
     assert state.known_after == ("acme-service",)
     links: set[str] = set()
-    node = image(
-        runs={"enable gpustate": lambda _: links.add(first_boot.UNIT_LINK)},
-    )
+    node = image(runs={"enable gpustate": lambda _: links.add(first_boot.UNIT_LINK)})
     observed = state.probe(node)
     for step in state.apply(observed, state.plan(observed)):
         node.carry_out(step)

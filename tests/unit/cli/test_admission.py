@@ -148,13 +148,7 @@ def test_nodes_of_a_cluster_are_admitted_when_its_objects_are_as_wanted(
     assert not calls["offers_gpus"]
 
 
-@pytest.mark.parametrize(
-    "done",
-    [
-        Applied(failures=["x"]),
-        Applied([Change({}, Action.REFUSED)]),
-    ],
-)
+@pytest.mark.parametrize("done", [Applied(failures=["x"]), Applied([Change({}, Action.REFUSED)])])
 def test_no_node_is_admitted_beside_unfinished_objects(
     calls: dict[str, Any], done: Applied
 ) -> None:

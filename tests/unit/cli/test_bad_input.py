@@ -157,11 +157,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     (("plan", "good.py", "-i", "port.ini"), "port.ini:1", ("ssh",)),
     (("plan", "good.py", "-i", ","), "inventory list ','", ()),
     (("plan", "good.py", "-i", "override.yml"), "override.yml", ("'pth'", "mean 'path'")),
-    (
-        ("plan", "good.py", *ON, "-l", "a["),
-        "--limit: 'a[' has an unmatched bracket",
-        (),
-    ),
+    (("plan", "good.py", *ON, "-l", "a["), "--limit: 'a[' has an unmatched bracket", ()),
     (("plan", "good.py", *ON, "-l", "~["), "--limit: '~[' is not a valid pattern", ()),
     (
         ("plan", "good.py", *ON, "--set", "drain.timeout_s=5m"),
@@ -180,11 +176,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
     ),
     (("plan", "good.py", *ON, "-l", "!gpu2"), "--limit: 'gpu2' is neither", ()),
     (("plan", "good.py", *ON, "-l", "gpu2"), "--limit: 'gpu2' is neither", ()),
-    (
-        ("plan", "good.py", *ON, "-l", "!all"),
-        "--limit: '!all' matches none",
-        ("name other nodes",),
-    ),
+    (("plan", "good.py", *ON, "-l", "!all"), "--limit: '!all' matches none", ("name other nodes",)),
     (
         ("plan", "good.py", *ON, "--private-key", "no-key"),
         "no-key: cannot read the private key",
@@ -316,14 +308,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         "--for: invalid duration '3y'; write 30m",
         (),
     ),
-    (
-        (
-            "rollout",
-            "resume",
-        ),
-        "there is no run to resume",
-        (),
-    ),
+    (("rollout", "resume"), "there is no run to resume", ()),
     (
         ("apply", "good.py", *ON, "--yes", "--ignore-scheduler", "--set", "drain.force=false"),
         "--set drain has no effect with --ignore-scheduler",
@@ -335,14 +320,7 @@ CASES: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [
         ("x.tar.gz",),
     ),
     (("rollout", "resume", "x"), "no run 'x' on this machine", ("gpustate rollout resume --list",)),
-    (
-        (
-            "policy",
-            "graph",
-        ),
-        "no policy; name one",
-        (),
-    ),
+    (("policy", "graph"), "no policy; name one", ()),
     (
         ("help", "completion", "ksh"),
         "help completion: Invalid value for",

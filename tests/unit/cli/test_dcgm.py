@@ -132,7 +132,7 @@ def test_every_bad_line_of_a_counters_file_is_told(gpustate: Cli, project: Path)
     done = gpustate("node", "dcgm", "check", "bad.csv")
     assert done.status == 1
     assert [line.split(" ")[1] for line in done.err.splitlines()] == [
-        *("bad.csv:1:", "bad.csv:2:", "bad.csv:4:"),
+        *("bad.csv:1:", "bad.csv:2:", "bad.csv:4:")
     ]
     done = gpustate("node", "dcgm", "check", "bad.csv", "-o", "json")
     assert (done.status, done.err) == (1, "")

@@ -597,10 +597,7 @@ def test_no_node_goes_back_to_a_layout_that_the_new_strategy_lacks(
 def test_other_fields_with_these_words_are_no_strategy(cluster: Cluster) -> None:
     def policy(value: str) -> Policy:
         return POLICY.with_cluster(
-            replace(
-                settings_of(POLICY),
-                device_plugin=Component(env={"MY_WORD": value}),
-            )
+            replace(settings_of(POLICY), device_plugin=Component(env={"MY_WORD": value}))
         )
 
     found(policy("mixed")).apply([])

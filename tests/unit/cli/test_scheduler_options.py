@@ -60,10 +60,7 @@ def test_an_option_is_an_override_and_stands_in_the_retry(
     assert parsed(*retry[3:]) == options
 
 
-@pytest.mark.parametrize(
-    "words",
-    [(), ("--set", "rollout.rollback_on_failure=false")],
-)
+@pytest.mark.parametrize("words", [(), ("--set", "rollout.rollback_on_failure=false")])
 def test_the_retry_of_an_upgrade_is_one_that_upgrade_takes(words: tuple[str, ...]) -> None:
     given = ("p.yml", "-i", "hosts", "--driver", "580", "--serial", "1", *words)
     options = upgrade.make_context("upgrade", [*given]).params

@@ -26,11 +26,7 @@ def test_a_second_signal_ends_a_run_whose_node_is_silent(
     variables = f"{{ansible_connection: local, gpustate_state_folder: {tmp_path}/state}}"
     (tmp_path / "hosts.yml").write_text(f"all: {{hosts: {{here: {variables}}}}}\n")
     words = ["apply", "policy.yaml", "-i", "hosts.yml", "--yes"]
-    environment = {
-        **os.environ,
-        "HOME": str(tmp_path),
-        "PATH": f"{programs}:{os.environ['PATH']}",
-    }
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"}
     with (
         (tmp_path / "err").open("w") as err,
         subprocess.Popen(

@@ -501,10 +501,7 @@ def test_a_pause_is_the_same_on_every_machine(inventory: Path, tmp_path: Path, q
         assert cluster.lease.control == ""
         rollout.paused(False)
         for words in (
-            (
-                "rollout",
-                "resume",
-            ),
+            ("rollout", "resume"),
             ("rollout", "resume", "r1"),
             ("rollout", "resume", "r1", "-i", str(inventory)),
         ):

@@ -243,7 +243,4 @@ def test_a_killed_run_is_shown_as_such_and_can_be_resumed(
     assert "continue it" not in gpustate("rollout", "history").out
     assert [
         one["state"] for one in json.loads(gpustate("rollout", "history", "-o", "json").out)["runs"]
-    ] == [
-        "killed",
-        "ended",
-    ]
+    ] == ["killed", "ended"]

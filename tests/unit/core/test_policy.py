@@ -68,10 +68,7 @@ def test_a_policy_shows_its_states() -> None:
             {"branch": "570"},
             "driver: branch: wanted a whole number (given: '570', which is text; quotes make it that)",
         ),
-        (
-            {"branch": 57},
-            "driver: branch: wanted 400 or more (given: 57)",
-        ),
+        ({"branch": 57}, "driver: branch: wanted 400 or more (given: 57)"),
         ({"branch": 570.5}, "driver: branch: wanted a whole number (given: 570.5)"),
         ({"kind": "opem"}, "driver: kind: wanted 'open' or 'proprietary' (given: 'opem')"),
         ({"ensure": "gone"}, "driver: ensure: wanted 'present' or 'absent'"),

@@ -190,12 +190,7 @@ CASES = [
         "NVML 18: mismatch",
         remedies.RELOAD,
     ),
-    (
-        {"nvml": NvmlFacts(error=12)},
-        "libraries",
-        "NVML 12: library not found",
-        remedies.nvml(12),
-    ),
+    ({"nvml": NvmlFacts(error=12)}, "libraries", "NVML 12: library not found", remedies.nvml(12)),
     (
         {"nvml": replace(NVML, confidential="on", confidential_ready=False), "cuda": None},
         "libraries",
@@ -215,12 +210,7 @@ CASES = [
         "NVML sees 1 of 2 GPUs; not 0000:43:00.0",
         remedies.LOST,
     ),
-    (
-        {"cuda_library": None},
-        "libraries",
-        "libcuda.so.1 is not installed",
-        remedies.NO_LIBCUDA,
-    ),
+    ({"cuda_library": None}, "libraries", "libcuda.so.1 is not installed", remedies.NO_LIBCUDA),
     (
         {"nodes": GOOD.nodes[1:]},
         "device-nodes",
@@ -293,12 +283,7 @@ CASES = [
         "names missing files: /usr/lib/libcuda.so.570.86.15",
         CDI_STALE,
     ),
-    (
-        {"cdi": (replace(GOOD.cdi[0], devices=("0", "all")),)},
-        "cdi",
-        "no device for 1",
-        CDI_STALE,
-    ),
+    ({"cdi": (replace(GOOD.cdi[0], devices=("0", "all")),)}, "cdi", "no device for 1", CDI_STALE),
     ({"nvml": MIG}, "cdi", "no device for 1:0, 1:1", CDI_STALE),
     ({"cuda": None}, "cuda", "has not run", remedies.EARLIER),
     (
@@ -314,12 +299,7 @@ CASES = [
         "GPU-b: cuInit: CUDA_ERROR_SYSTEM_NOT_READY (CUDA 802); 1 of 2 devices ok",
         remedies.cuda(802),
     ),
-    (
-        {"containers": None},
-        "container",
-        "no container was started",
-        remedies.EARLIER,
-    ),
+    ({"containers": None}, "container", "no container was started", remedies.EARLIER),
     (
         {"containers": (chain.ContainerResult("docker 28", error="no space left on device"),)},
         "container",
@@ -441,12 +421,7 @@ def test_an_nvswitch_is_no_gpu() -> None:
     assert chain.first_broken(chain.evaluate(replace(GOOD, pci=(*GOOD.pci, switch)))) is None
 
 
-NO_TOOLKIT: dict[str, object] = {
-    "ctk": None,
-    "runtime_binary": None,
-    "containerd": None,
-    "cdi": (),
-}
+NO_TOOLKIT: dict[str, object] = {"ctk": None, "runtime_binary": None, "containerd": None, "cdi": ()}
 STOPPED = replace(CONTAINERD, active=False)
 PLAIN = chain_data.Containerd("/usr/bin/containerd", True, 0, "", ())
 

@@ -648,10 +648,7 @@ def test_others_of_the_failed_wave_go_back_and_earlier_ones_stay(tmp_path: Path)
         "bad": NodeStatus.ROLLED_BACK,
     }
     assert rows["good"].reason.startswith("bad failed in the same wave; rolled back")
-    assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == [
-        "early.a",
-        "f.early",
-    ]
+    assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == ["early.a", "f.early"]
     assert done.exit_code == 7
 
 
@@ -814,10 +811,7 @@ def test_a_resumed_run_and_the_one_that_it_continued_go_back_together() -> None:
     assert read is not None
     assert read.resumes == "r2"
     half = (first, begun, again, once_more)
-    assert [before.target(half, run) for run in ("r1", "r2", "r3", "r4", "")] == [
-        "r1",
-        *["r2"] * 4,
-    ]
+    assert [before.target(half, run) for run in ("r1", "r2", "r3", "r4", "")] == ["r1", *["r2"] * 4]
     other = (first, again)
     assert [before.target(other, run) for run in ("r2", "r3", "", "r9")] == ["r3", "r3", "r3", ""]
     undo = RunBefore("r5", undoes="r3")

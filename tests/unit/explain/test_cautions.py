@@ -318,11 +318,7 @@ def test_a_warning_comes_after_what_is_said_of_the_cause() -> None:
 @pytest.mark.parametrize(
     ("hook", "named", "words"),
     [
-        (
-            "nvidia-cdi-hook",
-            "libnvidia-ml.so.580.65.06",
-            "libcuda.so.580.65.06, so no container",
-        ),
+        ("nvidia-cdi-hook", "libnvidia-ml.so.580.65.06", "libcuda.so.580.65.06, so no container"),
         ("nvidia-cdi-hook", "libcuda.so.580.65.06", ""),
         ("my-own-hook", "libnvidia-ml.so.580.65.06", ""),
     ],

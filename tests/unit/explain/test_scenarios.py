@@ -152,8 +152,7 @@ def test_its_healthy_twin_is_not_accused(scenario: Scenario, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("labels", "cause"),
-    [({}, ""), ({"mig.config": "all-disabled"}, "mig-manager-stuck")],
+    ("labels", "cause"), [({}, ""), ({"mig.config": "all-disabled"}, "mig-manager-stuck")]
 )
 def test_the_failure_of_a_layout_whose_label_was_removed_is_no_cause(
     labels: dict[str, str], cause: str, tmp_path: Path
@@ -325,8 +324,7 @@ def test_containerd_is_judged_by_the_file_that_its_service_names(
     "state", ["inactive/dead/masked", "inactive/dead/enabled", "failed/failed/enabled"]
 )
 @pytest.mark.parametrize(
-    ("states", "fails"),
-    [(None, True), (("containerd", "docker"), True), (("containerd",), False)],
+    ("states", "fails"), [(None, True), (("containerd", "docker"), True), (("containerd",), False)]
 )
 def test_a_dead_runtime_beside_one_that_works_fails_only_where_the_policy_configures_it(
     states: tuple[str, ...] | None, fails: bool, state: str, tmp_path: Path

@@ -25,10 +25,7 @@ CASES = {
         "cc: error: unrecognized command-line option '-ftrivial-auto-var-init=zero'",
     ),
     "no_space": ("6.1.0-18-amd64", "ld: error: final link failed: No space left on device"),
-    "out_of_memory": (
-        "6.1.0-18-amd64",
-        "gcc: fatal error: Killed signal terminated program cc1",
-    ),
+    "out_of_memory": ("6.1.0-18-amd64", "gcc: fatal error: Killed signal terminated program cc1"),
     "lab": (
         "5.10.0-28-lab",
         "nvidia.c:23:54: error: too few arguments to function ‘nv_pin_user_pages’",

@@ -121,10 +121,7 @@ def test_a_set_that_is_offered_only_in_part_is_no_choice() -> None:
 
 
 def target(
-    version: str,
-    kind: str,
-    installed: Mapping[str, str],
-    available: Mapping[str, tuple[str, ...]],
+    version: str, kind: str, installed: Mapping[str, str], available: Mapping[str, tuple[str, ...]]
 ) -> driverset.Target:
     return driverset.target(
         driverschemes.SCHEMES[0],

@@ -32,10 +32,7 @@ ROWS: dict[str, tuple[Sight, Topology]] = {
     "service VM of an H100 board": (Sight((), 4), Topology.NVSWITCH),
     "GB200 NVL72 tray": (Sight((GB200,) * 4, 0, 0, True, (RACK,) * 4), Topology.MULTI_NODE),
     "GB300 NVL72 tray": (Sight((GB300,) * 4, 0, 0, True, (RACK,) * 4), Topology.MULTI_NODE),
-    "GB200 tray, rack not up": (
-        Sight((GB200,) * 4, 0, 0, True, (BUSY,) * 4),
-        Topology.MULTI_NODE,
-    ),
+    "GB200 tray, rack not up": (Sight((GB200,) * 4, 0, 0, True, (BUSY,) * 4), Topology.MULTI_NODE),
     "GB200 without a driver": (Sight((GB200,) * 4), Topology.UNKNOWN),
     "GB200 NVL4": (Sight((GB200,) * 4, 0, 0, True, (QUIET,) * 4), Topology.NONE),
     "GB200 tray with a bridge card": (

@@ -100,10 +100,7 @@ def test_without_a_mig_strategy_whole_gpus_are_described(
     assert of_gpu(told(*gpus, sharing=sharing)) == wanted
 
 
-INVALID = {
-    **expected("MOCKMODEL-MIG-INVALID", 0, 0, "", strategy="single"),
-    "memory": "0",
-}
+INVALID = {**expected("MOCKMODEL-MIG-INVALID", 0, 0, "", strategy="single"), "memory": "0"}
 
 
 @pytest.mark.parametrize(

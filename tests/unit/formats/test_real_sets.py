@@ -184,12 +184,7 @@ def test_a_copy_for_i386_follows_a_change_of_names() -> None:
         installed = {name: full for name, (full,) in here.items()}
         scheme, version, kind = driverset.choices("ubuntu", there, full=False)[0]
         target = driverset.target(
-            scheme,
-            version,
-            kind,
-            full=False,
-            installed=installed,
-            available={**here, **there},
+            scheme, version, kind, full=False, installed=installed, available={**here, **there}
         )
         assert target.packages == {name: full for name, (full,) in there.items()}
 

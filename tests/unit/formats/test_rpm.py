@@ -155,8 +155,7 @@ def test_the_distribution_decides_what_manages_its_packages(release: str, manage
 
 
 @pytest.mark.parametrize(
-    ("locks", "manager"),
-    [("nvlsm-0:2-1.*\n", "dnf"), (LOCK.format("nvlsm"), "zypper")],
+    ("locks", "manager"), [("nvlsm-0:2-1.*\n", "dnf"), (LOCK.format("nvlsm"), "zypper")]
 )
 def test_one_ask_serves_every_family(locks: str, manager: str) -> None:
     query = Packages(("nvlsm",))

@@ -145,10 +145,5 @@ def test_a_distributors_modules_are_kept_or_replaced_and_never_both(name: str) -
     dkms = moved(name, version, ())
     assert not any(map(driverschemes.BUILT_MODULES.match, dkms.packages))
     assert "kmod-nvidia-open-dkms" in dkms.packages
-    ready = moved(
-        name,
-        version,
-        (),
-        use_prebuilt=True,
-    )
+    ready = moved(name, version, (), use_prebuilt=True)
     assert set(ready.packages) == installed.keys()

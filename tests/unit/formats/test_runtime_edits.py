@@ -14,10 +14,7 @@ from gpustate.formats.containerd import Handler
 
 PATH = docker.CONFIG_PATH
 TEXTS = {**DOCKER, **DOCKER_TEXTS}
-HANDLERS = [
-    Handler(binary=BINARY),
-    Handler(binary=BINARY, default=True, enable_cdi=True),
-]
+HANDLERS = [Handler(binary=BINARY), Handler(binary=BINARY, default=True, enable_cdi=True)]
 OWN = {("runtimes", "nvidia"), ("default-runtime",), ("features", "cdi")}
 
 

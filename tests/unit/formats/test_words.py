@@ -121,12 +121,7 @@ def test_a_message_is_never_longer_than_its_limit(text: str, limit: int) -> None
 
 @pytest.mark.parametrize(
     ("names", "words"),
-    [
-        ("", ""),
-        ("ab", "a, b"),
-        ("abc", "a, b, c"),
-        ("abcd", "a, b and 2 more pods"),
-    ],
+    [("", ""), ("ab", "a, b"), ("abc", "a, b, c"), ("abcd", "a, b and 2 more pods")],
 )
 def test_no_single_name_is_counted_where_others_are_named(names: str, words: str) -> None:
     assert listed(names, 2, kind="pods") == words

@@ -131,11 +131,7 @@ def test_gridd_conf_of_the_secret_becomes_parameters() -> None:
     text = "    # a comment\n    FeatureType=2\n    ServerAddress=lic.example.net\n    ServerPort=7171\n"
     reading = read(LICENSED, SECRET + text + "    LicenseInterval=1440\n")
     given = states(reading)["vgpu-guest"]
-    assert given == {
-        "feature_type": 2,
-        "server_address": "lic.example.net",
-        "server_port": 7171,
-    }
+    assert given == {"feature_type": 2, "server_address": "lic.example.net", "server_port": 7171}
     assert any("cp.yaml:16: not carried out: LicenseInterval" in note for note in reading.notes)
 
 

@@ -258,11 +258,7 @@ def test_links_below_dev_char_are_left_out_where_the_validator_is_told_so() -> N
             "  dcgmExporter: {enabled: true, version: 4.6.0-4.8.3-distroless,"
             " hpcJobMapping: {enabled: true}}\n",
             "dcgm-exporter",
-            {
-                "version": "4.8.3",
-                "engine": "",
-                "job_mapping": "/var/lib/dcgm-exporter/job-mapping",
-            },
+            {"version": "4.8.3", "engine": "", "job_mapping": "/var/lib/dcgm-exporter/job-mapping"},
         ),
     ],
 )

@@ -92,10 +92,7 @@ def test_a_variable_of_ansible_becomes_its_field(
             "ansible_become=1\nansible_become_method=su",
             "hosts:4: n1: ansible_become_method is 'su', and only sudo is supported",
         ),
-        (
-            "ansible_ssh_args=-o 'X",
-            "ansible_ssh_args holds invalid ssh options: no closing",
-        ),
+        ("ansible_ssh_args=-o 'X", "ansible_ssh_args holds invalid ssh options: no closing"),
         ("ansible_ssh_args=-o Nothing", "holds -o 'Nothing', wanted -o Name=value"),
         ("ansible_ssh_args=-p", "holds -p has no value"),
         ("ansible_ssh_args=-Z", "holds '-Z' in '-Z' is not an ssh option"),

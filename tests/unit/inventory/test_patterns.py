@@ -23,10 +23,7 @@ def names(inventory: Inventory) -> list[str]:
     ("pattern", "message"),
     [
         ("gpu-1", "--limit: 'gpu-1' is neither a node nor a group; did you mean gpu-01"),
-        (
-            "rack1:!gpu-O1",
-            "--limit: 'gpu-O1' is neither a node nor a group; did you mean gpu-01",
-        ),
+        ("rack1:!gpu-O1", "--limit: 'gpu-O1' is neither a node nor a group; did you mean gpu-01"),
         ("zzz", "'zzz' is neither a node nor a group; groups: all, empty, rack1, rack2"),
         ("x*", "--limit: 'x*' matches no node and no group"),
         ("rack1:!rack1", "matches none of the 3 nodes in hosts"),

@@ -38,10 +38,7 @@ def test_a_default_configuration_differs_in_one_line_as_with_kubeadm(
     after = (configure(tmp_path, default.read_text(), "systemd") or "").splitlines()
     assert [line.strip() for line in after if line not in before] == ["SystemdCgroup = true"]
     # Some releases do not print the setting.
-    assert [line.strip() for line in before if line not in after] in (
-        ["SystemdCgroup = false"],
-        [],
-    )
+    assert [line.strip() for line in before if line not in after] in (["SystemdCgroup = false"], [])
     assert tomllib.loads("\n".join(after))
 
 

@@ -34,10 +34,7 @@ def test_a_released_lock_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_lock_is_released_by_an_error_too(tmp_path: Path) -> None:
     lock = tmp_path / "lab.lock"
-    with (
-        pytest.raises(LabError, match="x"),
-        paths.locked(lock, wait_s=0, what="a test"),
-    ):
+    with pytest.raises(LabError, match="x"), paths.locked(lock, wait_s=0, what="a test"):
         raise LabError("x")
     assert not lock.exists()
 

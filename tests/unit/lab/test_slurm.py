@@ -43,11 +43,7 @@ def test_a_node_with_too_few_gpus_has_registered_and_a_silent_one_has_not() -> N
 
 @pytest.mark.parametrize(
     ("gpus", "value"),
-    [
-        ("8xH100", "gpu:h100:8"),
-        ("none", ""),
-        ("4xL40S,1xT4", "gpu:l40s:4,gpu:t4:1"),
-    ],
+    [("8xH100", "gpu:h100:8"), ("none", ""), ("4xL40S,1xT4", "gpu:l40s:4,gpu:t4:1")],
 )
 def test_slurm_conf_counts_the_gpus_of_the_lab(gpus: str, value: str) -> None:
     assert slurm_files.gres_value(gpus) == value

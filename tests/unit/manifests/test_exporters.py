@@ -119,9 +119,7 @@ def test_what_is_not_used_where_it_runs_is_noted(tmp_path: Path) -> None:
 
 def everything(**more: Any) -> ClusterSettings:
     return ClusterSettings(
-        dcgm=Component(),
-        dcgm_exporter=Exporter(**more),
-        node_status_exporter=Component(),
+        dcgm=Component(), dcgm_exporter=Exporter(**more), node_status_exporter=Component()
     )
 
 

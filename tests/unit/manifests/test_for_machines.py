@@ -97,5 +97,5 @@ def test_the_plugin_of_kubevirt_has_no_rights(tmp_path: Path) -> None:
     pod = found[f"DaemonSet/{KUBEVIRT}"]["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert {one["hostPath"]["path"] for one in pod["volumes"]} == {
-        *("/var/lib/kubelet/device-plugins", "/dev/vfio", "/var/run/cdi"),
+        *("/var/lib/kubelet/device-plugins", "/dev/vfio", "/var/run/cdi")
     }

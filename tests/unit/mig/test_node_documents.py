@@ -49,10 +49,7 @@ def _nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_nodes")
 @pytest.mark.parametrize(
     ("words", "name"),
-    [
-        (("show",), "mig-nodes"),
-        (("plan", "builtin", "all-1g.10gb"), "mig-node-plans"),
-    ],
+    [(("show",), "mig-nodes"), (("plan", "builtin", "all-1g.10gb"), "mig-node-plans")],
 )
 def test_what_is_printed_of_several_nodes_fits_its_schema(
     words: tuple[str, ...], name: str

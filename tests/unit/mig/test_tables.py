@@ -73,11 +73,7 @@ def test_rtx_pro_6000_is_as_nvidia_smi_lists_it() -> None:
         "1g.24gb+me.all": 65,
         "1g.24gb-me": 67,
     }
-    assert {row[2:4] for row in made.values()} == {
-        (12, (0,)),
-        (6, (0, 6)),
-        (3, (0, 3, 6, 9)),
-    }
+    assert {row[2:4] for row in made.values()} == {(12, (0,)), (6, (0, 6)), (3, (0, 3, 6, 9))}
 
 
 def test_a30_is_as_nvidia_smi_lists_it() -> None:

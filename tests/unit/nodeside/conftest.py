@@ -35,10 +35,7 @@ class StubNode:
 
 @pytest.fixture
 def stub_node(
-    libraries: native.Libraries,
-    tmp_path: Path,
-    short_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    libraries: native.Libraries, tmp_path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., StubNode]:
     def make(gpus: str = "2xL40S", *faults: str, loaded: str = VERSION) -> StubNode:
         root = short_path / "root"  # a daemon's socket lies in it
@@ -55,10 +52,7 @@ def stub_node(
             (root / f"dev/nvidia{name}").touch()
         folder = tmp_path / "lib"
         folder.mkdir()
-        for file, name in (
-            (libraries.nvml, "libnvidia-ml.so.1"),
-            (libraries.cuda, "libcuda.so.1"),
-        ):
+        for file, name in ((libraries.nvml, "libnvidia-ml.so.1"), (libraries.cuda, "libcuda.so.1")):
             shutil.copy(file, folder)
             (folder / name).symlink_to(file.name)
         environment = dict(

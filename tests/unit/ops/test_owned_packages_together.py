@@ -39,10 +39,10 @@ def together(folder: Path, *words: str) -> list[str]:
 
 def test_what_is_needed_at_one_version_only_comes_at_that_version(tmp_path: Path) -> None:
     assert together(tmp_path, "doca-ofed=2.9-1") == [
-        *("doca-ofed=2.9-1", "tools=7.1-1", "kernel=24.10-1", "scripts=24.10-1"),
+        *("doca-ofed=2.9-1", "tools=7.1-1", "kernel=24.10-1", "scripts=24.10-1")
     ]
     assert together(tmp_path, "doca-ofed=3.0-1") == [
-        *("doca-ofed=3.0-1", "kernel=25.04-1", "scripts=25.04-1"),
+        *("doca-ofed=3.0-1", "kernel=25.04-1", "scripts=25.04-1")
     ]
 
 

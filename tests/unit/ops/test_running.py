@@ -127,8 +127,7 @@ class Kept:
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
-    [("", "a.service, b.service"), ("running again: a.service\n", "b.service")],
+    ("said", "named"), [("", "a.service, b.service"), ("running again: a.service\n", "b.service")]
 )
 def test_services_that_a_state_keeps_stopped_are_named(said: str, named: str) -> None:
     assert f"stopped now: {named}; find" in still_stopped(said, Kept())

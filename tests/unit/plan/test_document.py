@@ -48,13 +48,7 @@ def node(name: str = "gpu1", **more: Any) -> NodeResult:
     ]
     observed: dict[str, object] = {"first": {"text": "a\n", "size": 2}, "second": {"text": None}}
     return NodeResult(
-        name,
-        states=states,
-        observed=observed,
-        execs=1,
-        connections=1,
-        notes=["see above"],
-        **more,
+        name, states=states, observed=observed, execs=1, connections=1, notes=["see above"], **more
     )
 
 

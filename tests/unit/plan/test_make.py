@@ -114,12 +114,7 @@ def test_what_is_taken_away_looks_behind_nothing() -> None:
 def test_a_probe_that_failed_fails_its_state_and_keeps_what_needs_it_from_running() -> None:
     states = [one("a"), one("b", needs=("a",)), one("c", needs=("b",)), one("d", after=("a",))]
     results = make.make(states, observations(errors={"a": "no answer"}, b=None, c=None, d=None))
-    assert outcomes(results) == {
-        "a": "failed",
-        "b": "not run",
-        "c": "not run",
-        "d": "would change",
-    }
+    assert outcomes(results) == {"a": "failed", "b": "not run", "c": "not run", "d": "would change"}
     assert results["a"].reason == "no answer"
     assert {results["b"].reason, results["c"].reason} == {"because a failed"}
 

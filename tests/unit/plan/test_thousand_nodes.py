@@ -74,11 +74,7 @@ def cost(tmp_path: Path) -> float:
         result = counted(lambda: fleet.run(request))
     made = counted(
         lambda: document.plan_document(
-            many.policy,
-            "policy.py",
-            result.nodes,
-            run=result.run,
-            created="2026-11-21T07:55:00Z",
+            many.policy, "policy.py", result.nodes, run=result.run, created="2026-11-21T07:55:00Z"
         )
     )
     texts = {

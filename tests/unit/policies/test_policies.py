@@ -174,10 +174,7 @@ def test_another_document_of_ours_is_no_policy(tmp_path: Path) -> None:
         ),
         (b"kind: ClusterPolicy\n", "is unsupported, wanted nvidia.com/v1"),
         (b"kind: ClusterPolicy\napiVersion: nvidia.com/v1\n", "ClusterPolicy has no spec"),
-        (
-            b"kind: GPUCluster\napiVersion: nvidia.com/v1alpha1\n",
-            "the GPUCluster has no spec",
-        ),
+        (b"kind: GPUCluster\napiVersion: nvidia.com/v1alpha1\n", "the GPUCluster has no spec"),
         (b"hosts: all\n", "is not a policy: it begins with 'hosts'"),
         (b"a: \x01\n", "is not YAML: a control character"),
         (b"\x7fELF\x00\x01", "is a binary file"),

@@ -127,11 +127,7 @@ def test_a_policy_without_a_name_is_called_after_its_file() -> None:
             4,
             "hold: wanted true or false (given: 'yes', which is text; quotes make it that)",
         ),
-        (
-            STATES + "  driver:\n    parameters:\n      A: 1\n      B: [1]\n",
-            6,
-            "parameters.B",
-        ),
+        (STATES + "  driver:\n    parameters:\n      A: 1\n      B: [1]\n", 6, "parameters.B"),
         (STATES + "  driver-repository:\n    components:\n    - main\n    - 5\n", 6, "components"),
         (
             STATES + "  nouveau:\n    only: group(x)\n",

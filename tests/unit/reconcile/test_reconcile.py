@@ -440,9 +440,7 @@ def test_a_namespace_is_kept_for_an_object_of_any_kind(
     assert ("Namespace", "gpu-operator") in objects.items
 
 
-def test_a_namespace_stays_as_planned_and_is_kept_for_what_came_later(
-    objects: FakeObjects,
-) -> None:
+def test_a_namespace_stays_as_planned_and_is_kept_for_what_came_later(objects: FakeObjects) -> None:
     theirs = {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -45,11 +45,7 @@ UNCHANGED, UPDATE = (X, "unchanged", []), (X, "update", [CHANGE])
             {X: "update of data.a in the plan, unchanged now"},
             {},
         ),
-        (
-            cluster(),
-            cluster((X, "delete", [])),
-            *[{X: "missing in the plan, delete now"}] * 2,
-        ),
+        (cluster(), cluster((X, "delete", [])), *[{X: "missing in the plan, delete now"}] * 2),
         (cluster((X, "delete", [])), cluster(), {X: "delete in the plan, missing now"}, {}),
         (
             cluster((X, "create", [])),

@@ -202,8 +202,7 @@ def test_what_is_recorded_already_is_not_written_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("manager", "ended"),
-    [("gpustate", [("node-a", "", "")]), ("nvidia-mig-manager", [])],
+    ("manager", "ended"), [("gpustate", [("node-a", "", "")]), ("nvidia-mig-manager", [])]
 )
 def test_the_state_of_a_removed_label_is_removed_if_gpustate_wrote_it(
     manager: str, ended: list[tuple[str, str, str]]

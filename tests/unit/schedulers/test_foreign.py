@@ -45,11 +45,7 @@ def holders(
     one: Json, *, held: bool = False, maintenances: tuple[Json, ...] = (), operator: bool = True
 ) -> tuple[str, ...]:
     return foreign.holders(
-        one,
-        held=held,
-        own_manager="gpustate",
-        maintenances=maintenances,
-        operator=lambda: operator,
+        one, held=held, own_manager="gpustate", maintenances=maintenances, operator=lambda: operator
     )
 
 

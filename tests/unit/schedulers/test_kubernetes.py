@@ -202,10 +202,7 @@ def facts(**ids: str) -> NodeFacts:
 
 
 def drain(
-    api: FakeApi,
-    scope: Scope = Scope.ALL,
-    policy: DrainPolicy = PLAIN,
-    clock: Clock | None = None,
+    api: FakeApi, scope: Scope = Scope.ALL, policy: DrainPolicy = PLAIN, clock: Clock | None = None
 ) -> list[str]:
     told: list[str] = []
     found = scheduler(api, clock)

@@ -181,11 +181,7 @@ def drain(scheduler: Slurm, timeout_s: float = 0.0) -> list[str]:
     told: list[str] = []
     member = scheduler.member(FACTS, "gpu1")
     scheduler.drain(
-        member,
-        Scope.GPU,
-        DrainPolicy(jobs_timeout_s=timeout_s),
-        told.append,
-        lambda: False,
+        member, Scope.GPU, DrainPolicy(jobs_timeout_s=timeout_s), told.append, lambda: False
     )
     return told
 

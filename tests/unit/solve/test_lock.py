@@ -99,10 +99,7 @@ def changed(**keys: object) -> str:
             '{"format": "gpustate.lock/2", "format": "x"}',
             "the key format is defined twice; solve again",
         ),
-        (
-            TEXT.replace('"sets"', '"format": 1,\n"sets"', 1),
-            "gpustate.lock:3: the key format is",
-        ),
+        (TEXT.replace('"sets"', '"format": 1,\n"sets"', 1), "gpustate.lock:3: the key format is"),
         ('{"format": NaN}', "gpustate.lock:1: NaN is not a JSON number; solve again"),
         ('{"format": ' + "1" * 5000 + "}", "is not a lock file"),
         (TEXT.replace('"sets"', '"set"'), "sets: is missing"),

@@ -18,13 +18,7 @@ from gpustate.core.outcome import NodeResult, Outcome, StateResult
 from gpustate.core.policy import build
 from gpustate.core.queries import Answer
 from gpustate.errors import RefusedError
-from gpustate.formats.containerd import (
-    Files,
-    Handler,
-    dump_arguments,
-    plan_edit,
-    plan_removal,
-)
+from gpustate.formats.containerd import Files, Handler, dump_arguments, plan_edit, plan_removal
 from gpustate.ops.daemons import RestartDaemon
 from gpustate.probes.cri_status import CriHandler, CriStatus
 from gpustate.states.containerd import ContainerdHandlerRegistered

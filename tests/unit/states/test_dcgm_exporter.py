@@ -58,10 +58,7 @@ class World:
             "candidates": {NAME: [("4.8.3-1", "vendor"), ("4.8.2-1", "vendor")]},
             "answers": {"GpuFacts": NVML, "FileStats": self.stats},
             "shell": {"MainPID": self.look, "/dev/tcp": self.scrape},
-            "runs": {
-                "create the folder": self.make,
-                "if it is empty": lambda _: None,
-            },
+            "runs": {"create the folder": self.make, "if it is empty": lambda _: None},
         }
         self.node = FakeNode(**{**settings, **more})
 

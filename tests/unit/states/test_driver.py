@@ -1614,11 +1614,7 @@ def test_a_full_set_with_signed_modules_has_its_libraries_and_no_metapackage() -
 @pytest.mark.parametrize(
     ("state", "offers", "says"),
     [
-        (
-            DriverInstalled(branch=560),
-            {},
-            f"no repository in use has branch 560; {OTHER_BRANCH}",
-        ),
+        (DriverInstalled(branch=560), {}, f"no repository in use has branch 560; {OTHER_BRANCH}"),
         (
             DriverInstalled(branch=580, precompiled=True),
             dict.fromkeys(SERVER, ("580.178.04-0ubuntu1",)),

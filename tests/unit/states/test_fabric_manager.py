@@ -16,12 +16,7 @@ from gpustate.formats.fabric import loaded_version
 from gpustate.formats.nvml_report import Gpu, NvmlFacts
 from gpustate.plan import make
 from gpustate.probes.fabric import BridgesQuery
-from gpustate.states.fabric_manager import (
-    CONFIG_PATH,
-    UNIT,
-    FabricManagerRunning,
-    scripts,
-)
+from gpustate.states.fabric_manager import CONFIG_PATH, UNIT, FabricManagerRunning, scripts
 from gpustate.testing import FakeNode, converge
 
 SWITCH = PciGpu("0000:05:00.0", "22a3", "068000", None)

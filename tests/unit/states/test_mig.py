@@ -444,11 +444,7 @@ def test_a_plan_says_what_becomes_of_each_gpu_as_mig_plan_does() -> None:
     state = MigLayoutApplied("all-3g.40gb")
     plan = state.plan(state.probe(node(divided(MigInstance(1, "3g.40gb", 0, WHOLE)))))
     (lines,) = [change.lines for change in plan.changes if change.lines]
-    assert lines == (
-        "GPU 0 (TEST):",
-        "    = 3g.40gb at 0 (3g.40gb)",
-        "    + 3g.40gb at 4",
-    )
+    assert lines == ("GPU 0 (TEST):", "    = 3g.40gb at 0 (3g.40gb)", "    + 3g.40gb at 4")
     whole = MigLayoutApplied("all-disabled")
     gone = whole.plan(whole.probe(node(divided(MigInstance(7, "3g.40gb", 0, WHOLE)))))
     (lines,) = [change.lines for change in gone.changes if change.lines]

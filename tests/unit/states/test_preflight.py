@@ -27,7 +27,7 @@ from gpustate.testing import FakeNode
 
 STEPLESS = {"preflight": "it only looks and refuses"}
 PARTLESS = {
-    "preflight": (("applied", "seen damaged", "fixed", "removed"), "it only looks and refuses"),
+    "preflight": (("applied", "seen damaged", "fixed", "removed"), "it only looks and refuses")
 }
 
 NOW_S = 1_790_000_000
@@ -351,10 +351,9 @@ def test_images_of_clouds_and_vendors_are_known_by_what_they_have(image: dict[st
     outcome = image["outcome"]
     assert image["says"] in found[outcome]
     assert (refused.outcome is Outcome.REFUSED) == (outcome == "refused")
-    assert driver.outcome is {
-        "refused": Outcome.NOT_RUN,
-        "driver refused": Outcome.REFUSED,
-    }.get(outcome, Outcome.PENDING)
+    assert driver.outcome is {"refused": Outcome.NOT_RUN, "driver refused": Outcome.REFUSED}.get(
+        outcome, Outcome.PENDING
+    )
     assert bool(notes) == (outcome in ("adopted", "driver refused"))
     assert planned["other"].outcome is Outcome.PENDING
     removed = _DRIVER.model_copy(update={"ensure": "absent"})

@@ -28,11 +28,7 @@ def facts(manager: str) -> NodeFacts:
 
 
 def node(manager: str, **more: Any) -> FakeNode:
-    settings: dict[str, Any] = {
-        "facts": facts(manager),
-        "answers": ANSWERS,
-        "shell": {"": (0, "")},
-    }
+    settings: dict[str, Any] = {"facts": facts(manager), "answers": ANSWERS, "shell": {"": (0, "")}}
     return FakeNode(**{**settings, **more})
 
 

@@ -16,11 +16,7 @@ from gpustate.ops.modsign import CERTIFICATE_PATH, ENROLLED
 from gpustate.plan import make
 from gpustate.probes.kernels import Kernel
 from gpustate.states.secure_boot import SecureBootKeyEnrolled
-from gpustate.states.secure_boot.observed import (
-    CONF_PATH,
-    Firmware,
-    FirmwareQuery,
-)
+from gpustate.states.secure_boot.observed import CONF_PATH, Firmware, FirmwareQuery
 from gpustate.testing import FakeNode, check_contract, converge
 
 STEPLESS = {"secure-boot": "Secure Boot is off there"}

@@ -252,13 +252,7 @@ def test_the_boot_unit_does_not_hold_up_the_boot_and_comes_after_what_it_proves(
 
 def test_absent_takes_everything_away(proven: Node) -> None:
     gone = NodeValidated(ensure="absent")
-    assert gone.plan(gone.probe(proven)).fields == {
-        "proof",
-        "program",
-        "unit",
-        "enabled",
-        "left",
-    }
+    assert gone.plan(gone.probe(proven)).fields == {"proof", "program", "unit", "enabled", "left"}
     proven.apply(gone)
     assert not proven.plan()
     assert proven.files == {}

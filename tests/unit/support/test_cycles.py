@@ -41,9 +41,6 @@ def test_a_failed_apply_leaves_nothing_settled() -> None:
 
 def test_what_was_not_seen_is_missing_and_so_is_a_state_nobody_ran() -> None:
     found = told(("apply", "a", "changed"), ("apply", "a", "unchanged"))
-    assert found.missing(["cdi", "driver"]) == {
-        "cdi": (DAMAGED, MENDED, REMOVED),
-        "driver": PARTS,
-    }
+    assert found.missing(["cdi", "driver"]) == {"cdi": (DAMAGED, MENDED, REMOVED), "driver": PARTS}
     assert SETTLED in found.seen["cdi"]
     assert "applied" not in found.missing(["preflight"]).get("preflight", ())

@@ -43,15 +43,7 @@ def test_the_role_for_objects_has_the_documented_rights_and_no_others() -> None:
 
 
 def test_words_of_a_unit_survive_systemd() -> None:
-    words = (
-        "/usr/bin/gpustate",
-        "watch",
-        "p.yaml",
-        "--limit",
-        "app in (a, b)",
-        "10%",
-        "$x",
-    )
+    words = ("/usr/bin/gpustate", "watch", "p.yaml", "--limit", "app in (a, b)", "10%", "$x")
     line = next(
         one
         for one in units.systemd_unit(words, "/srv").splitlines()

@@ -102,14 +102,8 @@ ANSWERS = json.loads((Path(__file__).parents[3] / "data/dcgm/counters-answers.js
 #: Refused here although the exporter starts with it, and why.
 STRICTER = (
     ("contains no field", "an exporter without a metric is a mistake"),
-    (
-        "is not a DCGM field",
-        "the header's marks of a range (DCGM_FI_UNKNOWN, DCGM_FI_FIRST_...)",
-    ),
-    (
-        "is not a metric type",
-        "the exporter checks no type of its own counters, Prometheus does",
-    ),
+    ("is not a DCGM field", "the header's marks of a range (DCGM_FI_UNKNOWN, DCGM_FI_FIRST_...)"),
+    ("is not a metric type", "the exporter checks no type of its own counters, Prometheus does"),
 )
 
 
