@@ -83,7 +83,6 @@ with warnings.catch_warnings():
 
         family: ClassVar[str] = FAMILY
         stable: ClassVar[tuple[str, ...] | None] = ("shown",)
-        stepwise: ClassVar[bool] = True
 
         operation: str
         arguments: Mapping[str, Any] = {}

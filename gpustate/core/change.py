@@ -78,6 +78,7 @@ class Plan:
         warnings: as notes, but shown of the node, and also where there is nothing to do.
         gpu_users: programs that have a GPU open and must have ended, as ``pid 7 (python3, user alice, pod trainer-0)``.
         restarted: units that are stopped for it and started again.
+        spared_pods: UIDs of pods with GPUs that a change which costs ``DRAIN`` or ``RESET`` leaves alone.
         facts: what the plan has chosen, as facts of the compatibility matrix.
         installs: packages that come and are in no field of the changes, with versions.
         blocked: what only a person at the node's console can do, once nothing is left to change; states
@@ -90,6 +91,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
     gpu_users: tuple[str, ...] = ()
     restarted: tuple[str, ...] = ()
+    spared_pods: frozenset[str] = frozenset()
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
     installs: tuple[tuple[str, str], ...] = ()
     blocked: str | None = None

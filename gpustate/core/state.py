@@ -114,8 +114,6 @@ class State(BaseModel, Generic[ObservedT]):
         needs_gpu: it does not apply where the policy expects no GPU.
         left_to_apply: it depends on the machine's GPUs; where it leaves nothing to the first boot of an image, an
             apply on the machine settles it.
-        stepwise: what is left once its steps have run is planned again, as long as it is something else
-            than before. Otherwise that is a failure.
         brings_bundle: every package of the policy comes from the bundle that this state's parameter ``file`` names.
         restored: fields of the observation with the text of a file that a rollback restores to the byte, if nothing
             else has changed it since. The steps write the text as :meth:`desired` has it.
@@ -129,7 +127,8 @@ class State(BaseModel, Generic[ObservedT]):
         implied_parameters: of this state where another implies it.
         matrix: facts for the compatibility matrix: constants, or names of fields with a version.
         family: of a state that a policy may have many times, each with its own parameters: names that
-            begin with this and a dash are its members. The class itself has no name and is in no policy.
+            begin with this and a dash are its members. The class itself has no name and is in no policy. What is left
+            once the steps of a member have run is planned again, as long as it is something else than before.
 
     Args:
         ensure: ``present``, or ``absent`` to remove everything this state ever puts on a node.
@@ -162,7 +161,6 @@ class State(BaseModel, Generic[ObservedT]):
     validating: ClassVar[bool] = False
     needs_gpu: ClassVar[bool] = False
     left_to_apply: ClassVar[bool] = False
-    stepwise: ClassVar[bool] = False
     brings_bundle: ClassVar[bool] = False
     restored: ClassVar[tuple[str, ...]] = ()
     computed: ClassVar[tuple[str, ...]] = ()
@@ -273,10 +271,6 @@ class State(BaseModel, Generic[ObservedT]):
         if self.disturbs and not getattr(observed, self.disturbs):
             return Disruption.NONE, ""
         return self.worst, self.worst_if
-
-    def spared_pods(self, observed: ObservedT) -> frozenset[str]:
-        """MAY: UIDs of pods with GPUs that a change which costs ``DRAIN`` or ``RESET`` leaves alone. Pure."""
-        return frozenset()
 
     @abstractmethod
     def apply(self, observed: ObservedT, plan: Plan) -> Iterator[Step]:

@@ -104,7 +104,7 @@ def after_steps(
     )
     if wants_reboot and all(c.disruption is Disruption.REBOOT for c in remaining.changes):
         return become(Outcome.REBOOT_PENDING, "the remaining changes need a reboot")
-    if state.stepwise and remaining.changes != planned.plan.changes:
+    if state.family and remaining.changes != planned.plan.changes:
         return become(Outcome.PENDING)
     reason = f"it still differs after its steps: {differences(remaining.changes)}"
     return become(Outcome.FAILED, f"{reason}; {next_step(remaining.changes)}")

@@ -670,23 +670,9 @@ class Walk:
             max((r.worst for r in changing), default=Disruption.NONE),
             states,
             frozenset(pending),
-            self._spared_pods(changing, observations),
+            _spared_pods(changing),
             partial(self.options.before_return, self.result),
         )
-
-    def _spared_pods(
-        self, changing: Sequence[StateResult], observations: Observations
-    ) -> frozenset[str]:
-        """UIDs of pods that every change that needs GPUs leaves alone; none where one is not known yet."""
-        names = {r.state for r in changing if r.worst >= Disruption.DRAIN}
-        if any(r.outcome is Outcome.KNOWN_AFTER for r in changing if r.state in names):
-            return frozenset()
-        spared = [
-            state.spared_pods(observations.observed[state.name])
-            for state in self.states
-            if state.name in names
-        ]
-        return frozenset.intersection(*spared) if spared else frozenset()
 
     def _is_certain(self, result: StateResult, observations: Observations) -> bool:
         """Whether a state changes the node, not only may after others have."""
@@ -911,3 +897,11 @@ class Walk:
             else:
                 final_results[state.name] = became
                 self._say("result", became.outcome.value, state.name)
+
+
+def _spared_pods(changing: Sequence[StateResult]) -> frozenset[str]:
+    """UIDs of pods that every change that needs GPUs leaves alone; none where one is not known yet."""
+    results = [result for result in changing if result.worst >= Disruption.DRAIN]
+    if not results or any(result.outcome is Outcome.KNOWN_AFTER for result in results):
+        return frozenset()
+    return frozenset.intersection(*(result.plan.spared_pods for result in results))

@@ -301,10 +301,6 @@ class MigLayoutApplied(State[Observed]):
         words = "the driver's reload has deleted the layout, which is then created again"
         return Disruption.DRAIN, words
 
-    def spared_pods(self, observed: Observed) -> frozenset[str]:
-        plan = self._planned(observed).plan
-        return planning.spared_pods(observed, plan, self._stoppable(plan))
-
     def plan(self, observed: Observed) -> Plan:
         wanted = self.desired(observed)
         plan = self._planned(observed).plan
@@ -346,8 +342,13 @@ class MigLayoutApplied(State[Observed]):
             replace(one, lines=change_lines(plan)) if one.field == told else one
             for one in found.changes
         )
-        warnings = tuple(self._warnings(observed))
-        return replace(found, changes=changes, warnings=warnings, restarted=tuple(stops))
+        return replace(
+            found,
+            changes=changes,
+            warnings=tuple(self._warnings(observed)),
+            restarted=tuple(stops),
+            spared_pods=planning.spared_pods(observed, plan, self._stoppable(plan)),
+        )
 
     def _warnings(self, observed: Observed) -> Iterator[str]:
         known = observed.before is not None and saved.is_whole(observed.before)

@@ -398,6 +398,14 @@ def test_the_tests_of_the_page_pass(own_repository: Path) -> None:
     assert "3 passed" in done.stdout
 
 
+def test_the_page_about_states_names_every_part_of_the_contract() -> None:
+    parts = {name for name in vars(State) if not name.startswith(("_", "model_"))}
+    parts -= {"field_label", "observation_type"}  # nothing that a state defines
+    prose = (TOP / "docs/write-a-state.md").read_text("utf-8")
+    assert len(parts) > 40
+    assert parts - set(re.findall(r"`(\w+)", prose)) == set()
+
+
 def test_the_state_of_the_page_is_found_and_its_commands_work(own_repository: Path) -> None:
     done = gpustate("policy", "graph", "policy.py", folder=own_repository)
     assert (done.returncode, done.stderr) == (0, "")

@@ -213,8 +213,8 @@ def test_a_scheduler_is_told_of_states_that_really_change(run: Runner, tmp_path:
 class Sparing(First):
     """Leaves some pods alone."""
 
-    def spared_pods(self, observed: Seen) -> frozenset[str]:
-        return frozenset({"pod"})
+    def plan(self, observed: Seen) -> Plan:
+        return replace(super().plan(observed), spared_pods=frozenset({"pod"}))
 
 
 def test_pods_stay_only_where_every_change_that_needs_gpus_leaves_them_alone(

@@ -234,14 +234,14 @@ def test_pods_on_gpus_of_which_nothing_is_taken_stay() -> None:
     opens = replace(JOB, pod="privileged-0", pod_uid="privileged", parts=())
     state = MigLayoutApplied("all-7g.80gb", in_use="drain")
     fake = node(*gpus, holders=(opens,))
-    assert state.spared_pods(state.probe(fake)) == set()
+    assert state.plan(state.probe(fake)).spared_pods == set()
     fake.files[CHECKPOINT] = text
     observed = state.probe(fake)
     assert state.plan(observed).disruption is Disruption.DRAIN
-    assert state.spared_pods(observed) == {"second", "part"}
+    assert state.plan(observed).spared_pods == {"second", "part"}
     for damaged in ("", "{", "[]", '{"Data": {"PodDeviceEntries": [{"DeviceIDs": ["a"]}]}}'):
         fake.files[CHECKPOINT] = damaged
-        assert state.spared_pods(state.probe(fake)) == set()
+        assert state.plan(state.probe(fake)).spared_pods == set()
 
 
 def test_a_reboot_may_be_asked_for_where_something_is_in_use() -> None:
