@@ -241,14 +241,14 @@ def controller_runs(pid: int, since: str) -> bool:
     return pid != os.getpid() and process_runs(pid, since)
 
 
-def ordered(states: Sequence[AnyState], known: Collection[str] = frozenset()) -> list[AnyState]:
+def ordered(states: Sequence[AnyState], names: Collection[str] = frozenset()) -> list[AnyState]:
     """First the states that are removed, in reverse, then the others in dependency order.
 
     Raises:
         GraphError: there is a dependency cycle.
     """
     by_name = {state.name: state for state in states}
-    graph = build(states, known)
+    graph = build(states, names)
     backward = order(reverse(graph)) if any(state.absent for state in states) else ()
     return [
         *(by_name[name] for name in backward if by_name[name].absent),

@@ -254,14 +254,16 @@ def taken(run: str, holder: Controller, plan: str, ticket: str = "") -> dict[str
 
 
 def begun_meanwhile(
-    before: Ledger, now: Ledger, run: str, holder: Controller
+    before: Ledger, current: Ledger, run: str, holder: Controller
 ) -> GpustateError | None:
     """Another run has changed the node since the probe began, so its answers are inconsistent."""
-    if now.newest not in (before.newest, "none"):
-        holder_text = f": {now.lock.describe()}" if now.lock is not None and now.locked else ""
-        reason = f"run {now.newest} started while this one was probing{holder_text}"
+    if current.newest not in (before.newest, "none"):
+        holder_text = (
+            f": {current.lock.describe()}" if current.lock is not None and current.locked else ""
+        )
+        reason = f"run {current.newest} started while this one was probing{holder_text}"
         return LockHeld(reason, fix="run the same command again")
-    return locked(now, run, holder)
+    return locked(current, run, holder)
 
 
 def not_started(error: StepFailed) -> GpustateError:

@@ -127,7 +127,7 @@ class LedgerQuery(Query[Ledger]):
     def parse(self, answer: Answer) -> Ledger:
         lock: Lock | None = None
         program: Program | None = None
-        now, newest = 0, "none"
+        clock_s, newest = 0, "none"
         secrets: list[str] = []
         machine = ""
         for line in answer.text.splitlines():
@@ -135,7 +135,7 @@ class LedgerQuery(Query[Ledger]):
             if line.startswith("odd="):
                 refuse_odd(line.removeprefix("odd="))
             elif word == "now":
-                now = parse_uint(text.strip()) or now
+                clock_s = parse_uint(text.strip()) or clock_s
             elif word == "lock":
                 lock = read_lock(text)
             elif word == "machine":
@@ -150,7 +150,7 @@ class LedgerQuery(Query[Ledger]):
                 # The name is put into scripts, so only that of a run is accepted.
                 if _RUN.fullmatch(run):
                     program = Program(run, alive == "1", last)
-        return Ledger(lock, program, now, newest, machine, tuple(secrets))
+        return Ledger(lock, program, clock_s, newest, machine, tuple(secrets))
 
     def placeholder(self) -> Ledger:
         return Ledger()

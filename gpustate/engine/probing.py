@@ -33,12 +33,12 @@ class ProbingNode(Node):
     def __init__(
         self,
         node: InventoryNode,
-        known: Mapping[Query[Any], Answer],
+        answers: Mapping[Query[Any], Answer],
         shared: dict[Any, Any] | None = None,
     ) -> None:
         self.name = node.name
         self.vars = node.vars
-        self.known = known
+        self.known = answers
         self._shared = {} if shared is None else shared
         self.missing: dict[Query[Any], None] = {}
         self.links: dict[str, str] = {}

@@ -75,16 +75,16 @@ class AptInstall(Install):
 
     def _arguments(self) -> list[str]:
         again = ["--reinstall"] if self.reinstall else []
-        wanted = [_q(f"{name}={version}" if version else name) for name, version in self.packages]
-        return [*again, *wanted, *(_q(f"{name}-") for name in self.remove)]
+        words = [_q(f"{name}={version}" if version else name) for name, version in self.packages]
+        return [*again, *words, *(_q(f"{name}-") for name in self.remove)]
 
     def script(self) -> str:
         names = _words(tuple(name for name, _ in self.packages))
         words = " ".join(self._arguments())
-        back = f"roll_back {_words(self.roll_back)}"
+        roll_back = f"roll_back {_words(self.roll_back)}"
         lines = [
-            f"{{ apt_ready && along apt_fetch {words}; }} || {{ {back}; exit 1; }}",
-            f'along apt_swap {words} || {{ [ -z "$ROLLED" ] || {back}; exit 1; }}',
+            f"{{ apt_ready && along apt_fetch {words}; }} || {{ {roll_back}; exit 1; }}",
+            f'along apt_swap {words} || {{ [ -z "$ROLLED" ] || {roll_back}; exit 1; }}',
         ]
         if self.along:
             lines = [f"if came {words}; then effect installed; else", *lines, "fi"]

@@ -42,41 +42,43 @@ class Service(Protocol):
     def starting_s(self) -> int: ...
 
 
-def stopped(found: Service, restart: str, *, needed: bool) -> bool:
+def stopped(service: Service, restart: str, *, needed: bool) -> bool:
     """Whether a service is meant to run and does not.
 
     Args:
-        found: its program, ``ActiveState`` and ``UnitFileState``. A masked one is missed: its state says that
+        service: its program, ``ActiveState`` and ``UnitFileState``. A masked one is missed: its state says that
             it is to serve.
         restart: the state's parameter; whoever restarts a service is also the one to start it.
         needed: it is missed where it is disabled, too.
     """
-    if restart != "systemd" or not found.program:
+    if restart != "systemd" or not service.program:
         return False
-    to_run = found.enabled in ("enabled", "enabled-runtime") or (needed and disabled(found))
-    return found.enabled == "masked" or (found.active in ("inactive", "failed") and to_run)
+    to_run = service.enabled in ("enabled", "enabled-runtime") or (needed and disabled(service))
+    return service.enabled == "masked" or (service.active in ("inactive", "failed") and to_run)
 
 
-def disabled(found: Service) -> bool:
+def disabled(service: Service) -> bool:
     """Whether nothing starts a service at the next boot."""
-    return found.enabled == "disabled"
+    return service.enabled == "disabled"
 
 
 #: ``UnitFileState`` of a service that systemd does not know.
 NOT_FOUND = "not-found"
 
 
-def no_service(found: Service, unit: str, usual: str) -> str | None:
+def no_service(service: Service, unit: str, usual: str) -> str | None:
     """Refuse a service that a policy names and systemd does not know, where the daemon is installed.
 
     Args:
-        found: what is there.
+        service: what is there.
         unit: as the policy has it.
         usual: what it is called where the policy does not say; a daemon may do without that one.
     """
-    if unit == usual or not found.program or found.enabled != NOT_FOUND:
+    if unit == usual or not service.program or service.enabled != NOT_FOUND:
         return None
-    return f"unit {unit} not found; set the parameter unit to the service that runs {found.program}"
+    return (
+        f"unit {unit} not found; set the parameter unit to the service that runs {service.program}"
+    )
 
 
 def starting(unit: str, seconds: int) -> str:
@@ -84,17 +86,17 @@ def starting(unit: str, seconds: int) -> str:
     return f"{unit} has been starting for {seconds} s without becoming active"
 
 
-def silent(found: Service, unit: str, restart: str) -> str | None:
+def silent(service: Service, unit: str, restart: str) -> str | None:
     """Refuse a daemon that systemd calls active and that nobody gets an answer from.
 
     Args:
-        found: what is there.
+        service: what is there.
         unit: its service.
         restart: the state's parameter; whoever restarts a service is also the one to look after it.
     """
-    if restart != "systemd" or not found.program or not found.starting_s:
+    if restart != "systemd" or not service.program or not service.starting_s:
         return None
-    return f"{starting(unit, found.starting_s)}; journalctl -u {unit} may show what it waits for; fix that, or wait"
+    return f"{starting(unit, service.starting_s)}; journalctl -u {unit} may show what it waits for; fix that, or wait"
 
 
 #: Seconds after which a start hangs.
@@ -190,7 +192,7 @@ class Rows:
     def pairs(self, key: str) -> dict[str, str]:
         """The rows of a key, their first word to the rest."""
         split = (row.partition(" ") for row in self.keys.get(key, ()))
-        return {word: rest for word, _, rest in split}
+        return {word: value for word, _, value in split}
 
     def only_files(self) -> None:
         """Refuse what ``odd`` has found.
@@ -213,12 +215,12 @@ class Rows:
         return {**dict.fromkeys(self.keys.get("missing", ())), **self.blobs["original"]}
 
 
-def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
+def read_rows(out: bytes, title: str, kinds: tuple[str, ...]) -> Rows:
     """Read the answer of an ask.
 
     Args:
         out: what it printed.
-        what: whose files they are, for the message.
+        title: whose files they are, for the message.
         kinds: the rows that files follow.
 
     Raises:
@@ -227,16 +229,16 @@ def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
     keys: dict[str, list[str]] = {}
     blobs: dict[str, dict[str, str]] = {kind: {} for kind in (*kinds, "original")}
     waiting: list[tuple[str, str]] = []
-    rest = out
-    while rest:
-        row, _, rest = rest.partition(b"\n")
+    remaining = out
+    while remaining:
+        row, _, remaining = remaining.partition(b"\n")
         key, _, value = row.decode("utf-8", "replace").partition("=")
         if key in blobs:
             size, _, path = value.partition(" ")
-            these, sizes = [(key, path)], [size.encode()]
+            current, sizes = [(key, path)], [size.encode()]
         elif key == "contents":
-            *sizes, rest = rest.split(b"\n", len(waiting))
-            these, waiting = waiting, []
+            *sizes, remaining = remaining.split(b"\n", len(waiting))
+            current, waiting = waiting, []
         else:
             if key == "several":
                 kind, _, path = value.partition(" ")
@@ -244,19 +246,19 @@ def read_rows(out: bytes, what: str, kinds: tuple[str, ...]) -> Rows:
             else:
                 keys.setdefault(key, []).append(value)
             continue
-        for (kind, path), length_text in zip(these, sizes, strict=False):
+        for (kind, path), length_text in zip(current, sizes, strict=False):
             length = parse_uint(length_text.decode("ascii", "replace"))
-            if length is None or length > len(rest) or kind not in blobs:
-                raise ProbeError(f"the listing of {what} is truncated at {path[:80]!r}")
-            blobs[kind][path] = rest[:length].decode("utf-8", "replace")
-            rest = rest[length:]
-        if len(sizes) != len(these) or rest[:1] not in (b"", b"\n"):
+            if length is None or length > len(remaining) or kind not in blobs:
+                raise ProbeError(f"the listing of {title} is truncated at {path[:80]!r}")
+            blobs[kind][path] = remaining[:length].decode("utf-8", "replace")
+            remaining = remaining[length:]
+        if len(sizes) != len(current) or remaining[:1] not in (b"", b"\n"):
             raise ProbeError(
-                f"the listing of {what} is inconsistent: a file changed while it was read"
+                f"the listing of {title} is inconsistent: a file changed while it was read"
             )
-        rest = rest[1:]
+        remaining = remaining[1:]
     if waiting:
-        raise ProbeError(f"the listing of {what} is truncated at {waiting[0][1][:80]!r}")
+        raise ProbeError(f"the listing of {title} is truncated at {waiting[0][1][:80]!r}")
     return Rows({key: tuple(values) for key, values in keys.items()}, blobs)
 
 

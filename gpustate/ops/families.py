@@ -32,8 +32,8 @@ def install(
 def reinstall(
     manager: str,
     damaged: Iterable[str],
-    there: Mapping[str, str | None],
-    wanted: Mapping[str, str | None],
+    installed: Mapping[str, str | None],
+    versions: Mapping[str, str | None],
     *,
     hold: bool,
 ) -> Iterator[Install]:
@@ -48,7 +48,7 @@ def reinstall(
     again = tuple(
         (name, version)
         for name in packages_of(damaged)
-        if (version := there.get(name)) and wanted.get(name) == version
+        if (version := installed.get(name)) and versions.get(name) == version
     )
     if again:
         yield install(manager, again, hold=hold, reinstall=True)

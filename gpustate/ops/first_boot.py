@@ -74,7 +74,7 @@ def _add(module: str, texts: dict[str, bytes]) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("gpustate."):
             package = node.module or ""
-            names = [f"{package}.{one.name}" for one in node.names]
+            names = [f"{package}.{alias.name}" for alias in node.names]
             inside = [name for name in names if _is_package(package) and util.find_spec(name)]
             for name in inside if len(inside) == len(names) else [package, *inside]:
                 _add(name, texts)
@@ -94,11 +94,11 @@ def _is_package(name: str) -> bool:
     return spec is not None and spec.submodule_search_locations is not None
 
 
-def compute_files(what: str, options: str, writes: Mapping[str, str], label: str) -> Run:
+def compute_files(content: str, options: str, writes: Mapping[str, str], label: str) -> Run:
     """Compute the text of files on the machine, and write them.
 
     Args:
-        what: ``labels`` or ``slurm``: a function of :mod:`gpustate.nodeside.first_boot`.
+        content: ``labels`` or ``slurm``: a function of :mod:`gpustate.nodeside.first_boot`.
         options: of that function, as JSON.
         writes: path of each file to the sh that takes its text from standard input; a file that is not to be
             written has none.
@@ -113,7 +113,7 @@ def compute_files(what: str, options: str, writes: Mapping[str, str], label: str
         f"base64 -d >\"$R/modules/bundle\" <<'END'\n{_bundle()}END",
         '"$p" -I -S -c "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])" '
         f'"$R/modules/bundle" {folder} || fail "$R: no room"',
-        f'o=$("$p" -I -S -B {program} {what} {shlex.quote(options)} "$R/modules/out" 2>&1) || fail "$o"',
+        f'o=$("$p" -I -S -B {program} {content} {shlex.quote(options)} "$R/modules/out" 2>&1) || fail "$o"',
         '[ -z "$o" ] || echo "$o"',
     ]
     for number, (path, write) in enumerate(writes.items()):

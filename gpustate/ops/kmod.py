@@ -87,17 +87,17 @@ def load(source: str, version: str, module: str) -> Run:
     return Run(f"{_BUILD}{text}", f"load {module}", timeout=3600, running=True)
 
 
-def unload(module: str, what: str) -> Run:
+def unload(module: str, title: str) -> Run:
     """Unload a module that its users may still hold, and say how to end that.
 
     Args:
         module: name.
-        what: who uses it, for the message.
+        title: who uses it, for the message.
     """
     under = _q(module.replace("-", "_"))
     return Run(
         f"if module_loaded {under}; then modprobe -r {under} || rmmod {under} || "
-        f'fail "{module} is in use by {what}; stop it and apply again"; effect unloaded; else '
+        f'fail "{module} is in use by {title}; stop it and apply again"; effect unloaded; else '
         "effect same; fi",
         f"unload {module}",
         timeout=60,

@@ -15,8 +15,8 @@ def word(manager: str, name: str, version: str) -> str:
         return name
     if manager != "dnf":
         return f"{name}={version}"
-    bare, dot, arch = name.partition(".i")
-    return f"{bare}-{version}{dot}{arch}"
+    stem, dot, arch = name.partition(".i")
+    return f"{stem}-{version}{dot}{arch}"
 
 
 def apt_words(install: Mapping[str, str], remove: tuple[str, ...]) -> str:

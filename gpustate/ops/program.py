@@ -91,8 +91,8 @@ def compile_program(
     if before is not None:
         lines.append(f"keep_before {shlex.quote(before.run)}")
     for rule, reason in sorted((allowed or {}).items()):
-        told = json.dumps({"e": "allowed", "rule": rule, "reason": mask(reason)})
-        lines.append(f"entry {shlex.quote(told)}")
+        reason_line = json.dumps({"e": "allowed", "rule": rule, "reason": mask(reason)})
+        lines.append(f"entry {shlex.quote(reason_line)}")
     files: dict[str, str] = {} if before is None else {"before": before.text}
     divided, along = _divide(blocks)
     if along:
@@ -100,17 +100,17 @@ def compile_program(
     steps: list[tuple[str, Step]] = []
     for block in divided:
         lines.append(f"block {shlex.quote(block.state)} {shlex.join(block.needs)}".rstrip())
-        for one in block.steps:
-            if isinstance(one, Reboot):
+        for step in block.steps:
+            if isinstance(step, Reboot):
                 continue
-            steps.append((block.state, one))
+            steps.append((block.state, step))
             number = len(steps)
-            script = one.script()
+            script = step.script()
             files[f"step.{number}"] = f'. "$R/library"\nset -e\n{script}\n'
-            secret = _is_secret(one, script)
+            secret = _is_secret(step, script)
             if secret:
                 files["secrets"] = files.get("secrets", "") + f"{number}\n"
-            lines.append(f"step {number} {one.timeout_s}{' secret' if secret else ''}")
+            lines.append(f"step {number} {step.timeout_s}{' secret' if secret else ''}")
     lines.append("finish 0")
     return Program("\n".join(lines) + "\n", files, tuple(steps))
 

@@ -69,10 +69,8 @@ class RpmUpdate(Step):
             if self.manager == "zypper":
                 more = f"${{ZYPPER:-zypper}} -n refresh {_words(self.others)}"
             read = f"{{ {more} || echo 'not all could be read'; }} && {read}"
-        back = f"roll_back {_words(self.roll_back)}\n" if self.roll_back else ""
-        return (
-            f"PM={self.manager}\nif rpm_wait && {read}; then effect read; exit 0; fi\n{back}exit 1"
-        )
+        roll_back = f"roll_back {_words(self.roll_back)}\n" if self.roll_back else ""
+        return f"PM={self.manager}\nif rpm_wait && {read}; then effect read; exit 0; fi\n{roll_back}exit 1"
 
 
 def transaction(
@@ -92,11 +90,11 @@ def transaction(
         again: put files back even where the version is right.
         released: sh words of further packages whose locks do not count.
     """
-    wanted = " ".join(word(manager, name, version) for name, version in packages)
+    words = " ".join(word(manager, name, version) for name, version in packages)
     exact = " ".join(f"{name}={version}" if version else name for name, version in packages)
     names = _words([*(name for name, _ in packages), *remove])
     return (
-        f"PM={manager}; WANT={_q(wanted)}; NAMES={_q(exact)}; GO={_q(' '.join(remove))}; AGAIN={'1' if again else ''}\n"
+        f"PM={manager}; WANT={_q(words)}; NAMES={_q(exact)}; GO={_q(' '.join(remove))}; AGAIN={'1' if again else ''}\n"
         f"rpm_open {names} {released}\n"
     )
 
@@ -116,12 +114,12 @@ class RpmInstall(Install):
 
     def script(self) -> str:
         names = _words(tuple(name for name, _ in self.packages))
-        back = f"roll_back {_words(self.roll_back)}"
+        roll_back = f"roll_back {_words(self.roll_back)}"
         can_hold = "rpm_can_hold && " if self.hold else ""
         lines = [
             transaction(self.manager, self.packages, self.remove, again=self.reinstall),
-            f"{{ {can_hold}rpm_along rpm_fetch; }} || {{ {back}; exit 1; }}",
-            f'rpm_along rpm_swap || {{ [ -z "$ROLLED" ] || {back}; exit 1; }}',
+            f"{{ {can_hold}rpm_along rpm_fetch; }} || {{ {roll_back}; exit 1; }}",
+            f'rpm_along rpm_swap || {{ [ -z "$ROLLED" ] || {roll_back}; exit 1; }}',
         ]
         if self.along:
             lines = [lines[0], "if came $NAMES; then effect installed; else", *lines[1:], "fi"]

@@ -26,7 +26,7 @@ _UNIT = re.compile(r"[\w.@:-]+\.(?:service|socket|timer|path)")
 
 
 def _units(call: re.Pattern[str], text: str) -> tuple[str, ...]:
-    words = (word for said in call.findall(text) for word in said.split())
+    words = (word for line in call.findall(text) for word in line.split())
     return tuple(word for word in words if _UNIT.fullmatch(word))
 
 

@@ -77,11 +77,11 @@ class TransactionQuery(Query[Transaction]):
     released: str = ":"
 
     def script(self) -> str:
-        own = "" if self.pin is None else PIN_PATH
-        preview = repository_preview.script(self.preview, own)
+        pin_path = "" if self.pin is None else PIN_PATH
+        preview = repository_preview.script(self.preview, pin_path)
         if self.manager == "apt":
             set_words = f"set -- {apt_words(dict(self.install), self.remove)}\n"
-            pin = {"PIN": own, "PIN_TEXT": self.pin or ""}
+            pin = {"PIN": pin_path, "PIN_TEXT": self.pin or ""}
             calls = f"{self.spares or 'spares() { :; }'}\n{FOREIGN_PINS}"
             return f"{preview}\n{set_words}{calls}{shell.load('apt_transaction', _HERE, **pin)}"
         words = " ".join(word(self.manager, *row) for row in self.install)
@@ -102,8 +102,8 @@ class TransactionQuery(Query[Transaction]):
         offers = "".join(row for row in rows if row.startswith("offers\n"))
         origins = {
             (name, candidate.version): candidate.origin
-            for found in (dpkg.parse_madison(offers), rpm.parse_search(offers))
-            for name, candidates in found.items()
+            for offered in (dpkg.parse_madison(offers), rpm.parse_search(offers))
+            for name, candidates in offered.items()
             for candidate in reversed(candidates)
         }
         installs: dict[str, dpkg.Candidate] = {}
@@ -114,11 +114,11 @@ class TransactionQuery(Query[Transaction]):
                 installs[name] = dpkg.Candidate(version, source)
         problem = package_errors.without_progress(problem).strip()
         named = ((name, candidate.version) for name, candidate in installs.items())
-        wanted = {*(_UNMET.findall(problem) if problem else named)}
+        unmet = {*(_UNMET.findall(problem) if problem else named)}
         forbidden = {
-            f"{name} {version}" if (name, version) in wanted else name: path
+            f"{name} {version}" if (name, version) in unmet else name: path
             for (name, version), path in aptsources.forbidden(pins, overridden=not problem).items()
-            if {(name, version), (name, "")} & wanted
+            if {(name, version), (name, "")} & unmet
         }
         return Transaction(problem, installs, forbidden, _lacking_room(rows))
 
@@ -131,10 +131,10 @@ def _lacking_room(rows: Sequence[str]) -> str:
     mounts = [row.strip().split(maxsplit=2)[1:] for row in rows if row.startswith("room ")]
     if len(mounts) != 2:
         return ""
-    said = "".join(row for row in rows if row.startswith("size "))
+    sizes = "".join(row for row in rows if row.startswith("size "))
     needs: dict[str, float] = {}
     for (_, mount), pattern in zip(mounts, (_FILES, _DOWNLOAD), strict=True):
-        needs[mount] = needs.get(mount, 0) + _mib(pattern.search(said))
+        needs[mount] = needs.get(mount, 0) + _mib(pattern.search(sizes))
     return next(
         (
             f"{mount} has {int(kib) // 1024} MiB free, and the packages need {math.ceil(needs[mount])} MiB"

@@ -22,10 +22,12 @@ def journal_command(unit: str) -> str:
     return f"systemctl status --no-pager {_q(unit)}; journalctl --no-pager -n 50 -u {_q(unit)}"
 
 
-def _says(unit: str, what: str) -> str:
+def _says(unit: str, problem: str) -> str:
     """Print what is wrong with a unit, with the line of it that tells why; then the end of what it said."""
     text = shell.load("unit_failed", "gpustate.ops")
-    return UNIT_SAYS + shell.fill(text, TELLING=TELLING, UNIT=_q(unit), WHAT=_q(f"{unit} {what}"))
+    return UNIT_SAYS + shell.fill(
+        text, TELLING=TELLING, UNIT=_q(unit), WHAT=_q(f"{unit} {problem}")
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,9 +96,9 @@ class Accesses:
         self._by_name = {node.name: node for node in nodes}
         self._kubeconfigs = {node.name: kubeconfig_of(node, kubeconfig) for node in nodes}
         self._hosts = {node.name: slurm_host_of(node) for node in nodes}
-        for one in dict.fromkeys(self._kubeconfigs.values()) if read else ():
-            if one:
-                self._kubernetes(one)
+        for path in dict.fromkeys(self._kubeconfigs.values()) if read else ():
+            if path:
+                self._kubernetes(path)
 
     def __call__(self, node: InventoryNode, kind: str) -> Scheduler | None:
         """The scheduler of a node; ``None``: neither inventory nor command line names one of this kind."""
@@ -121,8 +121,8 @@ class Accesses:
             UsageError: a kubeconfig cannot be used.
         """
         with self._lock:
-            named = dict.fromkeys(one for one in self._kubeconfigs.values() if one)
-            return [self._kubernetes(one) for one in named]
+            named = dict.fromkeys(path for path in self._kubeconfigs.values() if path)
+            return [self._kubernetes(path) for path in named]
 
     @property
     def has_clusters(self) -> bool:
@@ -135,16 +135,16 @@ class Accesses:
         Raises:
             GpustateError: a cluster cannot be used.
         """
-        found: dict[str, tuple[Kubernetes, dict[str, Any]]] = {}
-        for kubeconfig in dict.fromkeys(one for one in self._kubeconfigs.values() if one):
+        nodes: dict[str, tuple[Kubernetes, dict[str, Any]]] = {}
+        for kubeconfig in dict.fromkeys(path for path in self._kubeconfigs.values() if path):
             with self._lock:
                 cluster = self._kubernetes(kubeconfig)
             items = cluster.nodes.by_name()
             for name, node in self._by_name.items():
                 item = items.get(name) or items.get(node.connection.host or "")
                 if item is not None and self._kubeconfigs[name] == kubeconfig:
-                    found[name] = (cluster, item)
-        return found
+                    nodes[name] = (cluster, item)
+        return nodes
 
     def foreign_clusters(self) -> list[Kubernetes]:
         """Clusters of which no Node has the name or address of one of the nodes.
@@ -152,14 +152,14 @@ class Accesses:
         Raises:
             GpustateError: a cluster cannot be used.
         """
-        own = [cluster for cluster, _ in self.nodes().values()]
-        return [cluster for cluster in self.clusters() if cluster not in own]
+        members = [cluster for cluster, _ in self.nodes().values()]
+        return [cluster for cluster in self.clusters() if cluster not in members]
 
     def listed(self) -> dict[Kubeconfig, list[dict[str, Any]]]:
         """All Nodes of the clusters whose Nodes were listed already."""
         with self._lock:
             clusters = self._clusters.items()
-            return {one: nodes for one, cluster in clusters if (nodes := cluster.nodes.listed)}
+            return {name: nodes for name, cluster in clusters if (nodes := cluster.nodes.listed)}
 
     def labels(self, key: str) -> dict[str, str]:
         """Values of a label of the Node objects of :meth:`nodes`, by node.
@@ -215,13 +215,16 @@ class Accesses:
 
         key = ("Slurm", host)
         if key not in self._found:
-            known = self._by_name.get(host) or self._beyond(host)
-            target = known or replace(
+            listed = self._by_name.get(host) or self._beyond(host)
+            target = listed or replace(
                 node, name=host, connection=replace(node.connection, host=host)
             )
             commands = SlurmHost(target)
             self._closed.append(commands)
-            hosts = {one.name: one.connection.host or one.name for one in self._by_name.values()}
+            hosts = {
+                member.name: member.connection.host or member.name
+                for member in self._by_name.values()
+            }
             self._found[key] = Slurm(commands.run, host, hosts, died=fleet.died)
         return self._found[key]
 
@@ -231,8 +234,8 @@ class Accesses:
             slurm.drop_lease()
         for cluster in self._clusters.values():
             cluster.drop_lease()
-        for one in self._closed:
-            one.close()
+        for session in self._closed:
+            session.close()
 
 
 def slurm_host_of(node: InventoryNode) -> str:

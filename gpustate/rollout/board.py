@@ -46,20 +46,20 @@ class Control:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def stronger(one: Control | None, other: Control | None) -> Control | None:
+def stronger(first: Control | None, second: Control | None) -> Control | None:
     """Which of two requests counts: an abort before a pause, a pause before none."""
     rank = {ABORT: 2, PAUSE: 1}
-    return max(one, other, key=lambda found: rank[found.action] if found else 0)
+    return max(first, second, key=lambda control: rank[control.action] if control else 0)
 
 
 def read_control(text: str, run: str) -> Control | None:
     """The request to a run; ``None``: there is none for this run, or it cannot be read."""
     try:
         data = json.loads(text or "{}")
-        found = Control(**{key: str(data[key]) for key in Control.__slots__})
+        control = Control(**{key: str(data[key]) for key in Control.__slots__})
     except (ValueError, KeyError, TypeError):
         return None
-    return found if found.run == run and found.action in (PAUSE, ABORT) else None
+    return control if control.run == run and control.action in (PAUSE, ABORT) else None
 
 
 def packed(progress: str) -> str:

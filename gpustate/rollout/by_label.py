@@ -116,7 +116,9 @@ class ByLabel:
         node = self.mig.get(observed.view.name)
         if node is not None and node.refused:
             return RefusedError(node.refused)
-        present = {one.name: one for one in states if applicable(one, observed.view) is None}
+        present = {
+            state.name: state for state in states if applicable(state, observed.view) is None
+        }
         return _not_offered(self.policy, present, observed.view.facts.pci)
 
     def describe(self, node: NodeResult) -> None:
@@ -130,26 +132,26 @@ class ByLabel:
         self.describe(node)
         if node.name in self.wrong and node.status is NodeStatus.OK:
             node.status, node.reason = NodeStatus.REFUSED, self.wrong[node.name]
-        one = self.mig.get(node.name)
-        if one is None or node.status in _OPEN:
+        mig = self.mig.get(node.name)
+        if mig is None or node.status in _OPEN:
             return
-        if one.refused and node.status is NodeStatus.OK:
-            node.status, node.reason = NodeStatus.REFUSED, one.refused
-        state = _state_of(one, node)
-        if state is None or (state == one.state and not one.open):
+        if mig.refused and node.status is NodeStatus.OK:
+            node.status, node.reason = NodeStatus.REFUSED, mig.refused
+        state = _state_of(mig, node)
+        if state is None or (state == mig.state and not mig.open):
             return
         try:
-            one.cluster.mig.end(one.name, one.config, state)
+            mig.cluster.mig.end(mig.name, mig.config, state)
         except GpustateError as error:
             node.notes.append(f"the label of the MIG layout's state was not written: {error}")
 
 
 def _offered_whole(policy: Policy, inventory: Inventory, result: NodeResult) -> Iterator[str]:
     """Warn of MIG devices that the device plugin offers as whole GPUs, or may offer so where its strategy is unknown."""
-    row = next((one for one in result.states if one.state == "mig"), None)
+    row = next((entry for entry in result.states if entry.state == "mig"), None)
     if row is None or row.outcome not in (*_DONE, Outcome.PENDING):
         return
-    node = next(one for one in inventory.nodes if one.name == result.name)
+    node = next(entry for entry in inventory.nodes if entry.name == result.name)
     states = {state.name: state for state in resolve(policy, node, registry.names()).states}
     facts: dict[str, Any] = dict(result.facts)
     if policy.cluster is not None:
@@ -158,7 +160,7 @@ def _offered_whole(policy: Policy, inventory: Inventory, result: NodeResult) -> 
         kubelet = "Kubernetes" in {AGENTS[name] for name in facts.get("agents") or ()}
         foreign = kubelet and row.outcome is not Outcome.UNCHANGED
         warning = _MAYBE_WHOLE if foreign and not _divides(states) else ""
-    gpus = [PciGpu(**one) for one in facts.get("pci") or ()]
+    gpus = [PciGpu(**entry) for entry in facts.get("pci") or ()]
     if warning and any(_layouts(states["mig"], gpus)):
         yield f"MIG layout {parameters(states['mig'])['config']}: {warning}"
 
@@ -218,11 +220,11 @@ def _strategy(settings: ClusterSettings, states: Mapping[str, AnyState]) -> str:
     """The MIG strategy of a node's device plugin; empty: unknown, or there is no device plugin."""
     plugin, config, state = settings.device_plugin, settings.config, states.get(_STATES[PLUGIN])
     selected = parameters(state).get("selected", "") if state is not None else ""
-    if not plugin.enabled or any("mig-strategy" in one for one in plugin.args):
+    if not plugin.enabled or any("mig-strategy" in arg for arg in plugin.args):
         return ""
-    given = plugin.env.get("MIG_STRATEGY") or settings.mig_strategy
-    if given or config is None:
-        return given or "none"
+    strategy = plugin.env.get("MIG_STRATEGY") or settings.mig_strategy
+    if strategy or config is None:
+        return strategy or "none"
     if config.data is None:
         return ""
     text = config.data.get(selected or config.default, "")
@@ -238,30 +240,30 @@ def _layouts(mig: AnyState, pci: Iterable[PciGpu]) -> list[tuple[str, ...]]:
 
     if mig.absent:
         return []
-    given = parameters(mig)
-    path = given.get("file")
-    text = given["contents"][path] if path else None
-    config = builtin.file_of(text, path or "").config(given["config"])
-    found: list[tuple[str, ...]] = []
+    values = parameters(mig)
+    path = values.get("file")
+    text = values["contents"][path] if path else None
+    config = builtin.file_of(text, path or "").config(values["config"])
+    layouts: list[tuple[str, ...]] = []
     for index, gpu in enumerate(gpu for gpu in pci if gpu.is_gpu):
         entry = config.entry_for(index, gpu.device_id)
         if entry is None and gpu.mig_capable:
             continue  # it stays as it is
         divided = entry is not None and entry.enabled and gpu.mig_capable
-        found.append(tuple(entry.devices) or ("no device",) if entry and divided else ())
-    return found
+        layouts.append(tuple(entry.devices) or ("no device",) if entry and divided else ())
+    return layouts
 
 
-def _state_of(one: MigNode, node: NodeResult) -> str | None:
+def _state_of(mig: MigNode, node: NodeResult) -> str | None:
     """Value of the state's label; ``None``: it stays as it is."""
-    if not one.config:
+    if not mig.config:
         return ""
-    if one.refused:
+    if mig.refused:
         return FAILED
-    found = next((row.outcome for row in node.states if row.state == "mig"), None)
-    if found in (None, Outcome.NOT_APPLICABLE):
-        return FAILED if node.status is NodeStatus.FAILED and found is None else None
-    return SUCCESS if found in _DONE else FAILED
+    outcome = next((row.outcome for row in node.states if row.state == "mig"), None)
+    if outcome in (None, Outcome.NOT_APPLICABLE):
+        return FAILED if node.status is NodeStatus.FAILED and outcome is None else None
+    return SUCCESS if outcome in _DONE else FAILED
 
 
 def by_label(policy: Policy, inventory: Inventory, access: Accesses | None) -> ByLabel:
@@ -283,13 +285,13 @@ def by_label(policy: Policy, inventory: Inventory, access: Accesses | None) -> B
         decided.append(CONFIG)
     if access is None or not decided or not access.has_clusters:
         return ByLabel(policy, inventory)
-    found = _nodes(access, decided, certain=bool(names & set(_STATES.values())))
-    mig = {name: node for name, node in found.items() if _is_about_mig(node[1])}
+    nodes = _nodes(access, decided, certain=bool(names & set(_STATES.values())))
+    mig = {name: node for name, node in nodes.items() if _is_about_mig(node[1])}
     if mig and "mig" not in names and template is not None:
         policy = policy.with_states(*policy.states, _state(template))
     elif "mig" not in {state.name for state in policy.states}:
         mig = {}
-    return _Layers(policy, inventory, found, mig).made()
+    return _Layers(policy, inventory, nodes, mig).made()
 
 
 def of_every_label(policy: Policy) -> Policy:
@@ -356,12 +358,12 @@ class _Layers:
     def _with_layout(self, node: InventoryNode, result: ByLabel) -> InventoryNode:
         cluster, item = self.mig[node.name]
         name = item["metadata"]["name"]
-        config, shown = labels_of(item).get(CONFIG, ""), labels_of(item).get(STATE, "")
+        config, status = labels_of(item).get(CONFIG, ""), labels_of(item).get(STATE, "")
         if not config:
-            result.mig[node.name] = MigNode(cluster, name, "", shown, is_ours(item))
-            if shown:
+            result.mig[node.name] = MigNode(cluster, name, "", status, is_ours(item))
+            if status:
                 result.notes[node.name] = (
-                    f"label {CONFIG} of Node {name} is absent: apply removes its {STATE}={shown}"
+                    f"label {CONFIG} of Node {name} is absent: apply removes its {STATE}={status}"
                 )
             return node
         manager = manager_of(item, cluster.nodes.daemon_sets())
@@ -371,9 +373,9 @@ class _Layers:
                 "gpustate leaves the MIG layout alone"
             )
             return self._layered(node, "mig", {"only": NOWHERE}, CONFIG, name)
-        state = next(one for one in self.policy.states if one.name == "mig")
+        state = next(item_state for item_state in self.policy.states if item_state.name == "mig")
         why = _invalid(state, config)
-        result.mig[node.name] = MigNode(cluster, name, config, shown, is_ours(item), why)
+        result.mig[node.name] = MigNode(cluster, name, config, status, is_ours(item), why)
         if why:
             result.notes[node.name] = why
             return self._layered(node, "mig", {"only": NOWHERE}, CONFIG, name)
@@ -388,19 +390,22 @@ class _Layers:
         _, item = self.found[node.name]
         name = item["metadata"]["name"]
         config = labels_of(item).get(PLUGIN, "")
-        state = next((one for one in self.policy.states if one.name == _STATES[PLUGIN]), None)
+        state = next(
+            (candidate for candidate in self.policy.states if candidate.name == _STATES[PLUGIN]),
+            None,
+        )
         if state is None or not config:
             return node
         configs = parameters(state).get("configs") or {}
         if config not in configs:
-            known = ", ".join(sorted(configs)) or "no named configurations"
+            names = ", ".join(sorted(configs)) or "no named configurations"
             label = f"{PLUGIN}={config} of Node {name}"
-            result.notes.setdefault(node.name, f"{label} is not used: the policy has {known}")
+            result.notes.setdefault(node.name, f"{label} is not used: the policy has {names}")
             plugin = settings_of(self.policy).config
             if plugin is not None and plugin.data is not None:
                 result.wrong[node.name] = (
                     f"label {label} names no configuration, and the device plugin does not start there; "
-                    f"set one that the policy has: {known}"
+                    f"set one that the policy has: {names}"
                 )
             return node
         return self._layered(node, state.name, {"selected": config}, PLUGIN, name)
@@ -408,7 +413,7 @@ class _Layers:
     def _layered(
         self, node: InventoryNode, state: str, values: dict[str, Any], label: str, name: str
     ) -> InventoryNode:
-        key = (state, *(f"{one}={value}" for one, value in values.items()))
+        key = (state, *(f"{key_name}={value}" for key_name, value in values.items()))
         shared = self._shared.setdefault(key, {state: values})
         layers = tuple(node.layers)
         if not layers and node.vars.get("gpustate") is not None:

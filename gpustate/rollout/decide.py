@@ -110,10 +110,10 @@ class Rollout:
         waves = [[p.name for p in self.places if p.changes and p.wave == n] for n in range(_SHOWN)]
         ranges = [fold(names) for names in waves[: len(sizes)]]
         firsts = (", ".join(some[:_RANGES]) + " ..." * (len(some) > _RANGES) for some in ranges)
-        shown = ", ".join(f"{size} ({nodes})" for size, nodes in zip(sizes, firsts, strict=False))
+        listed = ", ".join(f"{size} ({nodes})" for size, nodes in zip(sizes, firsts, strict=False))
         more = f", ... ({len(sizes)} in all)" if len(sizes) > _SHOWN else ""
         stop = f"{self.max_failures} failures" if self.max_failures > 1 else "the first failure"
-        return f"{shown}{more}; stops at {stop}"
+        return f"{listed}{more}; stops at {stop}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def decide(rollout: Rollout, progress: Progress, now: float) -> Decision:
         now: seconds since the epoch.
     """
     out = racks_out(rollout, progress)
-    left = [
+    waiting = [
         place
         for place in rollout.places
         if place.name not in progress.ended
@@ -182,19 +182,19 @@ def decide(rollout: Rollout, progress: Progress, now: float) -> Decision:
         and place.rack not in out
     ]
     busy = [place for place in rollout.places if place.name in progress.busy]
-    if not left:
+    if not waiting:
         wave = max((place.wave for place in busy), default=0)
         return Decision(wave=wave, stop=progress.stopped, over=True)
-    wave = min(place.wave for place in (*left, *busy))
+    wave = min(place.wave for place in (*waiting, *busy))
     stop = _stop(rollout, progress, wave)
     if stop:
         return Decision(wave=wave, stop=stop, over=True)
     if progress.paused:
         return Decision(wave=wave, why=progress.paused)
-    chosen = [place for place in left if place.wave == wave]
-    known = progress.busy | progress.ended.keys()
+    chosen = [place for place in waiting if place.wave == wave]
+    started = progress.busy | progress.ended.keys()
     begun = any(
-        place.wave == wave and place.changes for place in rollout.places if place.name in known
+        place.wave == wave and place.changes for place in rollout.places if place.name in started
     )
     if wave and not begun and rollout.soak_s and progress.checked < wave and progress.ended:
         left_s = max(0.0, progress.wave_ended_at + rollout.soak_s - now)
@@ -280,12 +280,12 @@ def never_begins(rollout: Rollout, progress: Progress, stop: str) -> dict[str, s
         stop: why the rollout stopped; empty: it has not.
     """
     out = racks_out(rollout, progress)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for place in rollout.places:
         if place.name in progress.ended or place.name in progress.busy:
             continue
         if place.rack in out:
-            found[place.name] = f"{out[place.rack]} of {place.rack} failed and is out of service"
+            reasons[place.name] = f"{out[place.rack]} of {place.rack} failed and is out of service"
         elif stop:
-            found[place.name] = stop
-    return found
+            reasons[place.name] = stop
+    return reasons

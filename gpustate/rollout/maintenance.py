@@ -207,27 +207,27 @@ class ScheduledMaintenance:
         if scope is None:
             return Preview()
         notes: list[str] = []
-        gone: list[tuple[str, str]] = []
+        leaving: list[tuple[str, str]] = []
         refusals: list[str] = []
         for kind in _kinds_to_ask(subject.facts):
             try:
-                found = self._member(subject, kind)
-                if found is None:
+                own_member = self._member(subject, kind)
+                if own_member is None:
                     continue
-                workloads, stuck = self._preview_of(*found, subject, scope)
+                workloads, stuck = self._preview_of(*own_member, subject, scope)
             except GpustateError as error:
                 refusals.append(str(error))
             else:
-                scheduler, member = found
+                scheduler, member = own_member
                 notes.append(
                     f"{scheduler.title}: the node is {scheduler.out_word} before the change, and returned "
                     "to service once the change has succeeded"
                 )
-                gone += workloads
-                gone += ((name, RESTARTED) for name in scheduler.restarted(member))
+                leaving += workloads
+                leaving += ((name, RESTARTED) for name in scheduler.restarted(member))
                 refusals += stuck
         refused = (f"apply would refuse: {reason}" for reason in refusals)
-        return Preview((*notes, *refused), refused=bool(refusals), workloads=tuple(gone))
+        return Preview((*notes, *refused), refused=bool(refusals), workloads=tuple(leaving))
 
     def _member(self, subject: Subject, kind: str) -> tuple[Scheduler, Member] | None:
         """Its scheduler of a kind, and what it is there; ``None``: it is in none.
@@ -261,21 +261,21 @@ class ScheduledMaintenance:
             )
         policy = self._policies.get(subject.node.name, self._policy)
         workloads = scheduler.workloads(member, scope, policy)
-        gone = [
-            (one.name, how_it_leaves(one, policy))
-            for one in workloads
-            if one.waited or not one.problem
+        leaving = [
+            (workload.name, how_it_leaves(workload, policy))
+            for workload in workloads
+            if workload.waited or not workload.problem
         ]
         stuck = [
-            f"{scheduler.title}: {member.name} cannot be drained: {one.name}: {one.problem}"
-            for one in workloads
-            if one.problem and not one.waited
+            f"{scheduler.title}: {member.name} cannot be drained: {workload.name}: {workload.problem}"
+            for workload in workloads
+            if workload.problem and not workload.waited
         ]
-        return gone, stuck
+        return leaving, stuck
 
     def _no_access(self, subject: Subject, kind: str) -> str:
         facts = subject.facts
-        agent = next(one for one in (*facts.agents, *facts.joined) if AGENTS.get(one) == kind)
+        agent = next(name for name in (*facts.agents, *facts.joined) if AGENTS.get(name) == kind)
         verb = "runs" if agent in facts.agents else "is enabled"
         return (
             f"{agent} {verb} on this node and the change may cost {subject.worst.word} "
@@ -297,7 +297,7 @@ class ScheduledMaintenance:
         if not kinds:
             self._pause_for_mig(subject, mig, emit, stop)
             return
-        found = [self._member(subject, kind) for kind in kinds]
+        members = [self._member(subject, kind) for kind in kinds]
         held, name = _Held(), subject.node.name
         with self._lock:
             # What an earlier change of this run left held; this one is its rollback.
@@ -309,11 +309,13 @@ class ScheduledMaintenance:
             return stop() or self._signals.aborted
 
         try:
-            for scheduler, member in filter(None, found):
+            for scheduler, member in filter(None, members):
                 failed = failed or (member.hold is not None and member.hold.phase == "failed")
                 self._enter(scheduler, why, emit, stopping)
-                back = subject.node.goes_back
-                self._slots.take(scheduler, member, name, emit, stopping, failed=failed, back=back)
+                goes_back = subject.node.goes_back
+                self._slots.take(
+                    scheduler, member, name, emit, stopping, failed=failed, back=goes_back
+                )
                 held.slots.append((scheduler, member))
                 member = replace(scheduler.hold(member, why), spared=subject.spared)
                 held.holds.append((scheduler, member))
@@ -345,14 +347,14 @@ class ScheduledMaintenance:
             if failed:  # an earlier change is still why it is out of service
                 notes = self._keep_out(subject, recorded=str(error))
             else:  # nothing was changed yet, so there is no reason to keep it out of service
-                taken = {scheduler.title for scheduler, _ in held.holds}
-                left, stuck = self._release(subject, emit, stop)
+                titles = {scheduler.title for scheduler, _ in held.holds}
+                released, stuck = self._release(subject, emit, stop)
                 earlier = (
                     _stays_out(scheduler, member, "")
-                    for scheduler, member in filter(None, found)
-                    if member.hold is not None and scheduler.title not in taken
+                    for scheduler, member in filter(None, members)
+                    if member.hold is not None and scheduler.title not in titles
                 )
-                notes = (*left, *stuck, *earlier)
+                notes = (*released, *stuck, *earlier)
             error.message = "; ".join((error.message, *notes))
             raise error from exception.__cause__
 
@@ -371,7 +373,7 @@ class ScheduledMaintenance:
         try:
             if paused:
                 raise ClusterError("; ".join(paused), fix="run gpustate apply again")
-            others = self._refresh(subject, emit, stop)
+            refreshed = self._refresh(subject, emit, stop)
         except Exception as exception:
             error = _as_error(exception)
             phase = "validating" if stop() else "failed"
@@ -381,12 +383,12 @@ class ScheduledMaintenance:
             raise kind("; ".join((str(error), *notes))) from exception
         notes, stuck = self._release(subject, emit, stop)
         if stuck:
-            wrong = any("was not released" not in one for one in stuck)
+            wrong = any("was not released" not in text for text in stuck)
             raise (ClusterError if wrong else UnreleasedError)("; ".join((*stuck, *notes)))
         members = {note.partition(STAYS_OUT)[0] for note in notes}
-        left = self._leftovers(subject, emit, stop)
-        more = (one for one in left if one.partition(STAYS_OUT)[0] not in members)
-        return (*others, *notes, *more)
+        stale = self._leftovers(subject, emit, stop)
+        more = (text for text in stale if text.partition(STAYS_OUT)[0] not in members)
+        return (*refreshed, *notes, *more)
 
     def rebooting(self, subject: Subject) -> None:
         """Record on the Node that it reboots for its MIG layout; the result does not depend on it."""
@@ -465,12 +467,12 @@ class ScheduledMaintenance:
         """Let a Node that needed no hold offer its MIG devices; why it does not."""
         for kind in kinds_of(subject.facts):
             try:
-                found = self._member(subject, kind)
+                member = self._member(subject, kind)
             except GpustateError as error:
                 yield f"NVIDIA's pods on the node may offer the MIG devices from before until they are restarted: {error}"
                 continue
-            if found is not None:
-                yield found[0].refresh(found[1], subject.facts, emit, stop)
+            if member is not None:
+                yield member[0].refresh(member[1], subject.facts, emit, stop)
 
     def _keep_out(
         self, subject: Subject, failed: str = "", *, recorded: str = "", phase: str = "failed"

@@ -53,11 +53,11 @@ class Schedulers:
         if self.ignore:
             yield None
             return
-        found = self._accesses(inventory, read=read)
+        access = self._accesses(inventory, read=read)
         try:
-            yield found
+            yield access
         finally:
-            found.close()
+            access.close()
 
     @contextmanager
     def maintenance(
@@ -96,11 +96,13 @@ class Schedulers:
             yield NO_MAINTENANCE
             return
         leaving = self.overrides.on(self.drain or drain or DrainPolicy())
-        others = {} if self.drain else {k: self.overrides.on(v) for k, v in (drains or {}).items()}
+        drains_by_kind = (
+            {} if self.drain else {k: self.overrides.on(v) for k, v in (drains or {}).items()}
+        )
         used = access or self._accesses(inventory, read=bool(run))
         try:
             yield ScheduledMaintenance(
-                *(used, run, person, leaving, text, max_unavailable, signals, mig, others),
+                *(used, run, person, leaving, text, max_unavailable, signals, mig, drains_by_kind),
                 withdraws=self.withdraws,
             )
         finally:

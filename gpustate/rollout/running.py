@@ -100,29 +100,29 @@ def running_at(cluster: Kubernetes | Slurm) -> Running | None:
     )
 
 
-def each_once(found: Iterable[Running]) -> list[Running]:
+def each_once(runs: Iterable[Running]) -> list[Running]:
     """Every run once, though it may hold the Leases of several clusters, and have a record on this machine.
 
     What Leases say counts: the files beside the record follow them.
     """
     by_run: dict[str, list[Running]] = {}
-    for one in found:
-        by_run.setdefault(one.run, []).append(one)
+    for running in runs:
+        by_run.setdefault(running.run, []).append(running)
     return [_as_one(some) for some in by_run.values()]
 
 
 def _as_one(some: Sequence[Running]) -> Running:
-    leases_of = [one for one in some if not one.here] or some
+    leases_of = [running for running in some if not running.here] or some
     return replace(
         leases_of[0],
-        where=", ".join(one.where for one in some),
-        control=reduce(stronger, (one.control for one in leases_of)),
+        where=", ".join(running.where for running in some),
+        control=reduce(stronger, (running.control for running in leases_of)),
         ask=lambda control: _ask_all(leases_of, control),
     )
 
 
 def _ask_all(some: Sequence[Running], control: str) -> bool:
-    answers = [one.ask(control) for one in some]
+    answers = [running.ask(control) for running in some]
     return all(answers)
 
 

@@ -62,11 +62,11 @@ def full(
         taken: members that this run has taken and the list may not show yet.
         without: members that failed in this run cost no slot.
     """
-    counted = [one for one in members if one.counts or one.name == member.name]
-    out = {one.name: one for one in counted if not one.available}
+    counted = [row for row in members if row.counts or row.name == member.name]
+    out = {row.name: row for row in counted if not row.available}
     if member.name in out or not limit:
         return {}
-    failed = {name for name, one in out.items() if without and _failed_in(one, without)}
+    failed = {name for name, row in out.items() if without and _failed_in(row, without)}
     waiting = sorted({*out, *taken} - failed - {member.name})
     if len(waiting) < allowed(limit, len(counted)):
         return {}
@@ -169,18 +169,18 @@ class Slots:
         if not self._limit:
             return {}
         with self._lock:
-            taken = self._taken.setdefault(scheduler.title, set())
+            slots = self._taken.setdefault(scheduler.title, set())
             nodes = self._nodes.setdefault(scheduler.title, {})
             nodes[member.name] = node
-            names = full(self._members(scheduler), member, self._limit, taken)
-            if names and not taken:  # what was listed before may be over
+            names = full(self._members(scheduler), member, self._limit, slots)
+            if names and not slots:  # what was listed before may be over
                 self._seen.pop(scheduler.title, None)
                 without = self._run if back else ""
-                names = full(self._members(scheduler), member, self._limit, taken, without)
+                names = full(self._members(scheduler), member, self._limit, slots, without)
             if not names:
-                taken.add(member.name)
+                slots.add(member.name)
             # One that failed and goes back has given its slot, and will free it.
-            elif not taken and not any(
+            elif not slots and not any(
                 self._signals.at_work(nodes.get(name, "")) for name in names
             ):
                 out = ", ".join(names.values())

@@ -78,16 +78,16 @@ def statuses(nodes: Sequence[InventoryNode], access: Accesses) -> list[Status]:
     Raises:
         GpustateError: a scheduler cannot be used.
     """
-    found: dict[str, Scheduler] = {}
+    schedulers: dict[str, Scheduler] = {}
     named = {name for node in nodes for name in (node.name, node.connection.host)}
     for node in nodes:
         for kind in dict.fromkeys(AGENTS.values()):
             scheduler = access(node, kind)
             if scheduler is not None:
-                found.setdefault(scheduler.title, scheduler)
+                schedulers.setdefault(scheduler.title, scheduler)
     return [
         Status(title, member)
-        for title, scheduler in found.items()
+        for title, scheduler in schedulers.items()
         for member in sorted(scheduler.members(), key=lambda one: one.name)
         if member.counts or member.hold is not None or member.name in named
     ]

@@ -62,7 +62,7 @@ class StayingObjects:
         if not any(layouts):
             return
         try:
-            strategies = {_strategy(one) for one in self._daemon_sets(node) if _offers(one)}
+            strategies = {_strategy(item) for item in self._daemon_sets(node) if _offers(item)}
         except ClusterError as error:
             raise RefusedError(error.message, place=error.place, fix=error.fix) from error
         for strategy in sorted(strategies):
@@ -79,12 +79,12 @@ class StayingObjects:
             daemon_sets = self._daemon_sets(node)
         except GpustateError:  # whatever needs the cluster reports it
             return
-        own = [one for one in daemon_sets if is_owned(one)]
-        if own:
+        owned = [item for item in daemon_sets if is_owned(item)]
+        if owned:
             yield f"objects of the cluster stay as they are; to take them back, too: {_AGAIN}"
-        if waiting := [title(one) for one in own if _is_on_delete(one)]:
+        if waiting := [title(item) for item in owned if _is_on_delete(item)]:
             yield f"{', '.join(waiting)}: {_WAITS}, on this node too"
-        plugins = [one for one in daemon_sets if _offers(one)]
+        plugins = [item for item in daemon_sets if _offers(item)]
         if any(_layouts(way)) and not all(map(_strategy, plugins)):
             yield (
                 "the device plugin reads its MIG strategy from a file: unless it is single or mixed there, pods cannot use "
@@ -110,7 +110,9 @@ class StayingObjects:
             raise listed
         daemon_sets, items = listed
         item = items.get(node.name) or items.get(node.connection.host or "")
-        return [one for one in daemon_sets if item is None or _selects(one, item)]
+        return [
+            daemon_set for daemon_set in daemon_sets if item is None or _selects(daemon_set, item)
+        ]
 
 
 def outdated(cluster: Kubernetes) -> dict[str, str]:
@@ -119,10 +121,16 @@ def outdated(cluster: Kubernetes) -> dict[str, str]:
     Raises:
         ClusterError: they cannot be listed.
     """
-    own = [one for one in cluster.nodes.daemon_sets() if is_owned(one) and _is_on_delete(one)]
+    owned = [
+        daemon_set
+        for daemon_set in cluster.nodes.daemon_sets()
+        if is_owned(daemon_set) and _is_on_delete(daemon_set)
+    ]
     counts = {
-        title(one): [one.get("status", {}).get(f"{what}NumberScheduled", 0) for what in _COUNTED]
-        for one in own
+        title(daemon_set): [
+            daemon_set.get("status", {}).get(f"{kind}NumberScheduled", 0) for kind in _COUNTED
+        ]
+        for daemon_set in owned
     }
     return {
         name: f"{updated} of {desired} pods have its template: {_WAITS}"
@@ -139,13 +147,13 @@ def _layouts(way: WayBack) -> list[tuple[str, ...]]:
     """The MIG profiles of each GPU to which a node goes back, if that may be another layout; empty for one without MIG mode."""
     if "mig" not in way.changed.intersection(state.name for state in way.states):
         return []
-    then = way.before.get("mig", {})
-    instances = then.get("instances") or {}
+    before = way.before.get("mig", {})
+    instances = before.get("instances") or {}
     return [
-        tuple(_PLACE.sub("", one) for one in instances.get(number) or ("no device",))
+        tuple(_PLACE.sub("", text) for text in instances.get(number) or ("no device",))
         if mode.endswith(("on", "on after a reset"))
         else ()
-        for number, mode in (then.get("modes") or {}).items()
+        for number, mode in (before.get("modes") or {}).items()
     ]
 
 
@@ -165,13 +173,15 @@ def _offers(daemon_set: Json) -> bool:
 
 def _strategy(daemon_set: Json) -> str:
     """The MIG strategy of a device plugin; empty: a file decides."""
-    found = "none"
+    strategy = "none"
     for container in daemon_set["spec"]["template"]["spec"]["containers"]:
         words = " ".join([*(container.get("command") or ()), *(container.get("args") or ())])
-        variables = {one["name"]: one.get("value") or "" for one in container.get("env") or ()}
+        variables = {
+            variable["name"]: variable.get("value") or "" for variable in container.get("env") or ()
+        }
         flag = _FLAG.search(words)
-        if given := flag[1] if flag else variables.get("MIG_STRATEGY"):
-            return given
+        if value := flag[1] if flag else variables.get("MIG_STRATEGY"):
+            return value
         if "CONFIG_FILE" in variables or "--config-file" in words:
-            found = ""
-    return found
+            strategy = ""
+    return strategy

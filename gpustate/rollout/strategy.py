@@ -156,19 +156,19 @@ def _windows(
         UsageError: there is no minute of the week in which it is.
     """
     text = node.text(WINDOW, "a maintenance window", "write for example 'Sat 22:00-05:00 UTC'")
-    own = windows.parse(text, node.origins.get(WINDOW))
-    if not windows.both(general, own, now):
+    node_windows = windows.parse(text, node.origins.get(WINDOW))
+    if not windows.both(general, node_windows, now):
         raise UsageError(
             f"{node.name}: its {WINDOW} {text!r} is never open inside of rollout.window",
             place=node.origins.get(WINDOW),
             fix="change one of them, or exclude the node",
         )
-    return tuple(some for some in (general, own) if some)
+    return tuple(some for some in (general, node_windows) if some)
 
 
 def _domains(nodes: Sequence[InventoryNode], labels: Labels) -> dict[str, str]:
     """The NVLink domain of nodes that are in one, by the inventory, else by their cluster."""
-    found = {
+    domains = {
         node.name: node.text(DOMAIN, "a name", "name the NVLink domain of the node")
         for node in nodes
     }
@@ -176,7 +176,7 @@ def _domains(nodes: Sequence[InventoryNode], labels: Labels) -> dict[str, str]:
         cliques = labels(CLIQUE)
     except ClusterError:
         cliques = {}  # a node that has to be drained reports what is wrong with its cluster
-    return {name: domain or cliques.get(name, "") for name, domain in found.items()}
+    return {name: domain or cliques.get(name, "") for name, domain in domains.items()}
 
 
 def _racks(nodes: Sequence[InventoryNode], spread: str, labels: Labels) -> dict[str, str]:
@@ -197,13 +197,13 @@ def _racks(nodes: Sequence[InventoryNode], spread: str, labels: Labels) -> dict[
             raise InventoryError(
                 f"{spread} of {node.name} is not a name", place=node.origins.get(spread)
             )
-    found = {name: f"{spread}={value}" for name, value in values.items()}
-    if not any(node.name in found for node in nodes):
+    racks = {name: f"{spread}={value}" for name, value in values.items()}
+    if not any(node.name in racks for node in nodes):
         raise UsageError(
             f"rollout.spread {spread}: no node has this variable or label",
             fix="set it in the inventory, for example in group_vars of each rack",
         )
-    return found
+    return racks
 
 
 #: One wave, without further conditions.

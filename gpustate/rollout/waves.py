@@ -69,10 +69,10 @@ def cut(
         mates.setdefault((domains or {}).get(node.name) or f" {node.name}", []).append(node.name)
     units = [(names, any(name in canaries for name in names)) for names in mates.values()]
     first = [name for names, canary in units if canary for name in names]
-    rest = [names for names, canary in units if not canary]
+    fleet = [names for names, canary in units if not canary]
     sizes = sizes or [len(nodes)]
     waves: list[list[str]] = []
-    for names in rest:
+    for names in fleet:
         size = sizes[min(max(len(waves) - 1, 0), len(sizes) - 1)]
         if not waves or len(waves[-1]) >= size:
             waves.append([])
@@ -187,8 +187,8 @@ class Waves:
         if self.survey is None or any(p.name not in ended for p in self.rollout.places):
             return
         self.rollout, self.survey = self.survey(self._deferred), None
-        left = {name: end for name, end in ended.items() if name not in self._deferred}
-        self._progress = replace(self._progress, ended=left)
+        counted = {name: end for name, end in ended.items() if name not in self._deferred}
+        self._progress = replace(self._progress, ended=counted)
 
     def _wait_s(self, decision: Decision) -> float:
         wake = _LOOK_S if decision.wake_s is None else decision.wake_s
@@ -204,9 +204,9 @@ class Waves:
             elif event.kind == "verifying":
                 self._set(event.node, "validating", "")
             elif event.kind in ("draining", "releasing", "waiting", "probing"):
-                shown = self._shown.get(event.node)
-                if shown is not None:
-                    shown.why = event.text or event.kind
+                row = self._shown.get(event.node)
+                if row is not None:
+                    row.why = event.text or event.kind
 
     def note(self, node: str, phase: str, why: str) -> None:
         """A node's phase, as the maintenance of the nodes tells it."""
@@ -260,7 +260,10 @@ class Waves:
     # --- control -----------------------------------------------------------------------
 
     def _places(self) -> list[Board]:
-        return [*self.boards, *(one for one in self.signals.entered if isinstance(one, Board))]
+        return [
+            *self.boards,
+            *(board for board in self.signals.entered if isinstance(board, Board)),
+        ]
 
     def _look(self) -> None:
         """Publish how far it is, and see whether somebody paused or aborted it.
@@ -290,16 +293,16 @@ class Waves:
             if text is None:
                 continue
             read.append(board)
-            found, before = read_control(text, self.run), self._seen.get(id(board))
+            control, before = read_control(text, self.run), self._seen.get(id(board))
             if id(board) not in self._seen:
                 self._published = (float("-inf"), "")  # a place that shows nothing yet
-            self._seen[id(board)] = found
-            if found != before:
-                news.append(found)
+            self._seen[id(board)] = control
+            if control != before:
+                news.append(control)
                 self._take_up(reduce(stronger, news))
         for board in read:
-            shown = self._request.text() if self._request else ""
-            if self._seen.get(id(board)) != self._request and board.set_control(shown):
+            request = self._request.text() if self._request else ""
+            if self._seen.get(id(board)) != self._request and board.set_control(request):
                 self._seen[id(board)] = self._request
         progress = self._news()
         if progress is not None:
@@ -368,12 +371,12 @@ class Waves:
         return datetime.fromtimestamp(self.clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _set(self, name: str, phase: str, why: str) -> None:
-        shown = self._shown.get(name)
-        if shown is None:
+        row = self._shown.get(name)
+        if row is None:
             return
-        if shown.phase != phase:
-            shown.phase, shown.since = phase, self._now()
-        shown.why = words.shorten(" ".join(why.split()), _WHY_CHARS)
+        if row.phase != phase:
+            row.phase, row.since = phase, self._now()
+        row.why = words.shorten(" ".join(why.split()), _WHY_CHARS)
 
     def _tell(self, decision: Decision) -> None:
         if self.survey is None and not self._described:
@@ -423,12 +426,12 @@ class Waves:
                 "waves": max(waves.values(), default=0) + 1,
                 "nodes": {
                     name: {
-                        "phase": shown.phase,
-                        "since": shown.since,
-                        "why": shown.why or self._waits_for(name, waves[name], shown.phase),
+                        "phase": row.phase,
+                        "since": row.since,
+                        "why": row.why or self._waits_for(name, waves[name], row.phase),
                         "wave": waves[name] + 1,
                     }
-                    for name, shown in self._shown.items()
+                    for name, row in self._shown.items()
                 },
             }
 
@@ -445,11 +448,11 @@ class Waves:
         at, before = self._published
         if self.clock() - at < _PUBLISH_S:
             return None
-        made = self.document()
-        text = json.dumps(made, separators=(",", ":"))
-        if text.replace(made["updated"], "") == before:
+        document = self.document()
+        text = json.dumps(document, separators=(",", ":"))
+        if text.replace(document["updated"], "") == before:
             return None
-        self._published = (self.clock(), text.replace(made["updated"], ""))
+        self._published = (self.clock(), text.replace(document["updated"], ""))
         return packed(text)
 
     def _leave(self) -> None:

@@ -53,7 +53,7 @@ class Window:
     def _openings(self, now: datetime) -> list[tuple[datetime, datetime]]:
         """When it opens and closes, from yesterday on."""
         local = now.astimezone(_zone(self.zone))
-        found: list[tuple[datetime, datetime]] = []
+        openings: list[tuple[datetime, datetime]] = []
         for ahead in range(-1, _AHEAD_DAYS + 1):
             midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
             day = midnight + timedelta(days=ahead)
@@ -61,8 +61,8 @@ class Window:
                 continue
             opens = day + timedelta(minutes=self.opens)
             closes = day + timedelta(minutes=self.opens, seconds=self.length_s)
-            found.append((opens.astimezone(UTC), closes.astimezone(UTC)))
-        return found
+            openings.append((opens.astimezone(UTC), closes.astimezone(UTC)))
+        return openings
 
     def wait_s(self, now: datetime) -> float:
         """Seconds until it is open; 0: it is."""
@@ -91,10 +91,10 @@ def parse(text: str, place: str | None = None) -> tuple[Window, ...]:
     Raises:
         UsageError: a part of it is no window, or there is none between the separators.
     """
-    found = tuple(_parse(part.strip(), place) for part in text.split(";") if part.strip())
-    if text.strip() and not found:
+    parsed = tuple(_parse(part.strip(), place) for part in text.split(";") if part.strip())
+    if text.strip() and not parsed:
         raise UsageError(f"no maintenance window in {text!r}", place=place, fix=_FIX)
-    return found
+    return parsed
 
 
 def _parse(text: str, place: str | None) -> Window:
@@ -130,7 +130,7 @@ def _minutes(text: str, window: str, place: str | None) -> int:
 
 def _days(text: str, window: str, place: str | None) -> frozenset[int]:
     names = {name.lower(): number for number, name in enumerate(DAYS)}
-    found: set[int] = set()
+    days: set[int] = set()
     for part in text.lower().split(","):
         first, _, last = part.partition("-")
         if first not in names or (last or first) not in names:
@@ -138,11 +138,11 @@ def _days(text: str, window: str, place: str | None) -> frozenset[int]:
                 f"invalid days {text!r} in the maintenance window {window!r}", place=place, fix=_FIX
             )
         day, end = names[first], names[last or first]
-        found.add(day)
+        days.add(day)
         while day != end:
             day = (day + 1) % 7
-            found.add(day)
-    return frozenset(found)
+            days.add(day)
+    return frozenset(days)
 
 
 def both(first: Sequence[Window], second: Sequence[Window], start: float) -> bool:

@@ -79,8 +79,8 @@ class Withdrawal:
         """
         why = Why(run, fleet.controller().name, WITHDRAWS)
         drained = {member.name: member for member, _ in self._pods()}
-        known = self.cluster.members() if self.plugin or self.claims or self.absent else ()
-        losing = {one.name: one for one in known if self._loses(one)}
+        all_members = self.cluster.members() if self.plugin or self.claims or self.absent else ()
+        losing = {node.name: node for node in all_members if self._loses(node)}
         held: list[Member] = []
         try:
             members = {**drained, **losing}
