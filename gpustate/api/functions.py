@@ -312,12 +312,12 @@ def apply(
 
 
 def _clusters(
-    wanted: bool | Clusters, inputs: _Inputs, schedulers: Schedulers, *, absent: bool
+    clusters: bool | Clusters, inputs: _Inputs, schedulers: Schedulers, *, absent: bool
 ) -> Clusters | None:
     """The clusters of a run; ``None``: it leaves objects alone."""
-    if not isinstance(wanted, bool):
-        return wanted
-    if not wanted:
+    if not isinstance(clusters, bool):
+        return clusters
+    if not clusters:
         return None
     from gpustate.api.clusters import cluster_objects
 

@@ -116,8 +116,8 @@ def release(**options: Any) -> None:
 
     def carry_out(objects: Any, stop: Callable[[], bool]) -> dict[str, Any]:
         handover = plan_release(objects, namespace)
-        done = Releaser(objects, _say, stop).release(handover, start=options["start_operator"])
-        return takeover.release_data(objects.server, handover, done)
+        released = Releaser(objects, _say, stop).release(handover, start=options["start_operator"])
+        return takeover.release_data(objects.server, handover, released)
 
     _run(
         ("release", "gpustate.release/1"),
@@ -136,16 +136,16 @@ def _say(text: str) -> None:
 def _apply(objects: Any, target: Target, adopted: Adopted, stop: Callable[[], bool]) -> None:
     """Apply the policy's objects, wait for their pods, and add the result."""
     try:
-        done = Applier(objects, target, _ROLLOUT_S, _say, stop).apply(
+        applied = Applier(objects, target, _ROLLOUT_S, _say, stop).apply(
             planning.plan(objects, target)
         )
     except ClusterError as error:
         adopted.failures.append(str(error))
         return
-    adopted.applied = [title(one.item) for one in done.changes if one.action in planning.PENDING]
-    adopted.failures += [*done.failures, *done.unready]
-    refused = [one for one in done.changes if one.action is planning.Action.REFUSED]
-    adopted.failures += [f"{title(one.item)}: {one.reason}" for one in refused]
+    adopted.applied = [title(row.item) for row in applied.changes if row.action in planning.PENDING]
+    adopted.failures += [*applied.failures, *applied.unready]
+    refused = [row for row in applied.changes if row.action is planning.Action.REFUSED]
+    adopted.failures += [f"{title(row.item)}: {row.reason}" for row in refused]
 
 
 def _run(
@@ -161,17 +161,17 @@ def _run(
 
     verb, document = name
     paths = _kubeconfigs(options)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for path in paths:
         with opened(path) as objects:
-            found.append(plan(objects))
-    codes = [code for data in found for code in exit_codes(data)]
+            rows.append(plan(objects))
+    codes = [code for data in rows for code in exit_codes(data)]
     before, after = lines
     if options["output"] == "text":
-        _print(found, before)
-    if options["dry_run"] or codes or not any(map(useful, found)):
+        _print(rows, before)
+    if options["dry_run"] or codes or not any(map(useful, rows)):
         if options["output"] == "json":
-            click.echo(common.as_json({"format": document, "clusters": found}), nl=False)
+            click.echo(common.as_json({"format": document, "clusters": rows}), nl=False)
         common.finish(*codes)
         return
     if not options["yes"]:
@@ -182,15 +182,15 @@ def _run(
         common.confirm(f"{verb.capitalize()} {len(paths)} clusters?", "nothing was changed")
     stop = common.Interrupt(lambda: _say("interrupted: run it again to continue"), "run it again")
     stop.arm()
-    done: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for path in paths:
         with opened(path) as objects:
-            done.append(carry_out(objects, stop))
+            results.append(carry_out(objects, stop))
     if options["output"] == "json":
-        click.echo(common.as_json({"format": document, "clusters": done}), nl=False)
+        click.echo(common.as_json({"format": document, "clusters": results}), nl=False)
     else:
-        _print(done, after)
-    common.finish(*(code for data in done for code in exit_codes(data)))
+        _print(results, after)
+    common.finish(*(code for data in results for code in exit_codes(data)))
 
 
 def _kubeconfigs(options: Mapping[str, Any]) -> list[Kubeconfig]:
@@ -201,24 +201,24 @@ def _kubeconfigs(options: Mapping[str, Any]) -> list[Kubeconfig]:
     """
     if options.get("kubeconfig"):
         return [Kubeconfig(options["kubeconfig"])]
-    found: list[Kubeconfig] = []
+    kubeconfigs: list[Kubeconfig] = []
     if options.get("inventory"):
         nodes = common.load_inventory(dict(options))
-        found = list(dict.fromkeys(filter(None, (kubeconfig_of(node, "") for node in nodes))))
-    if not found:
+        kubeconfigs = list(dict.fromkeys(filter(None, (kubeconfig_of(node, "") for node in nodes))))
+    if not kubeconfigs:
         raise UsageError(
             "no kubeconfig",
             fix="pass --kubeconfig FILE, or -i INVENTORY with the variable gpustate_kubeconfig",
         )
-    return found
+    return kubeconfigs
 
 
 def _print(
-    found: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     lines: Callable[[Mapping[str, Any]], Iterator[list[tuple[str, str]]]],
 ) -> None:
     page = Page()
-    for data in found:
+    for data in rows:
         for pieces in lines(data):
             page.add(*pieces)
     show.show(page)

@@ -36,9 +36,9 @@ def message(error: click.UsageError) -> str:
     ctx, text = error.ctx, error.format_message().removesuffix(".")
     if ctx is None:
         return text
-    known = _OPTIONS | (_OF_APPLY if ctx.info_name == "apply" else {})
-    if isinstance(error, click.NoSuchOption) and error.option_name in known:
-        return f"{error.message.removesuffix('.')}; use: {known[error.option_name]}"
+    options = _OPTIONS | (_OF_APPLY if ctx.info_name == "apply" else {})
+    if isinstance(error, click.NoSuchOption) and error.option_name in options:
+        return f"{error.message.removesuffix('.')}; use: {options[error.option_name]}"
     _, extra, words = text.partition("Got unexpected extra argument")
     if extra and any(param.name == "limit" for param in ctx.command.params):
         text += f"; select nodes with -l {words.strip(' s()').replace(' ', ',')}"

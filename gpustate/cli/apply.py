@@ -114,10 +114,10 @@ def apply_policy(
     files = options.get("reports") or ()
     reports.check(files)
     if options.get("dry_run") or options.get("out"):
-        kept = {**options, "dry_run": True, "reports": files}
+        plan_options = {**options, "dry_run": True, "reports": files}
         result, document = make_plan(
             source,
-            kept,
+            plan_options,
             output=options["output"],
             out=options.get("out"),
             diff=options["diff"],
@@ -127,15 +127,15 @@ def apply_policy(
         )
         common.finish(result.exit_code, *objects.codes(document))
         return
-    asked = not options["yes"]
-    if asked and not sys.stdin.isatty():
+    asks = not options["yes"]
+    if asks and not sys.stdin.isatty():
         if verb != "rollback":
             common.load_policy(source, options)
         common.load_inventory({**options, "ask_become_pass": False}, reach=False)
         raise UsageError(
             "stdin is not a terminal", fix="review with gpustate plan, then pass --yes"
         )
-    if not asked and check is None and verb != "rollback":
+    if not asks and check is None and verb != "rollback":
         execute(source, options, verb=verb, ensure=ensure)
         return
     planned, document = make_plan(
@@ -145,10 +145,10 @@ def apply_policy(
         diff=options["diff"],
         ensure=ensure,
         verb=verb,
-        shown=asked,
+        shown=asks,
         check=check,
     )
-    if not asked:
+    if not asks:
         click.echo("gpustate: planned; changing the nodes", err=True)
     elif not document["fleet"]["nodes"]["change"] and not pending_of(document):
         common.finish(planned.exit_code)
@@ -199,10 +199,10 @@ def _of_plan(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[st
         return {}
     # One of them here replaces the other kind there: both together are refused.
     names = [*_PLANNED, *(() if "drain" in sections_of(options)[0] else ("ignore_scheduler",))]
-    kept = {n: planned[n] for n in names if planned.get(n) and not options.get(n)}
-    if kept:
-        click.echo(f"gpustate: as planned: {shlex.join(words('plan', kept))}", err=True)
-    return {**kept, "upgrade": retry[1] == "upgrade"}
+    recorded = {n: planned[n] for n in names if planned.get(n) and not options.get(n)}
+    if recorded:
+        click.echo(f"gpustate: as planned: {shlex.join(words('plan', recorded))}", err=True)
+    return {**recorded, "upgrade": retry[1] == "upgrade"}
 
 
 def confirm(verb: str, document: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -329,12 +329,12 @@ def carry_out(
         def started(run: str) -> None:
             nonlocal record
             person, born = fleet.person(), fleet.born(os.getpid())
-            kept = watching.recorded(options)
+            recorded = watching.recorded(options)
             record = records.begin(
                 run,
                 verb,
                 source,
-                kept,
+                recorded,
                 person=person,
                 born=born,
                 created=clock.now(),
@@ -416,8 +416,8 @@ def show_result(result: api.ApplyResult, options: dict[str, Any]) -> None:
         held = [node.name for node in result.nodes if out_of_service(node)]
         out = f"; out of service: {render.names_line(held)}" if held else ""
         click.echo(f"Interrupted{out}. Resume it with: gpustate rollout resume {result.run}")
-    elif any(node.changed for node in result.nodes) and (back := way_back(document, result.run)):
-        click.echo(f"Way back: {back}{objects.way_back_note(document)}")
+    elif any(node.changed for node in result.nodes) and (undo := way_back(document, result.run)):
+        click.echo(f"Way back: {undo}{objects.way_back_note(document)}")
         if result.document["verb"] == "upgrade":
             click.echo("Set the version in the policy too: the next apply installs what it names.")
     click.echo(result.summary)

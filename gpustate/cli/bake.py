@@ -57,22 +57,22 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
     from gpustate.remote import chroot
 
     rules.read()
-    made = common.load_policy(policy, options)
+    loaded = common.load_policy(policy, options)
     if not root:
         raise UsageError("--root is empty", fix="name the directory of the image's root")
     root = os.path.abspath(root)
     node = _node(root, name, options)
-    made = _locked(made, node, policy, options, named=bool(name))
-    _check_conditions(made, _checked_gpus(gpus))
+    loaded = _locked(loaded, node, policy, options, named=bool(name))
+    _check_conditions(loaded, _checked_gpus(gpus))
     image = Image(root, node, gpus or "")
     if not (options["dry_run"] or options["yes"] or sys.stdin.isatty()):
         raise UsageError("stdin is not a terminal", fix="review with --dry-run, then pass --yes")
     with chroot.lock_root(root):
         if options["dry_run"] or not options["yes"]:
-            planned = _run(image, made, apply=False, quiet=options["output"] == "json")
+            planned = _run(image, loaded, apply=False, quiet=options["output"] == "json")
             _print_result(
                 image,
-                made,
+                loaded,
                 planned,
                 options if options["dry_run"] else {**options, "output": "text"},
             )
@@ -80,8 +80,8 @@ def bake(policy: str, root: str, name: str | None, gpus: str | None, **options: 
                 common.finish(planned.exit_code)
                 return
             common.confirm("Bake this?", "nothing was baked")
-        baked = _run(image, made, apply=True, quiet=options["output"] == "json")
-    _print_result(image, made, baked, options)
+        baked = _run(image, loaded, apply=True, quiet=options["output"] == "json")
+    _print_result(image, loaded, baked, options)
     common.finish(baked.exit_code)
 
 
@@ -115,10 +115,10 @@ def _locked(
         return policy
     from gpustate.package_sets import lock_layers
 
-    lock, known = lock_layers.load(file), common.known_states()
+    lock, states = lock_layers.load(file), common.known_states()
     if named:
-        return lock_layers.onto(policy, (node,), lock, file, known)
-    return lock_layers.onto_image(policy, node, lock, file, known)
+        return lock_layers.onto(policy, (node,), lock, file, states)
+    return lock_layers.onto_image(policy, node, lock, file, states)
 
 
 def _checked_gpus(gpus: str | None) -> bool:
@@ -130,7 +130,7 @@ def _checked_gpus(gpus: str | None) -> bool:
         raise UsageError(f"--gpu: {error}") from None
 
 
-def _check_conditions(policy: Policy, known: bool) -> None:
+def _check_conditions(policy: Policy, facts_known: bool) -> None:
     """Refuse conditions that cannot be evaluated for an image."""
     for state in policy.states:
         text = state.only.text if state.only is not None else ""
@@ -139,7 +139,7 @@ def _check_conditions(policy: Policy, known: bool) -> None:
                 f"{state.name}: the condition {text} cannot be evaluated for an image",
                 fix="remove the condition from the policy for images",
             )
-        if _NEEDS_GPUS.search(text) and not known:
+        if _NEEDS_GPUS.search(text) and not facts_known:
             raise UsageError(
                 f"{state.name}: the condition {text} depends on GPUs, which an image does not have",
                 fix="name the GPUs of the machines: --gpu 8xH100",
@@ -172,8 +172,8 @@ def _print_result(
     from gpustate.plan import document, render
 
     work = first_boot_work(result.nodes[0])
-    left = left_to_apply(policy, result.nodes[0])
-    made = document.bake_document(
+    later = left_to_apply(policy, result.nodes[0])
+    report = document.bake_document(
         result.nodes[0],
         root=image.root,
         gpus=image.gpus,
@@ -181,20 +181,20 @@ def _print_result(
         created=clock.now(),
         applied=result.applied,
         first_boot=work,
-        left_to_apply=left,
+        left_to_apply=later,
         notes=policy.notes,
         summary=result.summary(),
         exit_code=result.exit_code,
     )
     if options["output"] == "json":
-        common.write_out(common.as_json(made))
+        common.write_out(common.as_json(report))
         return
-    show(render.nodes_page(made, diff=options["diff"]))
-    show(render.troubles_page(made, diff=options["diff"]))
+    show(render.nodes_page(report, diff=options["diff"]))
+    show(render.troubles_page(report, diff=options["diff"]))
     if work and result.exit_code == 0:
         click.echo("Left to the first boot:")
         for line in work:
             click.echo(f"  - {line}")
-    if left and result.exit_code == 0:
-        click.echo(f"Left to an apply after the first boot (drift until then): {', '.join(left)}")
+    if later and result.exit_code == 0:
+        click.echo(f"Left to an apply after the first boot (drift until then): {', '.join(later)}")
     click.echo(result.summary())

@@ -58,8 +58,8 @@ def make(policy: str, out: str, **options: Any) -> None:
 
     _check_name(out)
     common.check_out(out)
-    made = common.load_policy(policy, options)
-    bundle_nodes.check_policy(made)
+    loaded = common.load_policy(policy, options)
+    bundle_nodes.check_policy(loaded)
     kernels = bundle_nodes.checked_kernels(options["kernels"])
     quiet = options["output"] == "json" or not sys.stderr.isatty()
 
@@ -68,8 +68,8 @@ def make(policy: str, out: str, **options: Any) -> None:
             click.echo(f"  {text}", err=True)
 
     inventory = common.load_inventory(options)
-    made = common.locked(made, inventory, policy, options)
-    cases = bundle_nodes.cases_of_nodes(inventory, made, common.known_states(), options["forks"])
+    loaded = common.locked(loaded, inventory, policy, options)
+    cases = bundle_nodes.cases_of_nodes(inventory, loaded, common.known_states(), options["forks"])
     # Beside the bundle, where there must be room for it.
     with tempfile.TemporaryDirectory(
         prefix=".gpustate-bundle-", dir=Path(out).absolute().parent
@@ -85,11 +85,11 @@ def _check_name(out: str) -> None:
     """Refuse a suffix of another archive format: the bundle would be a directory of that name."""
     path = Path(out)
     if path.suffix.lower() in _ARCHIVES and not path.is_dir():
-        bare = path.name.split(".")[0] or "bundle"
+        stem = path.name.split(".")[0] or "bundle"
         raise UsageError(
             f"a bundle cannot be a {path.suffix} file; it would become a directory of that name",
             place=f"--out {out}",
-            fix=f"name it {path.with_name(bare)}.tar, or give the name of a directory",
+            fix=f"name it {path.with_name(stem)}.tar, or give the name of a directory",
         )
 
 

@@ -297,21 +297,21 @@ def _vault(options: Mapping[str, Any]) -> Vault:
 
     for path in options.get("vault_password_file") or ():
         check_readable(os.path.expanduser(path), "vault password file", "--vault-password-file")
-    found = vault.sources(
+    sources = vault.sources(
         options.get("vault_id") or (),
         options.get("vault_password_file") or (),
         query=bool(options.get("ask_vault_pass")),
         environment=os.environ,
     )
-    return vault.Vault(found, query if sys.stdin is not None and sys.stdin.isatty() else None)
+    return vault.Vault(sources, query if sys.stdin is not None and sys.stdin.isatty() else None)
 
 
-def check_readable(path: str, what: str, flag: str) -> None:
+def check_readable(path: str, title: str, flag: str) -> None:
     """Refuse an unreadable file of an option once, before any node, instead of once per node.
 
     Args:
         path: of the file.
-        what: it is.
+        title: it is.
         flag: of the option that names it.
     """
     try:
@@ -319,9 +319,9 @@ def check_readable(path: str, what: str, flag: str) -> None:
             file.read(1)
     except OSError as error:
         raise UsageError(
-            f"cannot read the {what} ({error.strerror})",
+            f"cannot read the {title} ({error.strerror})",
             place=path,
-            fix=f"name a readable {what} with {flag}",
+            fix=f"name a readable {title} with {flag}",
         ) from error
 
 
@@ -410,11 +410,11 @@ def changes_of(options: Mapping[str, Any]) -> Changes | None:
 def check_sections_alone(options: Mapping[str, Any], why: str) -> None:
     """Refuse changes of a policy where only its rollout and its drains may be set."""
     changes = changes_of(options)
-    other = changes.beyond_sections if changes else ""
-    if other:
+    beyond = changes.beyond_sections if changes else ""
+    if beyond:
         raise UsageError(
             f"{why}; only rollout.* and drain.* can be set",
-            place=other,
+            place=beyond,
             fix="for other values make a new plan: gpustate plan POLICY --out FILE",
         )
 
@@ -425,20 +425,20 @@ def load_policy(
     """Load the policy of the command line, with the changes of the options."""
     from gpustate.api import sources
 
-    given = options or {}
+    values = options or {}
     policy = sources.load_policy(
         source,
-        changes=changes_of(given),
-        bundle=given.get("bundle"),
-        strict=bool(given.get("strict")),
-        release=given.get("release"),
+        changes=changes_of(values),
+        bundle=values.get("bundle"),
+        strict=bool(values.get("strict")),
+        release=values.get("release"),
         origins=origins,
-        driver=given.get("driver") or "",
+        driver=values.get("driver") or "",
     )
-    if given.get("cluster_objects"):
+    if values.get("cluster_objects"):
         from gpustate.gpu_operator.desired import ONLY_WITH_OBJECTS
 
-        policy.notes = tuple(one for one in policy.notes if f" {ONLY_WITH_OBJECTS}: " not in one)
+        policy.notes = tuple(note for note in policy.notes if f" {ONLY_WITH_OBJECTS}: " not in note)
     return policy
 
 

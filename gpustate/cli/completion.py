@@ -13,7 +13,7 @@ def completion(shell: str) -> None:
 
     from gpustate.cli.main import cli
 
-    found = get_completion_class(shell)
-    if found is None:
+    shell_class = get_completion_class(shell)
+    if shell_class is None:
         raise click.ClickException(f"no completion for {shell}")
-    click.echo(found(cli, {}, "gpustate", "_GPUSTATE_COMPLETE").source())
+    click.echo(shell_class(cli, {}, "gpustate", "_GPUSTATE_COMPLETE").source())

@@ -132,8 +132,8 @@ def _table(path: Path) -> dict[str, Any]:
 def _refuse_others(path: Path) -> None:
     """Refuse a file that someone else can write: it would choose keys and users for this one."""
     status = path.stat()
-    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if others or status.st_uid not in (os.geteuid(), 0):
+    writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if writable or status.st_uid not in (os.geteuid(), 0):
         raise UsageError(
             f"[{TABLE}] is not read: another user can write this file",
             place=str(path),

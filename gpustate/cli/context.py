@@ -42,15 +42,15 @@ def context(verb: str, source: str, options: Mapping[str, Any]) -> dict[str, Any
     """Return the context for a plan or a result."""
     from gpustate.engine.fleet import controller
 
-    made: dict[str, Any] = {"inventory": options.get("inventory") or ""}
+    data: dict[str, Any] = {"inventory": options.get("inventory") or ""}
     if options.get("limit"):
-        made["limit"] = options["limit"]
-    made["person"] = controller().name
-    found = commit(source)
-    if found:
-        made["commit"] = found
-    made["retry"] = ["gpustate", verb, *filter(None, (source,)), *words(verb, options)]
-    return made
+        data["limit"] = options["limit"]
+    data["person"] = controller().name
+    revision = commit(source)
+    if revision:
+        data["commit"] = revision
+    data["retry"] = ["gpustate", verb, *filter(None, (source,)), *words(verb, options)]
+    return data
 
 
 def _flag(key: str) -> str:
@@ -82,7 +82,7 @@ def commit(source: str) -> str:
         return ""
 
     def git(*words: str) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(path.parent), "-c", "core.fsmonitor=false", *words],
             capture_output=True,
             text=True,
@@ -91,12 +91,12 @@ def commit(source: str) -> str:
             check=True,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none"},
         )
-        return done.stdout.strip()
+        return process.stdout.strip()
 
     try:
-        found = git("rev-parse", "--short=12", "HEAD")
+        revision = git("rev-parse", "--short=12", "HEAD")
         written = git("rev-parse", "--verify", "--quiet", f"HEAD:./{path.name}")
         changed = written != git("hash-object", "--no-filters", "--", path.name)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return f"{found} (with uncommitted changes)" if changed else found
+    return f"{revision} (with uncommitted changes)" if changed else revision

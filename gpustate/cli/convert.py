@@ -41,23 +41,23 @@ def convert(
 
     if out is not None:
         common.check_out(out)
-    done = converted(common.load_policy(policy, options), to, policy)
-    for line in done.lost:
+    text = converted(common.load_policy(policy, options), to, policy)
+    for line in text.lost:
         click.echo(printable(f"gpustate: not expressed: {line}"), err=True)
-    print_notes(done.notes)
-    if options["strict"] and done.lost:
+    print_notes(text.notes)
+    if options["strict"] and text.lost:
         common.finish(EXIT_REFUSED)
     if output == "json":
         document = {
             "format": FORMAT,
             "to": to,
-            "text": done.text,
-            "lost": list(done.lost),
-            "notes": list(done.notes),
+            "text": text.text,
+            "lost": list(text.lost),
+            "notes": list(text.notes),
         }
         common.write_out(common.as_json(document), out)
     else:
-        common.write_out(done.text, out)
+        common.write_out(text.text, out)
 
 
 @click.command()

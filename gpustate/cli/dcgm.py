@@ -77,7 +77,7 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
 
     checked = _checked(file)
     place = file or "counters.csv"
-    wanted = checked.counters
+    counters = checked.counters
     warnings = (*checked.warnings, *checked.too_new)
     if scrape is not None:
         _check_url(scrape)
@@ -86,16 +86,16 @@ def check(file: str | None, scrape: str | None, output: str, **options: Any) -> 
     if options["inventory"] is None:
         if scrape is not None:
             raise UsageError("--scrape needs nodes", fix="name an inventory with -i")
-        data = {"format": _FORMAT, "file": place, "fields": len(wanted), "wrong": []}
+        data = {"format": _FORMAT, "file": place, "fields": len(counters), "wrong": []}
         data["warnings"] = _rows(warnings)
         verdict = f"{len(warnings)} warnings" if warnings else "no errors"
-        text = f"{place}: {len(wanted)} fields, {verdict}\n"
+        text = f"{place}: {len(counters)} fields, {verdict}\n"
         _warn(warnings, output)
         common.write_out(common.as_json(data) if output == "json" else text)
         return
     _warn(warnings, output)
     inventory = common.load_inventory(options)
-    query = lambda node: _check_node(node, wanted, place, scrape)  # noqa: E731
+    query = lambda node: _check_node(node, counters, place, scrape)  # noqa: E731
     rows, codes = common.query_nodes(inventory, options["forks"], query)
     codes += [EXIT_VALIDATION for row in rows if row.get("missing") or row.get("no_answer")]
     if output == "json":
@@ -112,19 +112,19 @@ def _report_errors(checked: Checked, place: str, output: str) -> NoReturn:
         data = {"format": _FORMAT, "file": place, "wrong": _rows(checked.errors)}
         data["warnings"] = _rows(warnings)
         common.write_out(common.as_json(data))
-    for one in checked.errors if output != "json" else ():
-        click.echo(f"gpustate: {printable(str(one))}", err=True)
+    for error in checked.errors if output != "json" else ():
+        click.echo(f"gpustate: {printable(str(error))}", err=True)
     _warn(warnings, output)
     raise click.exceptions.Exit(EXIT_ERROR)
 
 
 def _rows(errors: Sequence[UsageError]) -> list[dict[str, Any]]:
-    return [{"place": one.place, "message": one.message, "fix": one.fix} for one in errors]
+    return [{"place": error.place, "message": error.message, "fix": error.fix} for error in errors]
 
 
 def _warn(warnings: Sequence[UsageError], output: str) -> None:
-    for one in warnings if output != "json" else ():
-        click.echo(f"warning: {printable(str(one))}", err=True)
+    for warning in warnings if output != "json" else ():
+        click.echo(f"warning: {printable(str(warning))}", err=True)
 
 
 def _check_url(url: str) -> None:
@@ -163,7 +163,7 @@ def _checked(file: str | None) -> Checked:
 
 
 def _check_node(
-    node: Node, wanted: tuple[Counter, ...], place: str, scrape: str | None
+    node: Node, counters: tuple[Counter, ...], place: str, scrape: str | None
 ) -> dict[str, Any]:
     from gpustate.formats import dcgm
     from gpustate.probes.gpu_facts import GpuFacts
@@ -172,28 +172,28 @@ def _check_node(
     answer = node.shell(_scrape(scrape)) if scrape is not None else None
     if not nvml.works:
         return {"error": f"NVML: {nvml.error_text or nvml.error_name or 'a GPU does not answer'}"}
-    unfit = [one.text(place) for one in dcgm.unfit(wanted, nvml.gpus)]
-    found: dict[str, Any] = {"gpus": len(nvml.gpus), "cannot_report": unfit}
+    unfit = [counter.text(place) for counter in dcgm.unfit(counters, nvml.gpus)]
+    row: dict[str, Any] = {"gpus": len(nvml.gpus), "cannot_report": unfit}
     if answer is None:
-        return found
+        return row
     if answer.status:
         why = f"{scrape} does not answer; find the reason: journalctl -u nvidia-dcgm-exporter -n 50"
-        return {**found, "no_answer": why}
+        return {**row, "no_answer": why}
     try:
         samples = dcgm.parse(answer.stdout, scrape or "")
     except GpustateError as error:
-        return {**found, "no_answer": str(error)}
-    missing = [one.text for one in dcgm.find_missing(samples, wanted, nvml.gpus)]
-    return {**found, "samples": len(samples), "missing": missing}
+        return {**row, "no_answer": str(error)}
+    missing = [counter.text for counter in dcgm.find_missing(samples, counters, nvml.gpus)]
+    return {**row, "samples": len(samples), "missing": missing}
 
 
 def _scrape(url: str) -> str:
     import shlex
 
     program = "import sys,urllib.request as r;sys.stdout.buffer.write(r.urlopen(sys.argv[1],timeout=20).read())"
-    there = f"curl -fsS --max-time 20 -- {shlex.quote(url)}"
-    other = f"timeout -k 2 30 python3 -I -c {shlex.quote(program)} {shlex.quote(url)}"
-    return f"if command -v curl >/dev/null; then {there}; else {other}; fi"
+    curl = f"curl -fsS --max-time 20 -- {shlex.quote(url)}"
+    python = f"timeout -k 2 30 python3 -I -c {shlex.quote(program)} {shlex.quote(url)}"
+    return f"if command -v curl >/dev/null; then {curl}; else {python}; fi"
 
 
 def _page(rows: list[dict[str, Any]]) -> None:

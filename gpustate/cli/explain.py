@@ -36,63 +36,63 @@ def checks_page(page: Page, checks: list[dict[str, Any]]) -> None:
             remedy_shown = True
 
 
-def _with_commands(found: Diagnosis, node: str, target: next_steps.Target) -> Diagnosis:
+def _with_commands(diagnosis: Diagnosis, node: str, target: next_steps.Target) -> Diagnosis:
     """The diagnosis with commands that can be pasted."""
 
     def fill(text: str) -> str:
         return target.complete(text, node)
 
     checks = (
-        replace(one, evidence=fill(one.evidence), remedy=fill(one.remedy)) for one in found.checks
+        replace(c, evidence=fill(c.evidence), remedy=fill(c.remedy)) for c in diagnosis.checks
     )
-    return replace(found, checks=tuple(checks), warnings=tuple(map(fill, found.warnings)))
+    return replace(diagnosis, checks=tuple(checks), warnings=tuple(map(fill, diagnosis.warnings)))
 
 
-def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
+def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
     """A diagnosis as plain data."""
     from gpustate.core.encode import plain
 
-    cause = found.cause
+    cause = diagnosis.cause
     return {
-        "broken": None if found.broken is None else found.broken.name,
-        "cause": found.name or None,
+        "broken": None if diagnosis.broken is None else diagnosis.broken.name,
+        "cause": diagnosis.name or None,
         "repaired_by": (cause.state or None) if cause else None,
         "seen_before": list(cause.threads) if cause else [],
-        "checks": plain(found.checks),
-        "not_judged": list(found.open),
-        "warnings": list(found.warnings),
-        "cuda_proven": found.validated,
+        "checks": plain(diagnosis.checks),
+        "not_judged": list(diagnosis.open),
+        "warnings": list(diagnosis.warnings),
+        "cuda_proven": diagnosis.validated,
     }
 
 
-def verdict(found: Diagnosis) -> tuple[str, str]:
+def verdict(result: Diagnosis) -> tuple[str, str]:
     """The headline; without a validation record the result of CUDA is unknown."""
-    if found.broken is not None:
-        return f"failed: {found.broken.name} ({found.name})", "red"
-    container = next((one for one in found.checks if one.name == "container"), None)
-    if found.validated and container is not None and container.evidence.startswith(NOT_VALIDATED):
+    if result.broken is not None:
+        return f"failed: {result.broken.name} ({result.name})", "red"
+    container = next((check for check in result.checks if check.name == "container"), None)
+    if result.validated and container is not None and container.evidence.startswith(NOT_VALIDATED):
         return f"no check failed; {NOT_VALIDATED}", "yellow"
-    if found.validated:
+    if result.validated:
         return "all checks passed", "green"
     return "no check failed; CUDA is not validated", "yellow"
 
 
-def diagnosis_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
+def diagnosis_page(page: Page, result: Diagnosis, row: dict[str, Any]) -> None:
     """Add the checks up to the first failed one, its cause, and warnings."""
     checks_page(page, row["checks"])
-    if found.broken is not None:
-        _cause_page(page, found, row)
-    for warning in found.warnings:
+    if result.broken is not None:
+        _cause_page(page, result, row)
+    for warning in result.warnings:
         page.add("  ", ("!", "yellow"), f" {warning}")
 
 
-def _cause_page(page: Page, found: Diagnosis, row: dict[str, Any]) -> None:
+def _cause_page(page: Page, result: Diagnosis, row: dict[str, Any]) -> None:
     indent = " " * (max(len(check["name"]) for check in row["checks"]) + 6)
     if row["seen_before"]:
         page.add(indent, (f"seen before: {', '.join(row['seen_before'])}", "dim"))
-    if found.open:
+    if result.open:
         page.add(
-            "  ", ("-", "dim"), f" not checked, because they depend on it: {', '.join(found.open)}"
+            "  ", ("-", "dim"), f" not checked, because they depend on it: {', '.join(result.open)}"
         )
 
 
@@ -154,16 +154,16 @@ def _only_kubeconfig(options: dict[str, Any]) -> Kubeconfig:
     if not options.get("inventory"):
         raise UsageError("no cluster is named", fix=f"{fix}, or an inventory that has it")
     inventory = common.load_inventory(options)
-    clusters = {one for node in inventory if (one := kubeconfig_of(node, ""))}
+    clusters = {path for node in inventory if (path := kubeconfig_of(node, ""))}
     if len(clusters) != 1:
         if not clusters:
             raise UsageError(
                 "no node has a kubeconfig",
                 fix=f"{fix}, or set the inventory variable gpustate_kubeconfig",
             )
-        found = ", ".join(sorted(map(str, clusters)))
+        listed = ", ".join(sorted(map(str, clusters)))
         raise UsageError(
-            f"the nodes belong to {len(clusters)} clusters ({found})", fix=f"{fix}, or --limit"
+            f"the nodes belong to {len(clusters)} clusters ({listed})", fix=f"{fix}, or --limit"
         )
     return clusters.pop()
 
@@ -179,26 +179,26 @@ def _explain_pod(
 
     with connected(cluster) as api:
         snapshot = snapshots.read(api, namespace, name)
-    found = pending.explain(snapshot)
+    result = pending.explain(snapshot)
     document["pod"] = {
-        **{"namespace": namespace, "name": name, "status": found.status},
-        "causes": plain(found.causes),
-        **({"scheduler": found.scheduler} if found.scheduler else {}),
+        **{"namespace": namespace, "name": name, "status": result.status},
+        "causes": plain(result.causes),
+        **({"scheduler": result.scheduler} if result.scheduler else {}),
         **({"unread": list(snapshot.unread)} if snapshot.unread else {}),
     }
     page.add(
-        (f"{namespace}/{name}", "bold"), "  ", (found.status, "red" if found.waits else "green")
+        (f"{namespace}/{name}", "bold"), "  ", (result.status, "red" if result.waits else "green")
     )
-    for one in found.causes:
-        sign, style = _SIGNS["failed"] if found.waits else ("!", "yellow")
-        where = f"{', '.join(ranges(one.nodes))}: " if one.nodes else ""
-        page.add("  ", (sign, style), f" {one.cause}  {where}{one.evidence}")
-        page.add("    ", (f"next: {one.remedy}", "bold"))
-    if found.scheduler:
-        page.add("  ", (f"the scheduler: {found.scheduler}", "dim"))
+    for cause in result.causes:
+        sign, style = _SIGNS["failed"] if result.waits else ("!", "yellow")
+        where = f"{', '.join(ranges(cause.nodes))}: " if cause.nodes else ""
+        page.add("  ", (sign, style), f" {cause.cause}  {where}{cause.evidence}")
+        page.add("    ", (f"next: {cause.remedy}", "bold"))
+    if result.scheduler:
+        page.add("  ", (f"the scheduler: {result.scheduler}", "dim"))
     for words in snapshot.unread:
         page.add("  ", ("!", "yellow"), f" not read: {words}")
-    return [EXIT_VALIDATION] * found.waits
+    return [EXIT_VALIDATION] * result.waits
 
 
 def ranges(names: Iterable[str]) -> list[str]:
@@ -230,49 +230,49 @@ def _explain_nodes(
     several = len(inventory.nodes) > 1
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
-    for one, answer, error in fleet.question(inventory.nodes, options["forks"], question):
+    for node, answer, error in fleet.question(inventory.nodes, options["forks"], question):
         if error is not None or answer is None:
             codes.append(error.exit_code if error else 1)
-            rows.append({"name": one.name, "error": str(error)})
-            page.add((one.name, "bold"), "  ", (str(error), "red"))
+            rows.append({"name": node.name, "error": str(error)})
+            page.add((node.name, "bold"), "  ", (str(error), "red"))
             continue
         view, first_boot, unfinished, newest = answer
         record = next_steps.last_change(options, newest)
         target = next_steps.of_record(record, options)
         view = replace(view, states=target.states)
-        found = _with_commands(walk.diagnose(view), one.name, target)
+        diagnosis = _with_commands(walk.diagnose(view), node.name, target)
         hold = read_hold(view.clues.node) if view.clues.node else None
         held = next_steps.held(hold) if hold else ""
         if hold is not None and held:
             checks = (
                 replace(check, remedy=held) if check.name in _AFTER_HOLD else check
-                for check in found.checks
+                for check in diagnosis.checks
             )
-            found = replace(found, checks=tuple(checks))
+            diagnosis = replace(diagnosis, checks=tuple(checks))
             held = f"run {hold.run} holds the node out of service since {hold.since}: {hold.text}; {held}"
         unfinished = (
-            next_steps.interrupted(record, one.name)
+            next_steps.interrupted(record, node.name)
             or held
-            or target.complete(unfinished, one.name)
+            or target.complete(unfinished, node.name)
         )
         if step := next_steps.continuation(unfinished):
-            found = replace(
-                found, checks=tuple(replace(check, remedy=step) for check in found.checks)
+            diagnosis = replace(
+                diagnosis, checks=tuple(replace(check, remedy=step) for check in diagnosis.checks)
             )
-        if found.broken is not None:
+        if diagnosis.broken is not None:
             codes.append(EXIT_VALIDATION)
         row = {
-            "name": one.name,
-            **diagnosis_data(found),
+            "name": node.name,
+            **diagnosis_data(diagnosis),
             **({"cut_short": True} if view.cut_short else {}),
         }
         row = {**row, **({"first_boot": first_boot} if first_boot else {})}
         rows.append({**row, **({"unfinished": unfinished} if unfinished else {})})
-        page.add((one.name, "bold"), "  ", verdict(found))
+        page.add((node.name, "bold"), "  ", verdict(diagnosis))
         if unfinished:
             page.add("  ", (unfinished, "yellow"))
-        shown = [check for check in row["checks"] if not several or check["outcome"] == "failed"]
-        diagnosis_page(page, found, {**row, "checks": shown})
+        visible = [check for check in row["checks"] if not several or check["outcome"] == "failed"]
+        diagnosis_page(page, diagnosis, {**row, "checks": visible})
         if view.cut_short:
             page.add(
                 "  ",

@@ -75,7 +75,7 @@ def _topology(node: Node) -> dict[str, Any]:
 
     sight = fabric_probe.observe(node)
     facts = node.facts()
-    found = imex.parse(node.shell(imex.SCRIPT).stdout)
+    topology = imex.parse(node.shell(imex.SCRIPT).stdout)
     # The subnet manager has no unit: Fabric Manager's starts it.
     daemons = (fabric.FABRIC_MANAGER, fabric.IMEX)
     units = node.units(*(f"{name}.service" for name in daemons))
@@ -93,7 +93,7 @@ def _topology(node: Node) -> dict[str, Any]:
         },
         "fabric": fabric.summary(sight.fabrics),
         "domain": fabric.domain(sight.fabrics),
-        "addresses": [one for one in found.addresses if _ip(one)],
+        "addresses": [address for address in topology.addresses if _ip(address)],
     }
 
 
@@ -106,15 +106,15 @@ def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def _address(node: InventoryNode, data: dict[str, Any], inside: Network | None) -> str | None:
     """The address to list: one in ``--network``, else that of its connection, else its first."""
-    own: list[str] = data["addresses"]
+    ips: list[str] = data["addresses"]
     if inside is not None:
-        return next((one for one in own if ipaddress.ip_address(one) in inside), None)
-    return node.connection.host if node.connection.host in own else next(iter(own), None)
+        return next((ip for ip in ips if ipaddress.ip_address(ip) in inside), None)
+    return node.connection.host if node.connection.host in ips else next(iter(ips), None)
 
 
 def _domains(rows: Iterable[dict[str, Any]], network: str | None) -> list[int]:
     codes: list[int] = []
-    found: dict[str, list[str]] = {}
+    domains: dict[str, list[str]] = {}
     for row in rows:
         if "error" in row:
             click.echo(f"{row['name']}: {row['error']}", err=True)
@@ -126,9 +126,9 @@ def _domains(rows: Iterable[dict[str, Any]], network: str | None) -> list[int]:
             click.echo(f"{row['name']}: no address{where}", err=True)
             codes.append(EXIT_ERROR)
         else:
-            found.setdefault(row["domain"], []).append(row["address"])
-    lines = ["imex:", "  domains:" if found else "  domains: {}"]
-    for domain, addresses in sorted(found.items()):
+            domains.setdefault(row["domain"], []).append(row["address"])
+    lines = ["imex:", "  domains:" if domains else "  domains: {}"]
+    for domain, addresses in sorted(domains.items()):
         # Every node must get the same list in the same order.
         addresses.sort(key=lambda one: (_ip(one).version, int(_ip(one))))  # type: ignore[union-attr, arg-type]
         lines.append(f"    {domain}: [{', '.join(addresses)}]")

@@ -30,7 +30,7 @@ def facts(output: str, **options: Any) -> None:
             **plain(observed),
             "distribution": observed.distribution,
             "nvml": plain(node.query(GpuFacts())),
-            "quarantine": [one.text for one in held.active],
+            "quarantine": [entry.text for entry in held.active],
         }
 
     rows, codes = common.query_nodes(inventory, options["forks"], question)

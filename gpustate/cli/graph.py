@@ -78,10 +78,10 @@ def _of_policy(
             resolved = _resolved(policy, node, inventory, options)
             states, left_out = resolved.states, _left_out(resolved)
     places = {state.name: _place(policy, state.name) for state in states}
-    made = build(states, common.known_states(), places=places)
+    built = build(states, common.known_states(), places=places)
     if states and all(state.absent for state in states):
-        made = reverse(made)
-    return made, of_states(states, places, left_out)
+        built = reverse(built)
+    return built, of_states(states, places, left_out)
 
 
 def _place(policy: Policy, state: str) -> str:
@@ -96,9 +96,9 @@ def _resolved(policy: Policy, node: str, inventory: Inventory, options: dict[str
     from gpustate.core.policy import resolve
     from gpustate.formats.words import quote
 
-    for one in inventory:
-        if one.name == node:
-            return resolve(policy, one, common.known_states())
+    for listed in inventory:
+        if listed.name == node:
+            return resolve(policy, listed, common.known_states())
     raise UsageError(
         f"no node {quote(node)} in the inventory",
         fix=f"list its nodes: gpustate facts -i {options['inventory']}",
@@ -119,13 +119,13 @@ def _left_out(resolved: Resolved) -> dict[str, str]:
     node = resolved.node
     unprobed: Any = _Unprobed()
     view = NodeView(node.name, node.groups, node.vars, unprobed)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for state in resolved.states:
         if state.only is None:
             continue
         try:
             if not state.only.holds(view):
-                found[state.name] = f"only where {state.only.text}"
+                reasons[state.name] = f"only where {state.only.text}"
         except LookupError:
             continue  # it depends on a probe
-    return found
+    return reasons

@@ -81,14 +81,14 @@ def _report(
     ]
     codes: list[int] = []
     for cluster in dict.fromkeys(filter(None, clusters.values())):
-        here = [(one, verdict) for one, verdict in judged if clusters[one.name] == cluster]
+        judged_here = [(n, verdict) for n, verdict in judged if clusters[n.name] == cluster]
         try:
-            done = node_reports.report(cluster, here, after_health)
+            written = node_reports.report(cluster, judged_here, after_health)
         except ClusterError as error:
             click.echo(f"conditions of Nodes could not be written: {error}", err=True)
             codes.append(EXIT_ERROR)
             continue
-        for line in done.notes:
+        for line in written.notes:
             click.echo(str(line), err=True)
     return codes
 
@@ -97,14 +97,16 @@ def _faults(row: dict[str, Any]) -> list[str]:
     """The failed findings of a node's GPUs, without those in quarantine."""
     if "gpus" not in row:
         return [row["error"]] if "error" in row else []
-    found = [
-        f"GPU {gpu['index']} ({gpu['pci']}): {one['evidence']}"
+    faults = [
+        f"GPU {gpu['index']} ({gpu['pci']}): {fault['evidence']}"
         for gpu in row["gpus"]
         if gpu["state"] == "failed"
-        for one in gpu["findings"]
-        if one["level"] == "failed"
+        for fault in gpu["findings"]
+        if fault["level"] == "failed"
     ]
-    return found + [f"{one['pci']}: {one['evidence']}".removeprefix(": ") for one in row["others"]]
+    return faults + [
+        f"{fault['pci']}: {fault['evidence']}".removeprefix(": ") for fault in row["others"]
+    ]
 
 
 def _observe(node: Node) -> ChainObservation:
@@ -147,12 +149,12 @@ def _health(node: Node) -> dict[str, Any]:
         for address, why, remedy in absent
     )
     checks = {check.name: check for check in chain.evaluate(observed)}
-    silent = absent or any(
-        one.what == "no-answer" for one in findings
+    mute = absent or any(
+        finding.what == "no-answer" for finding in findings
     )  # the check libraries says so
     findings += tuple(
         judge.Finding(None, "", name, judge.FAILED, checks[name].evidence, checks[name].remedy)
-        for name in (("fabric",) if silent else ("libraries", "fabric"))
+        for name in (("fabric",) if mute else ("libraries", "fabric"))
         if checks[name].failed
     )
     if none_left := chain.all_held(observed):
@@ -161,27 +163,27 @@ def _health(node: Node) -> dict[str, Any]:
         )
     gpus: list[dict[str, Any]] = []
     for gpu in nvml.gpus:
-        mine = [one for one in findings if one.gpu == gpu.index]
-        state = "well" if not mine else "warning"
-        state = "failed" if judge.failed(tuple(mine)) else state
+        own_findings = [finding for finding in findings if finding.gpu == gpu.index]
+        state = "well" if not own_findings else "warning"
+        state = "failed" if judge.failed(tuple(own_findings)) else state
         gpus.append(
             {
                 **{"index": gpu.index, "uuid": gpu.uuid, "pci": gpu.pci, "name": gpu.name},
                 "state": "quarantine" if observed.held(gpu) else state,
-                "findings": [plain(one) for one in mine],
+                "findings": [plain(finding) for finding in own_findings],
             }
         )
-    others = [
-        plain(one)
-        for one in findings
-        if one.gpu is None
-        and one.level == judge.FAILED
-        and not observed.quarantine.holds("", one.pci)
+    unassigned = [
+        plain(finding)
+        for finding in findings
+        if finding.gpu is None
+        and finding.level == judge.FAILED
+        and not observed.quarantine.holds("", finding.pci)
     ]
-    found: dict[str, Any] = {"gpus": gpus, "others": others}
-    found["quarantine"] = [one.text for one in observed.quarantine.active]
-    found["quarantine_ended"] = [one.text for one in observed.quarantine.expired]
-    return {**found, "error": observed.quarantine.problem} if observed.quarantine.problem else found
+    row: dict[str, Any] = {"gpus": gpus, "others": unassigned}
+    row["quarantine"] = [finding.text for finding in observed.quarantine.active]
+    row["quarantine_ended"] = [finding.text for finding in observed.quarantine.expired]
+    return {**row, "error": observed.quarantine.problem} if observed.quarantine.problem else row
 
 
 def _page(rows: list[dict[str, Any]]) -> None:
@@ -191,13 +193,13 @@ def _page(rows: list[dict[str, Any]]) -> None:
     page = Page()
     for row in rows:
         states = [gpu["state"] for gpu in row.get("gpus", [])]
-        others = row.get("others", [])
+        unassigned = row.get("others", [])
         listed = {gpu["pci"] for gpu in row.get("gpus", [])}
         # Each GPU once, whatever number of findings it has; the rest concerns all of them.
-        states += ["failed"] * len({one["pci"] for one in others if one["pci"]} - listed)
-        counts = [f"{states.count(one)} {one}" for one in _STYLES if one in states]
-        if whole := ", ".join(one["what"] for one in others if not one["pci"]):
-            counts.append(f"the node failed ({whole})")
+        states += ["failed"] * len({f["pci"] for f in unassigned if f["pci"]} - listed)
+        counts = [f"{states.count(f)} {f}" for f in _STYLES if f in states]
+        if of_node := ", ".join(f["what"] for f in unassigned if not f["pci"]):
+            counts.append(f"the node failed ({of_node})")
         page.add((row["name"], "bold"), f"  {', '.join(counts)}")
         for gpu in row.get("gpus", []):
             if gpu["state"] == "well":
@@ -218,11 +220,11 @@ def _page(rows: list[dict[str, Any]]) -> None:
 
 
 def _findings(page: Any, findings: list[dict[str, Any]]) -> None:
-    for one in findings:
-        style = _STYLES["failed" if one["level"] == "failed" else "warning"]
-        who = f"{one['pci']}: " if one["gpu"] is None and one["pci"] else ""
-        page.add("    ", (f"{who}{one['evidence']}", style))
-        page.add(f"      next: {one['remedy']}")
+    for finding in findings:
+        style = _STYLES["failed" if finding["level"] == "failed" else "warning"]
+        prefix = f"{finding['pci']}: " if finding["gpu"] is None and finding["pci"] else ""
+        page.add("    ", (f"{prefix}{finding['evidence']}", style))
+        page.add(f"      next: {finding['remedy']}")
 
 
 @click.command()
@@ -303,8 +305,8 @@ def _work(
                 fix="free disk space on the node, or mount it read-write",
             )
         machines[session.node.name] = ids
-        held[session.node.name] = [one.text for one in entries]
-        return [f"in quarantine: {one.text}" for one in entries] or ["no GPU is in quarantine"]
+        held[session.node.name] = [entry.text for entry in entries]
+        return [f"in quarantine: {entry.text}" for entry in entries] or ["no GPU is in quarantine"]
 
     for node, lines, error in fleet.each(inventory.nodes, options["forks"], work):
         if error is not None or lines is None:
@@ -328,13 +330,13 @@ def _restart_plugins(
     codes: list[int] = []
     for cluster in dict.fromkeys(clusters[name] for name in machines if clusters[name]):
         names = [name for name in machines if clusters[name] == cluster]
-        here = [NodeResult(name, facts=dict(machines[name])) for name in names]
-        for name, done, words in node_reports.restart_plugins(cluster, here):
-            click.echo(printable(f"{name}: {words}"), err=not done)
-            codes += [] if done else [EXIT_ERROR]
+        nodes = [NodeResult(name, facts=dict(machines[name])) for name in names]
+        for name, restarted, words in node_reports.restart_plugins(cluster, nodes):
+            click.echo(printable(f"{name}: {words}"), err=not restarted)
+            codes += [] if restarted else [EXIT_ERROR]
         try:
             lines = node_reports.report(
-                cluster, [(one, held[one.name]) for one in here], after_quarantine
+                cluster, [(node, held[node.name]) for node in nodes], after_quarantine
             )
         except ClusterError:
             continue  # the restart has failed for the same reason
@@ -359,8 +361,8 @@ def _identity(node: Node) -> dict[str, Any]:
 def _describe(observed: ChainObservation) -> list[str]:
     held = observed.quarantine
     lines = [held.problem] if held.problem else []
-    lines += [f"in quarantine: {one.text}" for one in held.active]
-    lines += [f"the quarantine has ended: {one.text}" for one in held.expired]
+    lines += [f"in quarantine: {entry.text}" for entry in held.active]
+    lines += [f"the quarantine has ended: {entry.text}" for entry in held.expired]
     return lines or ["no GPU is in quarantine"]
 
 
@@ -376,38 +378,36 @@ def _new_entries(
     """The new entries; expired ones are dropped."""
     from gpustate.formats.quarantine import Entry
 
-    kept = observed.quarantine.active
+    old = observed.quarantine.active
     if gpu is None:
         return ()
     uuid, pci = _identify(observed, gpu)
-    rest = tuple(
-        one for one in kept if not ((uuid and one.uuid == uuid) or (pci and one.pci == pci))
-    )
+    remaining = tuple(e for e in old if not ((uuid and e.uuid == uuid) or (pci and e.pci == pci)))
     if end:
-        if len(rest) == len(kept):
+        if len(remaining) == len(old):
             raise UsageError(
                 f"GPU {gpu} is not in quarantine",
                 fix="list quarantined GPUs: gpustate node quarantine -l NODE",
             )
-        return rest
-    return (*rest, Entry(uuid, pci, reason, clock + length_s, clock, by))
+        return remaining
+    return (*remaining, Entry(uuid, pci, reason, clock + length_s, clock, by))
 
 
 def _identify(observed: ChainObservation, gpu: str) -> tuple[str, str]:
     """UUID and PCI address of a GPU named by index, UUID or address; a lost one has only one of them."""
-    for one in observed.quarantine.active:
-        if gpu in (one.uuid, one.pci):
-            return one.uuid, one.pci
-    for found in observed.nvml.gpus:
-        if gpu in (str(found.index), found.uuid, found.pci):
-            if not found.pci and not found.uuid:
+    for entry in observed.quarantine.active:
+        if gpu in (entry.uuid, entry.pci):
+            return entry.uuid, entry.pci
+    for candidate in observed.nvml.gpus:
+        if gpu in (str(candidate.index), candidate.uuid, candidate.pci):
+            if not candidate.pci and not candidate.uuid:
                 break
-            return found.uuid, found.pci
-    if gpu in {one.address for one in observed.module_gpus}:
+            return candidate.uuid, candidate.pci
+    if gpu in {entry.address for entry in observed.module_gpus}:
         return "", gpu
-    there = ", ".join(str(one.index) for one in observed.nvml.gpus) or "none answers"
+    indices = ", ".join(str(entry.index) for entry in observed.nvml.gpus) or "none answers"
     raise UsageError(
-        f"no GPU {gpu[:60]!r} on this node (GPUs: {there})",
+        f"no GPU {gpu[:60]!r} on this node (GPUs: {indices})",
         fix="name it by index, UUID or PCI address; a lost one by its PCI address",
     )
 

@@ -50,14 +50,14 @@ def history(last: int, wanted: str | None, output: str) -> None:
     if log.damaged:
         lines = ", ".join(map(str, log.damaged[:5])) + (" ..." if len(log.damaged) > 5 else "")
         watching.warn(f"{audit.path()}: damaged lines are ignored: {lines}")
-    entries = [one for one in log.runs if wanted in (None, one.start["run"])][-last:]
+    entries = [run for run in log.runs if wanted in (None, run.start["run"])][-last:]
     if wanted and not entries:
         raise UsageError(
             f"no run {wanted!r} in the audit log",
             place=str(audit.path()),
             fix="list runs: gpustate rollout history",
         )
-    rows = [_row(one) for one in entries]
+    rows = [_row(run) for run in entries]
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.history/1", "runs": rows}))
         return
@@ -119,7 +119,7 @@ def _run(page: Page, row: Mapping[str, Any], *, whole: bool, resumable: bool) ->
             page.add(
                 f"    {'not started' if name == 'skipped' else name}: {', '.join(outcome[name])}"
             )
-    for one in outcome.get("failed", ()):
-        page.add(f"    {one['node']}: {one['status']}: {one['reason']}")
-    for one in outcome.get("held", ()):
-        page.add(f"    {one['why']}")
+    for item in outcome.get("failed", ()):
+        page.add(f"    {item['node']}: {item['status']}: {item['reason']}")
+    for item in outcome.get("held", ()):
+        page.add(f"    {item['why']}")

@@ -42,9 +42,9 @@ def labels(
     Without --config, a node's own /etc/nvidia-device-plugin/config.yaml applies. -o slurm prints
     gres.conf and slurm.conf lines for the whole cluster.
     """
-    given = _plugin_config(config, config_name)
+    plugin = _plugin_config(config, config_name)
     inventory = common.load_inventory(options)
-    query = _slurm if output == "slurm" else lambda node: _labels(node, given, mig_strategy)
+    query = _slurm if output == "slurm" else lambda node: _labels(node, plugin, mig_strategy)
     rows, codes = common.query_nodes(inventory, options["forks"], query)
     if output == "json":
         common.write_out(common.as_json({"format": "gpustate.labels/1", "nodes": rows}))
@@ -66,7 +66,7 @@ def _plugin_config(config: str | None, name: str) -> PluginConfig | None:
     return deviceplugin.choose(deviceplugin.read_all(text, config), name, place=config)
 
 
-def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) -> dict[str, Any]:
+def _labels(node: Node, plugin: PluginConfig | None, mig_strategy: str | None) -> dict[str, Any]:
     from gpustate.formats import deviceplugin
     from gpustate.formats import labels as gfd
     from gpustate.probes.gpu_labels import observe
@@ -74,7 +74,7 @@ def _labels(node: Node, given: PluginConfig | None, mig_strategy: str | None) ->
     observed = observe(node)
     text = node.read_text(_ON_NODE)
     try:
-        config = given or deviceplugin.read(text or "", _ON_NODE)
+        config = plugin or deviceplugin.read(text or "", _ON_NODE)
     except PolicyError as error:
         return {"error": str(error)}
     strategy = mig_strategy or config.mig_strategy or "none"

@@ -57,14 +57,14 @@ def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
     from gpustate.engine.fleet import controller, new_run_id
     from gpustate.engine.ledger import LOCKED, lock_script
 
-    now = int(time.time())
+    time_s = int(time.time())
     info = {
         "run": new_run_id(),
         "holder": controller().name,
         "pid": 0,
         "reason": f"{LOCKED}{reason}",
-        "since": now,
-        "expires": now + common.duration_s(duration),
+        "since": time_s,
+        "expires": time_s + common.duration_s(duration),
     }
     _on_all(
         options,

@@ -76,12 +76,12 @@ def check(
     from gpustate.compat import document
     from gpustate.compat.facts import unclear_board
 
-    known = known_facts(given + more)
-    if not known:
+    facts = known_facts(given + more)
+    if not facts:
         raise UsageError("no facts", fix="give some: --set driver=580.65.06 gpu=B200 kernel=6.8")
-    report = compat.check(known, rules=compat.load(where), allow=dict(map(_pair, allow)))
+    report = compat.check(facts, rules=compat.load(where), allow=dict(map(_pair, allow)))
     gpus = [word.partition("=")[2] for word in given + more if word.startswith("gpu=")]
-    note = "" if "fabric" in known else "".join(map(unclear_board, gpus))
+    note = "" if "fabric" in facts else "".join(map(unclear_board, gpus))
     if output == "json":
         common.write_out(common.as_json(document.report_data(report, strict=strict, note=note)))
     else:
@@ -139,15 +139,15 @@ def why(
 
     rules = compat.load(where)
     rule = rules.rule(name)
-    known = known_facts(given + more)
+    facts = known_facts(given + more)
     result = None
-    if known:
-        report = compat.check(known, rules=rules, allow=dict(map(_pair, allow)))
-        result = next(one for one in report.results if one.rule is rule)
+    if facts:
+        report = compat.check(facts, rules=rules, allow=dict(map(_pair, allow)))
+        result = next(entry for entry in report.results if entry.rule is rule)
     if output == "json":
         common.write_out(common.as_json(document.why_data(rule, result)))
     else:
-        common.write_out(document.why_text(rule, result, known))
+        common.write_out(document.why_text(rule, result, facts))
 
 
 def known_facts(words: tuple[str, ...]) -> dict[str, Value]:
@@ -161,24 +161,24 @@ def known_facts(words: tuple[str, ...]) -> dict[str, Value]:
         if name in pairs:
             raise UsageError(f"{name} is set twice", fix="set it once")
         pairs[name] = value
-    known = compat.facts(pairs)
+    facts = compat.facts(pairs)
     release = pairs.get("gpu_operator", pairs.get("operator"))
     if release is None:
-        return known
+        return facts
     chart = history.chart_defaults(str(release))
     paths = {"cdi": "cdi.enabled", "nri": "cdi.nriPluginEnabled"}
-    if known.get("driver_from") == frozenset(("container",)):
+    if facts.get("driver_from") == frozenset(("container",)):
         paths["driver"] = "driver.version"
     defaults = {name: chart[path] for name, path in paths.items() if path in chart}
-    return compat.facts(defaults) | known
+    return compat.facts(defaults) | facts
 
 
-def _pair(word: str, wanted: str = "RULE=REASON") -> tuple[str, str]:
+def _pair(word: str, form: str = "RULE=REASON") -> tuple[str, str]:
     from gpustate.formats.words import quote
 
     name, sign, value = word.partition("=")
     if not sign or not name.strip() or not value.strip():
-        raise UsageError(f"{quote(word)} is not of the form {wanted}")
+        raise UsageError(f"{quote(word)} is not of the form {form}")
     return name.strip(), value.strip()
 
 

@@ -57,8 +57,8 @@ def show(model: str | None, output: str, **options: Any) -> None:
     if model is None:
         text, data = pages.models_text(), pages.models_data()
     else:
-        found = tables.find(model)
-        text, data = pages.model_text(found), pages.model_data(found)
+        table = tables.find(model)
+        text, data = pages.model_text(table), pages.model_data(table)
     common.write_out(common.as_json(data) if output == "json" else text)
 
 
@@ -69,14 +69,14 @@ def _show_nodes(output: str, options: dict[str, Any]) -> None:
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
     codes: list[int] = []
-    for name, found in _nodes(options):
-        if isinstance(found, GpustateError):
-            codes.append(found.exit_code)
-            rows.append({"name": name, "error": str(found)})
-            texts.append(f"{name}  {found}\n")
+    for name, observed in _nodes(options):
+        if isinstance(observed, GpustateError):
+            codes.append(observed.exit_code)
+            rows.append({"name": name, "error": str(observed)})
+            texts.append(f"{name}  {observed}\n")
         else:
-            rows.append({"name": name, **layout.as_data(found)})
-            texts.append(f"{name}\n{layout_text(found)}")
+            rows.append({"name": name, **layout.as_data(observed)})
+            texts.append(f"{name}\n{layout_text(observed)}")
     data = {"format": layout.FORMAT_OF_NODES, "nodes": rows}
     common.write_out(common.as_json(data) if output == "json" else "".join(texts))
     common.finish(*codes)
@@ -107,34 +107,34 @@ def plan(
     from gpustate.mig import document
     from gpustate.mig import plan as planner
 
-    wanted = _config_file(config).config(name)
-    given = {"-i": options["inventory"], "--gpu": gpus, "--current": current}
-    _one_of(given, "no GPUs: give -i INVENTORY, --gpu 8xH200, or --current with a saved layout")
+    target = _config_file(config).config(name)
+    sources = {"-i": options["inventory"], "--gpu": gpus, "--current": current}
+    _one_of(sources, "no GPUs: give -i INVENTORY, --gpu 8xH200, or --current with a saved layout")
     if options["inventory"] is None:
         layout = _layout(current) if current is not None else _counted(str(gpus))
-        made = planner.plan(wanted, layout)
-        data = common.as_json(document.as_data(made))
-        common.write_out(data if output == "json" else document.as_text(made))
-        common.finish(EXIT_PENDING if detailed_exitcode and made else 0)
+        planned = planner.plan(target, layout)
+        data = common.as_json(document.as_data(planned))
+        common.write_out(data if output == "json" else document.as_text(planned))
+        common.finish(EXIT_PENDING if detailed_exitcode and planned else 0)
         return
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
     codes: list[int] = []
-    for node, found in _nodes(options):
+    for node, current_layout in _nodes(options):
         try:
-            if isinstance(found, GpustateError):
-                raise found
-            made = planner.plan(wanted, found)
+            if isinstance(current_layout, GpustateError):
+                raise current_layout
+            planned = planner.plan(target, current_layout)
         except GpustateError as error:
             codes.append(error.exit_code)
             rows.append({"name": node, "error": str(error)})
             texts.append(f"{node}  {error}\n")
             continue
-        codes.append(EXIT_PENDING if detailed_exitcode and made else 0)
-        rows.append({"name": node, **document.as_data(made)})
-        texts.append(f"{node}\n{document.as_text(made)}")
-    whole = {"format": "gpustate.mig-node-plans/1", "nodes": rows}
-    common.write_out(common.as_json(whole) if output == "json" else "".join(texts))
+        codes.append(EXIT_PENDING if detailed_exitcode and planned else 0)
+        rows.append({"name": node, **document.as_data(planned)})
+        texts.append(f"{node}\n{document.as_text(planned)}")
+    combined = {"format": "gpustate.mig-node-plans/1", "nodes": rows}
+    common.write_out(common.as_json(combined) if output == "json" else "".join(texts))
     common.finish(*codes)
 
 
@@ -149,9 +149,9 @@ def export(current: str | None, name: str | None, builtin: bool, **options: Any)
     """Write a layout as a mig-parted file; several nodes become one configuration each."""
     from gpustate.mig import builtin as files
 
-    given = {"-i": options["inventory"], "--current": current, "--builtin": builtin or None}
+    sources = {"-i": options["inventory"], "--current": current, "--builtin": builtin or None}
     _one_of(
-        given, "nothing to export: give -i INVENTORY, --current with a saved layout, or --builtin"
+        sources, "nothing to export: give -i INVENTORY, --current with a saved layout, or --builtin"
     )
     if builtin:
         common.write_out(files.as_yaml(files.config_file().configs.values()))
@@ -159,23 +159,23 @@ def export(current: str | None, name: str | None, builtin: bool, **options: Any)
     if current is not None:
         common.write_out(files.as_yaml([files.export(_layout(current), name or "current")]))
         return
-    made, codes = [], []
-    for node, found in _nodes(options):
-        if isinstance(found, GpustateError):
-            codes.append(found.exit_code)
-            click.echo(f"gpustate: {node}: {found}", err=True)
+    configs, codes = [], []
+    for node, layout in _nodes(options):
+        if isinstance(layout, GpustateError):
+            codes.append(layout.exit_code)
+            click.echo(f"gpustate: {node}: {layout}", err=True)
         else:
-            made.append(files.export(found, name or node))
-    if name and len(made) > 1:
+            configs.append(files.export(layout, name or node))
+    if name and len(configs) > 1:
         raise UsageError("--name with several nodes", fix="omit it, or select one node with -l")
-    if made:
-        common.write_out(files.as_yaml(made))
+    if configs:
+        common.write_out(files.as_yaml(configs))
     common.finish(*codes)
 
 
-def _one_of(given: Mapping[str, Any], otherwise: str) -> None:
+def _one_of(sources: Mapping[str, Any], otherwise: str) -> None:
     """Refuse none, and more than one, of options that exclude each other."""
-    names = [name for name, value in given.items() if value is not None]
+    names = [name for name, value in sources.items() if value is not None]
     if not names:
         raise UsageError(otherwise)
     if len(names) > 1:
@@ -207,9 +207,9 @@ def _nodes(options: dict[str, Any]) -> Iterator[tuple[str, Layout | GpustateErro
         return live.layout(gpus, pci, uses)
 
     inventory = common.load_inventory(options)
-    for node, found, error in fleet.question(inventory.nodes, options["forks"], question):
-        if found is not None:
-            yield node.name, found
+    for node, layout, error in fleet.question(inventory.nodes, options["forks"], question):
+        if layout is not None:
+            yield node.name, layout
         else:
             yield node.name, error or GpustateError("no answer")
 

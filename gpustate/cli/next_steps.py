@@ -69,10 +69,10 @@ class Target:
         if not self._editable:
             return f": gpustate apply {names[0]} -l NODE"
         lines = " and ".join(f"`{name}:`" for name in names)
-        what = f"add {lines} to the states of {self.policy}"
+        fix = f"add {lines} to the states of {self.policy}"
         if self.policy.endswith(".py"):
-            what = f"add the state {' and '.join(names)} to {self.policy}"
-        return f": {what}, then: gpustate apply POLICY -l NODE"
+            fix = f"add the state {' and '.join(names)} to {self.policy}"
+        return f": {fix}, then: gpustate apply POLICY -l NODE"
 
     def complete_result(self, document: Mapping[str, Any]) -> None:
         """Complete the failures of a result's nodes in place; without states, the policy has those of the result."""
@@ -118,12 +118,12 @@ def of_record(record: Mapping[str, Any], options: Mapping[str, Any]) -> Target:
     if not source:
         return Target(inventory)
     relative = os.path.relpath(source)
-    shown = source if relative.startswith("..") else relative
+    path = source if relative.startswith("..") else relative
     try:
         policy = policies.load(source)
     except GpustateError:
-        return Target(inventory, shown)
-    return Target(inventory, shown, [state.name for state in policy.states if not state.absent])
+        return Target(inventory, path)
+    return Target(inventory, path, [state.name for state in policy.states if not state.absent])
 
 
 def command_of(run: str) -> str:
@@ -151,7 +151,7 @@ def held(hold: Hold) -> str:
     from gpustate.rollout.status import Status
     from gpustate.schedulers.base import Member
 
-    running = hold.run in {one.run for one in running_here()}
+    running = hold.run in {running_run.run for running_run in running_here()}
     member = Member("", ready=True, schedulable=False, hold=hold)
     return Status("", member, running, command_of(hold.run)).next
 
@@ -162,8 +162,8 @@ def continuation(unfinished: str) -> str:
     Args:
         unfinished: as :func:`interrupted` returns it.
     """
-    what, _, step = unfinished.partition("; ")
-    return step if what.endswith("was interrupted") else ""
+    cause, _, step = unfinished.partition("; ")
+    return step if cause.endswith("was interrupted") else ""
 
 
 def interrupted(record: Mapping[str, Any], node: str) -> str:
@@ -172,8 +172,8 @@ def interrupted(record: Mapping[str, Any], node: str) -> str:
 
     outcome = record.get("outcome") or {}
     statuses = outcome.get("nodes", {})
-    done = statuses.get(node) == "ok" or (statuses and node not in statuses)
-    if not record or record.get("ended") or done:
+    ended = statuses.get(node) == "ok" or (statuses and node not in statuses)
+    if not record or record.get("ended") or ended:
         return ""
     if controller_runs(int(record.get("pid") or 0), str(record.get("born", ""))):
         return ""

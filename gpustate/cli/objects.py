@@ -45,8 +45,8 @@ def remove_records(
     from gpustate.cluster.kubeconfig import kubeconfig_of
 
     option = options.get("kubeconfig") or ""
-    found = {kubeconfig_of(node, option): None for node in inventory}
-    for kubeconfig in filter(None, found):
+    kubeconfigs = {kubeconfig_of(node, option): None for node in inventory}
+    for kubeconfig in filter(None, kubeconfigs):
         for line in remove_marks(kubeconfig, results):
             click.echo(f"gpustate: {line}", err=True)
 
@@ -108,12 +108,12 @@ def _refuse_a_part(
         return
     from gpustate.api.clusters import kubeconfigs_of
 
-    whole = common.load_inventory({**options, "limit": None}, reach=False, notes_shown=False)
-    theirs = set(filter(None, kubeconfigs.values()))
+    inventory = common.load_inventory({**options, "limit": None}, reach=False, notes_shown=False)
+    clusters = set(filter(None, kubeconfigs.values()))
     out = sorted(
         name
-        for name, one in kubeconfigs_of(whole, options.get("kubeconfig") or "").items()
-        if one in theirs and name not in kubeconfigs
+        for name, path in kubeconfigs_of(inventory, options.get("kubeconfig") or "").items()
+        if path in clusters and name not in kubeconfigs
     )
     if out:
         raise UsageError(
@@ -128,8 +128,8 @@ def check_saved(source: str, options: Mapping[str, Any]) -> None:
     Raises:
         UsageError: one is given.
     """
-    own = ("cluster_objects", "force_conflicts")
-    for word in (f"--{name.replace('_', '-')}" for name in own if options.get(name)):
+    names = ("cluster_objects", "force_conflicts")
+    for word in (f"--{name.replace('_', '-')}" for name in names if options.get(name)):
         raise UsageError(
             f"{source} is a saved plan, and {word} is only for new plans", fix=f"omit {word}"
         )
@@ -186,7 +186,7 @@ def way_back_note(document: Mapping[str, Any]) -> str:
     """What a rollback of nodes does not take back; empty without clusters."""
     if not document.get("clusters"):
         return ""
-    changes = [row for one in _rows(document) for row in one.get("changes", ())]
+    changes = [row for item in _rows(document) for row in item.get("changes", ())]
     words = "objects of the cluster are not restored"
     if any("env[MIG_STRATEGY]" in row["field"] for row in changes):
         words += (
@@ -197,14 +197,14 @@ def way_back_note(document: Mapping[str, Any]) -> str:
 
 
 def _rows(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [one for data in document.get("clusters", ()) for one in data["objects"]]
+    return [row for data in document.get("clusters", ()) for row in data["objects"]]
 
 
 def drifted(document: Mapping[str, Any]) -> str:
     """How many objects differ, of those that were compared; empty without any."""
     rows = _rows(document)
     conflicts = sum(map(_differs, rows))
-    compared = sum(one["action"] not in (SKIPPED, REFUSED) or _differs(one) for one in rows)
+    compared = sum(row["action"] not in (SKIPPED, REFUSED) or _differs(row) for row in rows)
     return f"{pending_of(document) + conflicts} of {compared} objects" if compared else ""
 
 
@@ -223,14 +223,14 @@ def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = 
     """
     from gpustate.reconcile.document import exit_codes
 
-    found: list[int] = []
+    values: list[int] = []
     for data in document.get("clusters", ()):
         rows = data.get("objects", ())
-        compared = [one for one in rows if one["action"] == REFUSED and _differs(one)]
+        compared = [row for row in rows if row["action"] == REFUSED and _differs(row)]
         if drift and (data.get("unready") or any(map(_differs, rows))):
-            found.append(EXIT_PENDING)
+            values.append(EXIT_PENDING)
         if not drift or refused(data) != len(compared) or not compared:
-            found += exit_codes({**data, "unready": ()} if drift else data)
+            values += exit_codes({**data, "unready": ()} if drift else data)
     if (detailed or drift) and pending_of(document):
-        found.append(EXIT_PENDING)
-    return found
+        values.append(EXIT_PENDING)
+    return values

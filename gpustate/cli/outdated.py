@@ -35,9 +35,9 @@ def outdated(
     from gpustate.solve import document
 
     rules.read()
-    made = common.load_policy(policy)
+    loaded = common.load_policy(policy)
     inventory = common.load_inventory(options)
-    notes.report_unknown_targets(inventory, made, policy, options)
+    notes.report_unknown_targets(inventory, loaded, policy, options)
     path = path or lock_layers.lock_path(policy)
     if not os.path.lexists(path):
         raise UsageError(
@@ -46,14 +46,14 @@ def outdated(
             fix=f"create it: gpustate driver solve {policy} -i INVENTORY",
         )
     old = lock_layers.load(path)
-    request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
+    request = Request(loaded, inventory, known=common.known_states(), forks=options["forks"])
     survey = driver_sets.survey(request)
-    found, troubles = driver_sets.outdated_all(survey, old, clock.now()[:7])
+    drivers, troubles = driver_sets.outdated_all(survey, old, clock.now()[:7])
     if output == "json":
-        common.write_out(common.as_json(document.outdated_data(found, troubles)))
+        common.write_out(common.as_json(document.outdated_data(drivers, troubles)))
     else:
-        common.write_out(printable_lines(document.outdated_text(found, troubles)))
-    newer = any(one.allowed for one in found)
+        common.write_out(printable_lines(document.outdated_text(drivers, troubles)))
+    newer = any(driver.allowed for driver in drivers)
     common.finish(
         EXIT_UNREACHABLE if survey.unreachable else 0,
         EXIT_PENDING if detailed_exitcode and newer else 0,

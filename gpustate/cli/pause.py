@@ -57,26 +57,28 @@ def _ask(action: str, run: str | None, inventory: str | None, kubeconfig: str | 
     from gpustate.engine import fleet
     from gpustate.rollout.board import ABORT, Control
 
-    def ask(found: Running) -> None:
-        before = found.control
-        whose = f"run {found.run} of {found.person}"
+    def ask(live: Running) -> None:
+        before = live.control
+        title = f"run {live.run} of {live.person}"
         if before is not None and before.action == ABORT:
-            click.echo(f"{whose} was {before} already: it ends after the nodes in progress")
+            click.echo(f"{title} was {before} already: it ends after the nodes in progress")
             return
-        request = Control(found.run, action, fleet.controller().name, clock.now())
+        request = Control(live.run, action, fleet.controller().name, clock.now())
         if before is not None and before.action == action:
             request = before  # it counts from the first time
-        answered = found.ask(request.text())
-        what = "no further node is started"
+        answered = live.ask(request.text())
+        effect = "no further node is started"
         if action == ABORT:
-            what = "it ends after the nodes in progress"
+            effect = "it ends after the nodes in progress"
         elif before is not None:
-            what += f"; it was {before} already"
-        if found.silent:
-            what = f"its controller has not renewed the Lease since {found.silent}, and may be dead"
+            effect += f"; it was {before} already"
+        if live.silent:
+            effect = (
+                f"its controller has not renewed the Lease since {live.silent}, and may be dead"
+            )
         elif not answered:
-            what = unanswered()
-        click.echo(f"{whose}: {what}")
+            effect = unanswered()
+        click.echo(f"{title}: {effect}")
 
     search = with_running(run, inventory, kubeconfig, ask)
     if not search.asked:
@@ -94,19 +96,19 @@ def unanswered() -> str:
 
 def not_running(verb: str, run: str | None, inventory: str | None, search: Search) -> UsageError:
     """The error that the run which is meant was not found."""
-    what = f"run {run} is not in progress" if run else "no run is in progress"
-    what += " on this machine"
-    others = f"; in progress: {', '.join(search.others)}" if search.others else ""
+    problem = f"run {run} is not in progress" if run else "no run is in progress"
+    problem += " on this machine"
+    beside = f"; in progress: {', '.join(search.others)}" if search.others else ""
     if search.clusters:
         does = "does it hold" if run else "does one hold"
-        what += f", nor {does} the Lease of {', '.join(search.clusters)}"
+        problem += f", nor {does} the Lease of {', '.join(search.clusters)}"
         fix = f"until a run has cordoned a node, and without a scheduler, {verb} it on its own machine"
     elif search.looked:
-        what += f", and {inventory} names no scheduler"
+        problem += f", and {inventory} names no scheduler"
         fix = f"name its cluster with --kubeconfig FILE, or {verb} it on its own machine"
     else:
         fix = f"if it runs on another machine, name its cluster: gpustate rollout {verb} -i INVENTORY, or --kubeconfig FILE"
-    return UsageError(f"{what}{others}", fix=fix)
+    return UsageError(f"{problem}{beside}", fix=fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,32 +152,32 @@ def with_running(
     from gpustate.rollout.access import Accesses
     from gpustate.rollout.running import each_once, running_here, running_in
 
-    def meant(found: Sequence[Running]) -> list[Running]:
-        return [one for one in found if run in (None, one.run) and (one.control or not paused)]
+    def meant(runs: Sequence[Running]) -> list[Running]:
+        return [live for live in runs if run in (None, live.run) and (live.control or not paused)]
 
-    found = running_here()
-    chosen = meant(found)
+    all_runs = running_here()
+    chosen = meant(all_runs)
     looked = not chosen and bool(inventory or kubeconfig)
     access = Accesses(
         clusters_of(inventory, kubeconfig) if looked else Inventory(""), kubeconfig or ""
     )
     try:
         if looked:
-            there = each_once(running_in(access))
-            chosen = meant(there)
-            found = each_once([*there, *found])
-        names = [one.run for one in chosen]
+            in_clusters = each_once(running_in(access))
+            chosen = meant(in_clusters)
+            all_runs = each_once([*in_clusters, *all_runs])
+        names = [item.run for item in chosen]
         if len(names) > 1:
-            what = "paused" if paused else "running"
+            phase = "paused" if paused else "running"
             raise UsageError(
-                f"several runs are {what}", fix=f"name one of: {', '.join(sorted(names))}"
+                f"several runs are {phase}", fix=f"name one of: {', '.join(sorted(names))}"
             )
-        for one in chosen:
-            ask(one)
+        for item in chosen:
+            ask(item)
         return Search(
             bool(chosen),
-            [one for one in found if run in (None, one.run)],
-            [f"{one.run} of {one.person}" for one in found if run not in (None, one.run)],
+            [item for item in all_runs if run in (None, item.run)],
+            [f"{item.run} of {item.person}" for item in all_runs if run not in (None, item.run)],
             [cluster.title for cluster in access.leased()],
             looked,
         )

@@ -150,15 +150,15 @@ def make_plan(
     notes.report_unknown_targets(inventory, policy, source, options)
     notes.report_left_out_objects(policy, options)
     clusters = objects.clusters(policy, source, inventory, options, absent=ensure == "absent")
-    made = context(verb, source, options)
+    extra = context(verb, source, options)
     strategy = strategy_of(options)
     waves = wave_sizes(strategy.beside(policy.rollout), inventory)
     count = len(inventory.nodes)
-    about = run_of(fleet.new_run_id(), verb, source, made, nodes=count, waves=waves)
+    about = run_of(fleet.new_run_id(), verb, source, extra, nodes=count, waves=waves)
     shared: dict[str, Any] = {
         "forks": options["forks"],
         "schedulers": schedulers_of(options),
-        "context": made,
+        "context": extra,
     }
     of_policy: dict[str, Any] = {
         "lock": common.lock_file(source, options) or False,
@@ -220,7 +220,7 @@ def make_plan(
                 if result.drifted and not pending:
                     click.echo("An apply would be refused: each refusal names what to do first.")
                 if pending or pending_of(document):
-                    command = ["gpustate", "apply", *made["retry"][2:]]
+                    command = ["gpustate", "apply", *extra["retry"][2:]]
                     command += ["-l", limit] if (limit := options.get("limit")) else []
                     click.echo(f"Apply the policy with: {shlex.join(command)}")
                 click.echo(_drift_sentence(result))
@@ -251,21 +251,21 @@ def _show_saved(
     """Show a saved plan."""
     from gpustate.api import saved
 
-    given = {
+    beside = {
         "--out": out,
         "--serial": options["serial"],
         "--driver": options["driver"],
         "--remove": options["removal"],
     }
-    if any(given.values()):
-        name = next(name for name, value in given.items() if value)
+    if any(beside.values()):
+        name = next(name for name, value in beside.items() if value)
         raise UsageError(
             f"{source} is a saved plan, and {name} is only for new plans", fix=f"omit {name}"
         )
     objects.check_saved(source, options)
     reports.check(options["reports"])
-    made = saved.read(source)
-    reports.show_plan(made, output, diff=diff, whole=whole, reports=options["reports"])
+    document = saved.read(source)
+    reports.show_plan(document, output, diff=diff, whole=whole, reports=options["reports"])
 
 
 def check_accepted(planned: api.PlanResult) -> None:

@@ -27,7 +27,7 @@ GROUP = "gpustate.verbs"
 FOLDERS = {"lab": "./lab"}
 
 
-def verbs(own: Collection[str]) -> dict[str, EntryPoint]:
+def verbs(names: Collection[str]) -> dict[str, EntryPoint]:
     """Verbs of installed packages, by name.
 
     Raises:
@@ -37,10 +37,10 @@ def verbs(own: Collection[str]) -> dict[str, EntryPoint]:
 
     points: dict[str, EntryPoint] = {}
     for point in metadata.entry_points(group=GROUP):
-        other = "gpustate" if point.name in own else _owner(points.get(point.name))
-        if other:
+        owner = "gpustate" if point.name in names else _owner(points.get(point.name))
+        if owner:
             raise UsageError(
-                f"verb {point.name!r} is defined by both {other} and {_owner(point)}",
+                f"verb {point.name!r} is defined by both {owner} and {_owner(point)}",
                 fix="uninstall one of them",
             )
         points[point.name] = point

@@ -125,12 +125,12 @@ class Progress:
 
         lines = Text()
         failed = f", {self._failed} not ok" if self._failed else ""
-        done = f"{self._done} of {len(self._nodes)} nodes done{failed}"
-        parts = [done, *([self._wave] if self._wave else []), *self._counts()]
+        counted = f"{self._done} of {len(self._nodes)} nodes done{failed}"
+        parts = [counted, *([self._wave] if self._wave else []), *self._counts()]
         lines.append("; ".join(parts) + "\n", style="bold")
-        for name, what in list(self._busy.items())[:_SHOWN]:
+        for name, step in list(self._busy.items())[:_SHOWN]:
             lines.append(f"{name:<{self._width}} ", style="cyan")
-            lines.append(f"{printable(cut(what, 100))}\n")
+            lines.append(f"{printable(cut(step, 100))}\n")
         if len(self._busy) > _SHOWN:
             lines.append(f"... and {len(self._busy) - _SHOWN} more\n", style="dim")
         return lines

@@ -35,8 +35,8 @@ def render(policy: str, output: str, out: str | None, **options: Any) -> None:
         common.check_out(out)
     loaded = common.load_policy(policy, options)
     notes.report_warnings(loaded)
-    found = build(object_settings(loaded, policy, release=options["release"] or ""), {})
+    items = build(object_settings(loaded, policy, release=options["release"] or ""), {})
     if output == "json":
-        common.write_out(common.as_json({"apiVersion": "v1", "kind": "List", "items": found}), out)
+        common.write_out(common.as_json({"apiVersion": "v1", "kind": "List", "items": items}), out)
     else:
-        common.write_out(dump_objects(found), out)
+        common.write_out(dump_objects(items), out)

@@ -64,7 +64,7 @@ def check(reports: Sequence[str]) -> None:
 
 
 def show_plan(
-    made: Mapping[str, Any],
+    document: Mapping[str, Any],
     output: str,
     *,
     diff: bool,
@@ -75,45 +75,45 @@ def show_plan(
     """Print a plan and write its reports; only ``plan`` shows notes on the policy."""
     for path in reports:
         kind = _SUFFIXES[Path(path).suffix.lower()]
-        common.write_out(text(made, kind, diff=diff, whole=whole), path)
+        common.write_out(text(document, kind, diff=diff, whole=whole), path)
     if output == "text":
         from gpustate.cli.show import show
         from gpustate.plan import render
 
-        show(render.nodes_page(made, diff=diff, full=whole))
+        show(render.nodes_page(document, diff=diff, full=whole))
         if verb == "plan":
-            show(render.notes_page(made["notes"]))
-        show(render.troubles_page(made, diff=diff, full=whole))
-        show(render.objects_page(made, full=whole))
+            show(render.notes_page(document["notes"]))
+        show(render.troubles_page(document, diff=diff, full=whole))
+        show(render.objects_page(document, full=whole))
         if verb != "drift":
-            click.echo(render.plan_sentence(made))
+            click.echo(render.plan_sentence(document))
         for path in reports:
             click.echo(f"Report: {path}")
     else:
-        common.write_out(text(made, output, diff=diff, whole=whole))
+        common.write_out(text(document, output, diff=diff, whole=whole))
 
 
-def text(made: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
+def text(document: Mapping[str, Any], kind: str, *, diff: bool, whole: bool) -> str:
     """A plan in one of :data:`FORMATS`, without colours."""
     if kind == "json":
-        return common.as_json(made)
+        return common.as_json(document)
     if kind == "html":
         from gpustate.plan import html
 
-        return html.report(made)
+        return html.report(document)
     if kind == "markdown":
         from gpustate.plan import markdown
 
-        return markdown.report(made, diff=diff)
+        return markdown.report(document, diff=diff)
     from gpustate.plan import render
 
     pages = (
-        render.nodes_page(made, diff=diff, full=whole),
-        render.notes_page(made["notes"]),
-        render.troubles_page(made, diff=diff, full=whole),
-        render.objects_page(made, full=whole),
+        render.nodes_page(document, diff=diff, full=whole),
+        render.notes_page(document["notes"]),
+        render.troubles_page(document, diff=diff, full=whole),
+        render.objects_page(document, full=whole),
     )
-    return "".join(page.plain() for page in pages) + render.plan_sentence(made) + "\n"
+    return "".join(page.plain() for page in pages) + render.plan_sentence(document) + "\n"
 
 
 def write_result(

@@ -52,34 +52,34 @@ def resolve(
         except PolicyError:
             policy = policies.CHART  # NODE alone
     node, policy = (node, policy) if policy is not None else ("", node)
-    made = common.load_policy(policy, options, origins=True)
+    loaded = common.load_policy(policy, options, origins=True)
     inventory = _only(node, options) if node else Inventory("", (InventoryNode(""),))
     if node:
-        made = common.locked(made, inventory, policy, options)
-    found = provenance.resolution(made, inventory.nodes[0], common.known_states())
-    if found.allow:
-        gate.refuse_unknown_rules(made, inventory.nodes[0], found.allow)
-    sections = _sections(made)
+        loaded = common.locked(loaded, inventory, policy, options)
+    values = provenance.resolution(loaded, inventory.nodes[0], common.known_states())
+    if values.allow:
+        gate.refuse_unknown_rules(loaded, inventory.nodes[0], values.allow)
+    sections = _sections(loaded)
     if why is not None:
         sections = [
             row
             for row in sections
             if f"{row[0]}.".startswith(f"{why}.") or why.startswith(f"{row[0]}.")
         ]
-        rows = [] if sections else _values_at(found, why)
+        rows = [] if sections else _values_at(values, why)
     else:
-        rows = [value for value in found.values if whole or value.trace]
-    objects = unselected(made, inventory.nodes[0])
+        rows = [value for value in values.values if whole or value.trace]
+    objects = unselected(loaded, inventory.nodes[0])
     if node and objects:
-        print_notes([f"{found.node}: no driver is for this node, and its own is kept ({objects})"])
-    cluster = None if made.cluster is None else made.cluster.as_data()
+        print_notes([f"{values.node}: no driver is for this node, and its own is kept ({objects})"])
+    cluster = None if loaded.cluster is None else loaded.cluster.as_data()
     if output == "json":
-        document = provenance.as_data(found, rows, policy)
+        document = provenance.as_data(values, rows, policy)
         common.write_out(
             common.as_json(document | ({} if cluster is None else {"cluster": cluster}))
         )
     else:
-        page = _why_page(rows) if why is not None else _page(found, rows)
+        page = _why_page(rows) if why is not None else _page(values, rows)
         for name, value, place in sections:
             text = "defaults" if value in (None, {}) else _short(value)
             page.add(f"  {name}  {text}  ", (place or "policy", "dim"))
@@ -99,21 +99,21 @@ def _sections(policy: Policy) -> list[tuple[str, Any, str]]:
         "drain": {} if policy.drain is None else policy.drain.as_data(),
         SECTION: {} if policy.cluster is None else policy.cluster.as_data(),
     }
-    given = {path: place for path, place in policy.places.items() if path[0] in data}
+    places = {path: place for path, place in policy.places.items() if path[0] in data}
     # Values of drains for pods with GPUs and for whole nodes at once.
-    for path in [path for path in given if path[0] == "drain" and path[1:2] in _FOR_BOTH]:
-        place = given.pop(path)
-        given |= {("drain", key): place for key in ("gpu_pods", "node")}
+    for path in [path for path in places if path[0] == "drain" and path[1:2] in _FOR_BOTH]:
+        place = places.pop(path)
+        places |= {("drain", key): place for key in ("gpu_pods", "node")}
     paths: dict[Path, None] = dict.fromkeys(
         [
             *((section, key) for section, values in data.items() for key in values),
-            *(path for path in given if len(path) == 2),
+            *(path for path in places if len(path) == 2),
         ]
     )
     if policy.cluster is not None and not any(path[0] == SECTION for path in paths):
         paths[SECTION,] = None
     return [
-        (".".join(path), data[path[0]].get(path[-1]), given.get(path) or given.get(path[:1], ""))
+        (".".join(path), data[path[0]].get(path[-1]), places.get(path) or places.get(path[:1], ""))
         for path in paths
     ]
 
@@ -125,7 +125,7 @@ def _only(name: str, options: dict[str, Any]) -> Inventory:
     return loaded
 
 
-def _values_at(found: Resolution, why: str) -> list[Value]:
+def _values_at(result: Resolution, why: str) -> list[Value]:
     """The values at or below a path.
 
     Raises:
@@ -139,41 +139,43 @@ def _values_at(found: Resolution, why: str) -> list[Value]:
 
     path = keys(why)
     path = path[1:] if path[:1] == ("states",) else path
-    rows = [value for value in found.values if value.path[: len(path)] == path]
+    rows = [value for value in result.values if value.path[: len(path)] == path]
     if rows:
         return rows
-    states = {value.path[0] for value in found.values}
+    states = {value.path[0] for value in result.values}
     if path and path[0] in states:
-        known = [dotted(value.path) for value in found.values if value.path[0] == path[0]]
-        what = f"{path[0]} has no value {quote(why)}"
+        names = [dotted(value.path) for value in result.values if value.path[0] == path[0]]
+        problem = f"{path[0]} has no value {quote(why)}"
     else:
-        known = sorted(states)
-        what = f"the policy has no state {quote(path[0] if path else why)}"
-    near = difflib.get_close_matches(why, known, 1)
+        names = sorted(states)
+        problem = f"the policy has no state {quote(path[0] if path else why)}"
+    near = difflib.get_close_matches(why, names, 1)
     raise PolicyError(
-        what, place="--why", fix=f"did you mean {near[0]}" if near else f"known: {', '.join(known)}"
+        problem,
+        place="--why",
+        fix=f"did you mean {near[0]}" if near else f"known: {', '.join(names)}",
     )
 
 
-def _page(found: Resolution, rows: list[Value]) -> Page:
+def _page(result: Resolution, rows: list[Value]) -> Page:
     from gpustate.core.layers import dotted
     from gpustate.formats.masking import mask
     from gpustate.plan.render import Page
 
     page = Page()
-    if found.node:
-        page.add((found.node, "bold"), f"  groups: {', '.join(found.groups) or 'none'}")
+    if result.node:
+        page.add((result.node, "bold"), f"  groups: {', '.join(result.groups) or 'none'}")
     else:
         page.add(("fleet", "bold"), "  without groups and nodes")
     listed = {value.path[0] for value in rows}
-    names = (*map(dotted, (value.path for value in rows)), *set(found.states).difference(listed))
+    names = (*map(dotted, (value.path for value in rows)), *set(result.states).difference(listed))
     width = max(map(len, names), default=0)
     shown_values = {value.path: _short(value.value) for value in rows}
-    texts = (*shown_values.values(), *(["defaults"] if len(listed) < len(found.states) else []))
+    texts = (*shown_values.values(), *(["defaults"] if len(listed) < len(result.states) else []))
     column = min(40, max(map(len, texts), default=0))
-    for state in found.states:
+    for state in result.states:
         if state not in listed:
-            origin = found.origins.get(state, "")
+            origin = result.origins.get(state, "")
             page.add(
                 "  ",
                 (f"{state:<{width}}", "bold"),
@@ -185,9 +187,9 @@ def _page(found: Resolution, rows: list[Value]) -> Page:
                     f"  {mask(dotted(value.path)):<{width}}  {shown_values[value.path]:<{column}}  "
                 )
                 page.add(text, (_origin(value), "dim"))
-    for rule, reason in found.allow.items():
+    for rule, reason in result.allow.items():
         page.add("  allow ", (rule, "bold"), f"  {reason}")
-    for note in found.unused:
+    for note in result.unused:
         page.add(("  " + note, "dim"))
     return page
 
@@ -208,11 +210,11 @@ def _why_page(rows: list[Value]) -> Page:
     page = Page()
     for value in rows:
         page.add((f"{mask(dotted(value.path))} = {_short(value.value)}", "bold"))
-        for number, said in enumerate(reversed(value.trace)):
-            word = "removed" if said.value is REMOVED else _short(said.value)
+        for number, origin in enumerate(reversed(value.trace)):
+            word = "removed" if origin.value is REMOVED else _short(origin.value)
             style = "" if number == 0 else "dim"
-            place = f"  {said.place}" if said.place else ""
-            page.add("  ", (f"{said.layer}: {word}{place}", style))
+            place = f"  {origin.place}" if origin.place else ""
+            page.add("  ", (f"{origin.layer}: {word}{place}", style))
         default = "" if value.default is REMOVED else _short(value.default)
         if default:
             page.add("  ", (f"default: {default}", "dim" if value.trace else ""))

@@ -41,7 +41,7 @@ def resume(
     kubeconfig: str | None,
     listed: bool,
     yes: bool,
-    **own: Any,
+    **overrides: Any,
 ) -> None:
     """Lift the pause of RUN; or resume an interrupted RUN with the same nodes and options, and the policy as it is now.
 
@@ -60,13 +60,13 @@ def resume(
     me = fleet.person()
     dead: list[dict[str, Any]] = []
 
-    def lift(found: Running) -> None:
-        ours = [record for record in waiting if record["run"] == found.run]
-        if ours:
-            dead.append(_choose(ours, me, None, yes=yes))
-            _lift_dead(found)
+    def lift(running: Running) -> None:
+        records = [record for record in waiting if record["run"] == running.run]
+        if records:
+            dead.append(_choose(records, me, None, yes=yes))
+            _lift_dead(running)
         else:
-            _lift(found)
+            _lift(running)
 
     if _lifted(run, inventory, kubeconfig, waiting, lift) and not dead:
         return
@@ -83,7 +83,7 @@ def resume(
                 run,
                 yes=yes,
             )
-    _resume(record, own)
+    _resume(record, overrides)
 
 
 def _lifted(
@@ -102,7 +102,7 @@ def _lifted(
     from gpustate.rollout.running import running_here
 
     recorded = run is not None and records.path_of(run).is_file()
-    if recorded and all(one.run != run for one in running_here()):
+    if recorded and all(running.run != run for running in running_here()):
         return False  # it was of this machine, and is in progress nowhere
     try:
         search = with_running(run, inventory, kubeconfig, lift, paused=True)
@@ -114,7 +114,7 @@ def _lifted(
     if search.asked:
         return True
     if search.running and (run is not None or not waiting):
-        names = ", ".join(f"{one.run} of {one.person}" for one in search.running)
+        names = ", ".join(f"{running.run} of {running.person}" for running in search.running)
         raise UsageError(
             f"run {names} is in progress, and not paused",
             fix="see what it waits for: gpustate status -i INVENTORY",
@@ -124,32 +124,34 @@ def _lifted(
     return False
 
 
-def _lift(found: Running) -> None:
+def _lift(row: Running) -> None:
     from gpustate.rollout.board import ABORT
     from gpustate.rollout.status import after_death
 
-    before = found.control
+    before = row.control
     if before is not None and before.action == ABORT:
         raise RefusedError(
-            f"run {found.run} of {found.person} was {before}: it ends after the nodes in progress",
-            fix=f"then run on its machine: gpustate rollout resume {found.run}",
+            f"run {row.run} of {row.person} was {before}: it ends after the nodes in progress",
+            fix=f"then run on its machine: gpustate rollout resume {row.run}",
         )
-    what = f"continues; it was {before}"
-    if not found.ask(""):
-        what = f"was {before}: {unanswered()}"
-    elif found.silent:
-        what = (
-            f"is not paused any more, but its controller has not renewed the Lease since {found.silent}; "
-            f"if it is dead: {after_death(found.run, '')}"
+    effect = f"continues; it was {before}"
+    if not row.ask(""):
+        effect = f"was {before}: {unanswered()}"
+    elif row.silent:
+        effect = (
+            f"is not paused any more, but its controller has not renewed the Lease since {row.silent}; "
+            f"if it is dead: {after_death(row.run, '')}"
         )
-    click.echo(f"run {found.run} of {found.person} {what}")
+    click.echo(f"run {row.run} of {row.person} {effect}")
 
 
-def _lift_dead(found: Running) -> None:
+def _lift_dead(running: Running) -> None:
     """Lift the pause of a run whose process on this machine is dead, so that it can be run again."""
-    before = found.control
-    found.ask("")
-    click.echo(f"run {found.run} of {found.person} was {before}, and its process is dead", err=True)
+    before = running.control
+    running.ask("")
+    click.echo(
+        f"run {running.run} of {running.person} was {before}, and its process is dead", err=True
+    )
 
 
 def _choose(
@@ -160,29 +162,29 @@ def _choose(
     Raises:
         UsageError: there is none, or several and no terminal to choose on.
     """
-    mine = [record for record in waiting if record.get("person") == me]
+    runs = [record for record in waiting if record.get("person") == me]
     if inventory:
-        mine = [record for record in mine if _is_of(record, inventory)]
-    if not mine:
-        what = f" of {me}" + (f" with the inventory {inventory}" if inventory else "")
+        runs = [record for record in runs if _is_of(record, inventory)]
+    if not runs:
+        whose_text = f" of {me}" + (f" with the inventory {inventory}" if inventory else "")
         if not waiting:
             raise UsageError("there is no run to resume")
         raise UsageError(
-            f"there is no run{what} to resume, but {len(waiting)} of other users or inventories",
+            f"there is no run{whose_text} to resume, but {len(waiting)} of other users or inventories",
             fix="list them: gpustate rollout resume --list; then name one: gpustate rollout resume RUN",
         )
-    if len(mine) == 1 and yes:
-        return mine[0]
-    _show(mine)
-    names = [str(record["run"]) for record in mine]
+    if len(runs) == 1 and yes:
+        return runs[0]
+    _show(runs)
+    names = [str(record["run"]) for record in runs]
     if yes or not sys.stdin.isatty():
-        why = "there are several runs to resume" if len(mine) > 1 else "stdin is not a terminal"
+        why = "there are several runs to resume" if len(runs) > 1 else "stdin is not a terminal"
         raise UsageError(why, fix=f"name one: gpustate rollout resume {names[-1]}")
-    if len(mine) == 1:
+    if len(runs) == 1:
         common.confirm(f"Resume {names[0]}?", _DECLINED)
-        return mine[0]
+        return runs[0]
     picked = click.prompt("Resume run", type=click.Choice(names), err=True)
-    return mine[names.index(str(picked))]
+    return runs[names.index(str(picked))]
 
 
 def _confirm(question: str, run: str, *, yes: bool) -> None:
@@ -204,8 +206,8 @@ def _is_of(record: dict[str, Any], inventory: str) -> bool:
 
 def _check_inventory(record: dict[str, Any], inventory: str | None) -> None:
     source = click.get_current_context().get_parameter_source("inventory")
-    given = source is not None and source.name == "COMMANDLINE"
-    if inventory and given and not _is_of(record, inventory):
+    explicit = source is not None and source.name == "COMMANDLINE"
+    if inventory and explicit and not _is_of(record, inventory):
         raise UsageError(
             f"run {record['run']} uses the inventory {record['options'].get('inventory')}, not {inventory}",
             fix=f"omit -i: gpustate rollout resume {record['run']}",
@@ -216,13 +218,13 @@ def _owner(record: dict[str, Any]) -> str:
     return str(record.get("person") or "an unknown user")
 
 
-def _show(found: list[dict[str, Any]]) -> None:
+def _show(records: list[dict[str, Any]]) -> None:
     """Print one line per run: id, user, command, inventory, reason and result."""
     from gpustate.formats.words import printable
 
-    if not found:
+    if not records:
         click.echo("there is no run to resume")
-    for record in found:
+    for record in records:
         parts = [
             str(record["run"]),
             _owner(record),
@@ -239,7 +241,7 @@ def _show(found: list[dict[str, Any]]) -> None:
         click.echo(printable("  ".join(parts)))
 
 
-def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
+def _resume(record: dict[str, Any], overrides: dict[str, Any]) -> None:
     from gpustate import policies
     from gpustate.cli.apply import LEVEL, apply_policy, resume_plan
     from gpustate.engine import records
@@ -255,7 +257,7 @@ def _resume(record: dict[str, Any], own: dict[str, Any]) -> None:
         )
     options["max_disruption"] = LEVEL.convert(options.get("max_disruption", "reboot"), None, None)
     options |= {"yes": True, "resumes": record["run"]}
-    options |= own  # records do not contain them
+    options |= overrides  # records do not contain them
     prompts = options.get("ask_become_pass") or options.get("ask_vault_pass")
     if prompts and not os.isatty(0):
         raise UsageError(

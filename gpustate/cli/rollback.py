@@ -47,18 +47,18 @@ def _show(inventory: Inventory, options: Mapping[str, Any]) -> None:
 
     runs, errors = rollbacks.runs_of(inventory, options["forks"])
     nodes: dict[str, list[str]] = {}
-    found: dict[str, RunBefore] = {}
+    by_run: dict[str, RunBefore] = {}
     changed: dict[str, dict[str, None]] = {}
     for name, records in runs.items():
-        for one in records:
-            nodes.setdefault(one.run, []).append(name)
-            found[one.run] = one
-            changed.setdefault(one.run, {}).update(dict.fromkeys(one.changed))
-    for run, one in sorted(found.items(), reverse=True):
+        for record in records:
+            nodes.setdefault(record.run, []).append(name)
+            by_run[record.run] = record
+            changed.setdefault(record.run, {}).update(dict.fromkeys(record.changed))
+    for run, record in sorted(by_run.items(), reverse=True):
         states = ", ".join(changed[run]) or "nothing"
-        what = f"rollback of {one.undoes}" if one.undoes else f"changed {states}"
-        why = f"  reason: {one.reason}" if one.reason else ""
-        click.echo(printable(f"{run}  {names_line(nodes[run])}  {one.person}  {what}{why}"))
+        title = f"rollback of {record.undoes}" if record.undoes else f"changed {states}"
+        why = f"  reason: {record.reason}" if record.reason else ""
+        click.echo(printable(f"{run}  {names_line(nodes[run])}  {record.person}  {title}{why}"))
     for name, error in sorted(errors.items()):
         click.echo(printable(f"gpustate: {name}: {error}"), err=True)
     if runs and not nodes:

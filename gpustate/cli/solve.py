@@ -46,17 +46,17 @@ def solve(
     from gpustate.solve import document
 
     rules.read()
-    made = common.load_policy(policy)
+    loaded = common.load_policy(policy)
     inventory = common.load_inventory(options)
-    notes.report_unknown_targets(inventory, made, policy, options)
+    notes.report_unknown_targets(inventory, loaded, policy, options)
     path = path or lock_layers.lock_path(policy)
     common.check_out(path)
     old = lock_layers.load_if_there(path)
-    request = Request(made, inventory, known=common.known_states(), forks=options["forks"])
-    found = driver_sets.survey(request)
-    gone = _gone(old.by_node(), inventory, options)
+    request = Request(loaded, inventory, known=common.known_states(), forks=options["forks"])
+    survey = driver_sets.survey(request)
+    removed = _gone(old.by_node(), inventory, options)
     solved = driver_sets.resolve_all(
-        found, old, update=found.cases if update else (), absent_nodes=gone if prune else ()
+        survey, old, update=survey.cases if update else (), absent_nodes=removed if prune else ()
     )
     changed = solved.lock.sets != old.sets
     written = changed and not solved.refused
@@ -64,22 +64,22 @@ def solve(
         lock_layers.save(solved.lock, path)
     troubles = {
         "refused": solved.refused,
-        "unreachable": found.unreachable,
-        "skipped": found.skipped,
+        "unreachable": survey.unreachable,
+        "skipped": survey.skipped,
     }
     show = document.solve_data if output == "json" else document.solve_text
-    shown: Any = show(
+    page: Any = show(
         solved.resolutions,
         troubles,
         path=path,
         changed=written,
-        absent_nodes=gone,
+        absent_nodes=removed,
         pruned=prune and not solved.refused,
     )
-    common.write_out(common.as_json(shown) if output == "json" else printable_lines(shown))
+    common.write_out(common.as_json(page) if output == "json" else printable_lines(page))
     common.finish(
         EXIT_REFUSED if solved.refused else 0,
-        EXIT_UNREACHABLE if found.unreachable else 0,
+        EXIT_UNREACHABLE if survey.unreachable else 0,
         EXIT_PENDING if check and changed else 0,
     )
 
@@ -88,7 +88,7 @@ def _gone(locked: Iterable[str], inventory: Inventory, options: dict[str, Any]) 
     """Nodes of the lock file that are no longer in the whole inventory, regardless of ``--limit``."""
     from gpustate.inventory import load
 
-    whole = inventory
+    listed = inventory
     if options.get("limit"):
-        whole = load(options["inventory"])
-    return sorted({*locked} - {node.name for node in whole.nodes})
+        listed = load(options["inventory"])
+    return sorted({*locked} - {node.name for node in listed.nodes})

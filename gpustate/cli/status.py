@@ -58,11 +58,11 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
         )
     access = Accesses(inventory, kubeconfig or "", read=True, read_only=True)
     try:
-        found = statuses(inventory.nodes, access)
-        here = running_here(str(options["inventory"] or ""))
-        rollouts = each_once([*running_in(access), *here])
+        members = statuses(inventory.nodes, access)
+        local_runs = running_here(str(options["inventory"] or ""))
+        rollouts = each_once([*running_in(access), *local_runs])
         foreign = access.foreign_clusters() if listed else ()
-        live = {one.run for one in rollouts if not one.silent}
+        live = {item.run for item in rollouts if not item.silent}
         outdated = [] if live else _outdated(access)
     finally:
         access.close()
@@ -71,22 +71,26 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
         "variables gpustate_kubeconfig and gpustate_kube_context"
         for cluster in foreign
     )
-    found = [
-        replace(one, running=one.member.hold.run in live, command=command_of(one.member.hold.run))
-        if one.member.hold
-        else one
-        for one in found
+    members = [
+        replace(
+            item, running=item.member.hold.run in live, command=command_of(item.member.hold.run)
+        )
+        if item.member.hold
+        else item
+        for item in members
     ]
-    shown = [one for one in found if whole or not one.in_service]
+    visible = [item for item in members if whole or not item.in_service]
     names = {node.connection.host: node.name for node in inventory.nodes}
     holds = {
-        (one.member.hold.run, names.get(one.member.name, one.member.name)): one.member.hold
-        for one in found
-        if one.member.hold
+        (item.member.hold.run, names.get(item.member.name, item.member.name)): item.member.hold
+        for item in members
+        if item.member.hold
     }
-    rows = [_rollout(one, holds) for one in rollouts]
+    rows = [_rollout(item, holds) for item in rollouts]
     phases = {(row["run"], node["name"]): node["phase"] for row in rows for node in row["nodes"]}
-    shown = [_in_phase(one, phases, names.get(one.member.name, one.member.name)) for one in shown]
+    visible = [
+        _in_phase(item, phases, names.get(item.member.name, item.member.name)) for item in visible
+    ]
     locks: list[dict[str, Any]] = []
     codes: list[int] = []
     if not access.named:
@@ -94,7 +98,7 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     if output == "json":
         document = {
             "format": "gpustate.status/1",
-            "members": [_row(one) for one in shown],
+            "members": [_row(item) for item in visible],
             "rollouts": rows,
             "daemon_sets": outdated,
         }
@@ -104,14 +108,14 @@ def status(kubeconfig: str | None, whole: bool, output: str, **options: Any) -> 
     _rollouts_page(rows, whole=whole)
     if not rows and not access.named:
         click.echo("no run of this inventory is in progress on this machine")
-    _page(shown)
+    _page(visible)
     for row in outdated:
         click.echo(f"{row['name']}  {row['scheduler']}\n    {row['why']}\n    next: {row['next']}")
     if access.named:
-        out = sum(not one.in_service for one in found)
-        if found and not shown:
+        out = sum(not item.in_service for item in members)
+        if members and not visible:
             click.echo("every node is in service; --all names them")
-        click.echo(f"nodes={len(found)} in_service={len(found) - out} out_of_service={out}")
+        click.echo(f"nodes={len(members)} in_service={len(members) - out} out_of_service={out}")
     else:
         locked = [row for row in locks if "lock" in row]
         for row in locks if whole else [row for row in locks if {"lock", "error"} & row.keys()]:
@@ -142,21 +146,21 @@ def _outdated(access: Accesses) -> list[dict[str, str]]:
     return rows
 
 
-def _in_phase(one: Status, phases: Mapping[tuple[str, str], str], name: str) -> Status:
+def _in_phase(row: Status, phases: Mapping[tuple[str, str], str], name: str) -> Status:
     """A member in the phase that its run has published, which may be further than that of its hold."""
-    hold = one.member.hold
+    hold = row.member.hold
     phase = phases.get((hold.run, name), "") if hold else ""
     if hold is None or phase not in _AT_WORK:
-        return one
-    return replace(one, member=replace(one.member, hold=replace(hold, phase=phase)))
+        return row
+    return replace(row, member=replace(row.member, hold=replace(hold, phase=phase)))
 
 
-def _row(one: Status) -> dict[str, Any]:
-    member, hold = one.member, one.member.hold
+def _row(status: Status) -> dict[str, Any]:
+    member, hold = status.member, status.member.hold
     row: dict[str, Any] = {
         "name": member.name,
-        "scheduler": one.scheduler,
-        "in_service": one.in_service,
+        "scheduler": status.scheduler,
+        "in_service": status.in_service,
         "ready": member.ready,
         "schedulable": member.schedulable,
         "foreign": list(member.foreign),
@@ -171,43 +175,43 @@ def _row(one: Status) -> dict[str, Any]:
             "since": hold.since,
             "reason": hold.text,
         }
-    if one.next:
-        row["next"] = one.next
+    if status.next:
+        row["next"] = status.next
     return row
 
 
-def _page(shown: Sequence[Status]) -> None:
+def _page(rows: Sequence[Status]) -> None:
     from gpustate.cli.show import show
     from gpustate.plan.render import Page
 
     page = Page()
-    for one in shown:
-        member, hold = one.member, one.member.hold
+    for row in rows:
+        member, hold = row.member, row.member.hold
         since = f" since {member.not_ready_since}" if member.not_ready_since else ""
         words = [] if member.ready else [f"not ready{since}"]
-        known = member.schedulable or hold or member.foreign or member.why
-        words += [] if known else ["unschedulable"]
-        state = hold.phase if hold else "in service" if one.in_service else "out of service"
-        page.add((member.name, "bold"), f"  {state}", (f"  {one.scheduler}", "dim"))
+        described = member.schedulable or hold or member.foreign or member.why
+        words += [] if described else ["unschedulable"]
+        state = hold.phase if hold else "in service" if row.in_service else "out of service"
+        page.add((member.name, "bold"), f"  {state}", (f"  {row.scheduler}", "dim"))
         if hold is not None:
             person = f" by {hold.person}" if hold.person else ""
             reason = f": {hold.text}" if hold.text else ""
             page.add(f"    since {hold.since}{person}, run {hold.run}{reason}")
-        others = list(member.foreign)
+        foreign = list(member.foreign)
         if member.foreign_since:
-            others[0] += f" since {member.foreign_since}"
-        for line in (*words, *others, *([member.why] if member.why else [])):
+            foreign[0] += f" since {member.foreign_since}"
+        for line in (*words, *foreign, *([member.why] if member.why else [])):
             page.add(f"    {line}")
-        if one.next:
-            page.add(f"    next: {one.next}")
+        if row.next:
+            page.add(f"    next: {row.next}")
     show(page)
 
 
-def _rollout(one: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[str, Any]:
+def _rollout(running: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[str, Any]:
     """A rollout in progress; one that has published nothing yet has no nodes.
 
     Args:
-        one: the rollout.
+        running: the rollout.
         holds: of its nodes, by run and node: they may be further than the rollout had last published.
     """
     from gpustate.rollout.board import PAUSE
@@ -215,35 +219,39 @@ def _rollout(one: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[str, A
     from gpustate.rollout.status import after_death, after_failure
     from gpustate.rollout.waves import PHASES
 
-    progress = one.progress or {}
-    row: dict[str, Any] = {"run": one.run, "person": one.person, "where": one.where}
+    progress = running.progress or {}
+    row: dict[str, Any] = {"run": running.run, "person": running.person, "where": running.where}
     row["state"] = str(progress.get("state") or "running")
-    if one.silent:
+    if running.silent:
         row["state"] = "silent"
         row["why"] = (
-            f"its controller has not renewed the Lease since {one.silent}; if it is dead: "
-            f"{after_death(one.run, command_of(one.run))}"
+            f"its controller has not renewed the Lease since {running.silent}; if it is dead: "
+            f"{after_death(running.run, command_of(running.run))}"
         )
-    elif one.control is not None:
-        row["state"] = "paused" if one.control.action == PAUSE else "stopping"
-        row["why"] = str(one.control)
+    elif running.control is not None:
+        row["state"] = "paused" if running.control.action == PAUSE else "stopping"
+        row["why"] = str(running.control)
     elif progress.get("why"):
         row["why"] = str(progress["why"])
     if progress:
         row |= {key: progress[key] for key in ("updated", "wave", "waves") if key in progress}
     row["nodes"] = []
     for name, node in progress.get("nodes", {}).items():
-        shown = {"name": name, "phase": str(node.get("phase")), "wave": node.get("wave", 1)}
-        shown |= {key: str(node[key]) for key in ("since", "why") if node.get(key)}
-        hold = holds.get((one.run, name))
-        later = PHASES[PHASES.index(shown["phase"]) + 1 :] if shown["phase"] in _AT_WORK else ()
+        node_row = {"name": name, "phase": str(node.get("phase")), "wave": node.get("wave", 1)}
+        node_row |= {key: str(node[key]) for key in ("since", "why") if node.get(key)}
+        hold = holds.get((running.run, name))
+        later = (
+            PHASES[PHASES.index(node_row["phase"]) + 1 :] if node_row["phase"] in _AT_WORK else ()
+        )
         if hold is not None and hold.phase in later:
-            shown |= {"phase": hold.phase, "since": hold.since, "why": hold.text}
-        if shown["phase"] == "failed":
-            shown["next"] = after_failure(one.run, command_of(one.run), shown.get("why", ""))
-        elif shown["phase"] in NEXT:
-            shown["next"] = NEXT[shown["phase"]].replace("RUN", one.run)
-        row["nodes"].append(shown)
+            node_row |= {"phase": hold.phase, "since": hold.since, "why": hold.text}
+        if node_row["phase"] == "failed":
+            node_row["next"] = after_failure(
+                running.run, command_of(running.run), node_row.get("why", "")
+            )
+        elif node_row["phase"] in NEXT:
+            node_row["next"] = NEXT[node_row["phase"]].replace("RUN", running.run)
+        row["nodes"].append(node_row)
     return row
 
 

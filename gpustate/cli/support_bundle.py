@@ -106,7 +106,7 @@ def _versions() -> dict[str, Any]:
     """Versions of gpustate, Python and the libraries."""
     from gpustate import __version__
 
-    names = sorted({one.name.lower() for one in metadata.distributions() if one.name})
+    names = sorted({package.name.lower() for package in metadata.distributions() if package.name})
     needed = {
         word.split(";")[0].split("[")[0].strip(" <>=!~.0123456789,").lower()
         for word in metadata.requires("gpustate") or ()
@@ -131,11 +131,11 @@ def _add_run(archive: Archive, record: Mapping[str, Any], inventory: Inventory) 
         return
     archive.add_data("run/record.json", record)
     try:
-        entries = [one for one in audit.read().runs if one.start["run"] == record["run"]]
+        entries = [row for row in audit.read().runs if row.start["run"] == record["run"]]
     except OSError as error:
         archive.miss("run/audit.json", str(error))
     else:
-        both = [dict(data) for one in entries for data in (one.start, one.end) if data]
+        both = [dict(data) for row in entries for data in (row.start, row.end) if data]
         archive.add_data("run/audit.json", both)
     source = str(record["source"])
     if record["verb"] == "rollback":
@@ -159,11 +159,11 @@ def _resolved(policy: Any, inventory: Inventory, source: str) -> dict[str, Any]:
     """The policy as resolved for every node."""
     from gpustate.core import provenance
 
-    known = common.known_states()
+    states = common.known_states()
     nodes = {}
     for node in inventory.nodes:
-        found = provenance.resolution(policy, node, known)
-        nodes[node.name] = provenance.as_data(found, list(found.values), source)
+        resolution = provenance.resolution(policy, node, states)
+        nodes[node.name] = provenance.as_data(resolution, list(resolution.values), source)
     return nodes
 
 
@@ -273,11 +273,11 @@ def _add_cluster(
 
         place = "kubernetes" if len(members) == 1 else f"kubernetes-{number}"
         try:
-            found, missing = collect(kubeconfig, nodes, facts)
+            files, missing = collect(kubeconfig, nodes, facts)
         except GpustateError as error:
             archive.miss(place, str(error))
             continue
-        for name, data in found.items():
+        for name, data in files.items():
             archive.add_data(f"{place}/{name}.json", data)
         for name, why in missing.items():
             archive.miss(f"{place}/{name}", why)

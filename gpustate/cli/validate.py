@@ -86,11 +86,11 @@ def validate(
     from gpustate.plan.context import retry
     from gpustate.reporting.runs import Outcome, run_of
 
-    own: dict[str, Any] = {"folder": folder, "kubeconfig": kubeconfig, "timeout_s": timeout_s}
+    values: dict[str, Any] = {"folder": folder, "kubeconfig": kubeconfig, "timeout_s": timeout_s}
     path = _checked(folder)
-    whole = common.load_policy(policy, options)
-    taint = settings_of(whole).startup_taint
-    validators = [state for state in whole.states if state.validating]
+    loaded = common.load_policy(policy, options)
+    taint = settings_of(loaded).startup_taint
+    validators = [state for state in loaded.states if state.validating]
     if not validators:
         raise UsageError(
             f"{policy} has no validator",
@@ -98,19 +98,19 @@ def validate(
         )
     inventory = common.load_inventory(options)
     pod_request = _pod_request(inventory.nodes, validators, kubeconfig or "", timeout_s)
-    resolved = fleet.resolve_all(fleet.Request(whole, inventory, known=common.known_states()))
+    resolved = fleet.resolve_all(fleet.Request(loaded, inventory, known=common.known_states()))
     request = run_request(
-        validation(whole) or whole,
+        validation(loaded) or loaded,
         inventory,
         apply=True,
         forks=options["forks"],
         run=fleet.new_run_id(),
         without_gpu=frozenset(
-            one.node.name for one, states in resolved if any(s.expects_no_gpu for s in states)
+            n.node.name for n, states in resolved if any(s.expects_no_gpu for s in states)
         ),
     )
     request.afterwards = walk.query
-    origin = context("validate", policy, {**options, **own})
+    origin = context("validate", policy, {**options, **values})
     last_change = next_steps.last_change(options)
     about = run_of(request.run, "validate", policy, origin, nodes=len(inventory.nodes))
     resume = f"gpustate rollout resume {request.run}"
@@ -136,18 +136,18 @@ def validate(
         if path is not None and not result.interrupted:
             from gpustate.validation import site_tests
 
-            away = {one.name for one in result.nodes if one.status is NodeStatus.UNREACHABLE}
+            away = {n.name for n in result.nodes if n.status is NodeStatus.UNREACHABLE}
             reached = tuple(node for node in inventory.nodes if node.name not in away)
             began = time.monotonic()
             tests = site_tests.run(path, replace(inventory, nodes=reached), limit_s=timeout_s)
             result.duration_s += time.monotonic() - began
-            for one in result.nodes:
-                site_tests.add(one, tests)
-        for one in result.nodes:
-            if one.name in ends:
-                listen(Event(one.name, "finished", one.status.value))
-        codes = [EXIT_VALIDATION if any(one.bad for one in tests) else 0]
-        states = [state.name for state in whole.states if not state.absent]
+            for n in result.nodes:
+                site_tests.add(n, tests)
+        for n in result.nodes:
+            if n.name in ends:
+                listen(Event(n.name, "finished", n.status.value))
+        codes = [EXIT_VALIDATION if any(n.bad for n in tests) else 0]
+        states = [state.name for state in loaded.states if not state.absent]
         if not result.interrupted:
             from gpustate.validation import causes
 
@@ -164,7 +164,7 @@ def validate(
                 interrupted=result.interrupted,
             )
         )
-        made = document.result_document(
+        data = document.result_document(
             result.nodes,
             run=result.run,
             created=clock.now(),
@@ -175,28 +175,28 @@ def validate(
             context=origin,
         )
         target = next_steps.Target(str(options["inventory"]), policy, states)
-        target.complete_result(made)
+        target.complete_result(data)
         unfinished = {
             node["name"]: next_steps.interrupted(last_change, node["name"])
-            for node in made["nodes"]
+            for node in data["nodes"]
             if node["status"] != "ok"
         }
-        for node in made["nodes"]:
+        for node in data["nodes"]:
             step = next_steps.continuation(unfinished.get(node["name"], ""))
             for check in node.get("checks", ()) if step else ():
                 check["remedy"] = step
         if path is not None:
-            made["tests"] = [one.data() for one in tests]
+            data["tests"] = [n.data() for n in tests]
         if output == "json":
-            common.write_out(common.as_json(made))
+            common.write_out(common.as_json(data))
         elif output == "junit":
-            common.write_out(as_junit(made))
+            common.write_out(as_junit(data))
         else:
             page = render.Page()
-            for node in made["nodes"]:
+            for node in data["nodes"]:
                 good = node["status"] == "ok"
-                mine = [one for one in tests if one.node == node["name"]]
-                page.add((node["name"], "bold"), "  ", _verdict(node, mine))
+                rows = [n for n in tests if n.node == node["name"]]
+                page.add((node["name"], "bold"), "  ", _verdict(node, rows))
                 if text := unfinished.get(node["name"]):
                     page.add("  ", (text, "yellow"))
                 checks = node.get("checks", [])
@@ -208,19 +208,19 @@ def validate(
                 checks_page(page, checks)
                 for note in node.get("notes", ()):
                     page.add("  ", (f"note: {note}", "dim"))
-                _tests_page(page, mine)
-            others = [one for one in tests if not one.node]
-            if others:
+                _tests_page(page, rows)
+            other_tests = [n for n in tests if not n.node]
+            if other_tests:
                 page.add(("tests without a node", "bold"))
-                _tests_page(page, others)
+                _tests_page(page, other_tests)
             if path is not None:
-                counted = Counter(one.outcome for one in tests)
+                counted = Counter(n.outcome for n in tests)
                 words = ("passed", "failed", "error", "not run", "skipped")
                 counts = " ".join(f"{word.replace(' ', '_')}={counted[word]}" for word in words)
                 page.add(f"tests={len(tests)} {counts}")
-            bad = [node["name"] for node in made["nodes"] if node["status"] != "ok"]
-            if bad and (command := retry(made, bad)):
-                lost = [one["name"] for one in made["nodes"] if one["status"] == "unreachable"]
+            bad = [node["name"] for node in data["nodes"] if node["status"] != "ok"]
+            if bad and (command := retry(data, bad)):
+                lost = [n["name"] for n in data["nodes"] if n["status"] == "unreachable"]
                 failed = [name for name in bad if name not in lost]
                 for title, names in (("Validation failed: ", failed), ("Unreachable: ", lost)):
                     if names:
@@ -233,18 +233,18 @@ def validate(
 
 def _reasons(node: Mapping[str, Any]) -> list[str]:
     """Why a node was not validated, of the node itself and of its states."""
-    found = [node.get("reason"), *(state.get("reason") for state in node["states"])]
-    return [str(one) for one in dict.fromkeys(found) if one]
+    reasons = [node.get("reason"), *(state.get("reason") for state in node["states"])]
+    return [str(reason) for reason in dict.fromkeys(reasons) if reason]
 
 
 def _verdict(node: Mapping[str, Any], tests: Sequence[SiteTest]) -> tuple[str, str]:
     """A node's headline; failed tests of the site are kept apart from the GPUs."""
     if node["status"] == "ok":
-        if any(one["evidence"].startswith(NOT_VALIDATED) for one in node.get("checks", ())):
+        if any(test["evidence"].startswith(NOT_VALIDATED) for test in node.get("checks", ())):
             return f"validated; {NOT_VALIDATED}", "yellow"
         return "validated", "green"
     failed = [state["state"] for state in node["states"] if state["outcome"] == "failed"]
-    bad = sum(one.bad for one in tests)
+    bad = sum(test.bad for test in tests)
     if bad and len(failed) == 1:
         return f"GPUs validated, {bad} test{'s' * (bad != 1)} of this site failed", "red"
     return str(node["status"]), "red"
@@ -260,14 +260,14 @@ def _pod_request(
     from gpustate.core.policy import parameters
 
     values = [parameters(state) for state in validators]
-    if all(one.get("containers") == "none" for one in values):
+    if all(value.get("containers") == "none" for value in values):
         return None
     if not kubeconfig and not any("gpustate_kubeconfig" in node.vars for node in nodes):
         return None
     from gpustate.validation import pods  # lightkube's import takes seconds
 
     apis = pods.connect_all(nodes, kubeconfig)
-    cuda = any(one.get("cuda", True) for one in values)
+    cuda = any(value.get("cuda", True) for value in values)
     return pods.Request(nodes, apis, kubeconfig, timeout_s=timeout_s, cuda=cuda)
 
 
@@ -283,7 +283,7 @@ def _run_pods(result: FleetResult, request: pods.Request, *, quiet: bool) -> Non
     )
     stop.arm()
     began = time.monotonic()
-    results = {one.name: one for one in result.nodes if one.status is NodeStatus.OK}
+    results = {result_.name: result_ for result_ in result.nodes if result_.status is NodeStatus.OK}
     chosen = [
         node
         for node in request.nodes
@@ -311,16 +311,18 @@ def _report(
     clusters = {node.name: kubeconfig_of(node, kubeconfig) for node in nodes}
     codes: list[int] = []
     for cluster in dict.fromkeys(filter(None, clusters.values())):
-        here = [one for one in result.nodes if clusters[one.name] == cluster]
+        reported = [n for n in result.nodes if clusters[n.name] == cluster]
         try:
-            done = node_reports.admit(cluster, here, taint=taint, offers_gpus=True, fresh=True)
+            written = node_reports.admit(
+                cluster, reported, taint=taint, offers_gpus=True, fresh=True
+            )
         except ClusterError as error:
             # Where a pod is to run, its check has failed for the same reason.
             click.echo(f"conditions of Nodes could not be written: {error}", err=True)
             continue
-        for one in here:
-            one.notes += [line.text for line in done.about(one.name)]
-        codes += [EXIT_ERROR] * bool(done.failures)
+        for n in reported:
+            n.notes += [line.text for line in written.about(n.name)]
+        codes += [EXIT_ERROR] * bool(written.failures)
     return codes
 
 
@@ -335,11 +337,11 @@ def _checked(folder: str | None) -> Path | None:
 
 def _tests_page(page: Page, tests: list[SiteTest]) -> None:
     """Add a line for each failed test, and one for all others."""
-    for one in tests:
-        if one.bad:
-            page.add("  ", ("x", "red"), f" {one.test}  {one.outcome}: {one.evidence}")
-    good = sum(one.outcome == "passed" for one in tests)
-    skipped = sum(one.outcome == "skipped" for one in tests)
+    for test in tests:
+        if test.bad:
+            page.add("  ", ("x", "red"), f" {test.test}  {test.outcome}: {test.evidence}")
+    good = sum(test.outcome == "passed" for test in tests)
+    skipped = sum(test.outcome == "skipped" for test in tests)
     if good or skipped:
         more = f", {skipped} skipped" if skipped else ""
         page.add("  ", ("=", "green"), f" tests of this site: {good} passed{more}")
@@ -354,11 +356,11 @@ def as_junit(document: dict[str, Any]) -> str:
         suite = ElementTree.SubElement(suites, "testsuite", name=node["name"])
         failed = [check for check in checks if check["outcome"] == "failed"]
         skipped = [check for check in checks if check["outcome"] == "not applicable"]
-        own = any(
+        has_tests = any(
             test["node"] == node["name"] and test["outcome"] in ("failed", "error", "not run")
             for test in document.get("tests", [])
         )
-        trouble = node["status"] != "ok" and not failed and not own
+        trouble = node["status"] != "ok" and not failed and not has_tests
         suite.set("tests", str(len(checks) + trouble))
         suite.set("failures", str(len(failed)))
         suite.set("skipped", str(len(skipped)))
@@ -384,20 +386,20 @@ def as_junit(document: dict[str, Any]) -> str:
 
 def _test_suites(suites: ElementTree.Element, tests: list[dict[str, Any]]) -> None:
     """A site's own tests: a suite per node, a case per test."""
-    for node in dict.fromkeys(one["node"] for one in tests):
-        rows = [one for one in tests if one["node"] == node]
-        counted = Counter(one["outcome"] for one in rows)
+    for node in dict.fromkeys(test["node"] for test in tests):
+        rows = [test for test in tests if test["node"] == node]
+        counted = Counter(test["outcome"] for test in rows)
         suite = ElementTree.SubElement(suites, "testsuite", name=f"{node or 'no node'}: tests")
         suite.set("tests", str(len(rows)))
         suite.set("failures", str(counted["failed"]))
         suite.set("skipped", str(counted["skipped"]))
         suite.set("errors", str(counted["error"] + counted["not run"]))
-        for one in rows:
-            case = ElementTree.SubElement(suite, "testcase", classname=node, name=one["test"])
-            case.set("time", str(one["duration_s"]))
+        for test in rows:
+            case = ElementTree.SubElement(suite, "testcase", classname=node, name=test["test"])
+            case.set("time", str(test["duration_s"]))
             tag = {"failed": "failure", "error": "error", "not run": "error", "skipped": "skipped"}
-            if one["outcome"] in tag:
-                ElementTree.SubElement(case, tag[one["outcome"]], message=one["evidence"])
+            if test["outcome"] in tag:
+                ElementTree.SubElement(case, tag[test["outcome"]], message=test["evidence"])
 
 
 def _fit_for_xml(value: Any) -> Any:

@@ -127,20 +127,20 @@ def _path_of(name: str) -> str:
     return next((f"{group} {name}" for group, verbs in GROUPS.items() if name in verbs), "")
 
 
-def unknown_verb(name: str, known: Sequence[str], path: str) -> UsageError:
+def unknown_verb(name: str, names: Sequence[str], path: str) -> UsageError:
     """Return the error for a verb that does not exist: where it is, the nearest one, or all of them.
 
     Args:
         name: as given.
-        known: verbs that exist.
+        names: verbs that exist.
         path: the command that has them, ``gpustate`` or ``gpustate node mig``.
     """
     place = path.removeprefix("gpustate").strip() or None
     synonym = _SYNONYMS.get(f"{place} {name}" if place else name)
     if command := synonym or ("" if place else _path_of(name)):
         return UsageError(f"no verb {name!r}", place=place, fix=f"it is: gpustate {command}")
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}" if near else f"verbs: {', '.join(known)}"
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}" if near else f"verbs: {', '.join(names)}"
     return UsageError(f"no verb {name!r}", place=place, fix=f"{hint}; see: {path} --help")
 
 

@@ -82,7 +82,7 @@ def watch(policy: str, printed: str | None, image: str, **options: Any) -> None:
         )
         for path in paths
     ]
-    common.raise_all(_run_all([one.run for one in watchers], signals))
+    common.raise_all(_run_all([watcher.run for watcher in watchers], signals))
 
 
 def _clusters(inventory: Inventory, options: Mapping[str, Any]) -> list[Kubeconfig]:
@@ -93,9 +93,9 @@ def _clusters(inventory: Inventory, options: Mapping[str, Any]) -> list[Kubeconf
     """
     from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 
-    own = (Kubeconfig(*one) for one in inventory.clusters)
-    found = (kubeconfig_of(node, options["kubeconfig"] or "") for node in inventory)
-    paths = [path for path in dict.fromkeys((*own, *found)) if path]
+    listed = (Kubeconfig(*cluster) for cluster in inventory.clusters)
+    kubeconfigs = (kubeconfig_of(node, options["kubeconfig"] or "") for node in inventory)
+    paths = [path for path in dict.fromkeys((*listed, *kubeconfigs)) if path]
     if not paths:
         raise UsageError(
             "no node has a kubeconfig",
@@ -143,7 +143,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
     from gpustate.engine import fleet, records
 
     policy = common.load_policy(source, options)
-    kept = {**options, "limit": ",".join(node.name for node in this.inventory.nodes)}
+    run_options = {**options, "limit": ",".join(node.name for node in this.inventory.nodes)}
     clusters = objects.clusters(policy, source, this.inventory, options, absent=False)
     clusters = clusters and replace(clusters, run=this.run)
     record: Any = None
@@ -154,7 +154,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
             run,
             "apply",
             source,
-            kept,
+            run_options,
             person=fleet.person(),
             born=fleet.born(fleet.controller().pid),
             created=clock.now(),
@@ -178,7 +178,7 @@ def _apply(source: str, options: dict[str, Any], this: Round) -> ApplyResult:
         started=started,
         run=this.run,
         source=source,
-        context=context("apply", source, kept),
+        context=context("apply", source, run_options),
         before_change=clusters.stage if clusters is not None else None,
         before_return=clusters.label if clusters is not None else None,
     )
@@ -211,10 +211,10 @@ def _check(applied: list[dict[str, Any]]) -> None:
         for text in data.get(name, ())
     ]
     refused = [
-        f"{one['object']}: {one.get('reason', 'refused')}"
+        f"{row['object']}: {row.get('reason', 'refused')}"
         for data in applied
-        for one in data["objects"]
-        if one["action"] == "refused"
+        for row in data["objects"]
+        if row["action"] == "refused"
     ]
     raise ClusterError(f"objects of the cluster: {'; '.join([*words, *refused][:4])}")
 

@@ -50,7 +50,7 @@ def text_of(kind: str, policy: str, image: str, options: Mapping[str, Any]) -> s
 
 def _words(argv: Sequence[str]) -> list[str]:
     """The command line without the options of this file."""
-    found: list[str] = []
+    words: list[str] = []
     skip = False
     for word in argv:
         if skip:
@@ -58,8 +58,8 @@ def _words(argv: Sequence[str]) -> list[str]:
         elif word in _OWN:
             skip = True
         elif not word.startswith(tuple(f"{name}=" for name in _OWN)):
-            found.append(word)
-    return found
+            words.append(word)
+    return words
 
 
 def _deployment(policy: str, image: str, words: Sequence[str], options: Mapping[str, Any]) -> str:
@@ -95,7 +95,7 @@ def _in_pod(words: Sequence[str], policy: str, inventory: str, lock: str) -> lis
     """The command line with the paths that the pod has."""
     from gpustate.watch.units import POLICY_FOLDER
 
-    found: list[str] = []
+    arguments: list[str] = []
     skip = False
     for word in words:
         option, _, value = word.partition("=")
@@ -106,10 +106,10 @@ def _in_pod(words: Sequence[str], policy: str, inventory: str, lock: str) -> lis
         elif word.startswith("-i") and word[2:] == inventory:
             continue
         elif word in (policy, lock):
-            found.append(f"{POLICY_FOLDER}/{os.path.basename(word)}")
+            arguments.append(f"{POLICY_FOLDER}/{os.path.basename(word)}")
         else:
-            found.append(word)
-    return [*found, "--inventory", f"{POLICY_FOLDER}/{_INVENTORY}"]
+            arguments.append(word)
+    return [*arguments, "--inventory", f"{POLICY_FOLDER}/{_INVENTORY}"]
 
 
 def _inventory(options: Mapping[str, Any]) -> str:
@@ -144,13 +144,13 @@ def _inventory(options: Mapping[str, Any]) -> str:
             place=source or None,
             fix="use -i kubernetes: or a file with plugin: kubernetes",
         )
-    given = {
+    values = {
         "ansible_user": options["user"] or "root",
         "ansible_ssh_private_key_file": f"{SSH_FOLDER}/id_ed25519",
         "ansible_ssh_common_args": f"-o UserKnownHostsFile={SSH_FOLDER}/known_hosts",
     }
     # Plain copies: what a file's reader returns has types of its own.
-    variables = {**given, **{str(key): value for key, value in (data.get("vars") or {}).items()}}
-    made = {**data, "kubeconfig": kubernetes.IN_CLUSTER, "vars": variables}
-    text: str = yaml.dump(made, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+    variables = {**values, **{str(key): value for key, value in (data.get("vars") or {}).items()}}
+    document = {**data, "kubeconfig": kubernetes.IN_CLUSTER, "vars": variables}
+    text: str = yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     return text
