@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from typing import TypeVar
 
 from gpustate.core.inventory import Connection, Sealed, alive_interval
 from gpustate.errors import InventoryError
@@ -24,6 +25,8 @@ from gpustate.inventory.secrets import quote_value
 from gpustate.inventory.sshargs import USED, Option, parse
 from gpustate.inventory.store import Value
 from gpustate.inventory.templates import Scope
+
+T = TypeVar("T")
 
 _SSH = {"ssh", "smart", "paramiko", "paramiko_ssh"}
 _STRICT = {"yes": "yes", "ask": "yes", "on": "yes", "accept-new": "accept-new"}
@@ -239,56 +242,42 @@ class _Options:
         return parse_port(setting.value, f"the port of {self.fields.node}", setting.origin)
 
     def strict(self) -> str:
-        setting = self.values.get("stricthostkeychecking")
-        if setting is None:
-            return "yes"
-        strict = _STRICT.get(str(setting.value).lower())
-        if strict is None:
-            raise self.fields.error(
+        return (
+            self._parsed(
                 "StrictHostKeyChecking",
-                f"is {quote_value(setting.value, '', setting.origin)}, wanted yes, accept-new or no",
-                setting.origin,
+                lambda text: _STRICT.get(text.lower()),
+                "yes, accept-new or no",
             )
-        return strict
+            or "yes"
+        )
 
     def seconds(self) -> float:
-        setting = self.values.get("connecttimeout")
-        if setting is None:
-            return Connection().timeout_s
-        try:
-            value = float(setting.value)
-        except (ValueError, OverflowError):
-            value = 0.0
-        if not 0 < value < float("inf"):
-            raise self.fields.error(
-                "ConnectTimeout",
-                f"is {quote_value(setting.value, '', setting.origin)}, wanted seconds above zero",
-                setting.origin,
-            )
-        return value
+        timeout_s = self._parsed("ConnectTimeout", _above_zero, "seconds above zero")
+        return Connection().timeout_s if timeout_s is None else timeout_s
 
     def interval(self) -> float | None:
         """Return the keepalive interval."""
-        setting = self.values.get("serveraliveinterval")
-        if setting is None:
-            return None
-        value = alive_interval(str(setting.value))
-        if value is None:
-            raise self.fields.error(
-                "ServerAliveInterval",
-                f"is {quote_value(setting.value, '', setting.origin)}, wanted a time such as 15 or 1m",
-                setting.origin,
-            )
-        return value
+        return self._parsed("ServerAliveInterval", alive_interval, "a time such as 15 or 1m")
 
     def count(self) -> int | None:
         """Return how many keepalives may stay unanswered."""
-        setting = self.values.get("serveralivecountmax")
+        return self._parsed("ServerAliveCountMax", parse_uint, "a number")
+
+    def _parsed(self, keyword: str, parse: Callable[[str], T | None], wanted: str) -> T | None:
+        """The value of a keyword; ``None`` where it is not set."""
+        setting = self.values.get(keyword.lower())
         if setting is None:
             return None
-        value = parse_uint(str(setting.value))
+        value = parse(str(setting.value))
         if value is None:
-            raise self.fields.error(
-                "ServerAliveCountMax", f"is {quote(setting.value)}, wanted a number", setting.origin
-            )
+            text = quote_value(setting.value, "", setting.origin)
+            raise self.fields.error(keyword, f"is {text}, wanted {wanted}", setting.origin)
         return value
+
+
+def _above_zero(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < float("inf") else None
