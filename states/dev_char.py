@@ -163,16 +163,14 @@ class DevCharLinksPresent(State[Observed]):
             else:
                 yield ops.PutText(RULE_PATH, text, mode=0o644)
         if "missing" in plan.fields:
-            yield ops.Run(
-                _LINK, "create the links to NVIDIA's devices in /dev/char", 60, running=True
-            )
+            yield ops.RunLive(_LINK, "create the links to NVIDIA's devices in /dev/char", 60)
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent and not self._unneeded(observed):
             # Nobody may have asked for a GPU yet, and then there are no device nodes.
             query = "timeout -k 5 60 nvidia-smi -L >/dev/null 2>&1 || :\n"
-            yield ops.Run(
-                query + _LINK, "create the links to NVIDIA's devices in /dev/char", 90, running=True
+            yield ops.RunLive(
+                query + _LINK, "create the links to NVIDIA's devices in /dev/char", 90
             )
 
 

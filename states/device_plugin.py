@@ -160,13 +160,12 @@ class DevicePluginConfigured(State[Observed]):
         else:
             yield ops.PutText(self.path, text, mode=0o644)
         if observed.plugin_active:
-            yield ops.Run(
+            yield ops.RunLive(
                 f"systemctl kill --kill-who=main -s HUP {self.unit}; sleep 1\n"
                 f"systemctl is-active --quiet {self.unit} || fail '{self.unit} did not take its new "
                 "configuration: journalctl -u '\neffect reloaded",
                 f"reload the configuration of {self.unit}",
                 timeout=60,
-                running=True,
             )
 
 

@@ -109,6 +109,6 @@ class GdrCopyInstalled(KernelModuleState[Observed]):
 
     def finish(self, plan: Plan, desired: Observed) -> Iterator[Step]:
         if self.absent and "device" in plan.fields:
-            yield ops.Run(f"rm -f {NODE}; effect removed", f"remove {NODE}", 60, running=True)
+            yield ops.RunLive(f"rm -f {NODE}; effect removed", f"remove {NODE}", 60)
         elif plan.fields - {"autoload_text"} and desired.device is not None and not self.absent:
-            yield ops.Run(_MAKE, f"check that {NODE} can be opened", timeout=60, running=True)
+            yield ops.RunLive(_MAKE, f"check that {NODE} can be opened", timeout=60)

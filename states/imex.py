@@ -252,11 +252,8 @@ class ImexRunning(FabricServiceState[Observed]):
             yield _unmask("systemd_reload\n")
         yield from super().start(observed, desired, moved)
         if not moved <= {"held", "at_boot", "masked", "nodes_file"} and self._answers(desired):
-            yield ops.Run(
-                _wait(self.timeout_s),
-                "wait until IMEX is ready",
-                timeout=self.timeout_s * 6 + 60,
-                running=True,
+            yield ops.RunLive(
+                _wait(self.timeout_s), "wait until IMEX is ready", timeout=self.timeout_s * 6 + 60
             )
 
     def remove(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
@@ -267,4 +264,4 @@ class ImexRunning(FabricServiceState[Observed]):
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent and self._host and observed.needed and self.nodes:
             yield ops.StartUnit(UNIT, wait_s=60)
-            yield ops.Run(_wait(self.timeout_s), "wait until IMEX is ready", 600, running=True)
+            yield ops.RunLive(_wait(self.timeout_s), "wait until IMEX is ready", 600)

@@ -196,9 +196,7 @@ class K0sHandlerRegistered(RuntimeState[Observed]):
         lines.append(
             f'fail "k0s did not load {DROP_IN_PATH}; see: journalctl -u k0scontroller -u k0sworker"'
         )
-        return ops.Run(
-            "\n".join(lines), "wait for k0s to restart its containerd", 120, running=True
-        )
+        return ops.RunLive("\n".join(lines), "wait for k0s to restart its containerd", 120)
 
 
 def _refuse_foreign(text: str | None) -> None:

@@ -358,7 +358,7 @@ class MpsRunning(ServiceState[Observed]):
     def start(self, observed: Observed, desired: Observed, moved: frozenset[str]) -> Iterator[Step]:
         yield from super().start(observed, desired, moved)
         label = "validate MPS with two clients"
-        yield ops.Run(self._prove(observed), label, timeout=120, running=True)
+        yield ops.RunLive(self._prove(observed), label, timeout=120)
 
     def _prove(self, observed: Observed) -> str:
         gpu = self._shared(observed)[0].uuid

@@ -256,12 +256,11 @@ class NouveauBlacklisted(State[Observed]):
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
             # The boot itself is the test of what was baked.
-            yield ops.Run(
+            yield ops.RunLive(
                 f"for m in {' '.join(UNLOAD_ORDER)}; do if module_loaded $m; then modprobe -r $m || rmmod $m || "
                 'fail "$m was loaded at boot and is in use: see lsinitramfs of the kernel that runs"; fi; done\n'
                 "effect unloaded",
                 "check that nouveau is not loaded",
-                running=True,
             )
 
     def _files(self, plan: Plan) -> Iterator[Step]:

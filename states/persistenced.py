@@ -216,7 +216,7 @@ class PersistenceModeEnabled(ServiceState[Observed]):
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
-            yield ops.Run(_START, "check that every GPU is in persistence mode", 180, running=True)
+            yield ops.RunLive(_START, "check that every GPU is in persistence mode", 180)
 
     def _disable(self) -> Iterator[Step]:
         yield ops.DisableUnit(UNIT)

@@ -294,22 +294,20 @@ class VfioBound(State[Observed]):
                 what = f"the kernel lacks {lacks}" if lacks else "another driver holds a device"
                 yield ops.Reboot(what, timeout=self.reboot_timeout_s)
             else:
-                yield ops.Run(
+                yield ops.RunLive(
                     f"SYS=$SYS sh {PROGRAM_PATH} || fail 'see above'; effect bound",
                     "bind the devices to their vfio driver",
                     timeout=120,
-                    running=True,
                 )
 
     def _take_away(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "enabled" in plan.fields or ("unit_text" in plan.fields and observed.enabled):
             yield ops.DisableUnit(UNIT)
         if "overrides" in plan.fields:
-            yield ops.Run(
+            yield ops.RunLive(
                 vfio.release_program(tuple(observed.overrides)) + "effect released",
                 "bind the devices to their original drivers",
                 timeout=120,
-                running=True,
             )
         if "drop_in" in plan.fields:
             yield from cmdline.set_arguments(self.name, None)

@@ -246,11 +246,10 @@ class VgpuLicensed(State[Observed]):
         if plan.fields & {"conf_text", "token", "active", "licensed"}:
             yield ops.RestartUnit(UNIT)
             if self.feature_type:
-                yield ops.Run(
+                yield ops.RunLive(
                     f"licensed() {{ s=$(timeout 20 nvidia-smi -q | grep 'License Status') && ! printf '%s\\n' \"$s\" | grep -qv ': {LICENSED}'; }}\n"
                     f"wait_for {self.wait_s} licensed || {{ nvidia-smi -q | grep 'License Status' | sort -u; journalctl -u {UNIT} -n 10 --no-pager -o cat; "
                     'fail "the GPUs are not licensed: is the token valid, and the licence server in reach?"; }\neffect licensed',
                     "wait for the licence",
                     timeout=self.wait_s * 3 + 60,
-                    running=True,
                 )

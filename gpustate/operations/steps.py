@@ -6,6 +6,7 @@ import base64
 import re
 import shlex
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpustate.core.change import Disruption
 from gpustate.core.step import Step
@@ -37,6 +38,12 @@ class PyinfraCommand(Run):
     """A command of an operation; with ``secret``, neither it nor its output is kept."""
 
     secret: bool = False
+
+
+class _LiveCommand(PyinfraCommand):
+    """One that means something on a running system only."""
+
+    for_running: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +126,11 @@ def run(
         enter = f"mkdir -p -m 0711 {TEMPORARY}\n"
         leave = f"\nrmdir {TEMPORARY} 2>/dev/null || :"
     label = f"run {_short(display)}"
-    return PyinfraCommand(
+    kind = _LiveCommand if _RUNNING.search(display) else PyinfraCommand
+    return kind(
         f"{_AT_HOME}{enter}{script}{leave}\neffect ran\n",
         label,
         timeout_s,
-        bool(_RUNNING.search(display)),
         shown="" if secret else display,
         secret=secret,
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RemoveOwn,
         RestoreOriginal,
         Run,
+        RunLive,
         UnloadModules,
     )
     from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit, StartUnit
@@ -58,6 +59,7 @@ __all__ = [
     "RpmRemove",
     "RpmUpdate",
     "Run",
+    "RunLive",
     "StartUnit",
     "UnloadModules",
     "Upload",

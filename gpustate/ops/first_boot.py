@@ -20,7 +20,7 @@ from pathlib import Path
 from gpustate import shell
 from gpustate.core.node import Node
 from gpustate.errors import ProbeError
-from gpustate.ops.steps import Run
+from gpustate.ops.steps import Run, RunLive
 
 #: The oldest Python that runs the modules.
 OLDEST = (3, 10)
@@ -120,4 +120,4 @@ def compute_files(content: str, options: str, writes: Mapping[str, str], label: 
         text = f'"$R/modules/out/{number}"'
         lines.append(f"# {path}\nif [ -e {text} ]; then {write} <{text}; fi")
     lines.append(f"rm -rf {folder}")
-    return Run("\n".join(lines), label, timeout=300, running=True)
+    return RunLive("\n".join(lines), label, timeout=300)

@@ -16,7 +16,7 @@ import shlex
 from gpustate import shell
 from gpustate.formats import dkms
 from gpustate.ops import modsign
-from gpustate.ops.steps import Run
+from gpustate.ops.steps import Run, RunLive
 
 _q = shlex.quote
 
@@ -84,7 +84,7 @@ def load(source: str, version: str, module: str) -> Run:
         MODULE=_q(module),
         UNDER=_q(module.replace("-", "_")),
     )
-    return Run(f"{_BUILD}{text}", f"load {module}", timeout=3600, running=True)
+    return RunLive(f"{_BUILD}{text}", f"load {module}", timeout=3600)
 
 
 def unload(module: str, title: str) -> Run:
@@ -95,11 +95,10 @@ def unload(module: str, title: str) -> Run:
         title: who uses it, for the message.
     """
     under = _q(module.replace("-", "_"))
-    return Run(
+    return RunLive(
         f"if module_loaded {under}; then modprobe -r {under} || rmmod {under} || "
         f'fail "{module} is in use by {title}; stop it and apply again"; effect unloaded; else '
         "effect same; fi",
         f"unload {module}",
         timeout=60,
-        running=True,
     )

@@ -199,8 +199,6 @@ class Run(Step):
         text: the fragment; runs with ``set -e``.
         what: the label a person reads.
         timeout: seconds.
-        running: it means something on a running system only (it talks to a service, to the kernel
-            or to a GPU); an image leaves it to its first boot.
         shown: the command at its heart, as a person would type it; empty: none.
         why: a read-only command that shows why it failed; empty: the journal of the first unit that it starts.
         joint: its transaction of packages brings those of later steps as well, by ``along`` of the library.
@@ -209,7 +207,6 @@ class Run(Step):
     text: str
     what: str
     timeout: int = 300
-    running: bool = False
     shown: str = ""
     why: str = ""
     joint: bool = False
@@ -221,14 +218,6 @@ class Run(Step):
     @property
     def takes_along(self) -> bool:
         return self.joint
-
-    @property
-    def in_image(self) -> Step | None:
-        return None if self.running else self
-
-    @property
-    def at_first_boot(self) -> Step | None:
-        return self if self.running else None
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -253,6 +242,12 @@ class Run(Step):
 
     def script(self) -> str:
         return self.text
+
+
+class RunLive(Run):
+    """The same for what talks to a service, to the kernel or to a GPU; an image leaves it to its first boot."""
+
+    for_running: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,7 +271,7 @@ class CdiSpecificationCurrent(State[Observed]):
         if not self.absent:
             unless = 'set -- "$PROC"/driver/nvidia/gpus/*; [ -e "$1" ] || { echo "no GPU to describe"; effect same; exit 0; }'
             text = f"{unless}\n{_GENERATE}"
-            yield ops.Run(text, f"write {SPEC_PATH} with nvidia-ctk", 180, running=True)
+            yield ops.RunLive(text, f"write {SPEC_PATH} with nvidia-ctk", 180)
 
     def _units(self, observed: Observed, after: Observed, plan: Plan) -> Iterator[Step]:
         gone = [unit for unit in observed.refresh if unit not in after.refresh]

@@ -47,11 +47,8 @@ def sources(damaged: tuple[str, ...], *, must: bool) -> ops.Run:
 
 def nodes() -> ops.Run:
     """Make device nodes as the driver would, with the owner and mode that its files in /proc say."""
-    return ops.Run(
-        device_nodes.make(device_nodes.NODES),
-        "create NVIDIA's device nodes",
-        timeout=60,
-        running=True,
+    return ops.RunLive(
+        device_nodes.make(device_nodes.NODES), "create NVIDIA's device nodes", timeout=60
     )
 
 

@@ -210,11 +210,10 @@ class ServicesQuery(Query[tuple[str, ...]]):
 
 def note_services() -> Step:
     """Write down which services hold the GPUs, before new libraries break them."""
-    return ops.Run(
+    return ops.RunLive(
         f"{_SERVICES}[ ! -d /run/systemd/system ] || note_services\neffect noted",
         "record the services that use the driver",
         timeout=60,
-        running=True,
     )
 
 
@@ -230,31 +229,28 @@ def which_run() -> str:
 
 def reload(want: str) -> Step:
     """Unload every NVIDIA module and load the ones on disk, with the known services stopped."""
-    return ops.Run(
+    return ops.RunLive(
         f"{_HAVE}{_UNLOAD}{shell.load('reload', _HERE, WANT=want, LOAD_ORDER=' '.join(LOAD_ORDER))}",
         "reload the nvidia modules",
         timeout=600,
-        running=True,
     )
 
 
 def first_load(want: str) -> Step:
     """At the first boot of an image: the modules that were built for it are loaded, where GPUs are."""
-    return ops.Run(
+    return ops.RunLive(
         shell.load("first_load", _HERE, WANT=want, LOAD_ORDER=" ".join(LOAD_ORDER)),
         "load the nvidia modules",
         timeout=300,
-        running=True,
     )
 
 
 def unload() -> Step:
     """Unload every NVIDIA module; the services that were stopped for it stay so until there is a driver again."""
-    return ops.Run(
+    return ops.RunLive(
         f"{_UNLOAD}unload_modules\nleave_services\neffect unloaded",
         "unload the nvidia modules",
         timeout=600,
-        running=True,
     )
 
 
@@ -265,19 +261,17 @@ def restart_stopped() -> Step:
 
 def leave_stopped() -> Step:
     """Record for the next installation which services an interrupted removal has stopped."""
-    return ops.Run(
+    return ops.RunLive(
         f"{_SERVICES}leave_services\neffect left",
         "record the services that stay stopped without a driver",
         timeout=60,
-        running=True,
     )
 
 
 def start_left() -> Step:
     """Start the services that a removal of the driver stopped, as far as they are still enabled."""
-    return ops.Run(
+    return ops.RunLive(
         f"{_SERVICES}start_left\neffect started",
         "start the services that the removal of the driver stopped",
         timeout=300,
-        running=True,
     )

@@ -206,19 +206,18 @@ class FabricManagerRunning(FabricServiceState[Observed]):
         if moved & self.restarts:
             if self._judged(observed):
                 script, seconds = scripts.wait(self.timeout_s), self.timeout_s + 90
-                yield ops.Run(script, label, timeout=seconds, running=True)
+                yield ops.RunLive(script, label, timeout=seconds)
         elif "fabric" in moved:
             script, seconds = scripts.fix(self.timeout_s), self.timeout_s + 900
             label = f"{label}, restarting {UNIT} if needed"
-            yield ops.Run(script, label, timeout=seconds, running=True)
+            yield ops.RunLive(script, label, timeout=seconds)
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
-            yield ops.Run(
+            yield ops.RunLive(
                 scripts.first_boot(self.timeout_s),
                 "start Fabric Manager on nodes with NVSwitches",
                 self.timeout_s + 780,
-                running=True,
             )
 
 

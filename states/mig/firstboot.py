@@ -102,7 +102,7 @@ def first_boot_steps(
         UNIT_TEXT=scripts.unit_text(folder),
     )
     text = f"D={shlex.quote(folder)}\n{scripts.FUNCTIONS}{layout_of}{divide}"
-    yield ops.Run(text, "apply the MIG layout of this machine", timeout=1800, running=True)
+    yield ops.RunLive(text, "apply the MIG layout of this machine", timeout=1800)
     yield scripts.nodes()
 
 

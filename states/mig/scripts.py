@@ -87,7 +87,7 @@ def divide(
         'echo "a GPU could not be reset; the next apply plans a reboot"; fi; exit $r; }',
         "effect divided",
     ]
-    return ops.Run("\n".join(lines), "apply the MIG layout", timeout=1800, running=True)
+    return ops.RunLive("\n".join(lines), "apply the MIG layout", timeout=1800)
 
 
 def _destroys(plan: GpuPlan, bus: str) -> Iterator[str]:
@@ -114,19 +114,19 @@ def wait_for_reboot(plans: Iterable[GpuPlan], addresses: dict[int, str]) -> Step
     if not lines:
         return None
     text = "\n".join(["D=/nonexistent", FUNCTIONS, *lines, "effect set"])
-    return ops.Run(text, "set the MIG mode for after the reboot", timeout=300, running=True)
+    return ops.RunLive(text, "set the MIG mode for after the reboot", timeout=300)
 
 
 def nodes() -> Step:
     """Make the nodes of the capabilities that instances have."""
     text = device_nodes.make(device_nodes.CAPABILITIES)
-    return ops.Run(text, "create the device nodes of MIG devices", timeout=60, running=True)
+    return ops.RunLive(text, "create the device nodes of MIG devices", timeout=60)
 
 
 def start_stopped(folder: str) -> Step:
     """Start what an interrupted run has left stopped."""
     text = f"D={shlex.quote(folder)}\n{FUNCTIONS}\nstart_again\neffect started"
-    return ops.Run(text, "restart the services stopped for MIG", timeout=600, running=True)
+    return ops.RunLive(text, "restart the services stopped for MIG", timeout=600)
 
 
 def forget(folder: str) -> Step:

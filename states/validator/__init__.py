@@ -362,11 +362,10 @@ class NodeValidated(State[Observed]):
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         if not self.absent:
-            yield ops.Run(
+            yield ops.RunLive(
                 f"sh {shlex.quote(observed.state_folder + '/validator/validate')} --boot\neffect validated",
                 "validate the node",
                 timeout=6 * self.timeout_s + 120,
-                running=True,
             )
 
     def _remove(self, observed: Observed, plan: Plan) -> Iterator[Step]:

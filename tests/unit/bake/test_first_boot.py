@@ -114,7 +114,7 @@ def result(made: Path) -> str:
 
 
 def later(text: str) -> ops.Run:
-    return ops.Run(text, "do it", running=True)
+    return ops.RunLive(text, "do it")
 
 
 @pytest.fixture(autouse=True)

@@ -262,7 +262,7 @@ def test_a_key_is_asked_for_drifts_and_costs_a_restart_and_others_are_nobodys_bu
     assert [type(s).__name__ for s in state.apply(state.probe(one), plan)] == [
         "Run",
         "RestartUnit",
-        "Run",
+        "RunLive",
     ]
 
 

@@ -157,7 +157,7 @@ def test_another_list_costs_a_drain_and_the_same_list_with_comments_nothing() ->
     assert plan.fields == {"nodes"}
     assert plan.disruption is Disruption.DRAIN
     kinds = [type(step) for step in state.apply(state.probe(one), plan)]
-    assert kinds == [ops.PutText, ops.RestartUnit, ops.Run]
+    assert kinds == [ops.PutText, ops.RestartUnit, ops.RunLive]
 
 
 def test_a_daemon_that_is_not_ready_is_waited_for_and_not_restarted() -> None:
