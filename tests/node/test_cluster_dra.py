@@ -93,6 +93,7 @@ def cluster(
     )  # images are made on validated nodes
     dradriver.import_image(lab.nodes[0])
     lab.nodes[0].run(["systemctl", "disable", "--now", PLUGIN_UNIT])
+    create(lab, template("two", DRIVER, 2), template("mig", MIG, 1))
     return lab
 
 
