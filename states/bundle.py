@@ -50,7 +50,7 @@ CONF_TEXT = (
     'Acquire::Languages "none";\n'
 )
 #: sh: the bundles that are there, each with a digest of its files' names and sizes.
-_LOOK = (
+_PROBE = (
     f"cd {BUNDLE_FOLDER} 2>/dev/null || exit 0\n"
     'for d in [0-9a-f]*/; do [ -d "$d" ] || continue; printf \'%s \' "${d%/}"\n'
     "  ( cd \"$d\" && find . -type f -printf '%s %P\\n' | LC_ALL=C sort | sha256sum | cut -c 1-64 ); done\n"
@@ -120,26 +120,26 @@ class BundleInPlace(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        said = node.shell(_LOOK).stdout
+        output = node.shell(_PROBE).stdout
         manager = facts.package_manager
         paths = (APT_CONF, _sources_path(manager))
         conf, sources = (node.own_text(path) for path in paths)
         lists = node.shell(_READ).stdout.split()
-        wanted = self._wanted_id()
+        identity = self._wanted_id()
         target = self._target(facts.distribution, facts.machine)
         return Observed(
             bundles=tuple(
                 (words[0], words[1])
-                for line in said.splitlines()
+                for line in output.splitlines()
                 if len(words := line.split()) == 2
             ),
             conf_text=conf,
             sources_text=sources,
-            lists_read=target is None or _is_read(target, wanted, lists),
+            lists_read=target is None or _is_read(target, identity, lists),
             manager=manager,
             distribution=facts.distribution,
             machine=facts.machine,
-            wanted_id=wanted,
+            wanted_id=identity,
         )
 
     def _wanted_id(self) -> str:
@@ -201,7 +201,7 @@ class BundleInPlace(State[Observed]):
         target = self._target(observed.distribution, observed.machine)
         if self.file is None or target is None:
             return
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         folder = f"{BUNDLE_FOLDER}/{observed.wanted_id}"
         if "bundles" in plan.fields:
             files = tuple(
@@ -211,8 +211,8 @@ class BundleInPlace(State[Observed]):
             )
             yield ops.Upload(self.file, target.name, folder, files)
         for path, text, name in (
-            (_sources_path(observed.manager), wanted.sources_text, "sources_text"),
-            (APT_CONF, wanted.conf_text, "conf_text"),
+            (_sources_path(observed.manager), desired.sources_text, "sources_text"),
+            (APT_CONF, desired.conf_text, "conf_text"),
         ):
             if name in plan.fields and text is not None:
                 yield ops.PutText(path, text, mode=0o644)
@@ -230,12 +230,12 @@ class BundleInPlace(State[Observed]):
 
 
 def _tidy(folder: str, target: Target) -> str:
-    known = " ".join(
+    names = " ".join(
         f"{repository.name}/{f.name}"
         for repository in target.repositories
         for f in repository.files
     )
-    words = {"FOLDER": folder, "KNOWN": f" {known} ", "LISTS": _LISTS}
+    words = {"FOLDER": folder, "KNOWN": f" {names} ", "LISTS": _LISTS}
     return shell.load("bundle_tidy", "gpustate.states", **words)
 
 
@@ -247,7 +247,7 @@ def _is_read(target: Target, identity: str, lists: list[str]) -> bool:
     return all(
         repository.repomd.sha256 in lists
         if repository.repomd is not None
-        else any(f"_{identity}_{repository.name}_" in one for one in lists)
+        else any(f"_{identity}_{repository.name}_" in path for path in lists)
         for repository in target.repositories
     )
 

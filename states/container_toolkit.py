@@ -93,7 +93,7 @@ _WRITERS = {
     "/microk8s/": "microk8s",
     "/gpustate-cdi": "cdi",
 }
-_KEPT = f"{original_path(CONFIG_PATH)}.path"
+_ORIGINAL = f"{original_path(CONFIG_PATH)}.path"
 
 
 def _checked_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -194,20 +194,20 @@ class ContainerToolkitInstalled(State[Observed]):
         return {key: value for key, value in keys.items() if value is not None}
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
-        found: dict[str, Any] = {}
-        there = set(observed.versions.values())
-        version = there.pop() if len(there) == 1 else None
+        pins: dict[str, Any] = {}
+        versions = set(observed.versions.values())
+        version = versions.pop() if len(versions) == 1 else None
         if version is not None and " " not in version:
-            found["version"] = version
-        asked = {**self.config, **self._shorthand()}
-        if asked and not observed.config_error:
+            pins["version"] = version
+        config = {**self.config, **self._shorthand()}
+        if config and not observed.config_error:
             # A key that no policy names stays as it is, so those of this one are set back by name.
-            now = toolkit_config.read_keys(observed.config_text or "")
-            found["config"] = {key: now.get(key) for key in asked}
-            found |= dict.fromkeys(
+            current = toolkit_config.read_keys(observed.config_text or "")
+            pins["config"] = {key: current.get(key) for key in config}
+            pins |= dict.fromkeys(
                 ("mode", "accept_envvar_when_unprivileged", "accept_volume_mounts")
             )
-        return found
+        return pins
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return offer.one_version(PACKAGES, self.version)
@@ -218,7 +218,7 @@ class ContainerToolkitInstalled(State[Observed]):
         candidates = node.candidates(*PACKAGES)
         text = node.read_text(CONFIG_PATH)
         damaged = node.query(_FILES)
-        kept = bool(node.stats(_KEPT))
+        has_original = bool(node.stats(_ORIGINAL))
         config = None if self.absent else node.stats(CONFIG_PATH).get(CONFIG_PATH)
         referring = node.query(ReferringFilesQuery(_PROGRAMS)) if self.absent else ()
         runtimes = [node.read_texts(pattern) for pattern in RUNTIME_FILES if self.absent]
@@ -237,7 +237,7 @@ class ContainerToolkitInstalled(State[Observed]):
             held=tuple(name for name in PACKAGES if name in packages and packages[name].held),
             config_text=text,
             config_access="" if config is None else config.otherwise(),
-            kept=kept,
+            kept=has_original,
             target=self._target(versions, offered),
             offered=offered,
             forbidden=node.forbidden(*PACKAGES),
@@ -260,9 +260,9 @@ class ContainerToolkitInstalled(State[Observed]):
 
     def _target(self, versions: Mapping[str, str | None], offered: tuple[str, ...]) -> str:
         installed = set(versions.values())
-        one = next(iter(installed)) if len(installed) == 1 else None
-        whole = None if one is None or " " in one else one
-        return fitting_version(self.version, whole, offered) or ""
+        version = next(iter(installed)) if len(installed) == 1 else None
+        complete = None if version is None or " " in version else version
+        return fitting_version(self.version, complete, offered) or ""
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
@@ -281,11 +281,11 @@ class ContainerToolkitInstalled(State[Observed]):
 
     def _configured(self, text: str | None) -> str | None:
         try:
-            asked = {**self.config, **self._shorthand()}
-            wanted = {
-                key: None for key in _left_by_operator(text or "") if key not in asked
-            } | asked
-            edited = toolkit_config.set_keys(text or "", wanted)
+            config = {**self.config, **self._shorthand()}
+            changes = {
+                key: None for key in _left_by_operator(text or "") if key not in config
+            } | config
+            edited = toolkit_config.set_keys(text or "", changes)
         except ProbeError:
             return text
         return edited if edited or text is not None else None
@@ -339,7 +339,7 @@ class ContainerToolkitInstalled(State[Observed]):
                     )
 
     def plan(self, observed: Observed) -> Plan:
-        found = diff(
+        plan = diff(
             observed,
             self.desired(observed),
             why={"kept": f"the original {CONFIG_PATH} is restored"}
@@ -355,7 +355,7 @@ class ContainerToolkitInstalled(State[Observed]):
             else tuple(f"{name} is superseded by the toolkit" for name in observed.old_packages),
             refusal=self._unavailable(observed),
         )
-        return replace(found, warnings=tuple(self._warnings(observed)))
+        return replace(plan, warnings=tuple(self._warnings(observed)))
 
     def _warnings(self, observed: Observed) -> Iterator[str]:
         if observed.without_runc:
@@ -412,7 +412,7 @@ def _version(package: dpkg.Package | None) -> str | None:
 
 def _common(candidates: Mapping[str, tuple[dpkg.Candidate, ...]]) -> tuple[str, ...]:
     """Versions that every one of the four packages is offered in, newest first."""
-    sets = [{one.version for one in candidates.get(name, ())} for name in PACKAGES]
+    sets = [{candidate.version for candidate in candidates.get(name, ())} for name in PACKAGES]
     return tuple(sorted(set.intersection(*sets), key=dpkg.version_key, reverse=True))
 
 

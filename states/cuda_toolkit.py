@@ -40,9 +40,9 @@ LINK_RECORD = "/var/lib/gpustate/cuda-link"
 _VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
 
 QUERY = shell.load("cuda_toolkit_query", "gpustate.states", GROUP=GROUP, LINK=LINK)
-_LOOK = QUERY + shell.load("cuda_toolkit_probe", "gpustate.states")
+_PROBE = QUERY + shell.load("cuda_toolkit_probe", "gpustate.states")
 _NOTE = QUERY + shell.load("cuda_toolkit_record", "gpustate.states", RECORD=LINK_RECORD)
-_BACK = QUERY + shell.load("cuda_toolkit_restore", "gpustate.states", RECORD=LINK_RECORD)
+_RESTORE = QUERY + shell.load("cuda_toolkit_restore", "gpustate.states", RECORD=LINK_RECORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +119,21 @@ class CudaToolkitsInstalled(State[Observed]):
         return {"cuda": alone, "cuda_compat": planned.current("compat")}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
-        rows = tuple((package_name(one), self.releases.get(one, "")) for one in self.versions)
-        gone = next((package for package, _ in rows if not offer.versions(package)), "")
-        return StatePackages(rows, missing=gone)
+        rows = tuple(
+            (package_name(version), self.releases.get(version, "")) for version in self.versions
+        )
+        missing = next((package for package, _ in rows if not offer.versions(package)), "")
+        return StatePackages(rows, missing=missing)
 
     def probe(self, node: Node) -> Observed:
         manager = node.facts().package_manager
         packages = node.packages("cuda-toolkit-[0-9]*", "cuda-compat-[0-9]*")
         offered = node.candidates(*self._names()) if self.versions else {}
-        said = node.shell(_LOOK).stdout
+        output = node.shell(_PROBE).stdout
         record = node.read_text(LINK_RECORD)
         came = node.read_text(owned_packages.record_path(self.name))
-        group = alternatives.parse_query(said)
-        keys = keyed.lists(said)
+        group = alternatives.parse_query(output)
+        keys = keyed.lists(output)
         leads = keyed.first(keys, "leads") if "leads" in keys else None
         link = group.value if group else None
         if group and self.default and leads != ALTERNATIVE:
@@ -144,13 +146,13 @@ class CudaToolkitsInstalled(State[Observed]):
                 for p in packages.values()
                 if p.installed and re.fullmatch(r"cuda-toolkit-[0-9]+-[0-9]+", p.name)
             },
-            nvcc={version: says for version, _, says in compilers},
+            nvcc={version: release for version, _, release in compilers},
             link=link,
             link_record=record,
             brought=came,
             choices=group.choices if group else (),
             foreign_link=leads if group is None or leads == "." else None,
-            offered=tuple((n, tuple(c.version for c in found)) for n, found in offered.items()),
+            offered=tuple((n, tuple(c.version for c in rows)) for n, rows in offered.items()),
             forbidden=node.forbidden(*self._names()) if self.versions else {},
             manager=manager,
             compat=any(
@@ -161,7 +163,7 @@ class CudaToolkitsInstalled(State[Observed]):
     def _wanted(self, observed: Observed) -> dict[str, str | None]:
         """Package to version; ``None`` where that is not to be had."""
         offered = dict(observed.offered)
-        rows = ((package_name(one), self.releases.get(one)) for one in self.versions)
+        rows = ((package_name(version), self.releases.get(version)) for version in self.versions)
         return {
             name: fitting_version(release, observed.packages.get(name), offered.get(name, ()))
             for name, release in rows
@@ -179,25 +181,25 @@ class CudaToolkitsInstalled(State[Observed]):
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return self._without(observed)
-        wanted = {name: v for name, v in self._wanted(observed).items() if v is not None}
+        packages = {name: v for name, v in self._wanted(observed).items() if v is not None}
         nvcc = dict(observed.nvcc)
         for version in self.versions:
-            if package_name(version) in wanted and not nvcc.get(version, "").startswith(
+            if package_name(version) in packages and not nvcc.get(version, "").startswith(
                 f"{version}."
             ):
                 nvcc[version] = f"{version}.x"
         return replace(
             observed,
-            packages={**observed.packages, **wanted},
+            packages={**observed.packages, **packages},
             nvcc=_same(observed.nvcc, nvcc),
             link=self._link(observed),
         )
 
     def _without(self, observed: Observed) -> Observed:
         came = set((observed.brought or "").split())
-        gone = {name for name in observed.packages if name in came}
-        left = {name: v for name, v in observed.packages.items() if name not in gone}
-        return replace(observed, packages=left, brought=None, link_record=None)
+        removed = {name for name in observed.packages if name in came}
+        packages = {name: v for name, v in observed.packages.items() if name not in removed}
+        return replace(observed, packages=packages, brought=None, link_record=None)
 
     def refuse(self, observed: Observed) -> str | None:
         if self.absent:
@@ -207,20 +209,20 @@ class CudaToolkitsInstalled(State[Observed]):
                 f"{LINK} is a "
                 f"{'folder' if observed.foreign_link == '.' else 'link to ' + observed.foreign_link} that no package owns (a .run installer?), so it cannot be switched; move it away, or leave default empty"
             )
-        known = (*observed.choices, *(f"{LINK}-{version}" for version in self.versions))
-        if self.default and f"{LINK}-{self.default}" not in known:
+        choices = (*observed.choices, *(f"{LINK}-{version}" for version in self.versions))
+        if self.default and f"{LINK}-{self.default}" not in choices:
             return f"default is {self.default}, which is neither installed nor among versions; name it in versions"
         return None
 
     def _unavailable(self, observed: Observed) -> str | None:
-        wanted = {} if self.absent else self._wanted(observed)
+        packages = {} if self.absent else self._wanted(observed)
         advice = "use NVIDIA's repository (state driver-repository), or another version"
         for version in self.versions:
             name = package_name(version)
-            if wanted.get(name, "") is None:
+            if packages.get(name, "") is None:
                 offered = dict(observed.offered).get(name, ())
-                what = f"{name} {self.releases.get(version, '')}"
-                return not_offered(what, offered, advice, observed.forbidden)
+                package = f"{name} {self.releases.get(version, '')}"
+                return not_offered(package, offered, advice, observed.forbidden)
         return None
 
     def plan(self, observed: Observed) -> Plan:
@@ -245,12 +247,12 @@ class CudaToolkitsInstalled(State[Observed]):
                 roots = tuple(sorted(name for name in observed.packages if name in came))
                 yield owned_packages.take_back(self.name, roots, manager=observed.manager)
             if "link_record" in plan.fields:
-                yield ops.Run(_BACK, f"restore the original {LINK}", timeout=60)
+                yield ops.Run(_RESTORE, f"restore the original {LINK}", timeout=60)
             return
-        wanted = self._wanted(observed)
+        packages = self._wanted(observed)
         missing = tuple(
             (name, version)
-            for name, version in wanted.items()
+            for name, version in packages.items()
             if version is not None and observed.packages.get(name) != version
         )
         if plan.fields & {"packages", "link"}:
@@ -295,5 +297,5 @@ def package_name(version: str) -> str:
     return f"cuda-toolkit-{version.replace('.', '-')}"
 
 
-def _same(observed: Mapping[str, str], wanted: dict[str, str]) -> Mapping[str, str]:
-    return observed if dict(observed) == wanted else wanted
+def _same(observed: Mapping[str, str], desired: dict[str, str]) -> Mapping[str, str]:
+    return observed if dict(observed) == desired else desired

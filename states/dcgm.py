@@ -133,8 +133,8 @@ class DcgmRunning(ServiceState[Observed]):
     port: Annotated[int, Field(ge=1, le=65535)] = services.ENGINE_PORT
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
-        there = {dpkg.upstream_version(version) for version in observed.packages.values()}
-        return {"version": there.pop()} if len(there) == 1 else {}
+        versions = {dpkg.upstream_version(version) for version in observed.packages.values()}
+        return {"version": versions.pop()} if len(versions) == 1 else {}
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         found = planned.value("packages")

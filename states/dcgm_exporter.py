@@ -49,7 +49,7 @@ COUNTERS_PATH = "/etc/dcgm-exporter/gpustate-counters.csv"
 _PATHS = {"counters": COUNTERS_PATH, "unit": UNIT_PATH, "drop_in": DROP_IN_PATH}
 
 _NAMES = {"PROGRAM": services.EXPORTER, "UNIT": UNIT, "DIGEST": services.DIGEST}
-_LOOK = (
+_PROBE = (
     f'show_unit() {{ SHOWN="{show_unit(UNIT)}"; }}\n'
     f"{shell.load('process_words', 'gpustate.shell')}{shell.load('dcgm_exporter_probe', 'gpustate.states', **_NAMES)}"
 )
@@ -192,11 +192,11 @@ class DcgmExporterRunning(ServiceState[Observed]):
     def _warnings(self) -> tuple[str, ...]:
         if self.counters is None:
             return ()
-        found = dcgm.check(self.contents.get(self.counters, ""), self.counters).warnings
-        return tuple(str(one) for one in found)
+        warnings = dcgm.check(self.contents.get(self.counters, ""), self.counters).warnings
+        return tuple(str(warning) for warning in warnings)
 
     def _wanted(self, left_out: tuple[str, ...]) -> tuple[dcgm.Counter, ...]:
-        return tuple(one for one in self._counters() if one.field.name not in left_out)
+        return tuple(counter for counter in self._counters() if counter.field.name not in left_out)
 
     @property
     def _place(self) -> tuple[str, int]:
@@ -232,8 +232,8 @@ class DcgmExporterRunning(ServiceState[Observed]):
         return {"version": dpkg.upstream_version(observed.version)} if observed.version else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
-        there = next((one for one in packages.EXPORTERS if offer.versions(one)), None)
-        return StatePackages(((there, ""),) if there else ())
+        package = next((name for name in packages.EXPORTERS if offer.versions(name)), None)
+        return StatePackages(((package, ""),) if package else ())
 
     def probe(self, node: Node) -> Observed:
         fields, nvml = self.read(node, *packages.EXPORTERS), node.query(GpuFacts())
@@ -244,7 +244,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
         jobs = node.stats(self.job_mapping) if self.job_mapping else {}
         port = "" if self.absent else listeners.script(self._place[1])
         port += "" if self.absent else listeners.elsewhere(self.listen.rpartition(":")[0])
-        keys = keyed.lists(node.shell(f"{_LOOK}{port}:").stdout)
+        keys = keyed.lists(node.shell(f"{_PROBE}{port}:").stdout)
         query = f'[ -z "${{GPUSTATE_IMAGE-}}" ] || exit 0\n{scraping.script(*self._place)}'
         answer = node.shell(query) if self.scrape and not self.absent else None
         words = services.words_after("".join(keys.get("words", [])), "dcgm-exporter")
@@ -266,8 +266,8 @@ class DcgmExporterRunning(ServiceState[Observed]):
         left_out, notes = self._fit(() if observed.image else nvml.gpus, self._choice(observed))
         observed = replace(observed, left_out=left_out, notes=notes)
         if observed.active and answer is not None and not observed.image:
-            told = answer.stdout if answer.ok else None
-            observed = replace(observed, missing=self._missing(told, nvml.gpus, left_out))
+            text = answer.stdout if answer.ok else None
+            observed = replace(observed, missing=self._missing(text, nvml.gpus, left_out))
         return observed
 
     def _fit(
@@ -277,25 +277,31 @@ class DcgmExporterRunning(ServiceState[Observed]):
         release = dpkg.upstream_version(chosen[1]) if chosen else ""
         place = self.counters or "counters.csv"
         unknown = [
-            one for one in self._counters() if release and not fields.is_known(one.field, release)
+            counter
+            for counter in self._counters()
+            if release and not fields.is_known(counter.field, release)
         ]
         notes = tuple(
-            f"{place}:{one.line}: {one.field.name}: dcgm-exporter {release} does not support it "
-            f"and would fail to start; omitted{_older_name(one.field, release)}"
-            for one in unknown
+            f"{place}:{counter.line}: {counter.field.name}: dcgm-exporter {release} does not support it "
+            f"and would fail to start; omitted{_older_name(counter.field, release)}"
+            for counter in unknown
         )
         left_out, more = self._unreportable(gpus, place, unknown)
-        return (*(one.field.name for one in unknown), *left_out), (*self._warnings(), *notes, *more)
+        return (*(counter.field.name for counter in unknown), *left_out), (
+            *self._warnings(),
+            *notes,
+            *more,
+        )
 
     def _unreportable(
         self, gpus: tuple[Gpu, ...], place: str, unknown: list[dcgm.Counter]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Fields that no GPU can report, and a line for each that some cannot."""
-        asked = [one for one in self._counters() if one not in unknown]
-        unfit = dcgm.unfit(asked, gpus)
+        counters = [counter for counter in self._counters() if counter not in unknown]
+        unfit = dcgm.unfit(counters, gpus)
         reached = {
-            one.field.name: sum(len(row.gpus) for row in unfit if row.counter == one)
-            for one in asked
+            counter.field.name: sum(len(row.gpus) for row in unfit if row.counter == counter)
+            for counter in counters
         }
         out = tuple(name for name, count in reached.items() if gpus and count >= len(gpus))
         notes = tuple(
@@ -328,39 +334,39 @@ class DcgmExporterRunning(ServiceState[Observed]):
         elif observed.package is not None:
             rows = rows[:1]
         name = next((n for n in packages.EXPORTERS if any(row[0] == n for row in rows)), None)
-        mine = [row for row in rows if row[0] == name]
-        return max(mine, key=lambda row: dpkg.version_key(row[1])) if mine else None
+        matches = [row for row in rows if row[0] == name]
+        return max(matches, key=lambda row: dpkg.version_key(row[1])) if matches else None
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            gone = replace(
+            removed = replace(
                 observed, package=None, version=None, held=False, unit=None, drop_in=None
             )
-            idle = replace(gone, at_boot=False, active=False, running=(), missing=())
+            idle = replace(removed, at_boot=False, active=False, running=(), missing=())
             return replace(idle, counters=None, damaged=())
         chosen = self._choice(observed)
         if chosen is None and not observed.program:
             return observed
-        wanted = self._wanted(observed.left_out)
-        mark = services.digest(wanted)
+        counters = self._wanted(observed.left_out)
+        mark = services.digest(counters)
         words = self._words
         local = self.engine.partition(":")[0] in ("localhost", "127.0.0.1")
         # NVIDIA's package has a unit; a program without one has none.
-        ours = chosen is None and not observed.packaged_unit
-        now = (
+        own_unit = chosen is None and not observed.packaged_unit
+        base = (
             observed
             if observed.image
             else replace(observed, active=True, running=(*words, mark), missing=())
         )
         return replace(
-            now,
+            base,
             package=chosen[0] if chosen else None,
             version=chosen[1] if chosen else None,
             held=(self.hold or observed.held) and chosen is not None,
             damaged=(),
-            unit=services.exporter_unit(words, mark, local) if ours else None,
-            drop_in=None if ours else services.exporter_drop_in(words, mark, local),
-            counters=dcgm.as_text(wanted, "Written by gpustate; changes are overwritten."),
+            unit=services.exporter_unit(words, mark, local) if own_unit else None,
+            drop_in=None if own_unit else services.exporter_drop_in(words, mark, local),
+            counters=dcgm.as_text(counters, "Written by gpustate; changes are overwritten."),
             jobs="dir" if self.job_mapping else observed.jobs,
             at_boot=True,
         )
@@ -374,9 +380,9 @@ class DcgmExporterRunning(ServiceState[Observed]):
             return f"no GPU answers ({observed.problem or 'there is none'}); see: gpustate explain"
         if self.job_mapping and observed.jobs not in (None, "dir"):
             return f"{self.job_mapping} is not a directory; remove it, or set another job_mapping"
-        wanted = self.desired(observed)
-        ours = DROP_IN_PATH if wanted.drop_in is not None else ""
-        path, command = systemd.effective_command(observed.others, ours)
+        desired = self.desired(observed)
+        own_path = DROP_IN_PATH if desired.drop_in is not None else ""
+        path, command = systemd.effective_command(observed.others, own_path)
         if path and (services.words_after(command, "dcgm-exporter") or ()) != self._words:
             return services.override_error(path, UNIT, command)
         if observed.elsewhere:
@@ -392,8 +398,8 @@ class DcgmExporterRunning(ServiceState[Observed]):
         return None
 
     def unavailable(self, observed: Observed) -> str | None:
-        own = observed.program and self.version is None
-        if own or self._choice(observed) is not None:
+        has_program = observed.program and self.version is None
+        if has_program or self._choice(observed) is not None:
             return None
         return not_offered(
             f"{packages.EXPORTERS[0]} {self.version or ''}",
@@ -440,8 +446,8 @@ class DcgmExporterRunning(ServiceState[Observed]):
         query = scraping.script(*self._place)
         if first is None or not self.scrape:
             return f"{active} && {{ {query}; }} >/dev/null"
-        found = f"$({{ {query}; }} | grep -c '^{first.field.name}{{')"
-        return f'{active} && lines={found}; [ "${{lines:-0}}" -ge {max(observed.gpus, 1)} ]'
+        count = f"$({{ {query}; }} | grep -c '^{first.field.name}{{')"
+        return f'{active} && lines={count}; [ "${{lines:-0}}" -ge {max(observed.gpus, 1)} ]'
 
     def remove(self, observed: Observed, moved: frozenset[str]) -> Iterator[Step]:
         yield from super().remove(observed, moved)

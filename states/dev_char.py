@@ -94,9 +94,9 @@ class DevCharLinksPresent(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         rule = node.own_text(RULE_PATH)
-        theirs = [node.read_text(path) for path in _ELSEWHERE]
-        said = node.shell(_SCRIPT).stdout
-        rows = read_rows(said.encode(), "the device nodes", ())
+        texts = [node.read_text(path) for path in _ELSEWHERE]
+        output = node.shell(_SCRIPT).stdout
+        rows = read_rows(output.encode(), "the device nodes", ())
         links = {
             number: posixpath.normpath(posixpath.join("/dev/char", target))
             for number, target in rows.pairs("link").items()
@@ -109,11 +109,11 @@ class DevCharLinksPresent(State[Observed]):
             number = f"{hexadecimal(major)}:{hexadecimal(minor)}"
             if links.get(number) != path:
                 missing.append(f"{number} {path}")
-        found = [path for path, text in zip(_ELSEWHERE, theirs, strict=True) if _is_rule(text)]
+        rules = [path for path, text in zip(_ELSEWHERE, texts, strict=True) if _is_rule(text)]
         return Observed(
             missing=tuple(sorted(missing)) if facts.systemd else (),
             rule_text=rule,
-            rule_elsewhere=found[0] if found else "",
+            rule_elsewhere=rules[0] if rules else "",
             exposed=rows.keys.get("exposed", ()),
             programs=program_versions("\n".join(rows.keys.get("program", ()))),
             image=not facts.systemd,
@@ -121,8 +121,8 @@ class DevCharLinksPresent(State[Observed]):
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            ours = observed.rule_text == RULE_TEXT
-            return replace(observed, rule_text=None if ours else observed.rule_text)
+            is_own = observed.rule_text == RULE_TEXT
+            return replace(observed, rule_text=None if is_own else observed.rule_text)
         if self._unneeded(observed):
             return observed
         good = _is_rule(observed.rule_text) or (

@@ -101,7 +101,9 @@ class DevicePluginConfigured(State[Observed]):
             if self.selected or self.default:
                 raise PolicyError("selected and default choose from configs, which is not set")
             return deviceplugin.read_data(self.config or {}, "")
-        named = {name: deviceplugin.read_data(one, name) for name, one in self.configs.items()}
+        named = {
+            name: deviceplugin.read_data(config, name) for name, config in self.configs.items()
+        }
         return deviceplugin.choose(named, self.selected, self.default, place="configs")
 
     def probe(self, node: Node) -> Observed:
@@ -131,7 +133,7 @@ class DevicePluginConfigured(State[Observed]):
                 f"GPU {observed.mig_gpu} has MIG enabled, and the device plugin does not share MIG devices "
                 "with MPS; disable MIG, or use sharing.timeSlicing"
             )
-        most = max(one.replicas for one in sharing.resources)
+        most = max(resource.replicas for resource in sharing.resources)
         if observed.old_gpu is not None and most > MPS_MOST_OLD:
             return (
                 f"{most} replicas, and the device plugin takes at most {MPS_MOST_OLD} on {observed.old_gpu} "

@@ -103,9 +103,9 @@ class GdrCopyInstalled(KernelModuleState[Observed]):
 
     def why(self, observed: Observed) -> Mapping[str, str]:
         built, driver = observed.built, observed.driver
-        other = built and driver and not built.endswith(f" {driver}") and not self.absent
+        mismatched = built and driver and not built.endswith(f" {driver}") and not self.absent
         reason = f"the driver is {driver}, and gdrdrv was built for the other kind"
-        return {"built": reason if other else "", "device": "created only by this state"}
+        return {"built": reason if mismatched else "", "device": "created only by this state"}
 
     def finish(self, plan: Plan, desired: Observed) -> Iterator[Step]:
         if self.absent and "device" in plan.fields:

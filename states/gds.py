@@ -89,12 +89,12 @@ class GpuDirectStorageEnabled(KernelModuleState[Observed]):
     def probe(self, node: Node) -> Observed:
         module, fields = self.read(node)
         live = keyed.lists(node.shell(_LIVE).stdout)
-        said = re.fullmatch(r"version: ([0-9.]+)", keyed.first(live, "says"))
+        match = re.fullmatch(r"version: ([0-9.]+)", keyed.first(live, "says"))
         gpus = node.facts().gpus
         return Observed(
             **fields,
             stale=module.stale,
-            says=said[1] if said else None,
+            says=match[1] if match else None,
             driver=keyed.first(live, "driver") or None,
             precompiled="precompiled" in live,
             old_gpus=tuple(
@@ -103,8 +103,8 @@ class GpuDirectStorageEnabled(KernelModuleState[Observed]):
         )
 
     def working(self, observed: Observed, version: str) -> Observed:
-        says = ".".join(version.split(".")[:2])
-        return replace(super().working(observed, version), says=says)
+        release = ".".join(version.split(".")[:2])
+        return replace(super().working(observed, version), says=release)
 
     def without(self, observed: Observed) -> Observed:
         return replace(super().without(observed), says=None)

@@ -128,19 +128,19 @@ class ImexRunning(FabricServiceState[Observed]):
     def probe(self, node: Node) -> Observed:
         sight, fields = self.observe_fabric(node, _NODES_KEY, _COMMANDS_KEY)
         listed, otherwise = node.read_text(NODES_PATH), node.otherwise(NODES_PATH)
-        said = imex.parse(node.shell(imex.SCRIPT).stdout)
+        report = imex.parse(node.shell(imex.SCRIPT).stdout)
         if fields["image"]:
-            fields["driver"] = said.library or None
+            fields["driver"] = report.library or None
         return Observed(
             **fields,
             fabric=fabric.summary(sight.fabrics),
             domain=fabric.domain(sight.fabrics),
-            addresses=said.addresses,
+            addresses=report.addresses,
             nodes=None if listed is None else imex.parse_nodes(listed),
             nodes_file=otherwise,
-            masked=said.masked,
-            status=said.status if fields["active"] else "",
-            channels=said.channels,
+            masked=report.masked,
+            status=report.status if fields["active"] else "",
+            channels=report.channels,
         )
 
     def _nodes(self, observed: Observed) -> tuple[str, ...]:
@@ -150,8 +150,8 @@ class ImexRunning(FabricServiceState[Observed]):
     def config_keys(self, observed: Observed) -> dict[str, str | None]:
         # The path of the list too, where the file names another one.
         elsewhere = observed.config.get(_NODES_KEY) not in (None, NODES_PATH)
-        own = {_NODES_KEY: NODES_PATH} if elsewhere and self._host else {}
-        return super().config_keys(observed) | own
+        nodes = {_NODES_KEY: NODES_PATH} if elsewhere and self._host else {}
+        return super().config_keys(observed) | nodes
 
     def elsewhere(self, observed: Observed) -> Observed:
         # Enabled by an RPM preset, it fails at every boot. One that runs has something to do.
@@ -173,8 +173,8 @@ class ImexRunning(FabricServiceState[Observed]):
         }
 
     def _answers(self, observed: Observed) -> bool:
-        said = self.config.get(_COMMANDS_KEY, observed.config.get(_COMMANDS_KEY))
-        return str(said) != "0" and not observed.image
+        enabled = self.config.get(_COMMANDS_KEY, observed.config.get(_COMMANDS_KEY))
+        return str(enabled) != "0" and not observed.image
 
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or not observed.needed or observed.driver is None:
@@ -199,14 +199,14 @@ class ImexRunning(FabricServiceState[Observed]):
             )
         nodes = self._nodes(observed)
         if not nodes:
-            there = ", ".join(sorted(self.domains)[:4])
+            domains = ", ".join(sorted(self.domains)[:4])
             return (
                 f"the node is in NVLink domain {observed.domain or '(not reported by NVML)'}, and domains names only "
-                f"{there}; add it (gpustate node fabric -i INVENTORY -o domains writes it)"
+                f"{domains}; add it (gpustate node fabric -i INVENTORY -o domains writes it)"
             )
         if observed.addresses and not imex.has_own(nodes, observed.addresses):
-            own = ", ".join(observed.addresses[:4])
-            return f"none of the {len(nodes)} nodes of the domain is this one (it has {own}); add this node's address to the list"
+            addresses = ", ".join(observed.addresses[:4])
+            return f"none of the {len(nodes)} nodes of the domain is this one (it has {addresses}); add this node's address to the list"
         return None
 
     def why(self, observed: Observed) -> Mapping[str, str]:

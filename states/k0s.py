@@ -133,36 +133,36 @@ class K0sHandlerRegistered(RuntimeState[Observed]):
         return bool(observed.found.active)
 
     def find_problems(self, observed: Observed) -> tuple[str, ...]:
-        found = observed.found
-        if not found.active or not found.dump:
+        facts = observed.found
+        if not facts.active or not facts.dump:
             return ()
-        lacks = handler_problems(effective(found.dump, MERGED_PATH), self.to_handler())
-        return bundled_problems(found.cri, self.handler, lacks)
+        missing = handler_problems(effective(facts.dump, MERGED_PATH), self.to_handler())
+        return bundled_problems(facts.cri, self.handler, missing)
 
     def unregister(self, observed: Observed) -> Edit:
         files = observed.found.files
         _refuse_foreign(files.get(DROP_IN_PATH))
-        ours = files.get(DROP_IN_PATH, "").startswith(DROP_IN)
-        return Edit({DROP_IN_PATH: None} if ours else {})
+        is_own = files.get(DROP_IN_PATH, "").startswith(DROP_IN)
+        return Edit({DROP_IN_PATH: None} if is_own else {})
 
     def register(self, observed: Observed) -> Edit:
-        found = observed.found
-        text = found.files.get(DROP_IN_PATH)
+        facts = observed.found
+        text = facts.files.get(DROP_IN_PATH)
         _refuse_foreign(text)
-        if not found.managed:
+        if not facts.managed:
             raise RefusedError(
                 f"{ROOT_PATH} is not managed by k0s, so it reads no drop-ins: remove that file and restart "
-                f"{found.unit}, or register the handler in it yourself"
+                f"{facts.unit}, or register the handler in it yourself"
             )
-        if text is None and found.dump and not observed.lacks:
+        if text is None and facts.dump and not observed.lacks:
             return Edit({})  # a foreign registration with the same effect
-        wanted = self._drop_in(found)
-        why = "k0s restarts its containerd when it changes" if found.active else ""
-        return Edit({} if wanted == text else {DROP_IN_PATH: wanted}, why=why)
+        desired = self._drop_in(facts)
+        why = "k0s restarts its containerd when it changes" if facts.active else ""
+        return Edit({} if desired == text else {DROP_IN_PATH: desired}, why=why)
 
-    def _drop_in(self, found: Found) -> str:
+    def _drop_in(self, facts: Found) -> str:
         """The drop-in, in the version of what k0s has merged."""
-        merged: dict[str, Any] = parse(found.dump or "version = 2\n", MERGED_PATH)
+        merged: dict[str, Any] = parse(facts.dump or "version = 2\n", MERGED_PATH)
         version = merged.get("version", 2)
         names = {2: "io.containerd.grpc.v1.cri"}
         cri = ("plugins", names.get(version, "io.containerd.cri.v1.runtime"), "containerd")
@@ -185,10 +185,10 @@ class K0sHandlerRegistered(RuntimeState[Observed]):
             yield self._wait(present=not self.absent)
 
     def _wait(self, *, present: bool) -> ops.Run:
-        found = f"grep -qF {shlex.quote(self.binary)} {MERGED_PATH}"
+        registered = f"grep -qF {shlex.quote(self.binary)} {MERGED_PATH}"
         lines = [
             # k0s restarts its containerd when it has merged, and that makes its socket anew.
-            f"taken() {{ [ {SOCKET} -nt {MERGED_PATH} ] && {found if present else f'! {found}'}; }}",
+            f"taken() {{ [ {SOCKET} -nt {MERGED_PATH} ] && {registered if present else f'! {registered}'}; }}",
             "if wait_for 60 taken; then effect read; exit 0; fi",
         ]
         if present:

@@ -115,8 +115,8 @@ class K3sQuery(CriQuery[Found]):
                     enabled.get(unit, ""),
                 )
             )
-        found = rows.pairs("program")
-        programs = {path: parse_uint(second) or 0 for path, second in found.items()}
+        times = rows.pairs("program")
+        programs = {path: parse_uint(second) or 0 for path, second in times.items()}
         return Found(tuple(services), programs, cri_status.read(rows.keys))
 
     def placeholder(self) -> Found:
@@ -191,30 +191,32 @@ class K3sHandlerRegistered(State[Observed]):
     restart: Literal["systemd", "none"] = "systemd"
 
     def probe(self, node: Node) -> Observed:
-        found, units = node.query(K3sQuery()), node.units(*SERVICES)
-        if not found.services:
+        facts, units = node.query(K3sQuery()), node.units(*SERVICES)
+        if not facts.services:
             return Observed()
-        running = [one for one in found.services if one.active in ("active", "activating")]
-        enabled = [one for one in found.services if one.enabled == "enabled"]
-        service = (running or enabled or list(found.services))[0]
+        running = [
+            service for service in facts.services if service.active in ("active", "activating")
+        ]
+        enabled = [service for service in facts.services if service.enabled == "enabled"]
+        service = (running or enabled or list(facts.services))[0]
         problem = ""
-        lacks: tuple[str, ...] = ()
+        missing: tuple[str, ...] = ()
         try:
-            lacks = self._lacks(service)
+            missing = self._lacks(service)
         except ProbeError as error:
             problem = str(error)
-        cri = found.cri if service.active == "active" and not self.absent else None
-        lacks = bundled_problems(cri, "nvidia", lacks)
+        cri = facts.cri if service.active == "active" and not self.absent else None
+        missing = bundled_problems(cri, "nvidia", missing)
         distribution = service.unit.partition("-")[0]
-        there = found.programs.get(self.binary, 0)
+        changed_at = facts.programs.get(self.binary, 0)
         return Observed(
             unit=service.unit,
-            lacks=() if self.absent else lacks,
+            lacks=() if self.absent else missing,
             active=service in running,
-            late=bool(there) and service.started > there,
+            late=bool(changed_at) and service.started > changed_at,
             template=service.template,
             folder=service.folder,
-            programs=tuple(found.programs),
+            programs=tuple(facts.programs),
             problem=problem,
             dead="" if cri is None else cri.dead(f"the containerd of {distribution}"),
             running=self.absent or self.restart == "none" or not self._stopped(service, units),
@@ -233,14 +235,14 @@ class K3sHandlerRegistered(State[Observed]):
         path = f"{service.folder}/config.toml"
         if service.config is None:
             return (f"{path} is not generated yet",)
-        wanted = Handler("nvidia", self.binary, self.default)
+        handler = Handler("nvidia", self.binary, self.default)
         # Which cgroup driver it gives its handlers is its own affair.
-        return handler_problems(effective(service.config, path), wanted, low_level=wanted.name)
+        return handler_problems(effective(service.config, path), handler, low_level=handler.name)
 
     def desired(self, observed: Observed) -> Observed:
         idle = not observed.active and observed.running
-        settled = self.absent or not observed.unit or idle or self.restart == "none"
-        if settled or self.refuse(observed) is not None:
+        unchanged = self.absent or not observed.unit or idle or self.restart == "none"
+        if unchanged or self.refuse(observed) is not None:
             return observed
         late = bool(observed.lacks) or observed.late
         return replace(observed, lacks=(), late=late, dead="", active=True, running=True)
@@ -275,7 +277,7 @@ class K3sHandlerRegistered(State[Observed]):
                 f"{observed.template} replaces the configuration that {distribution} generates and "
                 'disables its detection; begin it with {{ template "base" . }}, or remove it'
             )
-        if self.default and any("default runtime" in one for one in observed.lacks):
+        if self.default and any("default runtime" in problem for problem in observed.lacks):
             return (
                 f"{observed.lacks[-1]}: write default-runtime: nvidia into "
                 f"/etc/rancher/{distribution}/config.yaml, which gpustate does not manage, and "

@@ -33,7 +33,7 @@ from gpustate.probes.kernel_cmdline import CommandLineQuery
 
 #: First kernel that NVIDIA validated for confidential containers with GPUs.
 KERNEL = (6, 17)
-_LOOK = shell.load("kata", "gpustate.states")
+_PROBE = shell.load("kata", "gpustate.states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class KataHostReady(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         line = node.query(CommandLineQuery(self.name))
-        keys = keyed.lists(node.shell(_LOOK).stdout)
+        keys = keyed.lists(node.shell(_PROBE).stdout)
         words = self._words(line.cpu)
         on = [name for name in ("tdx", "snp") if keyed.first(keys, name) in ("Y", "1")]
         return Observed(
@@ -111,11 +111,13 @@ class KataHostReady(State[Observed]):
             return replace(observed, drop_in=None, pending=False)
         if self.runtime == "none":
             return observed
-        theirs = observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
-        wanted = grub.drop_in_text(self.name, self._words(observed.cpu))
+        foreign = (
+            observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
+        )
+        text = grub.drop_in_text(self.name, self._words(observed.cpu))
         return replace(
             observed,
-            drop_in=None if theirs else wanted,
+            drop_in=None if foreign else text,
             menu_lacks=(),
             running_lacks=(),
             pending=False,
@@ -152,10 +154,10 @@ class KataHostReady(State[Observed]):
                 "(AMD-Vi) and ACS in the firmware"
             )
         if self.runtime == "confidential" and not observed.tee:
-            which = {"GenuineIntel": "TDX", "AuthenticAMD": "SEV-SNP"}.get(observed.cpu)
-            if which is None:
+            feature = {"GenuineIntel": "TDX", "AuthenticAMD": "SEV-SNP"}.get(observed.cpu)
+            if feature is None:
                 return f"the processor ({observed.cpu or 'unknown'}) has neither TDX nor SEV-SNP; use another machine"
-            return f"{which} is off although the kernel supports it; enable it in the firmware"
+            return f"{feature} is off although the kernel supports it; enable it in the firmware"
         return None
 
     def plan(self, observed: Observed) -> Plan:
@@ -181,5 +183,5 @@ class KataHostReady(State[Observed]):
         elif plan.fields & {"menu_lacks", "pending"}:
             yield cmdline.write_menu(self.name)
         if "running_lacks" in plan.fields:
-            lacks = " ".join(observed.running_lacks)
-            yield ops.Reboot(f"the kernel lacks {lacks}", timeout=self.reboot_timeout_s)
+            missing = " ".join(observed.running_lacks)
+            yield ops.Reboot(f"the kernel lacks {missing}", timeout=self.reboot_timeout_s)

@@ -121,42 +121,42 @@ class KernelPinned(State[Observed]):
 
     def _signed(self, packages: Mapping[str, dpkg.Package], running: str) -> str:
         """The package of signed modules for the wanted kernel, as the running one has its modules from one."""
-        mine = (
+        stems = (
             name.removesuffix(running)
             for name, package in packages.items()
             if name.startswith(_SIGNED) and name.endswith(f"-{running}") and package.installed
         )
-        stem = next(mine, None) if self.release else None
+        stem = next(stems, None) if self.release else None
         return f"{stem}{self.release}" if stem else ""
 
     def probe(self, node: Node) -> Observed:
         facts, kernels = node.facts(), node.query(Kernels())
         packages = node.packages(*_PATTERNS)
-        ours, pin = node.read_text(HELD_PATH), node.own_text(PIN_PATH)
+        held_text, pin = node.read_text(HELD_PATH), node.own_text(PIN_PATH)
         record = node.otherwise(HELD_PATH, private=True)
         signed = self._signed(packages, facts.kernel)
         names = self._names(signed) if self.release else ()
         offers = node.candidates(*names)
-        said = node.shell(
+        output = node.shell(
             "command -v update-grub && [ -r /boot/grub/grub.cfg ] && echo menu"
         ).stdout
-        there = {n: p for n, p in packages.items() if p.status[1:2] == "i"}
-        metas = {n: p for n, p in there.items() if not _VERSIONED.search(n)}
+        installed = {n: p for n, p in packages.items() if p.status[1:2] == "i"}
+        metas = {n: p for n, p in installed.items() if not _VERSIONED.search(n)}
         default = default_kernel(kernels)
         driver = next((k.nvidia_version for k in kernels if k.running), None)
         match = _PINNED.search(pin or "")
         return Observed(
             held={name: package.held for name, package in metas.items()},
-            ours=tuple((ours or "").split()),
+            ours=tuple((held_text or "").split()),
             record=record,
-            installed=all(name in there for name in names),
+            installed=all(name in installed for name in names),
             module=driver is None
             or any(k.release == self.release and k.nvidia_version == driver for k in kernels),
             pinned=match[1] if match else None,
             default=default.release if default else None,
             running=facts.kernel,
             apt=facts.package_manager == "apt",
-            grub="menu" in said,
+            grub="menu" in output,
             image=facts.image,
             offered=all(offers.get(name) for name in names),
             forbidden=node.forbidden(*names),
@@ -174,11 +174,11 @@ class KernelPinned(State[Observed]):
         news = tuple(
             sorted({*observed.ours, *(n for n, held in observed.held.items() if not held)})
         )
-        wanted = replace(observed, held=dict.fromkeys(observed.held, True), ours=news)
+        desired = replace(observed, held=dict.fromkeys(observed.held, True), ours=news)
         if self.release is None:
-            return replace(wanted, pinned=None)
+            return replace(desired, pinned=None)
         return replace(
-            wanted,
+            desired,
             installed=True,
             module=True,
             pinned=self.release,
@@ -196,9 +196,9 @@ class KernelPinned(State[Observed]):
         if observed.image:
             return "no kernel runs in an image; install the kernel to boot, and set policy: hold"
         if not observed.installed and not observed.offered:
-            what = " and ".join(self._names(observed.signed))
+            names = " and ".join(self._names(observed.signed))
             advice = "see: apt-cache search linux-image-"
-            return not_offered(what, (), advice, observed.forbidden)
+            return not_offered(names, (), advice, observed.forbidden)
         if not observed.grub:
             return (
                 "no GRUB menu (update-grub, /boot/grub/grub.cfg), which is needed to keep the old "
@@ -228,10 +228,10 @@ class KernelPinned(State[Observed]):
         return Disruption.REBOOT, ""
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if plan.fields & {"ours", "held", "record"}:
-            yield from _holds(observed, wanted)
-        if wanted.pinned is None:
+            yield from _holds(observed, desired)
+        if desired.pinned is None:
             if "pinned" in plan.fields:
                 yield ops.RemoveOwn(PIN_PATH)
                 yield ops.Run(
@@ -244,24 +244,24 @@ class KernelPinned(State[Observed]):
             stays = observed.default or observed.running
             yield _bring(self._names(""), observed.signed, observed.driver, stays)
         if plan.fields & {"installed", "module"} and observed.driver is not None:
-            yield _prove(wanted.running, observed.driver, observed.default or observed.running)
+            yield _prove(desired.running, observed.driver, observed.default or observed.running)
         if plan.fields & {"installed", "pinned", "default"}:
-            yield _pin(wanted.running)
+            yield _pin(desired.running)
         if "running" in plan.fields:
             yield ops.Reboot(f"kernel {self.release} should be running", self.reboot_timeout_s)
 
 
-def _holds(observed: Observed, wanted: Observed) -> Iterator[Step]:
-    hold = tuple(n for n, held in wanted.held.items() if held and not observed.held[n])
-    free = tuple(n for n, held in wanted.held.items() if not held and observed.held[n])
-    if wanted.ours:
+def _holds(observed: Observed, desired: Observed) -> Iterator[Step]:
+    hold = tuple(n for n, held in desired.held.items() if held and not observed.held[n])
+    free = tuple(n for n, held in desired.held.items() if not held and observed.held[n])
+    if desired.ours:
         # Written down first: what a killed run has held is let go of some day.
-        yield ops.PutText(HELD_PATH, "".join(f"{name}\n" for name in wanted.ours), mode=0o600)
+        yield ops.PutText(HELD_PATH, "".join(f"{name}\n" for name in desired.ours), mode=0o600)
     if hold:
         yield ops.AptHold(hold)
     if free:
         yield ops.AptHold(free, hold=False)
-    if not wanted.ours:
+    if not desired.ours:
         yield ops.RemoveOwn(HELD_PATH)
 
 

@@ -91,7 +91,7 @@ class GpuLabelsWritten(State[Observed]):
         files = node.read_texts(f"{FOLDER}/*")
         owner, text = apart(node.own_text(PATH))
         listed = None if text is None else labels.as_text(labels.parse(text))
-        now = Observed(
+        observed = Observed(
             text=noted(owner, listed) if listed else listed,
             wanted=None,
             rival=gpu_labels.find_rival(files),
@@ -99,13 +99,13 @@ class GpuLabelsWritten(State[Observed]):
         )
         if facts.image:
             able = problem is None and first_boot.has_python(node)
-            return replace(now, options=options(strategy, sharing) if able else None)
+            return replace(observed, options=options(strategy, sharing) if able else None)
         if result.text is None and result.problem is None:
-            return now
+            return observed
         if (wrong := result.problem or problem) is not None:
-            return replace(now, problem=wrong)
+            return replace(observed, problem=wrong)
         warnings = config.warnings if config else ()
-        return replace(now, wanted=result.text, notes=(*warnings, *result.notes))
+        return replace(observed, wanted=result.text, notes=(*warnings, *result.notes))
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
@@ -149,13 +149,13 @@ class GpuLabelsWritten(State[Observed]):
         if self.timestamp:
             stamp = f"printf '{labels.TIMESTAMP}=%s\\n' \"$(date +%s)\""
             write = f"{{ cat; {stamp}; }} | {write}"
-        settled = {f"{PATH}": write}
-        yield first_boot.compute_files("labels", observed.options, settled, f"write {PATH}")
+        writes = {f"{PATH}": write}
+        yield first_boot.compute_files("labels", observed.options, writes, f"write {PATH}")
 
 
 def options(strategy: str, sharing: Sharing) -> str:
     """What the program of the first boot has to know of the policy, as JSON."""
-    shared = [[one.name, one.replicas] for one in sharing.resources]
+    shared = [[resource.name, resource.replicas] for resource in sharing.resources]
     data = {"strategy": strategy, "sharing": [sharing.strategy, shared, sharing.renamed]}
     return json.dumps(data, sort_keys=True)
 

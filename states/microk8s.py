@@ -118,33 +118,33 @@ class Microk8sHandlerRegistered(RuntimeState[RuntimeObservation]):
 
     def _rendered(self, observed: RuntimeObservation) -> tuple[str, ...]:
         """What the handler lacks in what was rendered, or in the running process."""
-        found = observed.found
-        if not found.dump or found.active not in RUNNING:
+        facts = observed.found
+        if not facts.dump or facts.active not in RUNNING:
             return ()
         try:
-            lacks = handler_problems(effective(found.dump, RENDERED_PATH), self.to_handler())
+            missing = handler_problems(effective(facts.dump, RENDERED_PATH), self.to_handler())
         except ProbeError as error:
             return (str(error),)
-        return bundled_problems(found.cri, self.handler, lacks)
+        return bundled_problems(facts.cri, self.handler, missing)
 
     def register(self, observed: RuntimeObservation) -> Edit:
-        found = observed.found
+        facts = observed.found
         return plan_edit(
-            self._files(found),
+            self._files(facts),
             self.to_handler(),
-            containerd_version=found.version,
-            dump_text=found.dump or found.files[TEMPLATE_PATH],
+            containerd_version=facts.version,
+            dump_text=facts.dump or facts.files[TEMPLATE_PATH],
             may_import=False,
         )
 
     def unregister(self, observed: RuntimeObservation) -> Edit:
-        found = observed.found
-        if not found.program:
+        facts = observed.found
+        if not facts.program:
             return Edit({})
-        return plan_removal(self._files(found), self.to_handler(), originals=found.originals)
+        return plan_removal(self._files(facts), self.to_handler(), originals=facts.originals)
 
-    def _files(self, found: RuntimeFacts) -> Files:
-        text, none = found.files[TEMPLATE_PATH], f"{ARGS}/no-drop-in.toml"
+    def _files(self, facts: RuntimeFacts) -> Files:
+        text, none = facts.files[TEMPLATE_PATH], f"{ARGS}/no-drop-in.toml"
         return Files(text, root_path=TEMPLATE_PATH, drop_in_path=none)
 
     def rollback_paths(self, observed: RuntimeObservation) -> tuple[str, ...]:

@@ -148,13 +148,13 @@ class MpsRunning(ServiceState[Observed]):
         fields, nvml = self.read(node, PACKAGE), node.query(GpuFacts())
         kubelet = node.units("kubelet.service").get("kubelet.service")
         folders = () if self.absent else (self.pipe_folder, self.log_folder)
-        said = node.shell(_look(self.pipe_folder, folders))
+        answer = node.shell(_probe_script(self.pipe_folder, folders))
         modes = {gpu.uuid: gpu.compute_mode for gpu in nvml.gpus}
         if nvml.works and not all(modes.values()):
             modes = mps.parse_modes(node.shell(_MODES).stdout)
         pipes = node.stats(self.pipe_folder).get(self.pipe_folder)
         package = node.packages(PACKAGE).get(PACKAGE)
-        keys = keyed.lists(said.stdout)
+        keys = keyed.lists(answer.stdout)
         for row in keys.get("odd", []):
             refuse_odd(row)
         clients = frozenset(keys.get("client", []))
@@ -179,9 +179,9 @@ class MpsRunning(ServiceState[Observed]):
         return replace(observed, holders=tuple(f"{p} {n}" for p, n in holders if p not in clients))
 
     def _shared(self, observed: Observed) -> tuple[Gpu, ...]:
-        wanted = set(self.gpus)
+        uuids = set(self.gpus)
         gpus = sorted(observed.nvml.gpus, key=lambda gpu: gpu.pci)
-        return tuple(gpu for gpu in gpus if not wanted or gpu.uuid in wanted)
+        return tuple(gpu for gpu in gpus if not uuids or gpu.uuid in uuids)
 
     def _unit(self, observed: Observed) -> str:
         gpus = tuple(mps.MpsGpu(gpu.uuid, gpu.memory_mib or 0) for gpu in self._shared(observed))
@@ -215,9 +215,9 @@ class MpsRunning(ServiceState[Observed]):
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            ours = [gpu.uuid for gpu in self._shared(observed)] if observed.active else []
+            own_uuids = [gpu.uuid for gpu in self._shared(observed)] if observed.active else []
             # What was set by hand is not ours to remove.
-            held = tuple(uuid for uuid in observed.exclusive if uuid not in ours)
+            held = tuple(uuid for uuid in observed.exclusive if uuid not in own_uuids)
             return replace(
                 observed,
                 control=observed.control and observed.package is None,
@@ -232,8 +232,8 @@ class MpsRunning(ServiceState[Observed]):
         if observed.image or self._obstacle(observed) is not None:
             return observed
         shared = tuple(gpu.uuid for gpu in self._shared(observed))
-        others = tuple(uuid for uuid in observed.exclusive if uuid not in shared)
-        wanted = set(shared) | set(others) if self.exclusive else set(observed.exclusive)
+        foreign = tuple(uuid for uuid in observed.exclusive if uuid not in shared)
+        exclusive = set(shared) | set(foreign) if self.exclusive else set(observed.exclusive)
         return replace(
             observed,
             control=True,
@@ -242,7 +242,7 @@ class MpsRunning(ServiceState[Observed]):
             active=True,
             at_boot=True,
             threads=mps.thread_percentage(self.clients or 0),
-            exclusive=tuple(gpu.uuid for gpu in observed.nvml.gpus if gpu.uuid in wanted),
+            exclusive=tuple(gpu.uuid for gpu in observed.nvml.gpus if gpu.uuid in exclusive),
             proven=self._proof(observed),
             folder=OPEN,
         )
@@ -392,7 +392,7 @@ class MpsRunning(ServiceState[Observed]):
         return iter(())
 
 
-def _look(pipe_folder: str, folders: tuple[str, ...]) -> str:
+def _probe_script(pipe_folder: str, folders: tuple[str, ...]) -> str:
     """Ask for the program and the daemon's answers.
 
     Args:
@@ -420,6 +420,6 @@ def _emptied(folder: str, names: tuple[str, ...]) -> str:
 
 def _threads(text: str) -> str | None:
     """The daemon's answer, written in one way; ``None`` where it is none."""
-    number, _, rest = text.partition(".")
-    found = parse_uint(number)
-    return None if found is None else f"{found}.{rest[:1] or 0}"
+    number, _, fraction = text.partition(".")
+    value = parse_uint(number)
+    return None if value is None else f"{value}.{fraction[:1] or 0}"

@@ -142,13 +142,13 @@ class NouveauBlacklisted(State[Observed]):
             bound=tuple(gpu.address for gpu in facts.gpus if _is_ours(gpu.driver))
             if running
             else (),
-            initramfs={kernel: found or CLEAN for kernel, found, _ in images if found != "no-tool"},
-            ours_in_initramfs=tuple(kernel for kernel, _, ours in images if ours),
+            initramfs={kernel: state or CLEAN for kernel, state, _ in images if state != "no-tool"},
+            ours_in_initramfs=tuple(kernel for kernel, _, marked in images if marked),
             tools=tuple(tool for tool in tools if tool != "executable"),
             running=running,
             named=named,
             overriding=overriding,
-            unlisted=tuple(kernel for kernel, found, _ in images if found == "no-tool"),
+            unlisted=tuple(kernel for kernel, state, _ in images if state == "no-tool"),
             kernel_arguments=tuple(
                 word for word in (cmdline or "").split() if "nouveau" in word or "nova" in word
             ),
@@ -244,9 +244,9 @@ class NouveauBlacklisted(State[Observed]):
             kernels += [k for k in observed.ours_in_initramfs if k not in kernels]
         if kernels:
             yield ops.RebuildInitramfs(tuple(kernels))
-        others = tuple(kernel for kernel in observed.initramfs if kernel not in kernels)
-        if self.absent and others and plan.fields & {"conf_text", "hook_text", "dracut_text"}:
-            yield _built_meanwhile(others)
+        further = tuple(kernel for kernel in observed.initramfs if kernel not in kernels)
+        if self.absent and further and plan.fields & {"conf_text", "hook_text", "dracut_text"}:
+            yield _built_meanwhile(further)
         if plan.fields & {"loaded", "bound"}:
             yield ops.UnloadModules(UNLOAD_ORDER)
             yield ops.Reboot(
@@ -297,13 +297,13 @@ def _built_meanwhile(kernels: tuple[str, ...]) -> Step:
     for kernel in kernels:
         rebuild = ops.RebuildInitramfs((kernel,)).script()
         lines.append(f"if ours {shlex.quote(kernel)}; then\n{rebuild}\nfi")
-    what = "rebuild the initramfs built with gpustate's files in this run"
-    return ops.Run("\n".join([*lines, "effect looked"]), what, timeout=900)
+    title = "rebuild the initramfs built with gpustate's files in this run"
+    return ops.Run("\n".join([*lines, "effect looked"]), title, timeout=900)
 
 
 def _holding(observed: Observed) -> list[str]:
     """Kernels whose initramfs has to be rebuilt."""
-    return [kernel for kernel, found in observed.initramfs.items() if found != CLEAN]
+    return [kernel for kernel, state in observed.initramfs.items() if state != CLEAN]
 
 
 def _is_ours(driver: str | None) -> bool:

@@ -107,7 +107,7 @@ class SubnetManagerInstalled(State[Observed]):
         load_text = node.own_text(LOAD_PATH)
         loaded = node.modules()
         missing = node.shell(_MISSING).stdout.split()
-        there = package is not None and package.installed
+        installed = package is not None and package.installed
         if facts.image:
             needed = fabric.may_need(sight.gpu_ids, NVLSM)
         else:
@@ -115,10 +115,10 @@ class SubnetManagerInstalled(State[Observed]):
         return Observed(
             topology=sight.topology.value,
             needed=needed,
-            version=package.version if package and there else None,
-            offered=tuple(one.version for one in offered),
+            version=package.version if package and installed else None,
+            offered=tuple(candidate.version for candidate in offered),
             forbidden=node.forbidden(NVLSM),
-            held=package.held if package and there else False,
+            held=package.held if package and installed else False,
             load_text=load_text,
             loaded=tuple(module for module in MODULES if module in loaded),
             missing=tuple(module for module in missing if module not in loaded) if needed else (),
@@ -156,8 +156,8 @@ class SubnetManagerInstalled(State[Observed]):
         if self.absent or not observed.needed or self._target(observed) is not None:
             return None
         advice = "use NVIDIA's repository or a mirror of it (Ubuntu's archive does not have it)"
-        what = f"{NVLSM} {self.version or ''}"
-        lacking = not_offered(what, observed.offered, advice, observed.forbidden)
+        package = f"{NVLSM} {self.version or ''}"
+        lacking = not_offered(package, observed.offered, advice, observed.forbidden)
         return f"the NVSwitches of this board need the subnet manager, and {lacking}"
 
     def plan(self, observed: Observed) -> Plan:
@@ -175,7 +175,7 @@ class SubnetManagerInstalled(State[Observed]):
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if self.absent:
             if "load_text" in plan.fields:
                 yield ops.RemoveOwn(LOAD_PATH)
@@ -186,8 +186,8 @@ class SubnetManagerInstalled(State[Observed]):
             yield ops.PutText(LOAD_PATH, _LOAD_TEXT, mode=0o644)
         if "loaded" in plan.fields:
             yield ops.LoadModules(MODULES)
-        if "version" in plan.fields and wanted.version:
-            yield ops.install(observed.manager, ((NVLSM, wanted.version),), hold=self.hold)
+        if "version" in plan.fields and desired.version:
+            yield ops.install(observed.manager, ((NVLSM, desired.version),), hold=self.hold)
         elif "held" in plan.fields:
             yield ops.hold(observed.manager, (NVLSM,))
 

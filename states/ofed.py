@@ -102,19 +102,19 @@ class OfedInstalled(State[Observed]):
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        found = node.query(RdmaQuery())
+        rdma = node.query(RdmaQuery())
         record = node.read_text(owned_packages.record_path(self.name))
         names = (self.package,) if self.package else ()
-        there = node.packages(*names).get(self.package) if names else None
+        package = node.packages(*names).get(self.package) if names else None
         offered = node.candidates(*names).get(self.package, ()) if names else ()
         return Observed(
-            version=there.version if there is not None and there.installed else None,
-            stale=found.stale,
+            version=package.version if package is not None and package.installed else None,
+            stale=rdma.stale,
             brought=record,
-            offered=tuple(one.version for one in offered),
+            offered=tuple(candidate.version for candidate in offered),
             forbidden=node.forbidden(*names) if names else {},
-            nics=found.nics,
-            ofed=found.ofed,
+            nics=rdma.nics,
+            ofed=rdma.ofed,
             image=facts.image,
             manager=facts.package_manager,
         )
@@ -136,8 +136,8 @@ class OfedInstalled(State[Observed]):
         advice = (
             "configure NVIDIA's DOCA repository for this distribution, or set a version that it has"
         )
-        what = f"{self.package} {self.version}"
-        return not_offered(what, observed.offered, advice, observed.forbidden)
+        package = f"{self.package} {self.version}"
+        return not_offered(package, observed.offered, advice, observed.forbidden)
 
     def plan(self, observed: Observed) -> Plan:
         notes: tuple[str, ...] = ()
@@ -156,13 +156,13 @@ class OfedInstalled(State[Observed]):
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if self.absent:
             if plan.fields:
                 yield owned_packages.take_back(self.name, (self.package,), manager=observed.manager)
             return
-        if "version" in plan.fields and wanted.version is not None:
-            named = ((self.package, wanted.version),)
+        if "version" in plan.fields and desired.version is not None:
+            named = ((self.package, desired.version),)
             yield owned_packages.bring(
                 self.name, named, hold=True, dkms=_DKMS, together=True, manager=observed.manager
             )

@@ -101,7 +101,7 @@ class GpuDirectRdmaEnabled(State[Observed]):
         autoload = node.own_text(AUTOLOAD_PATH)
         loaded = node.modules()
         driver = node.shell(_DRIVER).stdout.strip() or None
-        found = node.query(RdmaQuery())
+        stack = node.query(RdmaQuery())
         module = node.query(KernelModuleQuery("nvidia-peermem", "nvidia", (rdma.SYMBOL,)))
         built = None
         if module.version_on_disk is not None:
@@ -117,11 +117,11 @@ class GpuDirectRdmaEnabled(State[Observed]):
                 kernel=facts.kernel,
                 architectures=tuple(gpu.architecture for gpu in facts.gpus),
             ),
-            nics=found.nics,
-            ofed=found.ofed,
-            symbol=found.symbol,
+            nics=stack.nics,
+            ofed=stack.ofed,
+            symbol=stack.symbol,
             signed="/kernel/nvidia-" in module.path,
-            stale=found.stale,
+            stale=stack.stale,
             headers=facts.kernel in module.headers,
             rival=_OLD in loaded,
             image=facts.image,
@@ -145,8 +145,8 @@ class GpuDirectRdmaEnabled(State[Observed]):
                 built=observed.symbol or observed.built,
             )
         # A foreign module stays loaded; ours is known by its file.
-        ours = observed.autoload_text is not None
-        return replace(observed, autoload_text=None, loaded=observed.loaded and not ours)
+        is_own = observed.autoload_text is not None
+        return replace(observed, autoload_text=None, loaded=observed.loaded and not is_own)
 
     def refuse(self, observed: Observed) -> str | None:
         way = None if self.absent else self.way(observed)
@@ -163,8 +163,8 @@ class GpuDirectRdmaEnabled(State[Observed]):
             else ""
         )
         # Signed modules were built for this very kernel, whose headers need not be there.
-        own = observed.symbol or (observed.signed and observed.built != "none")
-        if observed.ofed is None and not own:
+        native = observed.symbol or (observed.signed and observed.built != "none")
+        if observed.ofed is None and not native:
             return (
                 f"{why}nvidia-peermem needs OFED, and the kernel's own RDMA stack runs here; install "
                 "doca-ofed (state ofed), or the open driver modules for DMA-BUF"
@@ -201,13 +201,13 @@ class GpuDirectRdmaEnabled(State[Observed]):
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        found = "without it" if observed.built == "none" else "against another one"
+        build = "without it" if observed.built == "none" else "against another one"
         return diff(
             observed,
             self.desired(observed),
             costs={"loaded": Disruption.DRAIN if observed.loaded else Disruption.NONE},
             why={
-                "built": f"the module has to be built against {self._stack(observed)}, was built {found}, and would answer "
+                "built": f"the module has to be built against {self._stack(observed)}, was built {build}, and would answer "
                 "Invalid argument",
                 "loaded": self._why(observed),
             },
@@ -231,17 +231,17 @@ class GpuDirectRdmaEnabled(State[Observed]):
             yield f"GPUDirect RDMA by DMA-BUF: {observed.driver}, Linux {observed.kernel}; nothing more is needed"
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         version = (observed.driver or "").partition(" ")[0]
         if "built" in plan.fields:
             yield kmod.rebuild("nvidia*", version, observed.kernel, "nvidia-peermem")
-        if "autoload_text" in plan.fields and wanted.autoload_text is not None:
-            yield ops.PutText(AUTOLOAD_PATH, wanted.autoload_text, mode=0o644)
+        if "autoload_text" in plan.fields and desired.autoload_text is not None:
+            yield ops.PutText(AUTOLOAD_PATH, desired.autoload_text, mode=0o644)
         if "loaded" in plan.fields:
-            if wanted.loaded:
+            if desired.loaded:
                 yield kmod.load("nvidia*", version, "nvidia-peermem")
             else:
                 yield kmod.unload(MODULE, "jobs over RDMA")
         # Last: the file is how the next run knows that the module is this state's.
-        if "autoload_text" in plan.fields and wanted.autoload_text is None:
+        if "autoload_text" in plan.fields and desired.autoload_text is None:
             yield ops.RemoveOwn(AUTOLOAD_PATH)

@@ -92,9 +92,9 @@ class PersistenceModeEnabled(ServiceState[Observed]):
         fields["at_boot"] = bool(wants) or bool(unit and unit.unit_file_state == "enabled")
         program = node.stats(PROGRAM_PATH)
         nvml = NvmlFacts() if facts.image else node.query(GpuFacts())
-        own = posixpath.basename(DROP_IN_PATH)
+        name = posixpath.basename(DROP_IN_PATH)
         foreign = {path: text for path, text in node.drop_ins(UNIT).items() if path != DROP_IN_PATH}
-        before = {path: text for path, text in foreign.items() if posixpath.basename(path) < own}
+        before = {path: text for path, text in foreign.items() if posixpath.basename(path) < name}
         path, command = systemd.effective_command(
             {p: foreign[p] for p in foreign if p not in before}
         )
@@ -245,12 +245,12 @@ def drop_in_text(unit_text: str, *, uvm_persistence: bool) -> str | None:
     add = uvm_persistence and _UVM not in words
     if not words or not (off or stops or add):
         return None
-    kept = [word for word in words if word not in (_OFF, "--persistence-mode")]
-    kept.append("--persistence-mode")
+    options = [word for word in words if word not in (_OFF, "--persistence-mode")]
+    options.append("--persistence-mode")
     if add:
-        kept.append(_UVM)
+        options.append(_UVM)
     lines = ["# Written by gpustate; changes are overwritten."]
     if stops:
         lines += ["[Unit]", "StopWhenUnneeded=false"]
-    lines += ["[Service]", "ExecStart=", f"ExecStart={' '.join(kept)}"]
+    lines += ["[Service]", "ExecStart=", f"ExecStart={' '.join(options)}"]
     return "\n".join(lines) + "\n"

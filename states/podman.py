@@ -132,19 +132,21 @@ class PodmanCdiEnabled(State[Observed]):
     worst: ClassVar[Disruption] = Disruption.NONE
 
     def probe(self, node: Node) -> Observed:
-        found = node.query(PodmanQuery())
+        facts = node.query(PodmanQuery())
         problem = hidden = ""
         try:
-            hidden = _hidden(found.confs)
+            hidden = _hidden(facts.confs)
         except ProbeError as error:
             problem = str(error)
-        hooks = [path for path, text in found.hooks.items() if _is_nvidias(text)]
-        kept = [p for p, text in found.originals.items() if text is not None and p not in hooks]
+        hooks = [path for path, text in facts.hooks.items() if _is_nvidias(text)]
+        originals = [
+            p for p, text in facts.originals.items() if text is not None and p not in hooks
+        ]
         return Observed(
-            version=found.version,
-            leftovers=tuple(path for path in hooks if path not in found.owners),
-            kept=tuple(kept),
-            owned=tuple(f"{p} of {found.owners[p]}" for p in hooks if p in found.owners),
+            version=facts.version,
+            leftovers=tuple(path for path in hooks if path not in facts.owners),
+            kept=tuple(originals),
+            owned=tuple(f"{p} of {facts.owners[p]}" for p in hooks if p in facts.owners),
             hidden=hidden,
             problem=problem,
         )
@@ -163,8 +165,8 @@ class PodmanCdiEnabled(State[Observed]):
             return None
         if observed.problem:
             return observed.problem
-        found = _VERSION.match(observed.version)
-        if found and (int(found[1]), int(found[2])) < (4, 1):
+        match = _VERSION.match(observed.version)
+        if match and (int(match[1]), int(match[2])) < (4, 1):
             return f"podman {observed.version} does not support CDI; upgrade to 4.1 or newer"
         if observed.hidden:
             return (
@@ -175,8 +177,8 @@ class PodmanCdiEnabled(State[Observed]):
 
     def plan(self, observed: Observed) -> Plan:
         notes = tuple(
-            f"{one} injects GPUs in addition to CDI; remove that package"
-            for one in observed.owned
+            f"{row} injects GPUs in addition to CDI; remove that package"
+            for row in observed.owned
             if not self.absent
         )
         if not observed.version and not observed.leftovers and not self.absent:
@@ -215,6 +217,6 @@ def _hidden(confs: Mapping[str, str]) -> str:
         engine = parse(text, path).get("engine", {})
         dirs = engine.get("cdi_spec_dirs") if isinstance(engine, dict) else None
         if isinstance(dirs, list):
-            wanted = {str(one).rstrip("/") for one in dirs}
-            last = "" if wanted & set(SPEC_FOLDERS) else path
+            folders = {str(folder).rstrip("/") for folder in dirs}
+            last = "" if folders & set(SPEC_FOLDERS) else path
     return last

@@ -136,8 +136,8 @@ class Observed:
 
 def _too_old(versions: list[str]) -> str:
     """The version of python3, if it and all versions beside it are older than 3.9."""
-    numbers = [match for one in versions if (match := re.fullmatch(r"3\.(\d{1,2})", one))]
-    return "" if any(int(one[1]) >= 9 for one in numbers) or not numbers else versions[0]
+    numbers = [match for version in versions if (match := re.fullmatch(r"3\.(\d{1,2})", version))]
+    return "" if any(int(number[1]) >= 9 for number in numbers) or not numbers else versions[0]
 
 
 class PreflightPassed(State[Observed]):
@@ -190,7 +190,7 @@ class PreflightPassed(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         keys = keyed.lists(node.shell(_SCRIPT).stdout)
-        said = keys.get("apt", [])
+        rows = keys.get("apt", [])
         image = managed_images.recognise(facts.os_id, keys.get("marker", ()))
         broken = tuple(filter(None, map(_package, keys.get("package", []))))
         return Observed(
@@ -200,8 +200,8 @@ class PreflightPassed(State[Observed]):
             left=tuple(row for row in broken if _NVIDIA.search(row.split()[-1])),
             dpkg_error=" ".join(keys.get("dpkg", [])),
             rpm_error="; ".join(keys.get("rpm", [])[:2]),
-            apt_error=_said_by_apt([row for row in said if not row.startswith(_UNMET)]),
-            unmet=_unmet(row.removeprefix(_UNMET) for row in said if row.startswith(_UNMET)),
+            apt_error=_said_by_apt([row for row in rows if not row.startswith(_UNMET)]),
+            unmet=_unmet(row.removeprefix(_UNMET) for row in rows if row.startswith(_UNMET)),
             lock_holder=keyed.first(keys, "lock"),
             distribution=facts.distribution,
             managed=image.code if image else "",
@@ -282,7 +282,9 @@ class PreflightPassed(State[Observed]):
         """The image of a cloud or a vendor that the node runs, unless it is to be tried like others."""
         if observed.managed in self.other_systems:
             return None
-        return next((one for one in managed_images.IMAGES if one.code == observed.managed), None)
+        return next(
+            (image for image in managed_images.IMAGES if image.code == observed.managed), None
+        )
 
     def conflicts(
         self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
@@ -316,7 +318,7 @@ class PreflightPassed(State[Observed]):
         elif observed.apt_error and not (
             observed.unsettled or observed.journal or observed.torn_lists or observed.left
         ):
-            if observed.unmet and all(_NVIDIA.search(_wanted(row)) for row in observed.unmet):
+            if observed.unmet and all(_NVIDIA.search(_dependency(row)) for row in observed.unmet):
                 return  # what the driver's state brings back
             _, move = package_errors.find_error(observed.apt_error) or (
                 "",
@@ -331,15 +333,15 @@ class PreflightPassed(State[Observed]):
         rows = [row for row in observed.room if row[0] in needs or row[1] not in main]
         clean = _CLEAN.get(observed.package_manager, "clean the package cache")
         for mount in dict.fromkeys(mount for _, mount, _ in rows):
-            folders = [folder for folder, other, _ in rows if other == mount]
-            free_mib = min(free for _, other, free in rows if other == mount)
+            folders = [folder for folder, place, _ in rows if place == mount]
+            free_mib = min(free for _, place, free in rows if place == mount)
             need_mib = sum((needs | _APART)[folder] for folder in folders)
             if free_mib < need_mib:
-                what = "" if folders == [mount] else f" for {', '.join(folders)}"
+                purpose = "" if folders == [mount] else f" for {', '.join(folders)}"
                 moves = f"{clean}, " if "/var" in folders else ""
                 moves += "remove old kernels, " if {"/boot", "/usr"} & {*folders} else ""
                 yield (
-                    f"{mount} has {free_mib} MiB free and needs {need_mib} MiB{what}: free disk "
+                    f"{mount} has {free_mib} MiB free and needs {need_mib} MiB{purpose}: free disk "
                     f"space there ({moves}du -xah {mount} | sort -h | tail)"
                 )
         for mount in observed.few_inodes:
@@ -450,8 +452,8 @@ def _read_anew() -> Step:
 
 def _package(row: str) -> str:
     """Status and name; empty when it is not a row of dpkg's: the name becomes a word of a command."""
-    found = re.fullmatch(r"\s*(\w{1,4})\s*\|\s*([a-z0-9][a-z0-9.+:-]*)\s*", row, re.ASCII)
-    return f"{found[1]} {found[2]}" if found else ""
+    match = re.fullmatch(r"\s*(\w{1,4})\s*\|\s*([a-z0-9][a-z0-9.+:-]*)\s*", row, re.ASCII)
+    return f"{match[1]} {match[2]}" if match else ""
 
 
 def _conditions(rows: Iterable[str]) -> str:
@@ -463,27 +465,27 @@ def _conditions(rows: Iterable[str]) -> str:
 
 def _unmet(rows: Iterable[str]) -> tuple[str, ...]:
     """Rows of apt's listing; one that names no package goes on with the one before."""
-    found: list[str] = []
+    problems: list[str] = []
     name = ""
     for row in rows:
-        head, colon, rest = row.partition(" : ")
+        head, colon, text = row.partition(" : ")
         if colon:
-            name, row = head, rest
-        kind, colon, wanted = row.partition(": ")
+            name, row = head, text
+        kind, colon, dependency = row.partition(": ")
         if name and colon and kind.endswith("Depends"):
-            found.append(f"{name} wants {wanted.partition(' but ')[0].strip()}")
-    return tuple(found)
+            problems.append(f"{name} wants {dependency.partition(' but ')[0].strip()}")
+    return tuple(problems)
 
 
-def _wanted(row: str) -> str:
+def _dependency(row: str) -> str:
     """Name of the package that a row of :func:`_unmet` misses."""
     return row.partition(" wants ")[2].partition(" ")[0]
 
 
 def _said_by_apt(lines: list[str]) -> str:
     """The one of several complaints that says most."""
-    found = package_errors.find_error("\n".join(lines))
-    return found[0] if found else "".join(lines[:1])
+    error = package_errors.find_error("\n".join(lines))
+    return error[0] if error else "".join(lines[:1])
 
 
 def _room(row: str) -> tuple[str, str, int] | None:

@@ -135,8 +135,8 @@ with warnings.catch_warnings():
                 raise
             if holds:
                 return Observed()
-            shown = tuple(_TIME.sub(".TIME", command.display) for command in planned.commands)
-            return Observed(shown, planned.commands, planned.notes)
+            lines = tuple(_TIME.sub(".TIME", command.display) for command in planned.commands)
+            return Observed(lines, planned.commands, planned.notes)
 
         def desired(self, observed: Observed) -> Observed:
             return replace(observed, shown=(), commands=())
@@ -170,15 +170,19 @@ with warnings.catch_warnings():
         def first_boot(self, observed: Observed) -> Iterator[Step]:
             """What its commands do to a running system, as far as the image shows that it is missing."""
             steps = (step for command in observed.commands for step in command.steps)
-            left = (step.at_first_boot for step in steps)
-            yield from dict.fromkeys(step for step in left if step is not None)
+            boot_steps = (step.at_first_boot for step in steps)
+            yield from dict.fromkeys(step for step in boot_steps if step is not None)
 
         def verify(self, observed: Observed) -> Plan:
             if self.unless is not None:
                 return self.plan(observed)
-            left = tuple(command for command in observed.commands if not command.repeats)
+            commands = tuple(command for command in observed.commands if not command.repeats)
             return self.plan(
-                replace(observed, shown=tuple(one.display for one in left), commands=left)
+                replace(
+                    observed,
+                    shown=tuple(command.display for command in commands),
+                    commands=commands,
+                )
             )
 
         def _cost(self, command: PlannedCommand) -> Disruption:
@@ -187,8 +191,8 @@ with warnings.catch_warnings():
 
 @cache
 def _member(name: str) -> type[OperationApplied]:
-    own = name.removeprefix(f"{FAMILY}-")
-    if own == name or not _NAME.fullmatch(own):
+    short = name.removeprefix(f"{FAMILY}-")
+    if short == name or not _NAME.fullmatch(short):
         raise PolicyError(
             f"{name!r} is not a name of an operation",
             fix=f"names are {FAMILY}-NAME, in lower case with dashes, as in {FAMILY}-curl",
@@ -201,12 +205,12 @@ def _member(name: str) -> type[OperationApplied]:
         "__annotations__": {"name": "ClassVar[str]"},
         "name": name,
     }
-    made = types.new_class(
+    new = types.new_class(
         OperationApplied.__name__,
         (OperationApplied,),
         exec_body=lambda namespace: namespace.update(members),
     )
-    return cast(type[OperationApplied], made)
+    return cast(type[OperationApplied], new)
 
 
 def Operation(  # noqa: N802  as a state is made
@@ -255,6 +259,6 @@ def Operation(  # noqa: N802  as a state is made
         "known_after": list(known_after),
         "only": getattr(only, "text", only),
     }
-    given = {key: value for key, value in values.items() if value not in (None, [], {})}
+    parameters = {key: value for key, value in values.items() if value not in (None, [], {})}
     cls = _member(f"{FAMILY}-{short.removeprefix(f'{FAMILY}-')}")
-    return cast(OperationApplied, build(cls, given))
+    return cast(OperationApplied, build(cls, parameters))

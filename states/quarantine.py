@@ -115,7 +115,7 @@ class GpusQuarantined(State[Observed]):
     @field_validator("gpus")
     @classmethod
     def _once(cls, value: tuple[QuarantinedGpu, ...]) -> tuple[QuarantinedGpu, ...]:
-        names = [one.gpu for one in value]
+        names = [gpu.gpu for gpu in value]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice} is listed twice; remove one of the two")
@@ -127,13 +127,13 @@ class GpusQuarantined(State[Observed]):
         held = node.query(ExcludedGpusQuery())
         stats = node.stats(f"$G/{quarantine.FILE}").values()
         clock = node.shell("date +%s").stdout if self.gpus else ""
-        now = held.node_time or parse_uint(clock.strip()) or 0
-        shown = (held.problem,) if held.problem else _shown(held.entries, now)
+        time_s = held.node_time or parse_uint(clock.strip()) or 0
+        lines = (held.problem,) if held.problem else _lines(held.entries, time_s)
         return Observed(
-            gpus=shown,
-            file="; ".join(told for stat in stats if (told := stat.otherwise(private=True))),
+            gpus=lines,
+            file="; ".join(problem for stat in stats if (problem := stat.otherwise(private=True))),
             kept=held.entries,
-            now=now,
+            now=time_s,
             known=tuple((gpu.uuid, gpu.pci) for gpu in nvml.gpus if gpu.uuid or gpu.pci),
             whole=nvml.works,
             image=facts.image,
@@ -141,50 +141,52 @@ class GpusQuarantined(State[Observed]):
 
     def _wanted(self, observed: Observed) -> tuple[Entry, ...]:
         """Entries of commands that go on, and the inventory's; an end that has passed is left out."""
-        found = [one for one in observed.kept if one.by != INVENTORY and one.until > observed.now]
+        entries = [
+            entry for entry in observed.kept if entry.by != INVENTORY and entry.until > observed.now
+        ]
         if self.absent or observed.image:
-            return tuple(found)
-        for one in self.gpus:
-            until = seconds(one.until)
+            return tuple(entries)
+        for gpu in self.gpus:
+            until = seconds(gpu.until)
             if until > observed.now:
-                found.append(self._entry(one, until, observed))
-        return tuple(found)
+                entries.append(self._entry(gpu, until, observed))
+        return tuple(entries)
 
-    def _entry(self, one: QuarantinedGpu, until: int, observed: Observed) -> Entry:
-        before = next((e for e in observed.kept if one.gpu in (e.uuid, e.pci)), None)
-        uuid, pci = next((pair for pair in observed.known if one.gpu in pair), ("", ""))
+    def _entry(self, gpu: QuarantinedGpu, until: int, observed: Observed) -> Entry:
+        before = next((e for e in observed.kept if gpu.gpu in (e.uuid, e.pci)), None)
+        uuid, pci = next((pair for pair in observed.known if gpu.gpu in pair), ("", ""))
         if before is not None:  # a GPU that is lost has no UUID any more
             uuid, pci = uuid or before.uuid, pci or before.pci
-        if one.gpu.startswith("GPU-"):
-            uuid = one.gpu
+        if gpu.gpu.startswith("GPU-"):
+            uuid = gpu.gpu
         else:
-            pci = one.gpu
+            pci = gpu.gpu
         same = before is not None and before.by == INVENTORY
         since = before.since if before is not None and same else observed.now
-        return Entry(uuid, pci, one.reason, until, since, INVENTORY)
+        return Entry(uuid, pci, gpu.reason, until, since, INVENTORY)
 
     def desired(self, observed: Observed) -> Observed:
-        return replace(observed, gpus=_shown(self._wanted(observed), observed.now), file="")
+        return replace(observed, gpus=_lines(self._wanted(observed), observed.now), file="")
 
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or observed.image or not (observed.whole and observed.known):
             return None
-        there = {name for pair in observed.known for name in pair}
-        there |= {name for one in observed.kept for name in (one.uuid, one.pci)}
-        for one in self.gpus:
-            if one.gpu not in there and seconds(one.until) > observed.now:
+        present = {name for pair in observed.known for name in pair}
+        present |= {name for entry in observed.kept for name in (entry.uuid, entry.pci)}
+        for gpu in self.gpus:
+            if gpu.gpu not in present and seconds(gpu.until) > observed.now:
                 names = ", ".join(uuid or pci for uuid, pci in observed.known)
-                return f"no GPU {one.gpu} on this node; its GPUs are {names}"
+                return f"no GPU {gpu.gpu} on this node; its GPUs are {names}"
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        lines = [f"GPU in quarantine: {one.text}" for one in self._wanted(observed)]
+        lines = [f"GPU in quarantine: {entry.text}" for entry in self._wanted(observed)]
         over = [
-            one for one in self.gpus if not self.absent and 0 < seconds(one.until) <= observed.now
+            gpu for gpu in self.gpus if not self.absent and 0 < seconds(gpu.until) <= observed.now
         ]
         lines += [
-            f"the quarantine of {one.gpu} in the inventory ended at {one.until}; remove it"
-            for one in over
+            f"the quarantine of {gpu.gpu} in the inventory ended at {gpu.until}; remove it"
+            for gpu in over
         ]
         return replace(diff(observed, self.desired(observed)), warnings=tuple(lines))
 
@@ -211,6 +213,8 @@ def write(entries: tuple[Entry, ...]) -> Step:
     return ops.Run(text, "record which GPUs are in quarantine", timeout=30)
 
 
-def _shown(entries: tuple[Entry, ...], now: int) -> tuple[str, ...]:
-    held = Quarantine(entries, now)
-    return tuple(sorted(one.text + ("" if one in held.active else ", ended") for one in entries))
+def _lines(entries: tuple[Entry, ...], time_s: int) -> tuple[str, ...]:
+    held = Quarantine(entries, time_s)
+    return tuple(
+        sorted(entry.text + ("" if entry in held.active else ", ended") for entry in entries)
+    )

@@ -183,21 +183,21 @@ class SlurmGresConfigured(State[Observed]):
                     f"{key}={value} of node_settings is not as long as nodes={self.nodes}"
                 )
         if exporter and not exporter.absent and exporter.job_mapping != self.job_mapping:
-            other = exporter.job_mapping or "not set"
+            mapping = exporter.job_mapping or "not set"
             yield Conflict(
-                f"job_mapping is {self.job_mapping}, and that of dcgm-exporter is {other}: write the same in both"
+                f"job_mapping is {self.job_mapping}, and that of dcgm-exporter is {mapping}: write the same in both"
             )
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
-        own = {field: node.own_text(path) for field, path in self.own_paths.items()}
+        texts = {field: node.own_text(path) for field, path in self.own_paths.items()}
         gres, local = node.read_text(self.gres_path), node.read_text(f"{self.folder}/slurm.conf")
         cached = node.read_text(f"{_SENT}/slurm.conf")
         configless = node.shell(_CONFIGLESS.replace("$UNIT", shlex.quote(self.unit))).stdout
         # Without the option slurmd looks for its own file first, and 22.05 leaves old ones that were sent.
         sent = "configless" in configless or (cached is not None and local is None)
-        otherwise, kept = node.otherwise(self.gres_path), original_path(self.gres_path)
-        known = node.stats(kept, f"{kept}.path")
+        otherwise, original = node.otherwise(self.gres_path), original_path(self.gres_path)
+        stats = node.stats(original, f"{original}.path")
         unit = node.units(self.unit).get(self.unit)
         result = slurm_gpus.desired_gres(
             node, name=self.node_name, shards=self.shards, features=self.features
@@ -212,8 +212,8 @@ class SlurmGresConfigured(State[Observed]):
         scripts = slurm_gpus.job_scripts(self.job_mapping, result.names)
         return Observed(
             gres_text=gres,
-            **own,
-            gres_file=otherwise if f"{kept}.path" in known and kept not in known else "",
+            **texts,
+            gres_file=otherwise if f"{original}.path" in stats and original not in stats else "",
             lines=result.lines,
             node_line=result.node_line,
             include=self._include(
@@ -253,12 +253,12 @@ class SlurmGresConfigured(State[Observed]):
         for row in rows:
             text += slurm.instead(row) + self._line(row, result)
         listed = {name for row in rows for name in slurm.hosts(row.values["nodename"])}
-        if other := ",".join(name for name in self._names if name not in listed):
+        if missing := ",".join(name for name in self._names if name not in listed):
             # Equal nodes differ by some MiB.
             printed = re.sub(
                 r"(?<=RealMemory=)\d+", lambda mib: f"{int(mib[0]) // 1024 * 1024}", printed
             )
-            words = (f"NodeName={other if rows else self.nodes}", *_HARDWARE.findall(printed))
+            words = (f"NodeName={missing if rows else self.nodes}", *_HARDWARE.findall(printed))
             row = slurm.Row("", {word.partition("=")[0].lower(): word for word in words})
             text += self._line(row, result)
         return text
@@ -344,10 +344,10 @@ class SlurmGresConfigured(State[Observed]):
         rows: Sequence[slurm.Row],
     ) -> Iterator[str]:
         """Why our file cannot be as it should be with what slurm.conf has."""
-        own = self.own_paths["node_text"]
+        path = self.own_paths["node_text"]
         if self.absent or not self.node_file:
-            if own in conf.files:
-                yield f"{conf.files[0]} includes {own}, and Slurm needs it: remove that line first"
+            if path in conf.files:
+                yield f"{conf.files[0]} includes {path}, and Slurm needs it: remove that line first"
             return
         for row in before if place in conf.files else ():
             name = row.values["nodename"]
@@ -409,16 +409,16 @@ class SlurmGresConfigured(State[Observed]):
         return observed.clash or observed.problem
 
     def plan(self, observed: Observed) -> Plan:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         notes = () if self.absent else observed.needs
         if not observed.slurmd and not self.absent:
             notes = ("slurmd is not installed here: there is nothing to configure",)
-        elif observed.include and observed.node_text != wanted.node_text:
+        elif observed.include and observed.node_text != desired.node_text:
             copy = f"copy {self.own_paths['node_text']} to the host of slurmctld, beside slurm.conf, then: scontrol reconfigure"
             notes = (*notes, copy)
         return diff(
             observed,
-            wanted,
+            desired,
             costs={"gres_text": Disruption.RESTART if observed.active else Disruption.NONE},
             why={"gres_text": f"{self.unit} reads it when it starts"} if observed.active else None,
             paths={**self._paths, "gres_file": self.gres_path},
@@ -430,11 +430,11 @@ class SlurmGresConfigured(State[Observed]):
         return {**self.own_paths, "gres_text": self.gres_path}
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         for field, path in self._paths.items():
             if field not in plan.fields:
                 continue
-            text: str | None = getattr(wanted, field)
+            text: str | None = getattr(desired, field)
             if text is not None:
                 yield ops.PutText(path, text, mode=_MODES.get(field, 0o644))
             else:
@@ -446,8 +446,8 @@ class SlurmGresConfigured(State[Observed]):
         if self.absent and self.job_mapping and "epilog" in plan.fields:
             files = f"{self.job_mapping}/[0-9]*"
             yield ops.Run(f"rm -f {files}\neffect removed", f"remove {files}", timeout=30)
-        if "gres_file" in plan.fields and wanted.gres_text is not None:
-            yield ops.PutText(self.gres_path, wanted.gres_text, mode=0o644)
+        if "gres_file" in plan.fields and desired.gres_text is not None:
+            yield ops.PutText(self.gres_path, desired.gres_text, mode=0o644)
         if "gres_text" in plan.fields and observed.active:
             yield ops.RestartUnit(self.unit, roll_back=(self.gres_path,))
         if "active" in plan.fields:

@@ -188,11 +188,13 @@ class VfioBound(State[Observed]):
             return observed
         words = self._words(observed.cpu)
         # Arguments that are set already are foreign; nothing is added then.
-        theirs = observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
-        wanted = grub.drop_in_text(self.name, words)
+        foreign = (
+            observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
+        )
+        text = grub.drop_in_text(self.name, words)
         return replace(
             observed,
-            drop_in=None if theirs or not words else wanted,
+            drop_in=None if foreign or not words else text,
             menu_lacks=(),
             running_lacks=(),
             pending=False,
@@ -276,13 +278,13 @@ class VfioBound(State[Observed]):
         if self.absent:
             yield from self._take_away(observed, plan)
             return
-        wanted = self.desired(observed)
-        if "drop_in" in plan.fields and wanted.drop_in is not None:
+        desired = self.desired(observed)
+        if "drop_in" in plan.fields and desired.drop_in is not None:
             yield from cmdline.set_arguments(self.name, self._words(observed.cpu))
         elif plan.fields & {"menu_lacks", "pending"}:
             yield cmdline.write_menu(self.name)
-        if "program_text" in plan.fields and wanted.program_text is not None:
-            yield ops.PutText(PROGRAM_PATH, wanted.program_text, mode=0o755)
+        if "program_text" in plan.fields and desired.program_text is not None:
+            yield ops.PutText(PROGRAM_PATH, desired.program_text, mode=0o755)
         if "unit_text" in plan.fields:
             yield ops.PutText(UNIT_PATH, UNIT_TEXT, mode=0o644)
             yield ops.DaemonReload()
@@ -290,9 +292,11 @@ class VfioBound(State[Observed]):
             yield ops.EnableUnit(UNIT, now=False)
         if plan.fields & {"running_lacks", "bound", "overrides"}:
             if self._needs_boot(observed):
-                lacks = " ".join(observed.running_lacks)
-                what = f"the kernel lacks {lacks}" if lacks else "another driver holds a device"
-                yield ops.Reboot(what, timeout=self.reboot_timeout_s)
+                missing = " ".join(observed.running_lacks)
+                reason = (
+                    f"the kernel lacks {missing}" if missing else "another driver holds a device"
+                )
+                yield ops.Reboot(reason, timeout=self.reboot_timeout_s)
             else:
                 yield ops.RunLive(
                     f"SYS=$SYS sh {PROGRAM_PATH} || fail 'see above'; effect bound",
@@ -326,8 +330,8 @@ def _parse_look(text: str) -> tuple[tuple[Device, ...], tuple[tuple[str, str], .
     devices: list[Device] = []
     members: dict[str, str] = {}
     for line in text.splitlines():
-        key, _, rest = line.partition("=")
-        parts = rest.split("|")
+        key, _, value = line.partition("=")
+        parts = value.split("|")
         if key == "device" and len(parts) == 6:
             address, driver, override, best, group, console = parts
             override = "" if override == "(null)" else override

@@ -37,7 +37,7 @@ TOKEN_MODE = 0o744
 LICENSED = "Licensed"
 _TOKENS = TextFiles("client configuration token", PolicyError, 1)
 
-_LOOK = f"""[ -e {TOKEN_PATH} ] && sha256sum {TOKEN_PATH} | cut -c 1-16 | sed 's/^/token=/'
+_PROBE = f"""[ -e {TOKEN_PATH} ] && sha256sum {TOKEN_PATH} | cut -c 1-16 | sed 's/^/token=/'
 [ -z "${{GPUSTATE_IMAGE-}}" ] && command -v nvidia-gridd >/dev/null && echo program && timeout -k 2 30 nvidia-smi -q 2>/dev/null | grep -E 'License Status|Virtualization Mode'
 :"""
 
@@ -118,24 +118,24 @@ class VgpuLicensed(State[Observed]):
         return bool(self.token_file or self.server_address)
 
     def _values(self) -> dict[str, str]:
-        found = {"FeatureType": str(self.feature_type)}
+        values = {"FeatureType": str(self.feature_type)}
         if self.server_address:
-            found |= {"ServerAddress": self.server_address, "ServerPort": str(self.server_port)}
+            values |= {"ServerAddress": self.server_address, "ServerPort": str(self.server_port)}
         if self.backup_server_address:
-            found |= {
+            values |= {
                 "BackupServerAddress": self.backup_server_address,
                 "BackupServerPort": str(self.backup_server_port),
             }
-        return found
+        return values
 
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         conf, template = node.read_text(CONF_PATH), node.read_text(TEMPLATE_PATH)
         unit = node.units(UNIT).get(UNIT)
         stat = node.stats(TOKEN_PATH).get(TOKEN_PATH)
-        said = node.shell(_LOOK).stdout
-        token = next((line[6:] for line in said.splitlines() if line.startswith("token=")), None)
-        statuses = gridd.license_status(said)
+        output = node.shell(_PROBE).stdout
+        token = next((line[6:] for line in output.splitlines() if line.startswith("token=")), None)
+        statuses = gridd.license_status(output)
         return Observed(
             conf_text=conf,
             token=token,
@@ -144,9 +144,9 @@ class VgpuLicensed(State[Observed]):
             active=unit is not None and unit.active,
             enabled=unit is not None and unit.enabled,
             installed=unit is not None and unit.load_state == "loaded",
-            program="program" in said.splitlines(),
+            program="program" in output.splitlines(),
             statuses=statuses,
-            modes=tuple(sorted(set(gridd.modes(said)))),
+            modes=tuple(sorted(set(gridd.modes(output)))),
             template_text=template,
             image=facts.image,
         )
@@ -164,14 +164,14 @@ class VgpuLicensed(State[Observed]):
         text = gridd.restore(observed.conf_text)
         if not text.startswith(gridd.HEADER):
             return text
-        rest = text.removeprefix(gridd.HEADER)
-        return None if rest == (observed.template_text or "") else rest
+        body = text.removeprefix(gridd.HEADER)
+        return None if body == (observed.template_text or "") else body
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            ours = self._conf_before(observed) != observed.conf_text
-            gone = replace(observed, conf_text=self._conf_before(observed))
-            return replace(gone, token=None, token_mode=None) if ours else gone
+            changed = self._conf_before(observed) != observed.conf_text
+            cleared = replace(observed, conf_text=self._conf_before(observed))
+            return replace(cleared, token=None, token_mode=None) if changed else cleared
         if not self._asked:
             return observed
         token = self._token()
@@ -219,7 +219,7 @@ class VgpuLicensed(State[Observed]):
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if plan.fields & {"token", "token_mode"}:
             token = None if self.absent else self._token()
             if token is None:
@@ -229,11 +229,11 @@ class VgpuLicensed(State[Observed]):
                     TOKEN_PATH, token, mode=TOKEN_MODE, owner="root:root", secret=True
                 )
         if "conf_text" in plan.fields:
-            if wanted.conf_text is None:
+            if desired.conf_text is None:
                 yield ops.RemoveFile(CONF_PATH)
             else:
                 yield ops.PutText(
-                    CONF_PATH, wanted.conf_text, mode=None if observed.conf_text else 0o644
+                    CONF_PATH, desired.conf_text, mode=None if observed.conf_text else 0o644
                 )
             if self.absent:
                 yield ops.ForgetOriginal(CONF_PATH)

@@ -107,24 +107,24 @@ class CdiSpecificationCurrent(State[Observed]):
         keys, specs = reading.split(node.shell(reading.SCRIPT).stdout)
         for row in () if self.absent else keys.get("odd", ()):
             refuse_odd(row)
-        known = node.units(*TOOLKIT_UNITS, OUR_UNIT)
-        units = {u: known[u].unit_file_state for u in keys.get("unit", []) if u in known}
+        statuses = node.units(*TOOLKIT_UNITS, OUR_UNIT)
+        units = {u: statuses[u].unit_file_state for u in keys.get("unit", []) if u in statuses}
         world = reading.world(version, keys, node.query(ExcludedGpusQuery()))
         stats = node.stats(SPEC_FOLDER, SPEC_PATH)
         paths = [leave_out.dropin_path(unit) for unit in (TOOLKIT_UNITS[0], OUR_UNIT)]
         dropins = {path: node.own_text(path) for path in paths}
         program = {path: node.own_text(path) for path in leave_out.program()}
-        stale, present, leftovers, foreign = reading.judged(specs, world)
+        stale, present, copies, foreign = reading.judged(specs, world)
         return Observed(
             stale=stale if facts.systemd else (),
             present=present,
             access=reading.access(stats) if facts.systemd and not self.absent else (),
-            leftovers=leftovers,
+            leftovers=copies,
             refresh=tuple(unit for unit, state in units.items() if state.startswith("enabled")),
             failed=tuple(
                 unit
                 for unit in units
-                if unit.endswith(".path") and known[unit].active_state == "failed"
+                if unit.endswith(".path") and statuses[unit].active_state == "failed"
             ),
             unit_text=unit_text,
             dropins={path: text for path, text in dropins.items() if text is not None},
@@ -159,8 +159,8 @@ class CdiSpecificationCurrent(State[Observed]):
                 dropins={},
                 program=leave_out.NONE,
             )
-        ours = not observed.toolkit_units
-        unit = OUR_UNIT if ours else TOOLKIT_UNITS[0]
+        own_unit = not observed.toolkit_units
+        unit = OUR_UNIT if own_unit else TOOLKIT_UNITS[0]
         return replace(
             observed,
             stale=(),
@@ -171,8 +171,8 @@ class CdiSpecificationCurrent(State[Observed]):
             program=leave_out.OURS if observed.held else leave_out.NONE,
             leftovers=(),
             failed=(),
-            refresh=(OUR_UNIT,) if ours else observed.toolkit_units,
-            unit_text=OUR_UNIT_TEXT if ours else None,
+            refresh=(OUR_UNIT,) if own_unit else observed.toolkit_units,
+            unit_text=OUR_UNIT_TEXT if own_unit else None,
         )
 
     def refuse(self, observed: Observed) -> str | None:
@@ -274,9 +274,9 @@ class CdiSpecificationCurrent(State[Observed]):
             yield ops.RunLive(text, f"write {SPEC_PATH} with nvidia-ctk", 180)
 
     def _units(self, observed: Observed, after: Observed, plan: Plan) -> Iterator[Step]:
-        gone = [unit for unit in observed.refresh if unit not in after.refresh]
+        units = [unit for unit in observed.refresh if unit not in after.refresh]
         if "refresh" in plan.fields:
-            for unit in gone:
+            for unit in units:
                 yield ops.DisableUnit(unit)
         if "unit_text" in plan.fields:
             if after.unit_text is None:

@@ -30,11 +30,11 @@ def dropin_path(unit: str) -> str:
     return f"/etc/systemd/system/{unit}.d/gpustate-quarantine.conf"
 
 
-def how(there: Mapping[str, str | None]) -> str:
+def how(texts: Mapping[str, str | None]) -> str:
     """What is there of the program."""
-    if not any(there.values()):
+    if not any(texts.values()):
         return NONE
-    return OURS if there == program() else OTHER
+    return OURS if texts == program() else OTHER
 
 
 def _command(proc: str) -> str:

@@ -69,9 +69,9 @@ def split(text: str) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Rows of ``key=value``, and behind them whole specifications by path."""
     keys: dict[str, list[str]] = {}
     specs: dict[str, str] = {}
-    rest = text.encode("utf-8", "surrogatepass")
-    while rest:
-        row, _, rest = rest.partition(b"\n")
+    data = text.encode("utf-8", "surrogatepass")
+    while data:
+        row, _, data = data.partition(b"\n")
         key, _, value = row.decode("utf-8", "replace").partition("=")
         if key != "spec":
             keys.setdefault(key, []).append(value.strip())
@@ -80,8 +80,8 @@ def split(text: str) -> tuple[dict[str, list[str]], dict[str, str]]:
         if parse_uint(size) is None:
             raise ProbeError(f"the listing of CDI specifications is torn at {value!r}")
         length = min(parse_uint(size) or 0, 400_000)
-        specs[path] = rest[:length].decode("utf-8", "replace")
-        rest = rest[length + 1 :]
+        specs[path] = data[:length].decode("utf-8", "replace")
+        data = data[length + 1 :]
     return keys, specs
 
 
@@ -129,8 +129,8 @@ def world(version: str, keys: dict[str, list[str]], held: Quarantine) -> cdi.Wor
 def lost(spec: str, keys: dict[str, list[str]]) -> dict[str, str]:
     """Files of the driver's and the toolkit's packages that a specification names and that are missing, and whose."""
     owners = file_owners.parse(keys.get("owned", []))
-    found = {path: owners[path] for path in keys.get("missing", []) if path in owners}
-    if not found:
+    missing = {path: owners[path] for path in keys.get("missing", []) if path in owners}
+    if not missing:
         return {}
     try:
         named = cdi.parse(spec).host_paths
@@ -138,7 +138,7 @@ def lost(spec: str, keys: dict[str, list[str]]) -> dict[str, str]:
         return {}
     return {
         path: package
-        for path, package in found.items()
+        for path, package in missing.items()
         if path in named and (package in TOOLKIT_NAMES or driverset.may_be_member(package))
     }
 
@@ -148,7 +148,7 @@ def judged(
 ) -> tuple[tuple[str, ...], bool, tuple[str, ...], tuple[str, ...]]:
     """Ways in which ours is stale, whether it is there, generated copies, and others' files."""
     stale: tuple[str, ...] = ()
-    leftovers: list[str] = []
+    copies: list[str] = []
     foreign: list[str] = []
     names: set[str] = set(cdi.expected_names(world))
     for path, text in sorted(specs.items(), key=lambda item: item[0] != SPEC_PATH):
@@ -162,8 +162,8 @@ def judged(
             stale = cdi.judge(spec, world)
             names.update(spec.devices)
         elif spec.kind == cdi.KIND and names & set(spec.devices):
-            (leftovers if spec.generated else foreign).append(path)
-    return stale, SPEC_PATH in specs, tuple(leftovers), tuple(foreign)
+            (copies if spec.generated else foreign).append(path)
+    return stale, SPEC_PATH in specs, tuple(copies), tuple(foreign)
 
 
 #: Settings of the refresh that change where it looks or what it writes, and their values that do not.

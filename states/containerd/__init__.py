@@ -125,19 +125,19 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         return replace(observed, root_path=observed.found.started_with)
 
     def read(self, node: Node) -> Found:
-        found = node.query(ContainerdQuery(self.unit, self.drop_in_path, self.socket))
-        files = dict(found.files)
+        facts = node.query(ContainerdQuery(self.unit, self.drop_in_path, self.socket))
+        files = dict(facts.files)
         try:
-            for pattern in elsewhere(files, found.started_with):
+            for pattern in elsewhere(files, facts.started_with):
                 files |= node.read_texts(pattern)
-            found = replace(found, files=files)
-            if self._is_trapped(found):
-                found = replace(found, trapped=True)
+            facts = replace(facts, files=files)
+            if self._is_trapped(facts):
+                facts = replace(facts, trapped=True)
         except GpustateError:
-            return found  # find_problems() says why
-        if found.trapped and found.program:
-            return replace(found, dump=node.shell(dump_without_imports(found)).stdout)
-        return found
+            return facts  # find_problems() says why
+        if facts.trapped and facts.program:
+            return replace(facts, dump=node.shell(dump_without_imports(facts)).stdout)
+        return facts
 
     def _drop_in(self, root_path: str) -> str:
         return self.drop_in_path or posixpath.join(posixpath.dirname(root_path), DROP_IN)
@@ -153,9 +153,9 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         loose = None if drop_in in imported else files.get(drop_in)
         return Files(files.get(root_path), imported, root_path, drop_in, loose)
 
-    def _is_trapped(self, found: Found) -> bool:
-        loaded = self._files(found.files, found.started_with)
-        root = toml_scan.parse(loaded.root_text or "", found.started_with)
+    def _is_trapped(self, facts: Found) -> bool:
+        loaded = self._files(facts.files, facts.started_with)
+        root = toml_scan.parse(loaded.root_text or "", facts.started_with)
         versions = [
             toml_scan.parse(text, path).get("version", 1) for path, text in loaded.imported.items()
         ]
@@ -164,17 +164,17 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
     # --- judging what was observed ---------------------------------------------------------
 
     def find_problems(self, observed: Observed) -> tuple[str, ...]:
-        found, wanted = observed.found, self.to_handler()
-        elsewhere(found.files, found.started_with)
-        if disabled_by(found.dump):
+        facts, handler = observed.found, self.to_handler()
+        elsewhere(facts.files, facts.started_with)
+        if disabled_by(facts.dump):
             return ()
         low_level = deciding_runtime(
-            self._files(found.files, found.started_with),
-            wanted,
-            containerd_version=found.version,
-            dump_text=found.dump,
+            self._files(facts.files, facts.started_with),
+            handler,
+            containerd_version=facts.version,
+            dump_text=facts.dump,
         )
-        return handler_problems(effective(found.dump), wanted, low_level=low_level)
+        return handler_problems(effective(facts.dump), handler, low_level=low_level)
 
     def is_read(self, observed: Observed) -> bool:
         return bool(disabled_by(observed.found.dump)) or super().is_read(observed)
@@ -192,38 +192,38 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
 
     def dead(self, observed: Observed) -> str:
         """By the process itself, where it was asked at the socket that it has."""
-        found = observed.found
-        if found.cri is None or disabled_by(found.dump):
+        facts = observed.found
+        if facts.cri is None or disabled_by(facts.dump):
             return ""
-        asked = found.cri.socket == (self.socket or address(found.dump))
-        return super().dead(observed) if asked else ""
+        same_socket = facts.cri.socket == (self.socket or address(facts.dump))
+        return super().dead(observed) if same_socket else ""
 
     def register(self, observed: Observed) -> Edit:
-        found = observed.found
-        if name := disabled_by(found.dump):
-            return Edit({}, (_NO_CRI.format(name=name, root=found.started_with),))
-        files = self._files(found.files, found.started_with)
+        facts = observed.found
+        if name := disabled_by(facts.dump):
+            return Edit({}, (_NO_CRI.format(name=name, root=facts.started_with),))
+        files = self._files(facts.files, facts.started_with)
         edit = plan_edit(
-            files, self.to_handler(), containerd_version=found.version, dump_text=found.dump
+            files, self.to_handler(), containerd_version=facts.version, dump_text=facts.dump
         )
         # Who adds a comment does not ask for a restart.
-        return Edit({}, edit.notes) if not observed.lacks and self._idle(edit, found) else edit
+        return Edit({}, edit.notes) if not observed.lacks and self._idle(edit, facts) else edit
 
     def unregister(self, observed: Observed) -> Edit:
-        found = observed.found
+        facts = observed.found
         return plan_removal(
-            self._files(found.files, found.started_with),
+            self._files(facts.files, facts.started_with),
             self.to_handler(),
-            originals=found.originals,
-            containerd_version=found.version,
+            originals=facts.originals,
+            containerd_version=facts.version,
         )
 
-    def _idle(self, edit: Edit, found: Found) -> bool:
-        pattern = marks.import_pattern(self._drop_in(found.started_with))
+    def _idle(self, edit: Edit, facts: Found) -> bool:
+        pattern = marks.import_pattern(self._drop_in(facts.started_with))
         return all(
             text is not None
-            and (now := found.files.get(path)) is not None
-            and marks.same(now, text, path, pattern=pattern, name=self.handler)
+            and (current := facts.files.get(path)) is not None
+            and marks.same(current, text, path, pattern=pattern, name=self.handler)
             for path, text in edit.files.items()
         )
 
@@ -246,29 +246,31 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
 
         From containerd 2.0 on the kubelet takes the runtime's word (KEP-4033).
         """
-        found = observed.found
-        kubelet, _, where = found.kubelet_cgroup.partition("|")
-        if self.absent or not kubelet or not found.dump or release(found.version) >= (2, 0):
+        facts = observed.found
+        kubelet, _, where = facts.kubelet_cgroup.partition("|")
+        if self.absent or not kubelet or not facts.dump or release(facts.version) >= (2, 0):
             return None
-        now = effective(found.dump)
-        name = "runc" if now.default_runtime == self.handler else now.default_runtime
-        options = now.runtimes.get(name, {}).get("options", {})
+        config = effective(facts.dump)
+        name = "runc" if config.default_runtime == self.handler else config.default_runtime
+        options = config.runtimes.get(name, {}).get("options", {})
         runtime = "systemd" if options.get("SystemdCgroup") is True else "cgroupfs"
-        if runtime == kubelet or name not in now.runtimes or not self.edit(observed).files:
+        if runtime == kubelet or name not in config.runtimes or not self.edit(observed).files:
             return None
-        table = ".".join((now.cri_path[0], f'"{now.cri_path[1]}"', "containerd", "runtimes", name))
+        table = ".".join(
+            (config.cri_path[0], f'"{config.cri_path[1]}"', "containerd", "runtimes", name)
+        )
         return (
             f"cgroup drivers disagree: kubelet ({where}): {kubelet}, containerd's {name}: {runtime}; set SystemdCgroup = "
-            f"{str(kubelet == 'systemd').lower()} in [{table}.options] of {found.started_with}, then: systemctl restart {self.unit}"
+            f"{str(kubelet == 'systemd').lower()} in [{table}.options] of {facts.started_with}, then: systemctl restart {self.unit}"
         )
 
     def explain_dead(self, observed: Observed, edit: Edit) -> str:
         if not observed.read:
             return ""
-        found = observed.found
-        if edit.files and (now := effective(found.dump)).default_runtime not in now.runtimes:
+        facts = observed.found
+        if edit.files and (config := effective(facts.dump)).default_runtime not in config.runtimes:
             return ""  # a default runtime that is not there comes with the edit
-        return f"{observed.dead}; fix that in {found.started_with} first, and restart {self.unit}"
+        return f"{observed.dead}; fix that in {facts.started_with} first, and restart {self.unit}"
 
     # --- the daemon ------------------------------------------------------------------------
 
@@ -280,20 +282,20 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         return not observed.found.trapped
 
     def daemon(self, observed: Observed) -> Daemon:
-        found = observed.found
+        facts = observed.found
         try:
-            now = effective(found.dump)
-            own_default = self.default or now.default_runtime == self.handler
+            config = effective(facts.dump)
+            own_default = self.default or config.default_runtime == self.handler
             # containerd 1.x: the built-in runc comes with the handler.
-            runc = {"runc"} - now.runtimes.keys()
+            runc = {"runc"} - config.runtimes.keys()
         except ProbeError:
             own_default, runc = True, set()
         functions = scripts.functions(
-            *(found.program, found.version, found.started_with),
-            self.socket or address(found.dump),
+            *(facts.program, facts.version, facts.started_with),
+            self.socket or address(facts.dump),
             handler=self.handler,
             binary=self.binary,
             own_default=own_default,
-            own=sorted(runc | marks.marked_runtimes(found.files)),
+            runtimes=sorted(runc | marks.marked_runtimes(facts.files)),
         )
         return Daemon("containerd", self.unit, functions, self.handler)

@@ -18,7 +18,7 @@ def functions(
     handler: str,
     binary: str,
     own_default: bool,
-    own: Collection[str] = (),
+    runtimes: Collection[str] = (),
 ) -> str:
     """``dump``, ``others``, ``serves`` and ``working``, for :class:`gpustate.ops.daemons.Daemon`.
 
@@ -27,18 +27,18 @@ def functions(
         socket: where it answers.
         handler, binary: what is registered, or removed.
         own_default: the default runtime may change.
-        own: further runtimes that are gpustate's.
+        runtimes: further runtimes that are gpustate's.
     """
     dump = {"CONTAINERD": program, "VERSION": version, "ROOT": root_path}
     default = "default_runtime_name" if own_default else "-"
-    ours = {
+    words = {
         "HANDLER": handler,
         "BINARY": binary,
-        "OWN": " ".join({handler, *own}),
+        "OWN": " ".join({handler, *runtimes}),
         "OWN_DEFAULT": default,
     }
     return (
         shell.load("dump", _PACKAGE, **dump)
-        + shell.load("functions", _PACKAGE, **ours)
+        + shell.load("functions", _PACKAGE, **words)
         + shell.load("containerd_working", "gpustate.runtimes", SOCKET=socket)
     )

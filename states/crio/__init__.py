@@ -91,23 +91,23 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
         return crio.handler_problems(parse(observed.found.dump, "crio config"), self.to_handler())
 
     def assess(self, observed: Observed) -> tuple[tuple[str, ...], str]:
-        lacks, problem = super().assess(observed)
+        missing, problem = super().assess(observed)
         files = self._files(observed.found)
         if any("\ufffd" in text for text in files.foreign().values()):
-            return lacks, problem
+            return missing, problem
         # Our own file is written again, whatever stands in it.
         if files.damaged:
-            return lacks or (f"{files.drop_in_path} is damaged",), ""
+            return missing or (f"{files.drop_in_path} is damaged",), ""
         if files.managed and problem.startswith(files.drop_in_path):
             problem = ""
-        return lacks, problem
+        return missing, problem
 
-    def _files(self, found: Found) -> crio.Files:
-        order = crio.in_order(list(found.files), found.main_path)
-        drop_in = posixpath.join(found.folder, self.drop_in_name)
-        texts = {path: found.files[path] for path in order}
-        made = drop_in in found.originals and found.originals[drop_in] is None
-        return crio.Files(texts, drop_in, found.main_path, made)
+    def _files(self, facts: Found) -> crio.Files:
+        order = crio.in_order(list(facts.files), facts.main_path)
+        drop_in = posixpath.join(facts.folder, self.drop_in_name)
+        texts = {path: facts.files[path] for path in order}
+        created = drop_in in facts.originals and facts.originals[drop_in] is None
+        return crio.Files(texts, drop_in, facts.main_path, created)
 
     def register(self, observed: Observed) -> Edit:
         return crio.plan_edit(self._files(observed.found), self.to_handler())
@@ -141,9 +141,9 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
     def daemon(self, observed: Observed) -> Daemon:
         files = self._files(observed.found)
         texts = files.foreign() if files.damaged else files.texts
-        says = crio.merge(texts) if not observed.problem else {}
-        default = says.get("crio", {}).get("runtime", {}).get("default_runtime")
-        own = self.default or default == self.handler
+        config = crio.merge(texts) if not observed.problem else {}
+        default = config.get("crio", {}).get("runtime", {}).get("default_runtime")
+        owns_default = self.default or default == self.handler
         functions = shell.load(
             "functions",
             "gpustate.states.crio",
@@ -154,6 +154,6 @@ class CrioHandlerRegistered(RuntimeServiceState[Observed]):
             HANDLER=self.handler,
             OWN=" ".join({self.handler, *files.own_runtimes}),
             BINARY=self.binary,
-            OWN_DEFAULT="default_runtime = " if own else "-",
+            OWN_DEFAULT="default_runtime = " if owns_default else "-",
         )
         return Daemon("crio", self.unit, functions, self.handler)

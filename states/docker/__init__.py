@@ -121,37 +121,37 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
 
     def is_loaded(self, observed: Observed) -> bool:
         """Whether the daemon runs with what its file says of what is ours."""
-        found = observed.found
-        data = found.file().data
-        if not found.runtimes:
+        facts = observed.found
+        data = facts.file().data
+        if not facts.runtimes:
             return True  # it does not say
-        if found.runtimes.get(self.handler, "") != self._program(data) and not docker.by_flag(
-            found.arguments, self.handler
+        if facts.runtimes.get(self.handler, "") != self._program(data) and not docker.by_flag(
+            facts.arguments, self.handler
         ):
             return False
         default = jsonedit.lookup(data, docker.DEFAULT)
-        if default is not None and default != found.default_runtime:
+        if default is not None and default != facts.default_runtime:
             return False
-        cdi = docker.cdi_enabled(data, found.version)
-        return self.enable_cdi is None or found.cdi in (None, cdi)
+        cdi = docker.cdi_enabled(data, facts.version)
+        return self.enable_cdi is None or facts.cdi in (None, cdi)
 
     def _program(self, data: Mapping[str, object]) -> str:
         """What the file says that the handler runs."""
-        says = jsonedit.lookup(data, ("runtimes", self.handler))
-        return str(says.get("path", "")) if isinstance(says, Mapping) else ""
+        entry = jsonedit.lookup(data, ("runtimes", self.handler))
+        return str(entry.get("path", "")) if isinstance(entry, Mapping) else ""
 
     def _verb(self, observed: Observed, edit: Edit) -> str:
         """What makes docker read its file: a reload, unless CDI is switched or it does not run."""
-        found = observed.found
-        if found.active == "failed":
+        facts = observed.found
+        if facts.active == "failed":
             return "restart"
-        after = jsonedit.parse(_after(observed, edit) or "", found.config_path)
-        before = jsonedit.parse(found.text or "", found.config_path)
-        holds = [docker.cdi_enabled(data, found.version) for data in (before, after)]
-        known = docker.supports_cdi(found.version) and found.cdi is not None
-        now = found.cdi if known else holds[0]
+        after = jsonedit.parse(_after(observed, edit) or "", facts.config_path)
+        before = jsonedit.parse(facts.text or "", facts.config_path)
+        holds = [docker.cdi_enabled(data, facts.version) for data in (before, after)]
+        reports_cdi = docker.supports_cdi(facts.version) and facts.cdi is not None
+        enabled = facts.cdi if reports_cdi else holds[0]
         matters = edit.files or self.enable_cdi is not None
-        return "restart" if matters and now != holds[1] else "reload"
+        return "restart" if matters and enabled != holds[1] else "reload"
 
     def cost(self, observed: Observed, edit: Edit) -> Disruption:
         due = edit.files or not observed.read
@@ -168,14 +168,14 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
         return super().explain_unread(observed)
 
     def check_paths(self, observed: Observed) -> str | None:
-        found = observed.found
-        if found.mute and found.active == "active" and self.supervised:
+        facts = observed.found
+        if facts.mute and facts.active == "active" and self.supervised:
             return (
                 f"{self.unit} is active, and docker info did not answer within 10 s; check "
                 f"journalctl -u {self.unit}, then restart it"
             )
-        if not found.config_path.startswith("/"):
-            return f"{self.unit} names its file {found.config_path!r}: write an absolute path there"
+        if not facts.config_path.startswith("/"):
+            return f"{self.unit} names its file {facts.config_path!r}: write an absolute path there"
         return None
 
     def refuse(self, observed: Observed) -> str | None:
@@ -207,37 +207,37 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
 
     def _ours(self, observed: Observed, text: str | None) -> tuple[str, ...]:
         """The keys that are ours once the file has this text."""
-        found = observed.found
+        facts = observed.found
         if self.absent:
             return ()
-        if text == found.text:
+        if text == facts.text:
             return observed.ours
-        path = found.config_path
-        before, after = jsonedit.parse(found.text or "", path), jsonedit.parse(text or "", path)
+        path = facts.config_path
+        before, after = jsonedit.parse(facts.text or "", path), jsonedit.parse(text or "", path)
         keys = (("runtimes", self.handler), docker.DEFAULT, docker.CDI)
         changed = {k for k in keys if jsonedit.lookup(before, k) != jsonedit.lookup(after, k)}
         stays = {key for key in observed.ours if tuple(key.split(".", 1)) not in changed}
         gained = {".".join(k) for k in changed if jsonedit.lookup(after, k) is not None}
-        was = jsonedit.parse(found.original or "", path)
+        was = jsonedit.parse(facts.original or "", path)
         given_back = {
             ".".join(k) for k in changed if jsonedit.lookup(after, k) == jsonedit.lookup(was, k)
         }
         return tuple(sorted(stays | (gained - given_back if observed.ours else gained)))
 
-    def _running(self, found: Found) -> Found:
+    def _running(self, facts: Found) -> Found:
         """The daemon once it has read its file."""
         try:
-            data = found.file().data
+            data = facts.file().data
         except ProbeError:
-            return found
-        runtimes = {k: v for k, v in found.runtimes.items() if k != self.handler}
-        program = self._program(data) or docker.by_flag(found.arguments, self.handler)
+            return facts
+        runtimes = {k: v for k, v in facts.runtimes.items() if k != self.handler}
+        program = self._program(data) or docker.by_flag(facts.arguments, self.handler)
         default = jsonedit.lookup(data, docker.DEFAULT)
         return replace(
-            found,
+            facts,
             runtimes={**runtimes, self.handler: program} if program else runtimes,
-            default_runtime=found.default_runtime if default is None else str(default),
-            cdi=None if found.cdi is None else docker.cdi_enabled(data, found.version),
+            default_runtime=facts.default_runtime if default is None else str(default),
+            cdi=None if facts.cdi is None else docker.cdi_enabled(data, facts.version),
         )
 
     # --- the contract ----------------------------------------------------------------------
@@ -248,37 +248,37 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
 
     def desired(self, observed: Observed) -> Observed:
         try:
-            ours = self._ours(observed, _after(observed, self.edit(observed)))
+            keys = self._ours(observed, _after(observed, self.edit(observed)))
         except (ProbeError, RefusedError):
             return observed
-        settled = super().desired(observed)
-        found = replace(settled.found, ours=ours)
-        return replace(settled, found=self._running(found) if found.runtimes else found, ours=ours)
+        desired = super().desired(observed)
+        facts = replace(desired.found, ours=keys)
+        return replace(desired, found=self._running(facts) if facts.runtimes else facts, ours=keys)
 
     def plan(self, observed: Observed) -> Plan:
         plan = super().plan(observed)
-        ours = self.desired(observed).ours
-        if ours == observed.ours:
+        keys = self.desired(observed).ours
+        if keys == observed.ours:
             return plan
         return replace(
-            plan, changes=(*plan.changes, Change("ours", list(observed.ours), list(ours)))
+            plan, changes=(*plan.changes, Change("ours", list(observed.ours), list(keys)))
         )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        ours = self.desired(observed).ours if "ours" in plan.fields else observed.ours
-        if ours != observed.ours and not self.absent:
+        keys = self.desired(observed).ours if "ours" in plan.fields else observed.ours
+        if keys != observed.ours and not self.absent:
             # Before the file: a kill in between leaves a key named that is not there, which is harmless.
-            yield _note(tuple(sorted({*observed.ours, *ours})))
+            yield _note(tuple(sorted({*observed.ours, *keys})))
         yield from super().apply(observed, plan)
-        if ours != observed.ours:
-            yield _note(ours)
+        if keys != observed.ours:
+            yield _note(keys)
 
     def _interim(self, observed: Observed, edit: Edit) -> str | None:
         """What the file says for one reload; ``None`` where it may say at once what it is to say."""
-        found, path = observed.found, observed.found.config_path
+        facts, path = observed.found, observed.found.config_path
         if not self.restarts(observed) or self._verb(observed, edit) != "reload":
             return None
-        before = found.text
+        before = facts.text
         if not observed.read:
             # The daemon may still have a runtime in mind that the file no longer names.
             runtime = ("runtimes", self.handler)
@@ -297,11 +297,11 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
     ) -> Iterator[Step]:
         after, path = _after(observed, edit), observed.found.config_path
         program = self._program(jsonedit.parse(after or "", path))
-        wanted = f"{self.handler}={program}" if program else ""
+        entry = f"{self.handler}={program}" if program else ""
         yield daemon.restart(
             paths,
             present=not self.absent,
-            healthy=f"runs_with {shlex.quote(self.handler)} {shlex.quote(wanted)}",
+            healthy=f"runs_with {shlex.quote(self.handler)} {shlex.quote(entry)}",
             verb=self._verb(observed, edit),
         )
         if self._interim(observed, edit) is not None:
@@ -316,16 +316,16 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
         return False
 
     def daemon(self, observed: Observed) -> Daemon:
-        found = observed.found
-        words = [found.program, *found.arguments[1:]]
+        facts = observed.found
+        words = [facts.program, *facts.arguments[1:]]
         if not any(word.partition("=")[0] == "--config-file" for word in words):
-            words += ["--config-file", found.config_path]
+            words += ["--config-file", facts.config_path]
         functions = shell.load(
             "functions",
             "gpustate.states.docker",
             DOCKERD=shlex.join(words),
-            DOCKER_FILE=found.config_path,
-            DOCKER_VERSION=found.version,
+            DOCKER_FILE=facts.config_path,
+            DOCKER_VERSION=facts.version,
             UNIT=self.unit,
             BINARY=self.binary,
         )

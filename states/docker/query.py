@@ -102,7 +102,7 @@ class DockerQuery(Query[Found]):
 
     def parse(self, answer: Answer) -> Found:
         rows = read_rows(answer.out, "docker's files", ("file",))
-        says = rows.last("info").split()
+        info = rows.last("info").split()
         cdi = rows.last("cdi")
         return Found.read(
             rows,
@@ -110,10 +110,10 @@ class DockerQuery(Query[Found]):
             config_path=rows.last("config") or CONFIG_PATH,
             ours=tuple(key for key in rows.keys.get("ours", ()) if key),
             runtimes=rows.pairs("runtime"),
-            default_runtime=says[0] if len(says) == 4 else "",
-            live_restore=says[1:2] == ["true"],
-            containers=parse_uint(says[3]) or 0 if len(says) == 4 else 0,
-            cgroup_driver=quote(says[2]).strip("'\"") if len(says) == 4 else "",
+            default_runtime=info[0] if len(info) == 4 else "",
+            live_restore=info[1:2] == ["true"],
+            containers=parse_uint(info[3]) or 0 if len(info) == 4 else 0,
+            cgroup_driver=quote(info[2]).strip("'\"") if len(info) == 4 else "",
             cdi=None if not cdi else cdi not in ("null", "[]"),
             mute="mute" in rows.keys,
             snap="snap" in rows.keys,

@@ -158,15 +158,15 @@ class DriverInstalled(DriverParameters):
         return required.required(self, offer, observed)
 
     def pinned(self, observed: Observed) -> Mapping[str, Any]:
-        there = observed.whole
-        if there is None:
+        installed = observed.whole
+        if installed is None:
             return {}
-        scheme, version, kind = there
+        scheme, version, kind = installed
         precompiled = not building.builds_with_dkms(observed)
         compute = scheme.required(
             driverset.branch_of(version), kind, full=False, prebuilt=precompiled
         )
-        found: dict[str, Any] = {
+        pins: dict[str, Any] = {
             "version": version,
             "branch": None,
             "module_type": kind,
@@ -182,22 +182,22 @@ class DriverInstalled(DriverParameters):
             "precompiled": precompiled,
         }
         if not observed.packages.keys() >= set(compute):
-            found["packages"] = "full"
+            pins["packages"] = "full"
         options = files.parameters_in(observed.options_text)
-        return found if options is None else {**found, "parameters": options}
+        return pins if options is None else {**pins, "parameters": options}
 
     def as_before(
         self, wanted: Observed, observed: Observed, before: Mapping[str, Any]
     ) -> Observed:
-        there: Mapping[str, str] = before["packages"]
-        whole = replace(wanted, packages=dict(there)).whole
-        if whole is None or not whole[1] == wanted.library == self.version:
+        former: Mapping[str, str] = before["packages"]
+        driver = replace(wanted, packages=dict(former)).whole
+        if driver is None or not driver[1] == wanted.library == self.version:
             return wanted
-        brought = driverset.names_to_query(wanted.os_id, (driverset.branch_of(whole[1]),))
-        bare = self._bare(observed)
-        brought = (*brought, *building.modules_of(whole, bare, wanted.packages))
-        packages = {n: v for n, v in wanted.packages.items() if n in there or n not in brought}
-        if wanted.running in bare:
+        names = driverset.names_to_query(wanted.os_id, (driverset.branch_of(driver[1]),))
+        exempt = self._bare(observed)
+        names = (*names, *building.modules_of(driver, exempt, wanted.packages))
+        packages = {n: v for n, v in wanted.packages.items() if n in former or n not in names}
+        if wanted.running in exempt:
             wanted = replace(
                 wanted,
                 loaded=None,
@@ -213,9 +213,10 @@ class DriverInstalled(DriverParameters):
             packages=packages,
             held=tuple(sorted(packages.keys() & set(before["held"]))),
             headers={
-                k: observed.headers[k] if k in bare else have for k, have in wanted.headers.items()
+                k: observed.headers[k] if k in exempt else have
+                for k, have in wanted.headers.items()
             },
-            built={k: None if k in bare else want for k, want in wanted.built.items()},
+            built={k: None if k in exempt else want for k, want in wanted.built.items()},
             loaded=None if wanted.loaded is None else fitting,
             pin_text=None if before["pin_text"] is None else wanted.pin_text,
             autoload_text=None if before["autoload_text"] is None else wanted.autoload_text,
@@ -230,11 +231,11 @@ class DriverInstalled(DriverParameters):
         target, problem = self._choose(observed)
         if target is not None and observed.unsolvable:
             problem = refusals.unsolvable(observed, target.version)
-        wanted = self._wanted(prebuilt=self._prebuilt(observed))
+        request = self._wanted(prebuilt=self._prebuilt(observed))
         drivers = tuple(
-            OfferedDriver(version, kind, tuple(self._obstacles(wanted, observed, version, kind)))
+            OfferedDriver(version, kind, tuple(self._obstacles(request, observed, version, kind)))
             for _, version, kind in driverset.choices(
-                observed.os_id, observed.offers, full=wanted.full, prebuilt=wanted.precompiled
+                observed.os_id, observed.offers, full=request.full, prebuilt=request.precompiled
             )
         )
         if target is None:
@@ -243,9 +244,9 @@ class DriverInstalled(DriverParameters):
         return Solution(version, kind, packages, observed.offers, drivers, problem or "")
 
     def _obstacles(
-        self, wanted: Wanted, observed: Observed, version: str, kind: str
+        self, request: Wanted, observed: Observed, version: str, kind: str
     ) -> Iterator[str]:
-        if not wanted.admits(version):
+        if not request.admits(version):
             yield f"the policy requests {self.request().text}"
         fitting, why = module_type(observed.gpus, driverset.branch_of(version), self.module_type)
         if fitting != kind:
@@ -301,17 +302,19 @@ class DriverInstalled(DriverParameters):
         headers = dict(building.header_packages(observed, kernels))
         install = {**target.packages, **headers, **building.further_modules(observed)}
         pin = files.settled_pin_text(target.version, observed, target.packages)
-        what = observed.manager, tuple(install.items()), target.remove
-        own = scripts.SPARES, rpmscripts.LOCKED
-        problem, installs, pins, _ = node.query(TransactionQuery(*what, preview, pin, *own))
+        transaction = observed.manager, tuple(install.items()), target.remove
+        snippets = scripts.SPARES, rpmscripts.LOCKED
+        problem, installs, pins, _ = node.query(
+            TransactionQuery(*transaction, preview, pin, *snippets)
+        )
         further = install.keys() - target.packages.keys()
-        brought = {name: row for name, row in installs.items() if name not in further}
+        extra = {name: row for name, row in installs.items() if name not in further}
         return replace(
             observed,
             unsolvable=problem,
             pins=pins,
             further=tuple((name, install[name]) for name in sorted(further)),
-            origin=building.origin(target.packages, brought),
+            origin=building.origin(target.packages, extra),
             headers_origin=building.origins(
                 {n: installs.get(n, Candidate(v, "")) for n, v in headers.items()}
             ),
@@ -329,15 +332,15 @@ class DriverInstalled(DriverParameters):
                 Plan(refusal=problem) if preview else Plan(notes=(f"will be refused: {problem}",))
             )
         how = "built on the node with DKMS" if target.builds else "prebuilt"
-        what = f"driver {target.version} with {target.module_type} kernel modules, {how}"
-        what += f"; removed: {', '.join(target.remove)}" if target.remove else ""
+        text = f"driver {target.version} with {target.module_type} kernel modules, {how}"
+        text += f"; removed: {', '.join(target.remove)}" if target.remove else ""
         if self._reloads(observed):
             observed = replace(observed, services=node.query(scripts.ServicesQuery()))
         stays = observed.whole is not None and observed.whole[1] == target.version
         plan = self.plan(observed).predicted(_PREDICTED)
         return replace(
             plan,
-            notes=(f"{'stays' if stays else 'will install'} {what}", *plan.notes),
+            notes=(f"{'stays' if stays else 'will install'} {text}", *plan.notes),
             refusal=self._refuse_present(observed) if plan or not stays else None,
             facts=_facts(target),
         )
@@ -346,8 +349,8 @@ class DriverInstalled(DriverParameters):
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
         library, built = planned.value("library"), planned.value("built")
-        texts = [one for one in built.values() if one] if isinstance(built, Mapping) else []
-        kinds = {one.rpartition(" ")[2] for one in texts}
+        texts = [entry for entry in built.values() if entry] if isinstance(built, Mapping) else []
+        kinds = {text.rpartition(" ")[2] for text in texts}
         facts: dict[str, object] = {"driver": library}
         if len(kinds) == 1:
             facts["module_type"] = kinds.pop()
@@ -377,8 +380,8 @@ class DriverInstalled(DriverParameters):
 
     def _observed_facts(self, observed: Observed, planned: PlannedObservation) -> dict[str, object]:
         facts: dict[str, object] = {"secure_boot": observed.secure_boot.on}
-        settled = planned.known and not planned.unchanged
-        if settled and (target := self._choose(observed)[0]) is not None:
+        is_final = planned.known and not planned.unchanged
+        if is_final and (target := self._choose(observed)[0]) is not None:
             facts |= _facts(target)
         if observed.switches and fabric.may_need(
             (g.device_id for g in observed.gpus), fabric.NVLSM
@@ -400,11 +403,11 @@ class DriverInstalled(DriverParameters):
             target, _ = self._choose(observed)
             kernel = policy.get("kernel")
             follows = getattr(kernel, "policy", "") == "follow"
-            lacks = kernel is None or kernel.absent
-            if target is not None and not target.builds and (follows or lacks):
+            no_kernel = kernel is None or kernel.absent
+            if target is not None and not target.builds and (follows or no_kernel):
                 move = (
                     "add the state kernel, which holds kernels"
-                    if lacks
+                    if no_kernel
                     else "set policy: hold in the state kernel"
                 )
                 yield Conflict(refusals.WHY_HOLD + move, warning=True, with_changes=True)
@@ -414,14 +417,14 @@ class DriverInstalled(DriverParameters):
         if self.precompiled is not None:
             return self.precompiled
         if is_rpm(observed.manager) and not building.builds_with_dkms(observed):
-            ready, here = (self._choose_with(observed, prebuilt=p)[0] for p in (True, False))
-            return ready is not None and (here is None or here.version == ready.version)
+            ready, compiled = (self._choose_with(observed, prebuilt=p)[0] for p in (True, False))
+            return ready is not None and (compiled is None or compiled.version == ready.version)
         if observed.os_id != "ubuntu":
             return False
-        boot, theirs = observed.secure_boot, any(map(files.is_signed, observed.packages))
+        boot, signed = observed.secure_boot, any(map(files.is_signed, observed.packages))
         if building.signed_only(observed):
             return self._choose_with(observed, prebuilt=True)[0] is not None
-        if not boot.on or boot.enrolled or (observed.loaded is not None and not theirs):
+        if not boot.on or boot.enrolled or (observed.loaded is not None and not signed):
             return False
         return self._choose_with(observed, prebuilt=True)[0] is not None
 
@@ -525,8 +528,8 @@ class DriverInstalled(DriverParameters):
         """A loaded driver must be unloaded for what is wanted."""
         if observed.loaded is None:
             return False
-        wanted = self.desired(observed)
-        return wanted.loaded != observed.loaded or wanted.parameters != observed.parameters
+        desired = self.desired(observed)
+        return desired.loaded != observed.loaded or desired.parameters != observed.parameters
 
     def _foreign_holders(self, observed: Observed) -> list[GpuProcess]:
         return [holder for holder in observed.holders if holder.unit not in scripts.SERVICES]
@@ -552,15 +555,15 @@ class DriverInstalled(DriverParameters):
         return Disruption.DRAIN, "its version or parameters change"
 
     def plan(self, observed: Observed) -> Plan:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         cost, because = self._load_cost(observed)
         moved = any(
-            wanted.packages.get(name, "") != version for name, version in observed.packages.items()
+            desired.packages.get(name, "") != version for name, version in observed.packages.items()
         )
         swap = Disruption.DRAIN if observed.loaded and moved else Disruption.NONE
         plan = diff(
             observed,
-            wanted,
+            desired,
             costs={"loaded": cost, "parameters": cost, "packages": swap, "library": swap}
             | {"installer": Disruption.DRAIN if observed.loaded else Disruption.NONE}
             | ({"modules": cost} if observed.in_use else {}),
@@ -569,7 +572,7 @@ class DriverInstalled(DriverParameters):
                 "parameters": because,
                 "packages": "; ".join(filter(None, (_WHY_SWAP if swap else "", observed.origin))),
                 "headers": observed.headers_origin,
-                "built": refusals.complaints(observed, wanted),
+                "built": refusals.complaints(observed, desired),
                 "stopped": f"a {'removal' if self.absent else 'reload'} was interrupted",
                 "left_stopped": "the removal of the driver stopped them",
                 "missing": "required by installed packages",
@@ -578,22 +581,22 @@ class DriverInstalled(DriverParameters):
             },
             paths=files.PATHS,
         )
-        warnings = refusals.warnings(observed) if wanted.autoload_text else ()
+        warnings = refusals.warnings(observed) if desired.autoload_text else ()
         users = tuple(holder.description for holder in self._foreign_holders(observed))
-        notes = tuple(self._notes(observed, wanted))
+        notes = tuple(self._notes(observed, desired))
         return Plan(
             plan.changes,
             notes,
             warnings=tuple(warnings),
             gpu_users=users,
             installs=() if self.absent else observed.further,
-            restarted=observed.services if wanted.loaded and cost is Disruption.DRAIN else (),
+            restarted=observed.services if desired.loaded and cost is Disruption.DRAIN else (),
         )
 
-    def _notes(self, observed: Observed, wanted: Observed) -> Iterator[str]:
+    def _notes(self, observed: Observed, desired: Observed) -> Iterator[str]:
         yield from self._stops(observed)
         again = [unit for unit in observed.left_stopped if " " not in unit]
-        if again and not wanted.left_stopped:
+        if again and not desired.left_stopped:
             yield f"stopped by the removal of the driver and started again: {', '.join(again)}"
         if not self.absent:
             if self.load and not observed.gpus and not observed.image:
@@ -608,29 +611,29 @@ class DriverInstalled(DriverParameters):
             )
             yield from () if origin is None else (origin,)
             if not self.locked:
-                yield from refusals.flavour(observed, wanted.packages)
-            yield from self._pinned_away(observed, wanted)
-            yield from refusals.admitting_pins(observed, wanted)
+                yield from refusals.flavour(observed, desired.packages)
+            yield from self._pinned_away(observed, desired)
+            yield from refusals.admitting_pins(observed, desired)
             full = self.packages == "full"
-            yield from refusals.overridden(observed, wanted.packages, hold=self.hold, full=full)
+            yield from refusals.overridden(observed, desired.packages, hold=self.hold, full=full)
             lacking = self._lacking(observed)
-            yield from refusals.notes(observed, wanted, tuple(self.parameters), lacking)
+            yield from refusals.notes(observed, desired, tuple(self.parameters), lacking)
 
-    def _pinned_away(self, observed: Observed, wanted: Observed) -> Iterator[str]:
+    def _pinned_away(self, observed: Observed, desired: Observed) -> Iterator[str]:
         """The newer driver that the policy admits and a foreign pin forbids."""
         request = self._wanted(prebuilt=False)
         files_of_pins = {version: path for (version, _), path in observed.pinned_away.items()}
         newest = max(filter(request.admits, files_of_pins), key=version_key, default="")
-        stays = request.keeps and wanted.library == observed.library
-        if not stays and wanted.library and version_key(newest) > version_key(wanted.library):
+        stays = request.keeps and desired.library == observed.library
+        if not stays and desired.library and version_key(newest) > version_key(desired.library):
             yield f"pins in {files_of_pins[newest]} keep apt from driver {newest}"
 
     def _stops(self, observed: Observed) -> Iterator[str]:
         """What becomes of the services that are stopped to unload the modules."""
         if self.desired(observed).loaded is None and not observed.in_use:
-            left = [unit for unit in observed.services if unit not in scripts.OWN_SERVICES]
-            if left:
-                yield f"stopped for it, and not started again without a driver: {', '.join(left)}"
+            stopped = [unit for unit in observed.services if unit not in scripts.OWN_SERVICES]
+            if stopped:
+                yield f"stopped for it, and not started again without a driver: {', '.join(stopped)}"
 
     # --- refuse --------------------------------------------------------------------------
 
@@ -647,7 +650,7 @@ class DriverInstalled(DriverParameters):
             if why:
                 return why
         # Pods leave before the change, by their scheduler; the step refuses if one has not.
-        foreign = [one for one in self._foreign_holders(observed) if not one.pod]
+        foreign = [holder for holder in self._foreign_holders(observed) if not holder.pod]
         if foreign and self.in_use == "refuse":
             return (
                 f"the GPUs are in use by {', '.join(holder.description for holder in foreign)}, and the driver must be "
@@ -672,14 +675,14 @@ class DriverInstalled(DriverParameters):
         target, problem = self._choose(observed)
         if target is None:
             return problem
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if target.builds:
             lacking = self._lacking(observed)
-            why = refusals.headers(observed, wanted, lacking, require=self.headers == "require")
+            why = refusals.headers(observed, desired, lacking, require=self.headers == "require")
             if why:
                 return why
             if self.secure_boot == "check" and self._loads(observed):
-                why = refusals.unsigned(observed, wanted)
+                why = refusals.unsigned(observed, desired)
                 if why:
                     return why
         if observed.unsolvable:
@@ -689,15 +692,15 @@ class DriverInstalled(DriverParameters):
     # --- apply ---------------------------------------------------------------------------
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if self.absent:
             yield from self._take_away(observed, plan)
             return
-        lacking = [k for k in wanted.headers if wanted.headers[k] and not observed.headers[k]]
+        lacking = [k for k in desired.headers if desired.headers[k] and not observed.headers[k]]
         target, _ = self._choose(observed)
         yield from Installation(
             observed,
-            wanted,
+            desired,
             frozenset(plan.fields),
             building.header_packages(observed, lacking) if "headers" in plan.fields else (),
             self.hold,
@@ -707,12 +710,12 @@ class DriverInstalled(DriverParameters):
         ).steps()
         first = (observed.default_kernel, observed.running)
         yield from self._build_steps(
-            observed, plan, wanted, [k for k in wanted.built if k in first]
+            observed, plan, desired, [k for k in desired.built if k in first]
         )
-        yield from self._load_steps(observed, plan, wanted)
+        yield from self._load_steps(observed, plan, desired)
         # A kernel that is left over from last year must not keep a working node from its driver.
         yield from self._build_steps(
-            observed, plan, wanted, [k for k in wanted.built if k not in first]
+            observed, plan, desired, [k for k in desired.built if k not in first]
         )
         if "device_nodes" in plan.fields:
             yield repairs.nodes()
@@ -725,21 +728,21 @@ class DriverInstalled(DriverParameters):
             yield scripts.first_load(f"{target.version} {target.module_type}")
 
     def _build_steps(
-        self, observed: Observed, plan: Plan, wanted: Observed, kernels: list[str]
+        self, observed: Observed, plan: Plan, desired: Observed, kernels: list[str]
     ) -> Iterator[Step]:
         # A package's own scripts remove the modules of all kernels and build for the running one.
         again = bool(plan.fields & {"packages", "library", "broken", "installer"})
         target, _ = self._choose(observed)
         for kernel in kernels if target is None or target.builds else ():
-            want = wanted.built[kernel]
+            want = desired.built[kernel]
             if want is not None and (again or want != observed.built[kernel]):
                 yield scripts.build(kernel, want)
                 if observed.secure_boot.on:
                     yield modsign.sign_built(kernel)
 
-    def _load_steps(self, observed: Observed, plan: Plan, wanted: Observed) -> Iterator[Step]:
+    def _load_steps(self, observed: Observed, plan: Plan, desired: Observed) -> Iterator[Step]:
         cost, _ = self._load_cost(observed)
-        if plan.fields & _LOADING and wanted.loaded is not None:
+        if plan.fields & _LOADING and desired.loaded is not None:
             if observed.loaded is None or not self._reloads(observed):
                 # Whoever holds the GPUs may be gone by now, and then no reboot is needed.
                 # The package of nvidia-persistenced starts it before there is a module.
@@ -749,7 +752,7 @@ class DriverInstalled(DriverParameters):
                     wait_for_them=("nvidia-persistenced.service",),
                 )
             elif cost is not Disruption.REBOOT:
-                yield scripts.reload(wanted.loaded)
+                yield scripts.reload(desired.loaded)
         elif "loaded" in plan.fields and cost is not Disruption.REBOOT:
             yield scripts.unload()
         if "stopped" in plan.fields:

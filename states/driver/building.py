@@ -34,17 +34,17 @@ def can_build(observed: Observed, kernel: str, *, install: bool) -> bool:
 
 def header_packages(observed: Observed, kernels: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Packages with headers, and what keeps those of the kernel that boots next beside it."""
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     for kernel in kernels:
         package = headers_of(observed, kernel)
         if package is None:
             continue
-        found[package[0]] = package[1]
+        packages[package[0]] = package[1]
         if kernel == observed.default_kernel and package[1] in observed.offers.get(
             kernelnames.MATCHED, ()
         ):
-            found[kernelnames.MATCHED] = package[1]
-    return tuple(found.items())
+            packages[kernelnames.MATCHED] = package[1]
+    return tuple(packages.items())
 
 
 def further_modules(observed: Observed) -> dict[str, str]:
@@ -89,9 +89,9 @@ def origin(packages: Container[str], installs: Mapping[str, dpkg.Candidate]) -> 
             names.setdefault(dpkg.repository(candidate.origin), []).append(name)
     names.pop("", None)
     main = max(names, key=lambda source: len(names[source]), default="")
-    others = (f"{', '.join(names[source])} from {source}" for source in names if source != main)
-    brought = origins({n: row for n, row in installs.items() if n not in packages})
-    rows = (f"from {main}", *others, brought and f"with {brought}")
+    further = (f"{', '.join(names[source])} from {source}" for source in names if source != main)
+    extra = origins({n: row for n, row in installs.items() if n not in packages})
+    rows = (f"from {main}", *further, extra and f"with {extra}")
     return "; ".join(filter(None, rows)) if main else ""
 
 
@@ -114,4 +114,4 @@ def stream(observed: Observed, target: driverset.Target) -> str | None:
     fitting = streams(branch, target.module_type, prebuilt=not target.builds)
     if not observed.streams or observed.stream in fitting:
         return observed.stream
-    return next((one for one in fitting if one in observed.streams), observed.stream)
+    return next((name for name in fitting if name in observed.streams), observed.stream)

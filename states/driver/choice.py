@@ -21,7 +21,7 @@ _Choice = tuple[driverschemes.Scheme, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Request:
     """The policy's word."""
 
     version: str | None
@@ -77,90 +77,100 @@ _DISTRIBUTORS = (
 
 
 def choose(
-    wanted: Wanted, observed: Observed, bare: frozenset[str] = frozenset()
+    request: Request, observed: Observed, exempt: frozenset[str] = frozenset()
 ) -> tuple[Target, None] | tuple[None, str]:
     """The set of packages for a node, or why there is none, with the next move.
 
     Args:
-        bare: kernels that need no module.
+        exempt: kernels that need no module.
     """
-    if wanted.precompiled and not any(one.prebuilt for one in driverschemes.of(observed.os_id)):
+    if request.precompiled and not any(
+        scheme.prebuilt for scheme in driverschemes.of(observed.os_id)
+    ):
         return (None, f"no precompiled modules exist for {observed.os_id}; set precompiled: false")
     offers = {name: tuple(versions) for name, versions in observed.offers.items()}
-    moves = not wanted.locked and _change_of_source(wanted, observed, offers) == "moves"
+    moves = not request.locked and _change_of_source(request, observed, offers) == "moves"
     available = dict(offers)
     for name, version in observed.relations.living(observed.packages).items():
         # Kernels of before may still boot, and no source has their signed modules any more.
         if not moves or driverset.is_of_kernel(name):
             available[name] = tuple(dict.fromkeys((*available.get(name, ()), version)))
     installed = observed.whole
-    named = driverset.complete_set(observed.os_id, wanted.locked)
-    choices, is_full = _choices(wanted, observed.os_id, installed, named, available)
+    named = driverset.complete_set(observed.os_id, request.locked)
+    choices, is_full = _choices(request, observed.os_id, installed, named, available)
     every = choices
-    choices = [choice for choice in choices if wanted.admits(choice[1])]
-    stays = wanted.keeps and installed is not None and installed[1] in {one[1] for one in choices}
-    if wanted.exact is None:
-        mine = driverset.branch_of(installed[1]) if installed else 0
-        ended = [one for one in choices if _has_ended(one, observed, available)]
+    choices = [choice for choice in choices if request.admits(choice[1])]
+    stays = (
+        request.keeps
+        and installed is not None
+        and installed[1] in {choice[1] for choice in choices}
+    )
+    if request.exact is None:
+        installed_branch = driverset.branch_of(installed[1]) if installed else 0
+        ended = [choice for choice in choices if _has_ended(choice, observed, available)]
         choices = [
-            one for one in choices if one not in ended or driverset.branch_of(one[1]) == mine
+            choice
+            for choice in choices
+            if choice not in ended or driverset.branch_of(choice[1]) == installed_branch
         ]
-    if wanted.precompiled and choices:
-        if observed.os_id == "ubuntu" and not any(_source(one, available) for one in choices):
-            return None, _without_prebuilt(wanted, observed)
+    if request.precompiled and choices:
+        if observed.os_id == "ubuntu" and not any(_source(choice, available) for choice in choices):
+            return None, _without_prebuilt(request, observed)
         lacking = [
             [
                 kernel
                 for kernel in observed.built
-                if kernel not in bare
-                and not driverset.covers(*one, (kernel,), available, observed.relations)
+                if kernel not in exempt
+                and not driverset.covers(*choice, (kernel,), available, observed.relations)
             ]
-            for one in choices
+            for choice in choices
         ]
         if all(lacking) or not observed.built:
             fewest = min(lacking, key=len)
             kernels = ", ".join(fewest) or "(none)"
             nvidia = driverset.branch_of(choices[lacking.index(fewest)][1]) < 590
-            others = "" if nvidia or not is_rpm(observed.manager) else _DISTRIBUTORS
-            by = ", pinned by a lock file or a rollback," if wanted.locked else ""
-            move = "offer them again" if wanted.locked else "set precompiled: false"
+            hint = "" if nvidia or not is_rpm(observed.manager) else _DISTRIBUTORS
+            by = ", pinned by a lock file or a rollback," if request.locked else ""
+            move = "offer them again" if request.locked else "set precompiled: false"
             if observed.signed_pins:
                 move = f"remove the pins in {observed.signed_pins} that forbid them, {move}"
             return None, (
-                f"{wanted.text}{by} is not available with prebuilt modules for every bootable kernel "
-                f"(missing for {kernels}); {others}{move}, or remove the kernels that are not needed"
+                f"{request.text}{by} is not available with prebuilt modules for every bootable kernel "
+                f"(missing for {kernels}); {hint}{move}, or remove the kernels that are not needed"
             )
-        choices = [one for one, kernels in zip(choices, lacking, strict=True) if not kernels]
+        choices = [choice for choice, kernels in zip(choices, lacking, strict=True) if not kernels]
     if installed is not None and stays:
         choices = [choice for choice in choices if choice[1] == installed[1]]
-    if observed.switches and not wanted.locked:
+    if observed.switches and not request.locked:
         # Ubuntu's Fabric Manager depends on the packages for servers.
-        choices = [one for one in choices if not is_for_desktops(one, available)] or choices
+        choices = [
+            choice for choice in choices if not is_for_desktops(choice, available)
+        ] or choices
     # The same driver under the names that are pinned, or are there already, where both are to be had.
     stem = named or installed
     if stem is not None:
-        choices.sort(key=lambda one: one[0].name != stem[0].name)
+        choices.sort(key=lambda choice: choice[0].name != stem[0].name)
         choices.sort(key=lambda choice: version_key(choice[1]), reverse=True)
     problem = ""
     for scheme, version, kind in choices:
-        fitting, why = module_type(observed.gpus, driverset.branch_of(version), wanted.module_type)
+        fitting, why = module_type(observed.gpus, driverset.branch_of(version), request.module_type)
         if fitting == kind:
             target = driverset.target(
                 scheme,
                 version,
                 kind,
-                full=wanted.full or (is_full and (scheme, version, kind) == installed),
+                full=request.full or (is_full and (scheme, version, kind) == installed),
                 installed=observed.packages,
                 available=available,
                 offers=offers,
                 prebuilt=tuple(observed.built),
-                use_prebuilt=wanted.precompiled,
+                use_prebuilt=request.precompiled,
                 relations=observed.relations,
                 moves=moves,
             )
-            return _as_locked(target, wanted.locked, observed, available)
-        problem = problem or why or _other_modules(fitting, version, kind, every, wanted, observed)
-    return None, problem or _nothing(wanted, observed, available)
+            return _as_locked(target, request.locked, observed, available)
+        problem = problem or why or _other_modules(fitting, version, kind, every, request, observed)
+    return None, problem or _nothing(request, observed, available)
 
 
 def _other_modules(
@@ -168,7 +178,7 @@ def _other_modules(
     version: str,
     kind: str,
     choices: Iterable[_Choice],
-    wanted: Wanted,
+    request: Request,
     observed: Observed,
 ) -> str:
     """That a driver has modules of another kind than the fitting one, and what to set in a policy."""
@@ -178,13 +188,13 @@ def _other_modules(
         return f"{offer}, and a pin in {path} forbids it; remove that pin"
     branch = driverset.branch_of(version)
     drives = module_type(observed.gpus, branch, kind)[0] == kind
-    verb = "preferred" if drives and wanted.module_type == "auto" else "needed"
+    verb = "preferred" if drives and request.module_type == "auto" else "needed"
     branches_of_kind = (driverset.branch_of(row[1]) for row in choices if row[2] == fitting)
     newest = next((number for number in branches_of_kind if number != branch), None)
     moves = (
         f"branch: {newest}" if newest is not None else "",
         f"module_type: {kind}" if drives else "",
-        "precompiled: false" if wanted.precompiled else "",
+        "precompiled: false" if request.precompiled else "",
     )
     return (
         f"driver {version} is available with {kind} modules only, but {fitting} modules are {verb}; "
@@ -193,7 +203,7 @@ def _other_modules(
 
 
 def _choices(
-    wanted: Wanted,
+    request: Request,
     os_id: str,
     installed: _Choice | None,
     named: _Choice | None,
@@ -206,21 +216,21 @@ def _choices(
     """
 
     def sets(*, full: bool) -> list[_Choice]:
-        return driverset.choices(os_id, available, full=full, prebuilt=wanted.precompiled)
+        return driverset.choices(os_id, available, full=full, prebuilt=request.precompiled)
 
-    found = sets(full=wanted.full)
+    result = sets(full=request.full)
     # Packages of its compute set may be offered no more.
-    is_full = installed is not None and installed not in found and installed in sets(full=True)
+    is_full = installed is not None and installed not in result and installed in sets(full=True)
     more = [installed] if is_full else []
     # The same goes for tools of a set that came without them.
-    if not wanted.full and all(v in available.get(n, ()) for n, v in wanted.locked.items()):
+    if not request.full and all(v in available.get(n, ()) for n, v in request.locked.items()):
         more.append(named)
-    found += [one for one in more if one is not None and one not in found]
-    return sorted(found, key=lambda one: version_key(one[1]), reverse=True), is_full
+    result += [choice for choice in more if choice is not None and choice not in result]
+    return sorted(result, key=lambda choice: version_key(choice[1]), reverse=True), is_full
 
 
 def _change_of_source(
-    wanted: Wanted, observed: Observed, offers: driverset.Versions
+    request: Request, observed: Observed, offers: driverset.Versions
 ) -> Literal["moves", "stays"] | None:
     """What becomes of a driver whose source is not in use any more: NVIDIA, or the archive of an Ubuntu release.
 
@@ -228,39 +238,41 @@ def _change_of_source(
     use where that has it, or another one that the policy wants; otherwise it stays. ``None``: the source is in use,
     or there is no other; a build that the same archive has replaced is of that archive.
     """
-    there = observed.whole
-    if observed.os_id != "ubuntu" or there is None or not wanted.admits(there[1]):
+    installed = observed.whole
+    if observed.os_id != "ubuntu" or installed is None or not request.admits(installed[1]):
         return None
-    scheme, version, kind = there
+    scheme, version, kind = installed
     branch = driverset.branch_of(version)
-    mine = {
+    packages = {
         name: full
-        for whole in (False, True)
-        for name in scheme.required(branch, kind, full=whole, prebuilt=True)
+        for complete in (False, True)
+        for name in scheme.required(branch, kind, full=complete, prebuilt=True)
         if (full := observed.packages.get(name)) is not None
     }
-    if any(full in offers.get(name, ()) for name, full in mine.items()):
+    if any(full in offers.get(name, ()) for name, full in packages.items()):
         return None
-    sources = {driverset.source_of(name, full) for name, full in mine.items()}
-    in_use = {driverset.source_of(name, full) for name in mine for full in offers.get(name, ())}
-    found: Literal["stays"] | None = None
-    for other in driverset.choices(observed.os_id, offers, full=wanted.full):
-        if sources == {_source(other, offers)}:
+    sources = {driverset.source_of(name, full) for name, full in packages.items()}
+    in_use = {driverset.source_of(name, full) for name in packages for full in offers.get(name, ())}
+    result: Literal["stays"] | None = None
+    for candidate in driverset.choices(observed.os_id, offers, full=request.full):
+        if sources == {_source(candidate, offers)}:
             continue
-        gone = not sources & in_use
-        if other[1:] == (version, kind) or (gone and not wanted.keeps and wanted.admits(other[1])):
+        unused = not sources & in_use
+        if candidate[1:] == (version, kind) or (
+            unused and not request.keeps and request.admits(candidate[1])
+        ):
             return "moves"
-        found = "stays" if gone else found
-    return found
+        result = "stays" if unused else result
+    return result
 
 
-def why_of_another_source(wanted: Wanted, observed: Observed) -> str | None:
+def why_of_another_source(request: Request, observed: Observed) -> str | None:
     """Say that the driver is of a repository that is not in use any more, and why it stays."""
     offers = {name: tuple(versions) for name, versions in observed.offers.items()}
-    if wanted.locked or _change_of_source(wanted, observed, offers) != "stays":
+    if request.locked or _change_of_source(request, observed, offers) != "stays":
         return None
     version = observed.whole[1] if observed.whole else ""
-    lacking = f"driver {version}" if wanted.keeps else wanted.text
+    lacking = f"driver {version}" if request.keeps else request.text
     return (
         f"the installed driver {version} is of a repository that the node no longer uses, and those in use do not "
         f"offer {lacking}; to replace it, set a branch or version that they offer"
@@ -289,10 +301,10 @@ def _as_locked(
     target: Target, locked: Mapping[str, str], observed: Observed, available: driverset.Versions
 ) -> tuple[Target, None] | tuple[None, str]:
     """The same set in exactly the builds that a lock file names."""
-    gone = [n for n, v in locked.items() if v not in available.get(n, ())]
-    if gone:
-        rows = ", ".join(f"{name} {locked[name]}" for name in gone)
-        them, verb = ("them", "are") if gone[1:] else ("it", "is")
+    missing = [n for n, v in locked.items() if v not in available.get(n, ())]
+    if missing:
+        rows = ", ".join(f"{name} {locked[name]}" for name in missing)
+        them, verb = ("them", "are") if missing[1:] else ("it", "is")
         return None, (
             f"{rows} {verb} pinned by a lock file or a rollback, and "
             f"{observed.manager} does not offer {them}; offer {them} again, or update the lock file: "
@@ -300,8 +312,10 @@ def _as_locked(
         )
     # A component with the branch in its name in one repository, and without in the other, is there once.
     components = set(map(driverset.component, locked))
-    others = {n: v for n, v in target.packages.items() if driverset.component(n) not in components}
-    packages = dict(sorted({**others, **locked}.items()))
+    unlocked = {
+        n: v for n, v in target.packages.items() if driverset.component(n) not in components
+    }
+    packages = dict(sorted({**unlocked, **locked}.items()))
     remove = tuple(sorted(observed.packages.keys() - packages))
     return replace(target, packages=packages, remove=remove), None
 
@@ -313,34 +327,40 @@ def _has_ended(choice: _Choice, observed: Observed, available: driverset.Version
     return driverset.release_of(build) is not None and driverset.named_after(name) in ended
 
 
-def _without_prebuilt(wanted: Wanted, observed: Observed) -> str:
+def _without_prebuilt(request: Request, observed: Observed) -> str:
     return (
-        f"{observed.manager} offers {wanted.text} without prebuilt modules only; set precompiled: false, or "
+        f"{observed.manager} offers {request.text} without prebuilt modules only; set precompiled: false, or "
         "choose a repository that has them in driver-repository"
     )
 
 
-def brief(versions: Iterable[str], wanted: Wanted, most: int = 6) -> str:
+def brief(versions: Iterable[str], request: Request, most: int = 6) -> str:
     """The versions of the wanted branch, the newest first, where one version is wanted; and the branches."""
     newest = sorted(set(versions), key=version_key, reverse=True)
     same = [
-        one for one in newest if wanted.exact and driverset.branch_of(one) == wanted.only_branch
+        version
+        for version in newest
+        if request.exact and driverset.branch_of(version) == request.only_branch
     ]
-    others = sorted({*map(driverset.branch_of, newest)} - {*map(driverset.branch_of, same)})
-    branches_text = f"branch{'es' * (len(others) > 1)} {', '.join(map(str, others))}"
-    parts = (listed(same, most), branches_text if others else "")
+    branches = sorted({*map(driverset.branch_of, newest)} - {*map(driverset.branch_of, same)})
+    branches_text = f"branch{'es' * (len(branches) > 1)} {', '.join(map(str, branches))}"
+    parts = (listed(same, most), branches_text if branches else "")
     return "; ".join(filter(None, parts))
 
 
-def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) -> str:
-    what, manager = wanted.text, observed.manager
-    every, others = (
-        driverset.choices(observed.os_id, available, full=wanted.full, prebuilt=prebuilt)
-        for prebuilt in (wanted.precompiled, False)
+def _nothing(request: Request, observed: Observed, available: driverset.Versions) -> str:
+    text, manager = request.text, observed.manager
+    every, from_source = (
+        driverset.choices(observed.os_id, available, full=request.full, prebuilt=prebuilt)
+        for prebuilt in (request.precompiled, False)
     )
-    offered, otherwise = (list(dict.fromkeys(one[1] for one in some)) for some in (every, others))
-    successor = observed.relations.branches().get(wanted.only_branch or 0)
-    of_branch = [one for one in every if driverset.branch_of(one[1]) == wanted.only_branch]
+    offered, otherwise = (
+        list(dict.fromkeys(choice[1] for choice in some)) for some in (every, from_source)
+    )
+    successor = observed.relations.branches().get(request.only_branch or 0)
+    of_branch = [
+        choice for choice in every if driverset.branch_of(choice[1]) == request.only_branch
+    ]
     in_use = not observed.repository or repositories.is_archive(observed.repository)
     has_ended = (
         of_branch or in_use
@@ -348,44 +368,46 @@ def _nothing(wanted: Wanted, observed: Observed, available: driverset.Versions) 
     if (
         successor is not None
         and has_ended
-        and all(_has_ended(one, observed, available) for one in of_branch)
+        and all(_has_ended(choice, observed, available) for choice in of_branch)
     ):
         more = f", or version: {of_branch[0][1]} for its last driver" if of_branch else ""
         return (
-            f"branch {wanted.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
+            f"branch {request.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
             f"set branch: {successor}{more}"
         )
     files_of_pins = {
-        one: path for (one, _), path in observed.pinned_away.items() if wanted.admits(one)
+        version: path
+        for (version, _), path in observed.pinned_away.items()
+        if request.admits(version)
     }
     if files_of_pins:
         version = max(files_of_pins, key=version_key)
-        allowed = f", or set one that it may install: {brief(offered, wanted)}" if offered else ""
+        allowed = f", or set one that it may install: {brief(offered, request)}" if offered else ""
         return (
             f"{manager} offers driver {version}, and a pin in {files_of_pins[version]} forbids it; remove that "
             f"pin{allowed}"
         )
-    if any(map(wanted.admits, otherwise)) and not any(map(wanted.admits, offered)):
-        return _without_prebuilt(wanted, observed)
-    has = brief(offered, wanted)
-    lacks = f"{observed.repository or 'no repository in use'} has {'no ' * bool(observed.repository)}{what}"
+    if any(map(request.admits, otherwise)) and not any(map(request.admits, offered)):
+        return _without_prebuilt(request, observed)
+    has = brief(offered, request)
+    problem = f"{observed.repository or 'no repository in use'} has {'no ' * bool(observed.repository)}{text}"
     if has:
-        lacks += f"; {'it has' if observed.repository else 'there is'} {has}"
+        problem += f"; {'it has' if observed.repository else 'there is'} {has}"
     excluded = {
         repository: max(fitting, key=version_key)
         for repository, versions in observed.elsewhere.items()
-        if (fitting := [one for one in versions if wanted.admits(one)])
+        if (fitting := [version for version in versions if request.admits(version)])
         # The last driver of a branch that the archive has ended is only taken by its version.
-        and (successor is None or wanted.exact or not repositories.is_archive(repository))
+        and (successor is None or request.exact or not repositories.is_archive(repository))
     }
-    other = f"another {'version' if wanted.exact else 'branch'}"
+    alternative = f"another {'version' if request.exact else 'branch'}"
     if excluded:
         repository, version = max(excluded.items(), key=lambda row: version_key(row[1]))
         return (
-            f"{lacks}; {repository} has {version}: choose it with "
-            f"{repositories.choice(repository)}{has and f', or {other}'}"
+            f"{problem}; {repository} has {version}: choose it with "
+            f"{repositories.choice(repository)}{has and f', or {alternative}'}"
         )
-    by_branch = any(one.by_branch for one in driverschemes.of(observed.os_id))
-    if offered or (wanted.only_branch and by_branch):
-        return f"{lacks}; choose {other}, or a repository that has it in driver-repository"
-    return f"{lacks}; add driver-repository to the policy, or fix its address there"
+    by_branch = any(scheme.by_branch for scheme in driverschemes.of(observed.os_id))
+    if offered or (request.only_branch and by_branch):
+        return f"{problem}; choose {alternative}, or a repository that has it in driver-repository"
+    return f"{problem}; add driver-repository to the policy, or fix its address there"

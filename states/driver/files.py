@@ -93,19 +93,19 @@ def pin_text(
 
 def pinned_modules(text: str | None) -> dict[str, str]:
     """The packages of signed modules, with their versions, in a text of :func:`pin_text`."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for stanza in (text or "").split("\n\n"):
         match = _MODULES_PIN.fullmatch(stanza.strip())
         if match:
-            found |= dict.fromkeys(match["names"].split(), match["version"])
-    return found
+            versions |= dict.fromkeys(match["names"].split(), match["version"])
+    return versions
 
 
 def pins_of(
     version: str,
     packages: Mapping[str, str],
     empty: Mapping[str, str] | None = None,
-    gone: Mapping[str, str] | None = None,
+    removed: Mapping[str, str] | None = None,
 ) -> str:
     """The pins of a set of packages, all of whose modules are in it except those that are gone."""
     modules = {name: full for name, full in packages.items() if driverset.is_for_kernel(name)}
@@ -115,7 +115,7 @@ def pins_of(
         if driverset.driver_version(full) == version
     }
     release = releases.pop() if len(releases) == 1 else None
-    return pin_text(version, empty, {**(gone or {}), **modules}, release)
+    return pin_text(version, empty, {**(removed or {}), **modules}, release)
 
 
 def settled_pin_text(version: str, observed: Observed, packages: Mapping[str, str]) -> str:
@@ -126,12 +126,12 @@ def settled_pin_text(version: str, observed: Observed, packages: Mapping[str, st
     """
     empty = observed.relations.empty_builds(version)
     text = pins_of(version, packages, empty)
-    gone = {
+    removed = {
         name: full
         for name, full in pinned_modules(observed.pin_text).items()
         if name not in packages and name not in observed.packages
     }
-    with_gone = pins_of(version, packages, empty, gone)
+    with_gone = pins_of(version, packages, empty, removed)
     return with_gone if with_gone == observed.pin_text else text
 
 
@@ -149,21 +149,21 @@ def options_text(parameters: Mapping[str, int | str]) -> str | None:
 
 def parameters_in(text: str | None) -> dict[str, str] | None:
     """Parameters whose options are this text; ``None`` if it is of something else."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in (text or "").splitlines():
         words = line.split()
         if words[:1] != ["options"] or len(words) != 3 or words[1] == "nvidia-current":
             continue
         name, _, value = words[2].partition("=")
-        found[name if words[1] == "nvidia" else f"{words[1]}.{name}"] = value
-    return found if options_text(found) == text else None
+        values[name if words[1] == "nvidia" else f"{words[1]}.{name}"] = value
+    return values if options_text(values) == text else None
 
 
-def write(wanted: Observed, fields: Iterable[str]) -> Iterator[Step]:
+def write(desired: Observed, fields: Iterable[str]) -> Iterator[Step]:
     """Steps that make some of the files as they should be."""
     for field, path in PATHS.items():
         if field in fields:
-            text = getattr(wanted, field)
+            text = getattr(desired, field)
             text = stream_text(text) if field == "stream" and text else text
             yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
 

@@ -38,14 +38,14 @@ def _supported(gpus: tuple[PciGpu, ...], branch: int) -> tuple[PciGpu, ...]:
 
 
 def module_type(
-    gpus: tuple[PciGpu, ...], branch: int, wanted: str
+    gpus: tuple[PciGpu, ...], branch: int, requested: str
 ) -> tuple[str, None] | tuple[None, str]:
     """The module type for a branch, or why there is none.
 
     Args:
         gpus: those on the node; an image has none.
         branch: driver branch.
-        wanted: auto, open or proprietary.
+        requested: auto, open or proprietary.
     """
     gpus = _supported(gpus, branch) or gpus
     opens = [gpu for gpu in gpus if gpu.needs_open_modules]
@@ -66,19 +66,19 @@ def module_type(
             f"{named(opens)} needs the open modules and {named(olds)} the proprietary ones, and "
             "no driver supports both; remove one kind of GPU from the node"
         )
-    if wanted == OPEN and olds:
+    if requested == OPEN and olds:
         return None, f"the open modules cannot drive {named(olds)}; set module_type: proprietary"
-    if wanted == PROPRIETARY and opens:
+    if requested == PROPRIETARY and opens:
         return (None, f"the proprietary modules cannot drive {named(opens)}; set module_type: open")
-    if branch > LAST_PROPRIETARY and wanted == PROPRIETARY:
+    if branch > LAST_PROPRIETARY and requested == PROPRIETARY:
         return None, (
             f"branch {branch} has no proprietary modules any more; set module_type: open, or "
             f"branch: {LAST_PROPRIETARY}, the last that has them"
         )
-    if branch < FIRST_OPEN and (wanted == OPEN or opens):
+    if branch < FIRST_OPEN and (requested == OPEN or opens):
         return None, f"branch {branch} has no open modules; they begin with {FIRST_OPEN}"
-    if wanted != "auto":
-        return wanted, None
+    if requested != "auto":
+        return requested, None
     if opens:
         return OPEN, None
     return (OPEN if branch >= OPEN_BY_DEFAULT_FROM and not olds else PROPRIETARY), None

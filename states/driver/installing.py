@@ -55,7 +55,9 @@ class Installation:
         """Kernels whose module is of the version of the packages, and so theirs."""
         versions = self.observed.packages.values()
         pairs = ((k, have.partition(" ")[0]) for k, have in self.observed.built.items() if have)
-        return tuple(kernel for kernel, have in pairs if any(have in one for one in versions))
+        return tuple(
+            kernel for kernel, have in pairs if any(have in version for version in versions)
+        )
 
     @property
     def remove(self) -> tuple[str, ...]:
@@ -74,18 +76,18 @@ class Installation:
             yield repairs.sources(lost, must=not self.installs)
         # Pin and stream decide what the packages pull in; other files wait until all is downloaded.
         yield from files.write(self.wanted, early)
-        rest = self.fields & files.PATHS.keys() - early
+        late = self.fields & files.PATHS.keys() - early
         observed, damaged = self.observed, tuple(row for row in damaged if row not in lost)
         if is_rpm(observed.manager):
-            yield from self._rpm(rest)
-            there, wanted = observed.packages, self.wanted.packages
-            yield from ops.reinstall(observed.manager, damaged, there, wanted, hold=self.hold)
+            yield from self._rpm(late)
+            installed, desired = observed.packages, self.wanted.packages
+            yield from ops.reinstall(observed.manager, damaged, installed, desired, hold=self.hold)
         else:
-            yield from self._apt(rest)
+            yield from self._apt(late)
             if damaged:
                 yield repairs.files(damaged)
 
-    def _apt(self, rest: frozenset[str]) -> Iterator[Step]:
+    def _apt(self, late: frozenset[str]) -> Iterator[Step]:
         also = tuple(name for name, _ in self.headers)
         if self.installs:
             yield scripts.fetch(
@@ -93,7 +95,7 @@ class Installation:
             )
         if self.headers and (self.again or not self.installs):
             yield ops.AptInstall(self.headers, roll_back=self.written)
-        yield from files.write(self.wanted, rest)
+        yield from files.write(self.wanted, late)
         if self.installs:
             yield from self._before()
             yield scripts.install(
@@ -104,7 +106,7 @@ class Installation:
                 # Ubuntu's packages and NVIDIA's for it have common files, and no relation that says so.
                 apart=self.observed.os_id == "ubuntu",
                 built=self.observed.built,
-                own=self._own,
+                packaged=self._own,
                 roll_back=self.written,
             )
         elif "broken" in self.fields:
@@ -113,7 +115,7 @@ class Installation:
             yield scripts.hold_all()
         yield from self._release()
 
-    def _rpm(self, rest: frozenset[str]) -> Iterator[Step]:
+    def _rpm(self, late: frozenset[str]) -> Iterator[Step]:
         manager, packages = self.observed.manager, dict(self.wanted.packages)
         further = building.further_modules(self.observed)
         if self.installs and not self.again:
@@ -135,7 +137,7 @@ class Installation:
                 hold=self.hold,
                 roll_back=self.written,
             )
-        yield from files.write(self.wanted, rest)
+        yield from files.write(self.wanted, late)
         if self.installs:
             yield from self._before()
             first = (self.observed.default_kernel, self.observed.running)
@@ -145,8 +147,8 @@ class Installation:
                 self.remove,
                 again=self.again,
                 built=self.observed.built,
-                own=self._own,
-                wanted={k: want for k, want in self.wanted.built.items() if want and k in first},
+                packaged=self._own,
+                desired={k: want for k, want in self.wanted.built.items() if want and k in first},
                 dkms=self.dkms,
                 roll_back=self.written,
             )

@@ -21,7 +21,7 @@ from gpustate.probes import device_nodes, shadowing_libraries
 from gpustate.probes.gpu_clients import GpuProcess
 from gpustate.states.driver import rpmask
 
-_HERE = "gpustate.states.driver"
+_PACKAGE = "gpustate.states.driver"
 STOPPED_PATH = "/var/lib/gpustate/driver.stopped"
 LEFT_PATH = "/var/lib/gpustate/driver.left-stopped"
 IN_USE_PATH = "/run/gpustate/driver-in-use"
@@ -167,7 +167,7 @@ class AptQuery(Query[Apt]):
             more = f' [ "$2" != 1 ] || {{{more} }};'
         fragment = shell.load(
             "apt",
-            _HERE,
+            _PACKAGE,
             FORMAT=dpkg.QUERY_FORMAT,
             MEMBERS=driverset.MEMBER_ERE,
             BRANCHES=" ".join(map(str, drivernames.KNOWN_BRANCHES)),
@@ -181,21 +181,21 @@ class AptQuery(Query[Apt]):
 
     def parse(self, answer: Answer) -> Apt:
         if answer.text.startswith(rpmask.MARK):
-            said = rpmask.parse(answer.text)
-            there = {
-                name: tuple(aptsources.Offer(one.version, 500, (one.origin,)) for one in found)
-                for name, found in said.offers.items()
+            listing = rpmask.parse(answer.text)
+            installable = {
+                name: tuple(aptsources.Offer(row.version, 500, (row.origin,)) for row in candidates)
+                for name, candidates in listing.offers.items()
             }
             return Apt(
-                dict(said.packages),
-                there,
-                said.stream,
-                said.streams,
-                said.twice,
-                can_hold=said.can_hold,
+                dict(listing.packages),
+                installable,
+                listing.stream,
+                listing.streams,
+                listing.twice,
+                can_hold=listing.can_hold,
             )
-        head, _, rest = answer.text.partition("=offers\n")
-        offers, _, relations = rest.partition("=relations\n")
+        head, _, tail = answer.text.partition("=offers\n")
+        offers, _, relations = tail.partition("=relations\n")
         listed, _, rows = head.partition("=missing\n")
         rows, _, pins = rows.partition("=pins\n")
         pairs = (row.partition(" ")[::2] for row in rows.splitlines())
@@ -216,7 +216,7 @@ class AptQuery(Query[Apt]):
 
 # One key=value a line; read by Live.
 _LIVE = (
-    shell.load("live", _HERE, UNINSTALLER=UNINSTALLER)
+    shell.load("live", _PACKAGE, UNINSTALLER=UNINSTALLER)
     + modprobe.lines("(install|alias|options|blacklist)[[:space:]]+nvidia")
     + f"\n{device_nodes.NODES}{shadowing_libraries.SCRIPT}"
     + 'for f in /var/lib/dkms/nvidia*/*/build/make.log; do [ ! -f "$f" ] || '
@@ -296,12 +296,12 @@ def shown_as(name: str) -> str:
 
 def parse_params(text: str | None) -> dict[str, str]:
     """Read /proc/driver/nvidia/params; strings lose their quotes."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in (text or "").splitlines():
         name, colon, value = line.partition(":")
         if colon:
-            found[name.strip()] = value.strip().strip('"')
-    return found
+            values[name.strip()] = value.strip().strip('"')
+    return values
 
 
 def plain_value(value: int | str) -> str:

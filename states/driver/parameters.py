@@ -83,8 +83,8 @@ class DriverParameters(SolvedState[Observed]):
                 f"version {exact} is not of branch {self.branch}; set only one of them"
             )
         for name, version in self.locked.items():
-            own = not driverset.any_version_fits(name)
-            if own and driverset.driver_version(version) != exact:
+            versioned = not driverset.any_version_fits(name)
+            if versioned and driverset.driver_version(version) != exact:
                 raise ValueError(
                     f"locked has {name} {version}, which is not part of driver {self.version}"
                 )
@@ -108,16 +108,19 @@ class DriverParameters(SolvedState[Observed]):
 
     def names_to_query(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Packages that apt is asked about, by distribution."""
-        known = self._branches()
+        branches = self._branches()
         return tuple(
-            (os_id, tuple(dict.fromkeys((*driverset.names_to_query(os_id, known), *self.locked))))
+            (
+                os_id,
+                tuple(dict.fromkeys((*driverset.names_to_query(os_id, branches), *self.locked))),
+            )
             for os_id in ("debian", "ubuntu")
         )
 
     def rpm_names(self) -> tuple[str, ...]:
         """Packages that dnf or zypper is asked about."""
-        known = [*driverset.names_to_query("rhel", ()), *driverset.names_to_query("sles", ())]
-        return tuple(dict.fromkeys((*known, *self.locked)))
+        names = [*driverset.names_to_query("rhel", ()), *driverset.names_to_query("sles", ())]
+        return tuple(dict.fromkeys((*names, *self.locked)))
 
     def flavoured(self) -> tuple[str, ...]:
         """Packages with built modules that zypper is asked about, by the flavour of the kernel."""
@@ -139,10 +142,10 @@ class DriverParameters(SolvedState[Observed]):
         """The same for names that carry a kernel's release."""
         if self.precompiled is False:
             return ()
-        known = self._branches()
+        branches = self._branches()
         return tuple(
             f"linux-modules-nvidia-{branch}{flavour}{kind}-{{k}}"
-            for branch in known
+            for branch in branches
             for flavour in ("-server", "")
             for kind in ("-open", "")
         )

@@ -32,8 +32,8 @@ def observe(node: Node, query: Query[Apt], parameters: tuple[str, ...]) -> Obser
     modules = node.modules()
     pin, options = (node.own_text(files.PATHS[f]) for f in ("pin_text", "options_text"))
     autoload = node.own_text(files.PATHS["autoload_text"])
-    kept = bool(node.stats(files.STREAM_KEPT))
-    others = {name: node.read_text(_sysfs(name)) for name in parameters if "." in name}
+    stream_kept = bool(node.stats(files.STREAM_KEPT))
+    by_module = {name: node.read_text(_sysfs(name)) for name in parameters if "." in name}
     bridges = node.query(BridgesQuery())
     switches = facts.has_nvswitch or bridges > 0
     if facts.image:
@@ -60,7 +60,7 @@ def observe(node: Node, query: Query[Apt], parameters: tuple[str, ...]) -> Obser
         pin_text=pin,
         options_text=options,
         autoload_text=autoload,
-        parameters={name: _live(name, params, others) for name in parameters},
+        parameters={name: _live(name, params, by_module) for name in parameters},
         stopped=live.stopped,
         left_stopped=live.left_stopped,
         manager=facts.package_manager,
@@ -95,7 +95,7 @@ def observe(node: Node, query: Query[Apt], parameters: tuple[str, ...]) -> Obser
         overruled=_overruled(live.modprobe, parameters),
         stream=apt.stream,
         streams=apt.streams,
-        stream_kept=kept,
+        stream_kept=stream_kept,
         image=facts.image,
         switches=switches,
     )
@@ -114,20 +114,20 @@ def _sysfs(name: str) -> str:
     return f"/sys/module/{module.replace('-', '_')}/parameters/{parameter}"
 
 
-def _live(name: str, params: dict[str, str], others: dict[str, str | None]) -> str | None:
-    value = params.get(shown_as(name)) if "." not in name else others.get(name)
+def _live(name: str, params: dict[str, str], by_module: dict[str, str | None]) -> str | None:
+    value = params.get(shown_as(name)) if "." not in name else by_module.get(name)
     return None if value is None else plain_value(value)
 
 
 def _overruled(rows: tuple[str, ...], parameters: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    found: dict[str, tuple[str, str]] = {}
-    ours = files.PATHS["options_text"].rpartition("/")[2]
+    overruled: dict[str, tuple[str, str]] = {}
+    own_file = files.PATHS["options_text"].rpartition("/")[2]
     for name in parameters:
         module, _, parameter = name.rpartition(".")
-        last = modprobe.given_after(rows, ours, module or "nvidia", parameter)
+        last = modprobe.given_after(rows, own_file, module or "nvidia", parameter)
         if last is not None:
-            found[name] = last
-    return found
+            overruled[name] = last
+    return overruled
 
 
 def _in_use(live: Live, drm_loaded: bool) -> str | None:

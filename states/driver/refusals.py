@@ -56,7 +56,7 @@ def image(observed: Observed, version: str | int | None, module_type: str) -> st
 
 
 def headers(
-    observed: Observed, wanted: Observed, lacking: list[str], *, require: bool
+    observed: Observed, desired: Observed, lacking: list[str], *, require: bool
 ) -> str | None:
     """Kernels that no module can be built for, as far as they matter.
 
@@ -65,7 +65,7 @@ def headers(
         require: headers must be there already.
     """
     must = [k for k in lacking if require or k in (observed.running, observed.default_kernel)]
-    must = [k for k in must if (observed.built[k] or "").partition(" ")[0] != wanted.library]
+    must = [k for k in must if (observed.built[k] or "").partition(" ")[0] != desired.library]
     if not must:
         return None
     kernels, first = ", ".join(must), must[0]
@@ -101,25 +101,25 @@ _SIGNED = {
 }
 
 
-def unsigned(observed: Observed, wanted: Observed) -> str | None:
+def unsigned(observed: Observed, desired: Observed) -> str | None:
     """A module built here would not load: the firmware does not know the key it is signed with."""
     boot = observed.secure_boot
     # The same driver in another package is not reloaded now, and would not load at the next boot.
-    signed = any(map(files.is_signed, observed.packages.keys() - wanted.packages.keys()))
-    if not boot.on or boot.enrolled or (observed.loaded == wanted.loaded and not signed):
+    signed = any(map(files.is_signed, observed.packages.keys() - desired.packages.keys()))
+    if not boot.on or boot.enrolled or (observed.loaded == desired.loaded and not signed):
         return None
     enrol = (
         f"mokutil --import {boot.key}"
         if boot.key
         else "dkms generate_mok, then mokutil --import /var/lib/dkms/mok.pub"
     )
-    others = _SIGNED.get(observed.os_id, "")
+    advice = _SIGNED.get(observed.os_id, "")
     if observed.signed_pins:
-        others = f", or remove the pins in {observed.signed_pins} that forbid signed modules"
+        advice = f", or remove the pins in {observed.signed_pins} that forbid signed modules"
     return (
         "Secure Boot is on, and the key that DKMS signs modules with is not enrolled; run "
         f"{enrol} and confirm at the console at the next boot, add the state secure-boot (key: own), "
-        f"which does that, or turn Secure Boot off{others}"
+        f"which does that, or turn Secure Boot off{advice}"
     )
 
 
@@ -154,9 +154,9 @@ def unsolvable(observed: Observed, version: str) -> str:
     return f"{observed.manager} cannot install driver {version}: {line}" + (move and f"; {move}")
 
 
-def admitting_pins(observed: Observed, wanted: Observed) -> Iterator[str]:
+def admitting_pins(observed: Observed, desired: Observed) -> Iterator[str]:
     """Somebody's pins that let the driver come from another repository than the policy's."""
-    changes = observed.packages != wanted.packages
+    changes = observed.packages != desired.packages
     for path, repositories in observed.admitting_pins.items() if changes else ():
         yield (
             f"pins in {path} come before those of driver-repository, and let the driver come from any of "
@@ -174,13 +174,13 @@ def beside(observed: Observed) -> str:
     return f"{observed.beside[0]}; {shadowing_libraries.REMEDY}"
 
 
-def overruled(observed: Observed, wanted: Mapping[str, int | str]) -> str | None:
+def overruled(observed: Observed, requested: Mapping[str, int | str]) -> str | None:
     """Somebody's line in modprobe.d is read after gpustate's own and gives a parameter another value."""
     for name, (place, value) in observed.overruled.items():
-        if name in wanted and plain_value(value) != plain_value(wanted[name]):
+        if name in requested and plain_value(value) != plain_value(requested[name]):
             return (
                 f"{place} is read after gpustate's file and overrides it, and the policy has "
-                f"{name}={wanted[name]}; remove that line, or set the same value in the policy"
+                f"{name}={requested[name]}; remove that line, or set the same value in the policy"
             )
     return None
 
@@ -189,18 +189,18 @@ def unlisted(observed: Observed, names: tuple[str, ...]) -> tuple[str, ...]:
     """Parameters of the nvidia module that the loaded driver does not show."""
     if not observed.known_parameters:
         return ()
-    known = set(observed.known_parameters)
-    return tuple(name for name in names if "." not in name and shown_as(name) not in known)
+    listed = set(observed.known_parameters)
+    return tuple(name for name in names if "." not in name and shown_as(name) not in listed)
 
 
-def parameters(observed: Observed, wanted: Mapping[str, int | str], branch: int) -> str | None:
+def parameters(observed: Observed, requested: Mapping[str, int | str], branch: int) -> str | None:
     """A parameter that the driver has not, or that has a value which keeps the module from loading.
 
     What the loaded driver lists decides as long as it is of the branch that is wanted.
     """
     stays = observed.loaded is not None and observed.loaded.startswith(f"{branch}.")
-    strange = unlisted(observed, tuple(wanted))
-    for name, value in wanted.items():
+    strange = unlisted(observed, tuple(requested))
+    for name, value in requested.items():
         listed = stays and bool(observed.known_parameters) and name not in strange
         why = nvreg.problem(name, value, branch)
         if why and not (listed and "no parameter" in why):
@@ -213,7 +213,7 @@ def parameters(observed: Observed, wanted: Mapping[str, int | str], branch: int)
 
 
 def notes(
-    observed: Observed, wanted: Observed, names: tuple[str, ...], lacking: list[str]
+    observed: Observed, desired: Observed, names: tuple[str, ...], lacking: list[str]
 ) -> Iterator[str]:
     """What a person should know though nothing is wrong.
 
@@ -223,9 +223,9 @@ def notes(
     """
     strange = unlisted(observed, names)
     for name in names:
-        bare = name.removeprefix(nvreg.PREFIX)
-        unheard = bare != name and bare not in nvreg.PARAMETERS
-        near = nvreg.nearest(bare, nvreg.PARAMETERS, 0.6) if unheard else None
+        key = name.removeprefix(nvreg.PREFIX)
+        unheard = key != name and key not in nvreg.PARAMETERS
+        near = nvreg.nearest(key, nvreg.PARAMETERS, 0.6) if unheard else None
         hint = f"; did you mean {near}" if near else ""
         if name in strange:
             yield f"the loaded driver does not show {name}: it is set, and cannot be compared{hint}"
@@ -234,7 +234,7 @@ def notes(
                 f"{name} is not a known driver parameter: it is set, and ignored by modules "
                 f"without it{hint}"
             )
-    for name, full in wanted.packages.items():
+    for name, full in desired.packages.items():
         after = driverset.named_after(name)
         if (
             name.startswith("nvidia-utils-")
@@ -248,9 +248,9 @@ def notes(
                 f"set branch: {successor} to go on"
             )
     for kernel in lacking:
-        version = (wanted.built[kernel] or "").partition(" ")[0]
+        version = (desired.built[kernel] or "").partition(" ")[0]
         offered = building.headers_of(observed, kernel) is not None
-        if version != wanted.library and not offered and kernel != observed.running:
+        if version != desired.library and not offered and kernel != observed.running:
             why, move = _why_no_headers(observed, kernel, "remove that kernel")
             yield f"kernel {kernel} can boot, and {why}: it will have no nvidia module; {move}"
 
@@ -279,8 +279,8 @@ def overridden(
     """
     if observed.absent_holds and any(observed.packages.get(n) != v for n, v in packages.items()):
         yield f"holds on packages that are not installed end: {', '.join(observed.absent_holds)}"
-    own = any((observed.pin_text, observed.autoload_text, observed.options_text))
-    if not own or not (hold or set(observed.held) >= observed.packages.keys()):
+    managed = any((observed.pin_text, observed.autoload_text, observed.options_text))
+    if not managed or not (hold or set(observed.held) >= observed.packages.keys()):
         ends = [name for name in observed.held if name not in packages]
         if ends:
             yield f"holds end with their packages: {', '.join(ends)}"
@@ -291,10 +291,10 @@ def overridden(
         ]
         if moved:
             yield f"held packages change: {', '.join(moved)}"
-    gone = [n for n in observed.packages if n not in packages and driverset.is_display(n)]
-    if gone and not full:
+    removed = [n for n in observed.packages if n not in packages and driverset.is_display(n)]
+    if removed and not full:
         yield (
-            f"display packages are removed: {', '.join(gone)}; set packages: full to install "
+            f"display packages are removed: {', '.join(removed)}; set packages: full to install "
             "those of the new driver"
         )
 
@@ -309,12 +309,12 @@ def warnings(observed: Observed) -> Iterator[str]:
         )
 
 
-def complaints(observed: Observed, wanted: Observed) -> str:
+def complaints(observed: Observed, desired: Observed) -> str:
     """What the compiler said of modules that are still to be built."""
     return "; ".join(
         f"{kernel}: {error}"
         for kernel, error in observed.build_errors.items()
-        if kernel in observed.built and wanted.built[kernel] != observed.built[kernel]
+        if kernel in observed.built and desired.built[kernel] != observed.built[kernel]
     )
 
 

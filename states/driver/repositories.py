@@ -49,25 +49,25 @@ def sort(os_id: str, apt: Apt) -> Offers:
     pinned, paths = dict[str, tuple[str, ...]](), dict[str, str]()
     kernel_pins: dict[str, str] = {}
     admitting: set[str] = set()
-    others: dict[str, dict[str, tuple[str, ...]]] = {}
+    unused: dict[str, dict[str, tuple[str, ...]]] = {}
     used = Counter[str]()
     for name, offers in apt.offers.items():
         allowed[name] = ()
         # The repository's pins do not reach packages of kernels, and APT::Default-Release is a pin of 990.
         of_kernel = name.startswith("linux-")
-        own = files.PIN_PRIORITY if of_kernel else aptsources.REPOSITORY_PRIORITY
+        pin = files.PIN_PRIORITY if of_kernel else aptsources.REPOSITORY_PRIORITY
         for offer in offers:
             version, origins = offer.version, offer.origins
             if not origins or apt.relations.successor(name, version):
                 continue
-            if not aptsources.is_forbidden(offer, offers, own):
+            if not aptsources.is_forbidden(offer, offers, pin):
                 allowed[name] += (version,)
                 if driverset.is_member(name, version):
                     used.update(origins[:1])
                     admitting |= {
                         path
                         for path, rows in apt.pins.items()
-                        if rows.get((name, version)) == offer.priority > own
+                        if rows.get((name, version)) == offer.priority > pin
                     }
                 continue
             path = aptsources.forbidding_file(name, version, offers, apt.pins)
@@ -78,12 +78,12 @@ def sort(os_id: str, apt: Apt) -> Offers:
                 paths.setdefault(driverset.driver_version(version), path)
             else:
                 for origin in origins:
-                    rows = others.setdefault(_repository(os_id, origin), {})
+                    rows = unused.setdefault(_repository(os_id, origin), {})
                     rows[name] = (*rows.get(name, ()), version)
     in_use = _repository(os_id, used.most_common(1)[0][0]) if used else ""
     several = tuple(sorted({_repository(os_id, origin) for origin in used}))
     # What the repository in use has is excluded by no pin of gpustate's own, though by no file alone.
-    for name, versions in others.pop(in_use, {}).items():
+    for name, versions in unused.pop(in_use, {}).items():
         pinned[name] = (*pinned.get(name, ()), *versions)
         for version in map(driverset.driver_version, versions):
             paths.setdefault(version, PIN_PATH.rpartition("/")[0])
@@ -93,9 +93,9 @@ def sort(os_id: str, apt: Apt) -> Offers:
         allowed,
         {(version, kind): paths[version] for version, kind, _ in sorted(lost) if version in paths},
         {
-            choice: tuple(sorted({version for version, *_ in found}))
-            for choice, rows in others.items()
-            if (found := _sets(os_id, rows))
+            choice: tuple(sorted({version for version, *_ in sets}))
+            for choice, rows in unused.items()
+            if (sets := _sets(os_id, rows))
         },
         in_use,
         dict.fromkeys(sorted(admitting), several) if len(several) > 1 else {},

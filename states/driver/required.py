@@ -22,12 +22,12 @@ def required(state: DriverParameters, offer: Offer, observed: Observed | None) -
     if target is None:
         return StatePackages(missing=missing)
     headers: tuple[PackageRoot, ...] = ()
-    bare: dict[str, str] = {}
+    headerless: dict[str, str] = {}
     if not state.precompiled and state.headers == "install":
-        headers, bare = _headers(offer, kernels)
+        headers, headerless = _headers(offer, kernels)
     packages = tuple(target.packages.items())
     pins = files.pins_of(target.version, target.packages)
-    return StatePackages(packages, "", headers, bare, {"driver": target.version}, pins)
+    return StatePackages(packages, "", headers, headerless, {"driver": target.version}, pins)
 
 
 def _kernels(state: DriverParameters, observed: Observed) -> tuple[str, ...]:
@@ -41,39 +41,41 @@ def _headers(
 ) -> tuple[tuple[PackageRoot, ...], dict[str, str]]:
     """Packages with the headers of kernels, and those that are not offered."""
     manager, versions = offer.facts.package_manager, offer.versions
-    found: dict[PackageRoot, None] = {}
-    bare: dict[str, str] = {}
+    packages: dict[PackageRoot, None] = {}
+    headerless: dict[str, str] = {}
     for kernel in kernels:
         if not is_rpm(manager):
             name = f"linux-headers-{kernel}"
             if versions(name):
-                found[name, ""] = None
+                packages[name, ""] = None
             else:
-                bare[kernel] = name
+                headerless[kernel] = name
             continue
         names = kernelnames.header_names(manager, kernel)
         package = kernelnames.headers(manager, kernel, {name: versions(name) for name in names})
         if package is None:
-            bare[kernel] = f"{names[0]}-{kernelnames.parts(manager, kernel)['e']}"
+            headerless[kernel] = f"{names[0]}-{kernelnames.parts(manager, kernel)['e']}"
             continue
-        found[package] = None
+        packages[package] = None
         if package[1] in versions(kernelnames.MATCHED):
-            found[kernelnames.MATCHED, package[1]] = None
-    return tuple(found), bare
+            packages[kernelnames.MATCHED, package[1]] = None
+    return tuple(packages), headerless
 
 
 def _names(state: DriverParameters, offer: Offer, kernels: Sequence[str]) -> Iterator[str]:
     """Every name that a package of the driver may have on a distribution."""
     os_id = offer.facts.os_id
     if not driverschemes.is_rpm(os_id):
-        yield from (name for one, rows in state.names_to_query() if one == os_id for name in rows)
+        yield from (
+            name for system, rows in state.names_to_query() if system == os_id for name in rows
+        )
         for name in state.per_kernel():
             yield from (name.replace("{k}", kernel) for kernel in kernels)
         return
     yield from state.rpm_names()
     for scheme in driverschemes.of(os_id) if state.precompiled else ():
         builds = offer.versions(scheme.compute[0])
-        for version in {driverset.driver_version(one) for one in builds}:
+        for version in {driverset.driver_version(build) for build in builds}:
             for kernel in kernels if scheme.prebuilt and version else ():
                 for kind in (driverset.OPEN, driverset.PROPRIETARY):
                     yield from scheme.built_for(kernel, version, kind)
@@ -84,21 +86,21 @@ def _target(
 ) -> tuple[driverset.Target, str] | tuple[None, str]:
     os_id, prebuilt = offer.facts.os_id, bool(state.precompiled)
     full = state.packages == "full"
-    wanted = Wanted(state.version, state.branch, state.module_type, full, prebuilt)
+    request = Wanted(state.version, state.branch, state.module_type, full, prebuilt)
     # A refusal names the other branches.
     every = state.model_copy(update={"version": None, "branch": None})
     names = dict.fromkeys(_names(every, offer, kernels))
-    available = {name: found for name in names if (found := offer.versions(name))}
+    available = {name: builds for name in names if (builds := offer.versions(name))}
     offered = driverset.choices(os_id, available, full=full, prebuilt=prebuilt)
     if switches:
-        fit = [one for one in offered if not is_for_desktops(one, available)]
+        fit = [choice for choice in offered if not is_for_desktops(choice, available)]
         # As the state chooses.
-        offered = fit if any(wanted.admits(version) for _, version, _ in fit) else offered
+        offered = fit if any(request.admits(version) for _, version, _ in fit) else offered
     if prebuilt and kernels and driverschemes.is_rpm(os_id):
-        offered = [one for one in offered if driverset.covers(*one, kernels, available)]
+        offered = [choice for choice in offered if driverset.covers(*choice, kernels, available)]
     problem = ""
     for scheme, version, kind in offered:
-        if not wanted.admits(version):
+        if not request.admits(version):
             continue
         branch = driverset.branch_of(version)
         fitting, why = module_type(offer.facts.gpus, branch, state.module_type)
@@ -115,12 +117,12 @@ def _target(
             prebuilt=tuple(kernels),
             use_prebuilt=prebuilt,
         )
-        gone = (f"{n} {v}" for n, v in state.locked.items() if v not in offer.versions(n))
-        missing = next(gone, "")
+        absent = (f"{n} {v}" for n, v in state.locked.items() if v not in offer.versions(n))
+        missing = next(absent, "")
         if missing:
             return None, missing
         target.packages.update(state.locked)
         return target, ""
     requested = state.version or (f"branch {state.branch}" if state.branch else "of any version")
-    there = brief((version for _, version, _ in offered), wanted) or "none"
-    return None, problem or f"driver {requested} as a complete set (available: {there})"
+    listed = brief((version for _, version, _ in offered), request) or "none"
+    return None, problem or f"driver {requested} as a complete set (available: {listed})"

@@ -95,24 +95,24 @@ def script(names: tuple[str, ...], flavoured: tuple[str, ...]) -> str:
 
 def parse(text: str) -> Rpm:
     """Read the answer; it begins with :data:`MARK`."""
-    head, _, rest = text.partition("\n")
+    head, _, tail = text.partition("\n")
     manager = head.removeprefix(MARK)
-    rows, _, rest = rest.partition("=locks\n")
-    locks, _, rest = rest.partition("=stream\n")
-    stream, _, rest = rest.partition("=offers\n")
-    there = rpm.parse_query(rows)
+    rows, _, tail = tail.partition("=locks\n")
+    locks, _, tail = tail.partition("=stream\n")
+    stream, _, tail = tail.partition("=offers\n")
+    installed = rpm.parse_query(rows)
     if manager == "dnf":
-        held = rpm.held_by_dnf(rpm.versionlocks(locks), there)
+        held = rpm.held_by_dnf(rpm.versionlocks(locks), installed)
     else:
-        held = rpm.held_by_zypper(locks, there)
-    offers = rpm.parse_repoquery(rest) if manager == "dnf" else rpm.parse_search(rest)
-    versions = Counter(one.name for one in rpm.parse_rows(rows))
-    twice = tuple(sorted(n for n, many in versions.items() if many > 1 and _moves(n, there)))
-    streams = re.findall(r"^=stream (\S+)$", rest, re.MULTILINE)
+        held = rpm.held_by_zypper(locks, installed)
+    offers = rpm.parse_repoquery(tail) if manager == "dnf" else rpm.parse_search(tail)
+    versions = Counter(row.name for row in rpm.parse_rows(rows))
+    twice = tuple(sorted(n for n, many in versions.items() if many > 1 and _moves(n, installed)))
+    streams = re.findall(r"^=stream (\S+)$", tail, re.MULTILINE)
     packages = rpm.parse_query(rows, held)
     can_hold = WITHOUT not in rows
     return Rpm(packages, offers, stream.strip() or None, tuple(streams), twice, can_hold)
 
 
-def _moves(name: str, there: Mapping[str, Package]) -> bool:
-    return driverset.is_member(name, there[name].version) and not _SIDE_BY_SIDE.match(name)
+def _moves(name: str, installed: Mapping[str, Package]) -> bool:
+    return driverset.is_member(name, installed[name].version) and not _SIDE_BY_SIDE.match(name)

@@ -68,8 +68,8 @@ def install(
     *,
     again: bool,
     built: Mapping[str, str | None],
-    own: tuple[str, ...] = (),
-    wanted: Mapping[str, str],
+    packaged: tuple[str, ...] = (),
+    desired: Mapping[str, str],
     dkms: bool,
     roll_back: tuple[str, ...],
 ) -> Step:
@@ -81,13 +81,13 @@ def install(
         remove: packages that leave in the same transaction.
         again: put the files back even where the version is right.
         built: kernel to the module it has now; rebuilt where the packages are put back.
-        own: kernels whose module is one of the packages that are there.
-        wanted: kernel to the module it must have afterwards.
+        packaged: kernels whose module is one of the packages that are there.
+        desired: kernel to the module it must have afterwards.
         dkms: modules are built on the node; else the packages bring them.
         roll_back: files that go back with the packages.
     """
     checks = "".join(
-        f"  ( {scripts.build_call(kernel, want)} ) || bad=1\n" for kernel, want in wanted.items()
+        f"  ( {scripts.build_call(kernel, want)} ) || bad=1\n" for kernel, want in desired.items()
     )
     return ops.Run(
         scripts.PRELUDE
@@ -95,7 +95,7 @@ def install(
         + _open(manager, install, remove, again=again)
         + (scripts.BUILD if dkms else scripts.LOOK)
         + f"check_modules() {{\n  :\n{checks}}}\n"
-        + shell.load("swap_rpm", "gpustate.states.driver", OWN=" ".join(own))
+        + shell.load("swap_rpm", "gpustate.states.driver", OWN=" ".join(packaged))
         + f'[ -n "$ROLLED" ] || {{ {scripts.which_run()}exit 1; }}\n'
         f"set +e\n{scripts.rebuild(built)}{scripts.start_services()}roll_back {shlex.join(roll_back)}\nexit 1",
         f"install the driver's {len(install)} packages",
@@ -104,9 +104,9 @@ def install(
     )
 
 
-def hold_all(manager: str, gone: tuple[str, ...]) -> Step:
+def hold_all(manager: str, removed: tuple[str, ...]) -> Step:
     """Hold every installed package that belongs to the driver, as rpm knows them now; forget those that left."""
-    release = f"rpm_hold release {shlex.join(gone)}\n" if gone else ""
+    release = f"rpm_hold release {shlex.join(removed)}\n" if removed else ""
     return ops.Run(
         f"PM={manager}; rpm_can_hold || exit 1\n"
         f"set -- $(rpm -qa --qf '{_FORMAT}' | grep -E '{driverset.MEMBER_ERE}' | cut -d '|' -f 1 | sort -u)\n"
@@ -116,10 +116,10 @@ def hold_all(manager: str, gone: tuple[str, ...]) -> Step:
     )
 
 
-def settle(manager: str, names: tuple[str, ...], wanted: Packages) -> Step:
+def settle(manager: str, names: tuple[str, ...], desired: Packages) -> Step:
     """Of packages that a killed transaction left in two versions, keep the one that is wanted, or the newest."""
     keep = "".join(
-        f"keep_version {shlex.quote(name)} {shlex.quote(wanted.get(name, '').rpartition(':')[2])}\n"
+        f"keep_version {shlex.quote(name)} {shlex.quote(desired.get(name, '').rpartition(':')[2])}\n"
         for name in names
     )
     return ops.Run(

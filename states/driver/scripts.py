@@ -32,22 +32,22 @@ UNLOAD_ORDER = (
 )
 OWN_SERVICES, SERVICES = gpu_services.OF_DRIVER, gpu_services.STOPPABLE
 
-_HERE = "gpustate.states.driver"
-_HAVE = DKMS_HALF + DKMS_WHOLE + shell.load("have", _HERE)
+_PACKAGE = "gpustate.states.driver"
+_HAVE = DKMS_HALF + DKMS_WHOLE + shell.load("have", _PACKAGE)
 
 _CLEAR = kmod.clear(("nvidia*",))
 
-_ADOPT = shell.load("adopt", _HERE)
+_ADOPT = shell.load("adopt", _PACKAGE)
 
 #: What comes before an installation; an interrupted run may have left what only can be replaced.
 PRELUDE = _HAVE + kmod.COMPLAIN + _CLEAR
 #: What comes before packages are configured.
-_WHOLE = _CLEAR + kmod.COMPLAIN + _ADOPT
+_PRELUDE = _CLEAR + kmod.COMPLAIN + _ADOPT
 
-ARCHIVES = shell.load("archives", _HERE)
-_KEEP = shell.load("keep_modules", _HERE)
+ARCHIVES = shell.load("archives", _PACKAGE)
+_KEEP = shell.load("keep_modules", _PACKAGE)
 #: Defines ``spares``.
-SPARES = shell.load("foreign", _HERE, FORMAT=dpkg.QUERY_FORMAT, MEMBERS=driverset.MEMBER_ERE)
+SPARES = shell.load("foreign", _PACKAGE, FORMAT=dpkg.QUERY_FORMAT, MEMBERS=driverset.MEMBER_ERE)
 
 
 def fetch(
@@ -71,8 +71,8 @@ def fetch(
         f"back() {{ {f'apt-mark hold {held}; ' if held else ''}roll_back {shlex.join(roll_back)}; exit 1; }}\n"
         + (f"apt_wait; apt-mark unhold {held}\n" if held else "")
         # What an interrupted run left half-configured may be just what this replaces.
-        + f"{_WHOLE}set -- {apt_words(install, remove)}\n{SPARES}"
-        + shell.load("fetch", _HERE, ALSO=" ".join(also)),
+        + f"{_PRELUDE}set -- {apt_words(install, remove)}\n{SPARES}"
+        + shell.load("fetch", _PACKAGE, ALSO=" ".join(also)),
         f"download the driver's {len(install)} packages and their dependencies",
         timeout=3600,
     )
@@ -86,7 +86,7 @@ def install(
     again: bool = False,
     apart: bool = False,
     built: Mapping[str, str | None],
-    own: tuple[str, ...] = (),
+    packaged: tuple[str, ...] = (),
     roll_back: tuple[str, ...],
 ) -> Step:
     """The whole set in one transaction, or what was there before; says the compiler's first complaint.
@@ -98,7 +98,7 @@ def install(
         again: put the files back even where the version is right.
         apart: what leaves is removed before the others are unpacked.
         built: kernel to the module it has now; rebuilt where the packages are put back.
-        own: kernels whose module is one of the packages that are there.
+        packaged: kernels whose module is one of the packages that are there.
         roll_back: files that go back with the packages.
     """
     words = "--reinstall " if again else "".join(f"{shlex.quote(name)} " for name in also)
@@ -107,7 +107,7 @@ def install(
     first = f"FIRST={shlex.quote(' '.join(remove))}\n" if apart and remove else ""
     return ops.Run(
         PRELUDE + f"{_KEEP}{ARCHIVES}{kmod.APT_FAILED}keep_modules {kernels}\napt_ready\n{first}"
-        f'if {"" if again else "along "}apt_swap {words}; then rm -rf "$G/modules"; forget_archives {shlex.join(own)}; exit 0; fi\n'
+        f'if {"" if again else "along "}apt_swap {words}; then rm -rf "$G/modules"; forget_archives {shlex.join(packaged)}; exit 0; fi\n'
         f'[ -n "$ROLLED" ] || {{ modules_back {kernels}; {which_run()}exit 1; }}\n'
         f"set +e\n{rebuild(built)}modules_back {kernels}\n{start_services()}roll_back {' '.join(map(shlex.quote, roll_back))}\nexit 1",
         f"install the driver's {len(install)} packages",
@@ -123,7 +123,7 @@ def uninstall() -> Step:
     590.48.01: nvidia-installer.c, backup.c (``uninstall_existing_driver``).
     """
     return ops.Run(
-        shell.load("uninstall", _HERE, UNINSTALLER=UNINSTALLER),
+        shell.load("uninstall", _PACKAGE, UNINSTALLER=UNINSTALLER),
         "uninstall the driver of NVIDIA's .run installer",
         timeout=960,
     )
@@ -144,14 +144,14 @@ def hold_all() -> Step:
 def settle() -> Step:
     """Finish what an interrupted dpkg left."""
     return ops.Run(
-        f"{_WHOLE}apt_ready\napt install -f\neffect configured",
+        f"{_PRELUDE}apt_ready\napt install -f\neffect configured",
         "finish the interrupted package installation",
         timeout=3600,
     )
 
 
 #: Defines ``build_module KERNEL VERSION VERSION-WITH-TYPE``.
-BUILD = kmod.UNLINKED + shell.load("build_module", _HERE)
+BUILD = kmod.UNLINKED + shell.load("build_module", _PACKAGE)
 #: The same for modules that come with a package: they only have to be found.
 LOOK = (
     'build_module() { depmod "$1"; got=$(have "$1"); [ "$got" = "$3" ] || '
@@ -182,7 +182,7 @@ def build(kernel: str, want: str) -> Step:
 #: The running ones of ``SERVICES``, and others that systemd stops along with them.
 _SERVICES = shell.load("stopped_with", "gpustate.probes") + shell.load(
     "services",
-    _HERE,
+    _PACKAGE,
     STOPPED=STOPPED_PATH,
     LEFT=LEFT_PATH,
     SERVICES=" ".join(SERVICES),
@@ -190,7 +190,7 @@ _SERVICES = shell.load("stopped_with", "gpustate.probes") + shell.load(
     VALIDATION=gpu_services.VALIDATION,
 )
 _UNLOAD = _SERVICES + shell.load(
-    "unload", _HERE, IN_USE=IN_USE_PATH, UNLOAD_ORDER=" ".join(UNLOAD_ORDER)
+    "unload", _PACKAGE, IN_USE=IN_USE_PATH, UNLOAD_ORDER=" ".join(UNLOAD_ORDER)
 )
 
 
@@ -230,7 +230,7 @@ def which_run() -> str:
 def reload(want: str) -> Step:
     """Unload every NVIDIA module and load the ones on disk, with the known services stopped."""
     return ops.RunLive(
-        f"{_HAVE}{_UNLOAD}{shell.load('reload', _HERE, WANT=want, LOAD_ORDER=' '.join(LOAD_ORDER))}",
+        f"{_HAVE}{_UNLOAD}{shell.load('reload', _PACKAGE, WANT=want, LOAD_ORDER=' '.join(LOAD_ORDER))}",
         "reload the nvidia modules",
         timeout=600,
     )
@@ -239,7 +239,7 @@ def reload(want: str) -> Step:
 def first_load(want: str) -> Step:
     """At the first boot of an image: the modules that were built for it are loaded, where GPUs are."""
     return ops.RunLive(
-        shell.load("first_load", _HERE, WANT=want, LOAD_ORDER=" ".join(LOAD_ORDER)),
+        shell.load("first_load", _PACKAGE, WANT=want, LOAD_ORDER=" ".join(LOAD_ORDER)),
         "load the nvidia modules",
         timeout=300,
     )

@@ -110,8 +110,8 @@ class MigLayoutApplied(State[Observed]):
     clients: Annotated[tuple[ServiceName, ...], Field(strict=False)] = ()
 
     def __init__(self, config: str | None = None, /, **data: Any) -> None:
-        given = data if config is None else {"config": config, **data}
-        super().__init__(**given)
+        values = data if config is None else {"config": config, **data}
+        super().__init__(**values)
 
     @property
     def may_end(self) -> tuple[str, ...] | None:
@@ -175,7 +175,7 @@ class MigLayoutApplied(State[Observed]):
 
     def forecast(self, node: Node, preview: str) -> Plan:
         config = _config(*self._question()[:3])
-        if any(one.subsystem for entry in config.entries for one in entry.filters):
+        if any(rule.subsystem for entry in config.entries for rule in entry.filters):
             return Plan()  # only the driver knows the board
         facts = node.facts()
         return Plan(
@@ -190,8 +190,8 @@ class MigLayoutApplied(State[Observed]):
             return _planner(*self._question()).of(observed)
         if observed.before is None or not saved.is_whole(observed.before):
             return Planned()
-        wanted = _before(observed.before, tuple(planning.addresses(observed.gpus).items()))
-        return Planner(wanted, self._question()[3]).of(observed)
+        config = _before(observed.before, tuple(planning.addresses(observed.gpus).items()))
+        return Planner(config, self._question()[3]).of(observed)
 
     def _reboots(self, observed: Observed, plan: NodePlan) -> str:
         """Why only a reboot does it; empty when it is not needed."""
@@ -199,8 +199,8 @@ class MigLayoutApplied(State[Observed]):
             if why := (observed.no_reset or {}).get(str(gpu.gpu.index)):
                 return f"{gpu.gpu.label()} cannot be reset: {why}"
         if self.in_use == "reboot":
-            for holder, what in planning.in_the_way(observed, plan, self._stoppable(plan)):
-                return f"{what} is in use by {holder.description}"
+            for holder, part in planning.in_the_way(observed, plan, self._stoppable(plan)):
+                return f"{part} is in use by {holder.description}"
         return ""
 
     def _held_by_pods(self, observed: Observed, plan: NodePlan) -> bool:
@@ -215,27 +215,27 @@ class MigLayoutApplied(State[Observed]):
 
     def desired(self, observed: Observed) -> Observed:
         observed = observed if self.absent else replace(observed, device_nodes=())
-        gone = replace(observed, saved=None, program=None, unit=None, enabled=False, stopped=())
-        found = self._planned(observed)
-        if observed.image or observed.problem or found.refusal is not None:
-            return gone if self.absent else replace(observed, stopped=())
-        plan = found.plan
-        wanted = planning.after(observed, plan)
+        removed = replace(observed, saved=None, program=None, unit=None, enabled=False, stopped=())
+        planned = self._planned(observed)
+        if observed.image or observed.problem or planned.refusal is not None:
+            return removed if self.absent else replace(observed, stopped=())
+        plan = planned.plan
+        desired = planning.after(observed, plan)
         if self.absent:
-            return replace(gone, modes=wanted.modes, instances=wanted.instances, before=None)
+            return replace(removed, modes=desired.modes, instances=desired.instances, before=None)
         on = any(gpu.entry is not None and gpu.entry.enabled for gpu in plan.gpus)
         able = any(gpu.gpu.enabled is not None for gpu in plan.gpus)
         before = observed.before
         if before is None and observed.saved is None and (plan or (on and able)):
-            before = _now(observed, plan)
+            before = _current(observed, plan)
         # A lost GPU has its layout again when it is back.
         lost = [gpu.pci for gpu in observed.lost.values()]
-        text = found.text + saved.lines_of(observed.saved or "", lost)
+        text = planned.text + saved.lines_of(observed.saved or "", lost)
         if not plan and observed.saved is not None and saved.is_equivalent(observed.saved, text):
             # Another tool has placed the same devices elsewhere; at boot there are none, so nothing moves.
             text = observed.saved
         return replace(
-            wanted,
+            desired,
             saved=text if on and able else None,
             before=before,
             program=_restore() if on and able else None,
@@ -269,14 +269,14 @@ class MigLayoutApplied(State[Observed]):
                 f"NVML does not answer ({observed.problem}); add the state driver to the policy, "
                 "or see nvidia-smi"
             )
-        found = self._planned(observed)
-        if found.refusal is not None:
-            return found.refusal
+        planned = self._planned(observed)
+        if planned.refusal is not None:
+            return planned.refusal
         if self.in_use != "reboot":
             held = [
-                f"{holder.description} has {what} open"
-                for holder, what in planning.in_the_way(
-                    observed, found.plan, self._stoppable(found.plan)
+                f"{holder.description} has {part} open"
+                for holder, part in planning.in_the_way(
+                    observed, planned.plan, self._stoppable(planned.plan)
                 )
                 if self.in_use == "refuse" or not holder.pod
             ]
@@ -285,8 +285,8 @@ class MigLayoutApplied(State[Observed]):
         return None
 
     def worst_case(self, observed: Observed, facts: NodeFacts) -> tuple[Disruption, str] | None:
-        now = self.plan(observed).disruption
-        if self.in_use == "reboot" or now is Disruption.REBOOT:
+        cost = self.plan(observed).disruption
+        if self.in_use == "reboot" or cost is Disruption.REBOOT:
             return (
                 Disruption.REBOOT,
                 "a GPU is in use, or cannot be reset, when its MIG mode changes",
@@ -296,13 +296,13 @@ class MigLayoutApplied(State[Observed]):
             if any(model is None or model.architecture == "ampere" for model in models):
                 return self.worst, "the MIG mode of a GPU changes"
             return Disruption.DRAIN, "the MIG mode of a GPU changes"
-        if now:
-            return max(now, Disruption.DRAIN), "the layout still differs then, as it does now"
+        if cost:
+            return max(cost, Disruption.DRAIN), "the layout still differs then, as it does now"
         words = "the driver's reload has deleted the layout, which is then created again"
         return Disruption.DRAIN, words
 
     def plan(self, observed: Observed) -> Plan:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         plan = self._planned(observed).plan
         reboots = self._reboots(observed, plan)
         mode = Disruption.REBOOT if reboots else Disruption.NONE
@@ -317,9 +317,9 @@ class MigLayoutApplied(State[Observed]):
         notes = [*_whys(plan), *plan.notes]
         if observed.image:
             notes.append("MIG is configured by the machine itself, at its first boot")
-        found = diff(
+        result = diff(
             observed,
-            wanted,
+            desired,
             costs={"modes": mode, "instances": parts},
             why={
                 "modes": reboots,
@@ -337,13 +337,13 @@ class MigLayoutApplied(State[Observed]):
             },
             notes=tuple(notes),
         )
-        told = "instances" if "instances" in found.fields else "modes"
+        field = "instances" if "instances" in result.fields else "modes"
         changes = tuple(
-            replace(one, lines=change_lines(plan)) if one.field == told else one
-            for one in found.changes
+            replace(change, lines=change_lines(plan)) if change.field == field else change
+            for change in result.changes
         )
         return replace(
-            found,
+            result,
             changes=changes,
             warnings=tuple(self._warnings(observed)),
             restarted=tuple(stops),
@@ -351,8 +351,8 @@ class MigLayoutApplied(State[Observed]):
         )
 
     def _warnings(self, observed: Observed) -> Iterator[str]:
-        known = observed.before is not None and saved.is_whole(observed.before)
-        if not known and (observed.saved is not None or observed.before is not None):
+        complete = observed.before is not None and saved.is_whole(observed.before)
+        if not complete and (observed.saved is not None or observed.before is not None):
             yield (
                 f"the original MIG layout is unknown ({observed.folder}/before is missing or "
                 "damaged): removal leaves the GPUs unchanged; disable MIG mode with: nvidia-smi "
@@ -374,25 +374,25 @@ class MigLayoutApplied(State[Observed]):
     # --- doing ---------------------------------------------------------------------------
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted, found, folder = self.desired(observed), self._planned(observed), observed.folder
+        desired, planned, folder = self.desired(observed), self._planned(observed), observed.folder
         divides = bool(plan.fields & {"modes", "instances"})
-        if "before" in plan.fields and wanted.before is not None:
-            yield ops.PutText(f"{folder}/before", wanted.before, mode=0o644)
-        writes = wanted.saved is not None and plan.fields & {"saved", "program"}
+        if "before" in plan.fields and desired.before is not None:
+            yield ops.PutText(f"{folder}/before", desired.before, mode=0o644)
+        writes = desired.saved is not None and plan.fields & {"saved", "program"}
         if writes or divides:
             yield ops.PutText(f"{folder}/restore", _restore(), mode=0o755)
-            yield ops.PutText(f"{folder}/layout", wanted.saved or found.text, mode=0o644)
-        if "unit" in plan.fields and wanted.unit is not None:
-            yield ops.PutText(UNIT_PATH, wanted.unit, mode=0o644)
-        if "enabled" in plan.fields and wanted.enabled:
+            yield ops.PutText(f"{folder}/layout", desired.saved or planned.text, mode=0o644)
+        if "unit" in plan.fields and desired.unit is not None:
+            yield ops.PutText(UNIT_PATH, desired.unit, mode=0o644)
+        if "enabled" in plan.fields and desired.enabled:
             yield ops.EnableUnit(UNIT, now=False)
         if divides:
-            yield from self._divide(observed, found.plan)
+            yield from self._divide(observed, planned.plan)
         elif "stopped" in plan.fields:
             yield scripts.start_stopped(folder)
         if "device_nodes" in plan.fields and not divides:
             yield scripts.nodes()
-        yield from self._leave(observed, wanted, plan)
+        yield from self._leave(observed, desired, plan)
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         """The machine divides its GPUs itself, by layouts that are planned here for every model in the tables."""
@@ -415,26 +415,26 @@ class MigLayoutApplied(State[Observed]):
             yield step
         yield ops.Reboot(reboots)
 
-    def _leave(self, observed: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
+    def _leave(self, observed: Observed, desired: Observed, plan: Plan) -> Iterator[Step]:
         """Remove what is not needed (any more)."""
-        if "enabled" in plan.fields and not wanted.enabled:
+        if "enabled" in plan.fields and not desired.enabled:
             # Not stopped: it has long done what it does.
             text = f"systemctl --no-reload disable {UNIT} 2>/dev/null || rm -f {UNIT_LINK}\neffect disabled"
             yield ops.Run(text, f"disable {UNIT}")
-        if "unit" in plan.fields and wanted.unit is None:
+        if "unit" in plan.fields and desired.unit is None:
             yield ops.RemoveOwn(UNIT_PATH)
         if self.absent:
             if plan.fields & {"saved", "before", "program", "modes", "instances", "stopped"}:
                 yield scripts.forget(observed.folder)
-        elif wanted.saved is None and plan.fields & {"saved", "program", "modes", "instances"}:
+        elif desired.saved is None and plan.fields & {"saved", "program", "modes", "instances"}:
             for name in ("layout", "restore"):
                 yield ops.RemoveOwn(f"{observed.folder}/{name}")
 
 
 def _placed(error: PolicyError) -> PolicyError:
     """With the place in the mig-parted file in its words; its own place is that of the policy."""
-    what = f"{error.place}: {error.message}" if error.place else error.message
-    return PolicyError(what, fix=error.fix)
+    message = f"{error.place}: {error.message}" if error.place else error.message
+    return PolicyError(message, fix=error.fix)
 
 
 def _restore() -> str:
@@ -446,7 +446,7 @@ def _before(text: str, addresses: tuple[tuple[int, str], ...]) -> Config:
     return saved.config(text, dict(addresses), "what was there before")
 
 
-def _now(observed: Observed, plan: NodePlan) -> str:
+def _current(observed: Observed, plan: NodePlan) -> str:
     """The layout as it is, of the GPUs that the plan speaks of."""
     addresses = planning.addresses(observed.gpus)
     lines = [
@@ -459,11 +459,11 @@ def _now(observed: Observed, plan: NodePlan) -> str:
 
 def _whys(plan: NodePlan) -> list[str]:
     """What a GPU's plan costs, and why; GPUs with one reason are told once."""
-    found: dict[tuple[str, str], list[str]] = {}
+    numbers: dict[tuple[str, str], list[str]] = {}
     for gpu in plan.gpus:
         for why in gpu.why:
-            found.setdefault((gpu.gpu.model_name, why), []).append(str(gpu.gpu.index))
-    return [f"GPU {', '.join(n)} ({model}): {why}" for (model, why), n in found.items()]
+            numbers.setdefault((gpu.gpu.model_name, why), []).append(str(gpu.gpu.index))
+    return [f"GPU {', '.join(n)} ({model}): {why}" for (model, why), n in numbers.items()]
 
 
 def _parts_cost(plan: NodePlan) -> Disruption:
@@ -474,9 +474,11 @@ def _parts_cost(plan: NodePlan) -> Disruption:
 
 def _counts(plan: NodePlan) -> str:
     words = [step.do for gpu in plan.gpus for step in gpu.steps]
-    kept = sum(len(gpu.change.preserved) for gpu in plan.gpus if gpu.steps)
-    gone, made = words.count("destroy-gpu-instance"), words.count("create-gpu-instance")
-    return f"GPU instances kept={kept} destroyed={gone} created={made}" if words else ""
+    preserved = sum(len(gpu.change.preserved) for gpu in plan.gpus if gpu.steps)
+    destroyed, created = words.count("destroy-gpu-instance"), words.count("create-gpu-instance")
+    return (
+        f"GPU instances kept={preserved} destroyed={destroyed} created={created}" if words else ""
+    )
 
 
 __all__ = ["MigLayoutApplied", "Observed"]

@@ -24,7 +24,7 @@ from gpustate.states.mig import scripts
 from gpustate.states.mig.observed import UNIT, UNIT_PATH
 
 #: Stands for a GPU's address in its lines.
-_HERE = "0000:00:00.0"
+_PLACEHOLDER = "0000:00:00.0"
 
 
 def layout_lines(config: Config) -> Mapping[tuple[str, str], str] | None:
@@ -32,33 +32,33 @@ def layout_lines(config: Config) -> Mapping[tuple[str, str], str] | None:
 
     ``None`` where that does not say it all: a filter names boards.
     """
-    if any(one.subsystem for entry in config.entries for one in entry.filters):
+    if any(rule.subsystem for entry in config.entries for rule in entry.filters):
         return None
     named = {index for entry in config.entries for index in entry.indices or ()}
     numbers = {**{str(index): index for index in sorted(named)}, "*": max(named, default=-1) + 1}
-    found: dict[tuple[str, str], str] = {}
+    lines: dict[tuple[str, str], str] = {}
     for device_id in tables.by_device_id():
-        made: dict[int, str | None] = {}
+        texts: dict[int, str | None] = {}
         for number, index in numbers.items():
             entry = config.entry_for(index, device_id)
-            if id(entry) not in made:
-                made[id(entry)] = "" if entry is None else _lines(entry, device_id)
-            text = made[id(entry)]
+            if id(entry) not in texts:
+                texts[id(entry)] = "" if entry is None else _lines(entry, device_id)
+            text = texts[id(entry)]
             if text is not None:
-                found[number, device_id] = text
-    return found
+                lines[number, device_id] = text
+    return lines
 
 
 def _lines(entry: Entry, device_id: str) -> str | None:
     """Those of one GPU, with ``@`` for its address; ``None`` where it cannot be divided so."""
-    wanted = Config("image", (Entry(entry.enabled, entry.devices),))
+    config = Config("image", (Entry(entry.enabled, entry.devices),))
     blank = Layout(gpus=(GpuLayout(index=0, device_id=device_id, enabled=False),))
     try:
-        made = planner.plan(wanted, blank)
+        plan = planner.plan(config, blank)
     except RefusedError:
         return None
-    text = saved.after(made.gpus, {0: _HERE}).removeprefix(saved.HEAD)
-    return text.replace(saved.bus_id(_HERE), "@")
+    text = saved.after(plan.gpus, {0: _PLACEHOLDER}).removeprefix(saved.HEAD)
+    return text.replace(saved.bus_id(_PLACEHOLDER), "@")
 
 
 def first_boot_steps(
@@ -80,7 +80,7 @@ def first_boot_steps(
         by_lines.setdefault(text, []).append(f"{number}.{device_id}")
     # A number of its own comes before any other, whatever it gets.
     cases = sorted(
-        ((keys, text) for text, keys in by_lines.items()), key=lambda one: "*" in "".join(one[0])
+        ((keys, text) for text, keys in by_lines.items()), key=lambda row: "*" in "".join(row[0])
     )
     branches = [
         f"    {'|'.join(key for key in keys if key.startswith('*') is any_number)}) gpu_layout={shlex.quote(text)} ;;"

@@ -53,13 +53,13 @@ class Planner:
     ) -> Planned:
         uses = None
         if holders is not None:
-            workloads = (one for one in holders if one.unit not in self.clients)
-            uses = [use for one in workloads for use in live.uses_of(one)]
+            workloads = (holder for holder in holders if holder.unit not in self.clients)
+            uses = [use for holder in workloads for use in live.uses_of(holder)]
         try:
-            made = planner.plan(self.config, live.layout(gpus, (), uses, excluded))
+            plan = planner.plan(self.config, live.layout(gpus, (), uses, excluded))
         except RefusedError as error:
             return Planned(refusal=str(error))
-        return Planned(made, None, saved.after(made.gpus, addresses(gpus)))
+        return Planned(plan, None, saved.after(plan.gpus, addresses(gpus)))
 
 
 def certain_refusal(config: Config, gpus: Sequence[PciGpu]) -> str | None:
@@ -103,8 +103,10 @@ def shown(
         {str(gpu.index): mode_text(gpu) for gpu in able},
         {
             str(gpu.index): tuple(
-                pieces_text(one.profile, one.start, (piece.slices for piece in one.compute))
-                for one in gpu.instances
+                pieces_text(
+                    instance.profile, instance.start, (piece.slices for piece in instance.compute)
+                )
+                for instance in gpu.instances
             )
             for gpu in able
         },
@@ -117,15 +119,15 @@ def becomes(plan: GpuPlan) -> tuple[str, tuple[str, ...]]:
         return "off", ()
     rows = [
         (
-            kept.instance.start,
-            kept.instance.profile,
-            [*(one.slices for one in kept.compute), *(span.size for span in kept.created)],
+            part.instance.start,
+            part.instance.profile,
+            [*(piece.slices for piece in part.compute), *(span.size for span in part.created)],
         )
-        for kept in plan.change.preserved
+        for part in plan.change.preserved
     ]
     rows += [
-        (made.span.start, made.profile, [span.size for span in made.compute])
-        for made in plan.change.created
+        (part.span.start, part.profile, [span.size for span in part.compute])
+        for part in plan.change.created
     ]
     return "on", tuple(pieces_text(name, start, slices) for start, name, slices in sorted(rows))
 
@@ -161,15 +163,17 @@ def _takes_something(gpu: GpuPlan) -> bool:
 
 def spared_pods(observed: Observed, plan: NodePlan, clients: tuple[str, ...]) -> frozenset[str]:
     """UIDs of pods whose devices are all on GPUs of which nothing is taken, and that have no other GPU open."""
-    taken = {gpu.gpu.index for gpu in plan.gpus if _takes_something(gpu)}
-    kept = {
+    changed = {gpu.gpu.index for gpu in plan.gpus if _takes_something(gpu)}
+    unaffected = {
         uuid
         for number, gpu in enumerate(observed.gpus)
-        if number not in taken
+        if number not in changed
         for uuid in (gpu.uuid, *(device.uuid for device in gpu.mig_devices))
     }
-    spared = {pod for pod, uuids in observed.pods.items() if kept.issuperset(uuids)}
-    return frozenset(spared - {one.pod_uid for one, _ in in_the_way(observed, plan, clients)})
+    spared = {pod for pod, uuids in observed.pods.items() if unaffected.issuperset(uuids)}
+    return frozenset(
+        spared - {process.pod_uid for process, _ in in_the_way(observed, plan, clients)}
+    )
 
 
 def in_the_way(
@@ -182,7 +186,7 @@ def in_the_way(
             continue
         minor = observed.gpus[gpu.gpu.index].minor
         reset = any(step.do == "reset" for step in gpu.steps)
-        gone = set(_gone(gpu))
+        parts = set(_destroyed(gpu))
         for holder in observed.holders or ():
             if holder.unit in stopped or (not reset and holder.unit in RESET_CLIENTS):
                 continue
@@ -190,14 +194,14 @@ def in_the_way(
                 yield holder, gpu.gpu.label()
                 continue
             for part_minor, instance, compute in holder.parts:
-                if part_minor == minor and (instance, compute) in gone:
+                if part_minor == minor and (instance, compute) in parts:
                     yield holder, f"GPU instance {instance} of {gpu.gpu.label()}"
                     break
 
 
-def _gone(gpu: GpuPlan) -> Iterator[tuple[int, int]]:
-    for one in gpu.change.destroyed:
-        yield one.id, -1
-        yield from ((one.id, piece.id) for piece in one.compute)
-    for kept in gpu.change.preserved:
-        yield from ((kept.instance.id, piece.id) for piece in kept.destroyed)
+def _destroyed(gpu: GpuPlan) -> Iterator[tuple[int, int]]:
+    for instance in gpu.change.destroyed:
+        yield instance.id, -1
+        yield from ((instance.id, piece.id) for piece in instance.compute)
+    for part in gpu.change.preserved:
+        yield from ((part.instance.id, piece.id) for piece in part.destroyed)

@@ -32,20 +32,20 @@ _PROBE = (
 
 def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]) -> Observed:
     """Everything but who uses what, which matters only when something is to change."""
-    said = node.shell(_PROBE)
+    answer = node.shell(_PROBE)
     texts, stats = node.read_texts(FILES), node.stats(FILES)
     unit_text = node.own_text(UNIT_PATH)
     link = node.stats(UNIT_LINK)
     drop_ins = tuple(node.drop_ins(UNIT))
     units = node.units(MANAGER, *clients)
     modules = node.modules()
-    keys = keyed.lists(said.stdout)
+    keys = keyed.lists(answer.stdout)
     state = keyed.first(keys, "state", "/var/lib/gpustate")
     files = {path.rpartition("/")[2]: text for path, text in texts.items()}
     for path, stat in stats.items():
-        name, told = path.rpartition("/")[2], stat.otherwise()
-        if told and name in ("layout", "restore"):
-            files[name] = noted(told, files.get(name, ""))
+        name, mismatch = path.rpartition("/")[2], stat.otherwise()
+        if mismatch and name in ("layout", "restore"):
+            files[name] = noted(mismatch, files.get(name, ""))
     # nvidia-smi does not tell them; who has a GPU open is known by them.
     minors: dict[str, str] = {}
     for value in keys.get("minor", []):
@@ -85,7 +85,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
         gpus=gpus if not problem else (),
         excluded=excluded,
         problem=problem,
-        clients=tuple(name for name in clients if (one := units.get(name)) and one.active),
+        clients=tuple(name for name in clients if (unit := units.get(name)) and unit.active),
         no_reset=no_reset,
         drop_ins=drop_ins,
         manager=manager is not None and manager.enabled,

@@ -143,6 +143,6 @@ def known_clients(more: Iterable[str], *, resets: bool) -> tuple[str, ...]:
 
 def pieces_text(profile: str, start: int, slices: Iterable[int]) -> str:
     """``3g.40gb at 4``, with its compute instances where they are not one for all of it."""
-    names = sorted(device_name(one, profile) for one in slices)
+    names = sorted(device_name(size, profile) for size in slices)
     inside = "" if names == [profile] else f" ({', '.join(names) or 'empty'})"
     return f"{profile} at {start}{inside}"

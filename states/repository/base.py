@@ -130,31 +130,31 @@ class RepositoryState(RepositoryParameters):
         private = logins.paths(self.name)
         texts = node.read_texts(f"{SOURCE_PATTERNS} {rpm.SOURCE_PATTERN} {' '.join(private)}")
         stats = node.stats(*private)
-        there = {path: texts[path] for path in private if path in texts}
+        private_texts = {path: texts[path] for path in private if path in texts}
         login = tuple(
             (path, noted(stats[path].otherwise(private=True), text) if path in stats else text)
-            for path, text in there.items()
+            for path, text in private_texts.items()
         )
-        texts = {path: text for path, text in texts.items() if path not in there}
+        texts = {path: text for path, text in texts.items() if path not in private_texts}
         key_access, key = apart(node.own_text(self.key_path))
         rpm_key_access, rpm_key = apart(node.own_text(rpm.key_path(self.name)))
         imported = node.read_text(rpm.record_path(self.name)) is not None
-        pin, ours = node.own_text(self.pin_path), node.own_text(self.sources_path)
+        pin, sources_text = node.own_text(self.pin_path), node.own_text(self.sources_path)
         repos = {m: node.own_text(rpm.sources_path(m, self.name)) for m in ("dnf", "zypper")}
         stamp = node.own_text(self.stamp_path, private=True)
         half = {*node.stats(BUNDLE_FOLDER, APT_CONF, RPM_REPOS)} == {BUNDLE_FOLDER}
         lists = node.shell(f"{LISTS}\n{rpm.LISTS}").stdout.split()
         age_s = 0
         if self.refresh_days is not None:
-            said = node.shell(
+            answer = node.shell(
                 f"echo $(($(date +%s) - $(stat -c %Y {self.stamp_path} || echo 0)))", assume="0"
             )
-            age_s = parse_uint(said.stdout.strip()) or 0
+            age_s = parse_uint(answer.stdout.strip()) or 0
         fresh = age_s < (self.refresh_days or 1) * 86400
         if is_rpm(facts.package_manager):
-            ours = repos[facts.package_manager]
+            sources_text = repos[facts.package_manager]
             read = stamp if fresh else None
-            observed = self._rpm_observed(facts, texts, ours, rpm_key, lists, read)
+            observed = self._rpm_observed(facts, texts, sources_text, rpm_key, lists, read)
             return replace(
                 observed,
                 imported=imported,
@@ -166,28 +166,28 @@ class RepositoryState(RepositoryParameters):
             )
         sources = aptsources.parse_sources(texts)
         where = replace(self._where(facts, sources), os_id=facts.os_id)
-        others = [s for s in sources if s.file != self.sources_path]
+        elsewhere = [s for s in sources if s.file != self.sources_path]
         if self.driver:
             where = replace(where, beside=archive_beside(facts, where, sources))
-        foreign = [s for s in others if self._is_foreign(s, where)]
+        foreign = [s for s in elsewhere if self._is_foreign(s, where)]
         if where.codename:
-            alike = [s for s in others if s.suite.startswith(where.codename)]
+            alike = [s for s in elsewhere if s.suite.startswith(where.codename)]
             away = dict.fromkeys(s.host for s in (*alike, *foreign) if s.host not in where.hosts)
             # Packages that are kept for a rollback have no host, as have files.
             away.pop("", None)
             where = replace(where, elsewhere=tuple(away))
         where = replace(where, problem=between_releases(facts, sources) or where.problem)
         wanted_lists = (
-            {aptsources.list_name(one.uri) for one in where.entries}
+            {aptsources.list_name(entry.uri) for entry in where.entries}
             if where.uri
             else archive_lists(facts, sources)
         )
         present = all(
-            any(one.startswith(f"/var/lib/apt/lists/{base}_") for one in lists)
+            any(name.startswith(f"/var/lib/apt/lists/{base}_") for name in lists)
             for base in wanted_lists
         )
         return Observed(
-            sources_text=ours,
+            sources_text=sources_text,
             key_text=key,
             fingerprints=fingerprints(key),
             key_access=key_access,
@@ -199,10 +199,10 @@ class RepositoryState(RepositoryParameters):
             and dict(login) == self._logins(where, "apt"),
             logins=login,
             foreign=tuple(map(place, foreign)),
-            conflicts=tuple(place(s) for s in others if self._clashes(s, where)),
-            cdroms=tuple(place(s) for s in others if s.uri.startswith("cdrom:")),
+            conflicts=tuple(place(s) for s in elsewhere if self._clashes(s, where)),
+            cdroms=tuple(place(s) for s in elsewhere if s.uri.startswith("cdrom:")),
             # A foreign repository may be empty.
-            unread=unread(others, [one.removeprefix("empty:") for one in lists]),
+            unread=unread(elsewhere, [name.removeprefix("empty:") for name in lists]),
             apt=facts.package_manager == "apt",
             where=where,
             half_bundle=half,
@@ -212,16 +212,16 @@ class RepositoryState(RepositoryParameters):
         self,
         facts: NodeFacts,
         texts: dict[str, str],
-        ours: str | None,
+        sources_text: str | None,
         key: str | None,
         lists: list[str],
         stamp: str | None,
     ) -> Observed:
         manager = facts.package_manager
         where = replace(self.rpm_place(facts), os_id=facts.os_id)
-        others = rpm.others(manager, self.name, texts)
+        elsewhere = rpm.others(manager, self.name, texts)
         return Observed(
-            sources_text=ours,
+            sources_text=sources_text,
             key_text=key,
             fingerprints=fingerprints(key),
             pin_text=None,
@@ -229,12 +229,12 @@ class RepositoryState(RepositoryParameters):
             and stamp == self._stamp(where, manager),
             foreign=tuple(
                 f"{s.file}:{s.line}: {s.uri}"
-                for s in others
+                for s in elsewhere
                 if rpm.is_foreign(s, where, driver=self.driver) and self._same_packages(s.uri)
             ),
             conflicts=(),
             cdroms=(),
-            unread=tuple(s.id for s in others if not rpm.is_read(manager, s.id, lists)),
+            unread=tuple(s.id for s in elsewhere if not rpm.is_read(manager, s.id, lists)),
             apt=False,
             where=where,
             manager=manager,
@@ -245,14 +245,14 @@ class RepositoryState(RepositoryParameters):
         if self.source == "distribution":
             return rpm.archive(facts)
         url = None if self.source == "vendor" else self.url
-        found = rpm.mirror(self.rpm_vendor(facts), url, self.suite)
-        given = replace(
-            found,
-            fingerprint=self.fingerprint or found.fingerprint,
-            sha256="" if self.fingerprint else found.sha256,
-            private=self.login is not None and not rpm.is_bundled(found.uri),
+        repository = rpm.mirror(self.rpm_vendor(facts), url, self.suite)
+        chosen = replace(
+            repository,
+            fingerprint=self.fingerprint or repository.fingerprint,
+            sha256="" if self.fingerprint else repository.sha256,
+            private=self.login is not None and not rpm.is_bundled(repository.uri),
         )
-        return rpm.with_key(given, self.name, self.key, self.signed)
+        return rpm.with_key(chosen, self.name, self.key, self.signed)
 
     @abstractmethod
     def rpm_vendor(self, facts: NodeFacts) -> Repository:
@@ -266,13 +266,13 @@ class RepositoryState(RepositoryParameters):
         if self.source == "distribution":
             return archive(facts, sources, self.sources_path)
         if self.source == "vendor":
-            found = self.vendor(facts)
-            key_url = found.key_url if self.key is None else self.key
-            found = replace(
-                found, key_url=key_url, fingerprint=self.fingerprint or found.fingerprint
+            repository = self.vendor(facts)
+            key_url = repository.key_url if self.key is None else self.key
+            repository = replace(
+                repository, key_url=key_url, fingerprint=self.fingerprint or repository.fingerprint
             )
         else:
-            found = Repository(
+            repository = Repository(
                 uri=(self.url or "").rstrip("/"),
                 suite=self.suite,
                 components=self.components,
@@ -281,10 +281,10 @@ class RepositoryState(RepositoryParameters):
                 fingerprint=self.fingerprint,
             )
         if self.signed == "nothing":
-            return replace(found, key_url=None, signed="nothing")
-        if found.key_url is None or not found.key_url.startswith("http"):
-            return replace(found, key_url=None, signed_by=self.key_path)
-        return replace(found, signed_by=f"{self.key_path} {found.fingerprint}")
+            return replace(repository, key_url=None, signed="nothing")
+        if repository.key_url is None or not repository.key_url.startswith("http"):
+            return replace(repository, key_url=None, signed_by=self.key_path)
+        return replace(repository, signed_by=f"{self.key_path} {repository.fingerprint}")
 
     def _is_foreign(self, source: aptsources.Source, where: Repository) -> bool:
         return (
@@ -298,8 +298,8 @@ class RepositoryState(RepositoryParameters):
 
     def _clashes(self, source: aptsources.Source, where: Repository) -> bool:
         return any(
-            source.key == mine.key and source.signed_by.split() != mine.signed_by.split()
-            for mine in where.entries
+            source.key == entry.key and source.signed_by.split() != entry.signed_by.split()
+            for entry in where.entries
         )
 
     def _logins(self, where: Repository, manager: str) -> dict[str, str]:
@@ -368,10 +368,10 @@ class RepositoryState(RepositoryParameters):
         where = observed.where
         if where.key_url is None:
             return fingerprints(self.key) if where.signed_by else ()
-        wanted = where.fingerprint or ""
+        fingerprint = where.fingerprint or ""
         # A key file may hold more keys; Signed-By names the one that counts.
-        found = any(one.endswith(wanted) for one in observed.fingerprints)
-        return observed.fingerprints if found else (wanted,)
+        imported = any(candidate.endswith(fingerprint) for candidate in observed.fingerprints)
+        return observed.fingerprints if imported else (fingerprint,)
 
     def refuse(self, observed: Observed) -> str | None:
         if not observed.apt and not is_rpm(observed.manager):
@@ -427,12 +427,12 @@ class RepositoryState(RepositoryParameters):
             return "preview_failed 'the bundle is not on the node yet'"
         if is_rpm(observed.manager):
             return self._preview_rpm(observed)
-        wanted, name = self.desired(observed), f"gpustate-{self.name}"
+        desired, name = self.desired(observed), f"gpustate-{self.name}"
         lines = [
             f'rm -f "$T/apt/sources.list.d/{name}.sources"',
-            _written(f"apt/preferences.d/{name}", wanted.pin_text or ""),
+            _written(f"apt/preferences.d/{name}", desired.pin_text or ""),
         ]
-        if where.uri is not None and wanted.sources_text:
+        if where.uri is not None and desired.sources_text:
             if where.key_url is not None:
                 url = shlex.quote(where.key_url)
                 lines.append(
@@ -443,7 +443,7 @@ class RepositoryState(RepositoryParameters):
                 lines.append(_written(f"{name}.asc", self.key or ""))
             lines += [
                 'mkdir -p "$T/new"',
-                _written(f"new/{name}.sources", wanted.sources_text),
+                _written(f"new/{name}.sources", desired.sources_text),
                 f'sed -i "s|{self.key_path}|$T/{name}.asc|" "$T/new/{name}.sources"',
             ]
         return "\n".join(lines)
@@ -475,17 +475,17 @@ class RepositoryState(RepositoryParameters):
         """Files of the fields that are files."""
         if is_rpm(observed.manager):
             return rpm.paths(observed.manager, self.name)
-        mine = (self.sources_path, self.key_path, self.pin_path)
-        return dict(zip(("sources_text", "key_text", "pin_text"), mine, strict=True))
+        paths = (self.sources_path, self.key_path, self.pin_path)
+        return dict(zip(("sources_text", "key_text", "pin_text"), paths, strict=True))
 
     def _changed_paths(self, observed: Observed, plan: Plan) -> tuple[str, ...]:
         fields = plan.fields | ({"key_text"} if "fingerprints" in plan.fields else set[str]())
         return tuple(path for field, path in self._paths(observed).items() if field in fields)
 
     def _apply_rpm(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted, paths = self.desired(observed), self._paths(observed)
-        yield from self._login_steps(observed, wanted, plan)
-        if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
+        desired, paths = self.desired(observed), self._paths(observed)
+        yield from self._login_steps(observed, desired, plan)
+        if plan.fields & {"key_text", "fingerprints"} and desired.fingerprints:
             if observed.where.key_url is None:
                 yield ops.PutText(paths["key_text"], self.key or "", mode=0o644)
             else:
@@ -495,57 +495,57 @@ class RepositoryState(RepositoryParameters):
             yield make_readable(paths["key_text"])
         elif plan.fields & {"key_text", "fingerprints"}:
             yield ops.RemoveFile(paths["key_text"])
-        if "sources_text" in plan.fields and wanted.sources_text is not None:
-            yield ops.PutText(paths["sources_text"], wanted.sources_text, mode=0o644)
-        yield from _leave_bundle(observed, wanted.sources_text, plan)
+        if "sources_text" in plan.fields and desired.sources_text is not None:
+            yield ops.PutText(paths["sources_text"], desired.sources_text, mode=0o644)
+        yield from _leave_bundle(observed, desired.sources_text, plan)
         if "lists_read" in plan.fields:
-            if wanted.fingerprints:
-                yield rpm.import_key(self.name, wanted.fingerprints)
-            others = () if rpm.is_bundled(observed.where.uri) else observed.unread
+            if desired.fingerprints:
+                yield rpm.import_key(self.name, desired.fingerprints)
+            unread = () if rpm.is_bundled(observed.where.uri) else observed.unread
             name = f"gpustate-{self.name}"
-            yield ops.RpmUpdate(observed.manager, name, self._changed_paths(observed, plan), others)
+            yield ops.RpmUpdate(observed.manager, name, self._changed_paths(observed, plan), unread)
             yield ops.PutText(
                 self.stamp_path, self._stamp(observed.where, observed.manager), mode=0o600
             )
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if self.absent:
             yield from self._take_away(observed, plan)
             return
         if is_rpm(observed.manager):
             yield from self._apply_rpm(observed, plan)
             return
-        yield from self._login_steps(observed, wanted, plan)
+        yield from self._login_steps(observed, desired, plan)
         if "folder_access" in plan.fields:
             yield ops.Run(
                 f"for f in {' '.join(KEY_FOLDERS)}; do [ ! -d $f ] || chmod a+rx $f; done; effect made",
                 f"make {KEY_FOLDERS[-1]} readable by all users",
                 timeout=30,
             )
-        if plan.fields & {"key_text", "fingerprints"} and wanted.fingerprints:
+        if plan.fields & {"key_text", "fingerprints"} and desired.fingerprints:
             yield self._key_step(observed.where)
         elif "key_access" in plan.fields and observed.key_text is not None:
             yield make_readable(self.key_path)
         for field, path in (("sources_text", self.sources_path), ("pin_text", self.pin_path)):
-            text = getattr(wanted, field)
+            text = getattr(desired, field)
             if field in plan.fields:
                 yield ops.RemoveFile(path) if text is None else ops.PutText(path, text, mode=0o644)
-        if plan.fields & {"key_text", "fingerprints"} and not wanted.fingerprints:
+        if plan.fields & {"key_text", "fingerprints"} and not desired.fingerprints:
             yield ops.RemoveFile(self.key_path)
-        yield from _leave_bundle(observed, wanted.sources_text, plan)
+        yield from _leave_bundle(observed, desired.sources_text, plan)
         if "lists_read" in plan.fields:
             # A node with a bundle has no way out: nobody else is asked.
             for file in () if rpm.is_bundled(observed.where.uri) else observed.unread:
                 yield read_if_possible(file)
-            source = self.sources_path if wanted.sources_text else None
+            source = self.sources_path if desired.sources_text else None
             hosts = () if source else tuple(filter(None, observed.where.hosts))
             yield ops.AptUpdate(source, self._changed_paths(observed, plan), hosts)
             yield ops.PutText(self.stamp_path, self._stamp(observed.where), mode=0o600)
 
-    def _login_steps(self, observed: Observed, wanted: Observed, plan: Plan) -> Iterator[Step]:
+    def _login_steps(self, observed: Observed, desired: Observed, plan: Plan) -> Iterator[Step]:
         if "logins" in plan.fields:
-            yield from logins.steps(self.name, dict(observed.logins), dict(wanted.logins))
+            yield from logins.steps(self.name, dict(observed.logins), dict(desired.logins))
 
     def _key_step(self, where: Repository) -> Step:
         if where.key_url is None:
@@ -567,11 +567,13 @@ class RepositoryState(RepositoryParameters):
             yield from rpm.forget(observed.manager, self.name, self.stamp_path)
             yield from _leave_bundle(observed, None, plan)
             return
-        ours = list_prefixes(observed.where, shared=self.source == "distribution")
-        gone = "".join(f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}*" for base in ours)
+        prefixes = list_prefixes(observed.where, shared=self.source == "distribution")
+        lists = "".join(f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}*" for base in prefixes)
         yield ops.ForgetOriginal(self.stamp_path)
         yield ops.Run(
-            f"rm -f {self.stamp_path}{gone}", f"remove the package lists of {self.name}", timeout=30
+            f"rm -f {self.stamp_path}{lists}",
+            f"remove the package lists of {self.name}",
+            timeout=30,
         )
         yield from _leave_bundle(observed, None, plan)
 
@@ -590,11 +592,11 @@ def _closed(folders: dict[str, FileStat]) -> str:
     )
 
 
-def _leave_bundle(observed: Observed, wanted: str | None, plan: Plan) -> Iterator[Step]:
+def _leave_bundle(observed: Observed, sources_text: str | None, plan: Plan) -> Iterator[Step]:
     """The bundle goes with the last repository that was in it, and one that has not come whole at once."""
     if "half_bundle" in plan.fields:
         yield ops.Run(FORGET_UPLOAD, "remove package lists that came from a bundle")
-    if rpm.is_bundled(observed.sources_text) and not rpm.is_bundled(wanted):
+    if rpm.is_bundled(observed.sources_text) and not rpm.is_bundled(sources_text):
         yield ops.Run(LEAVE_BUNDLE, "stop using the bundle")
 
 

@@ -62,31 +62,31 @@ def files(manager: str, name: str, login: Login | None, uris: tuple[str, ...]) -
     uris = tuple(uri for uri in uris if _ADDRESS.fullmatch(uri) and "http" in uri[:12].lower())
     if login is None or not uris:
         return {}
-    found = _paths(manager, name)
+    paths = _paths(manager, name)
     if manager == "dnf":
-        return dict(zip(found, (f"{login.user}\n", f"{login.password}\n"), strict=True))
+        return dict(zip(paths, (f"{login.user}\n", f"{login.password}\n"), strict=True))
     if manager == "zypper":
-        return {found[0]: f"username={login.user}\npassword={login.password}\n"}
+        return {paths[0]: f"username={login.user}\npassword={login.password}\n"}
     text = "".join(
         f"machine {machine}\nlogin {login.user}\npassword {login.password}\n"
         for machine in dict.fromkeys(map(_machine, uris))
     )
-    return {found[0]: text}
+    return {paths[0]: text}
 
 
 def _machine(uri: str) -> str:
-    scheme, _, rest = uri.partition("://")
-    return ("http://" if scheme.lower().endswith("http") else "") + rest.rstrip("/")
+    scheme, _, address = uri.partition("://")
+    return ("http://" if scheme.lower().endswith("http") else "") + address.rstrip("/")
 
 
-def steps(name: str, have: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Step]:
+def steps(name: str, have: Mapping[str, str], desired: Mapping[str, str]) -> Iterator[Step]:
     """Write what is wanted, remove what is not."""
-    for path, text in wanted.items():
+    for path, text in desired.items():
         if have.get(path) != text:
             yield ops.PutText(path, text, mode=0o600, owner="root:root", secret=True)
-    gone = [path for path in have if path not in wanted]
-    if gone:
-        words = shlex.join(gone)
+    removed = [path for path in have if path not in desired]
+    if removed:
+        words = shlex.join(removed)
         yield ops.Run(
             f"for f in {words}; do rm -f $f; sync ${{f%/*}} 2>/dev/null || :; left_folders $f; done; effect removed",
             f"remove the login of {name}",

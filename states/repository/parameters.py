@@ -111,18 +111,18 @@ class RepositoryParameters(State[Observed]):
             address, user, password = logins.split(getattr(self, name) or "")
             if user is None:
                 continue
-            found = {"username": unquoted(user), "password": unquoted(password or "")}
-            for other, word in found.items():
-                remember(word if other == "password" else None)
-                if word and getattr(self, other) not in (None, word):
-                    raise ValueError(f"{name} has another {other} than the parameter {other}")
+            login = {"username": unquoted(user), "password": unquoted(password or "")}
+            for field, word in login.items():
+                remember(word if field == "password" else None)
+                if word and getattr(self, field) not in (None, word):
+                    raise ValueError(f"{name} has another {field} than the parameter {field}")
                 if word and not re.fullmatch(_LOGIN, word):
-                    raise ValueError(f"{name}: its {other} has characters that apt cannot read")
+                    raise ValueError(f"{name}: its {field} has characters that apt cannot read")
             # The model is frozen for everybody else.
-            given = {key: word for key, word in found.items() if word}
-            for other, word in ((name, address), *given.items()):
-                object.__setattr__(self, other, word)
-            self.__pydantic_fields_set__.update(given)
+            fields = {key: word for key, word in login.items() if word}
+            for field, word in ((name, address), *fields.items()):
+                object.__setattr__(self, field, word)
+            self.__pydantic_fields_set__.update(fields)
         return self
 
     @field_validator("password")
@@ -188,10 +188,10 @@ class RepositoryParameters(State[Observed]):
         if self.password and not self.username:
             raise ValueError("a password needs a username")
         if self.username and self.key and self.key.startswith("http"):
-            ours = aptsources.uri_host(self.url or "")
-            if aptsources.uri_host(self.key) != ours:
+            host = aptsources.uri_host(self.url or "")
+            if aptsources.uri_host(self.key) != host:
                 raise ValueError(
-                    f"key is on another host than url ({ours}), which the password is for; give the key's text or file"
+                    f"key is on another host than url ({host}), which the password is for; give the key's text or file"
                 )
         if self.source == "distribution" and self.key:
             raise ValueError("the distribution's own key is used; remove key")

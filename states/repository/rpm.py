@@ -64,8 +64,8 @@ def cuda_code(facts: NodeFacts) -> str | None:
     if facts.os_id == "opensuse-tumbleweed":
         return "suse16"
     if facts.os_id in ("sles", "sled", "opensuse-leap"):
-        known = {"15": "opensuse15" if facts.os_id == "opensuse-leap" else "sles15", "16": "suse16"}
-        return known.get(major)
+        codes = {"15": "opensuse15" if facts.os_id == "opensuse-leap" else "sles15", "16": "suse16"}
+        return codes.get(major)
     return None
 
 
@@ -184,18 +184,18 @@ def _login_rows(name: str) -> dict[str, str]:
 def is_read(manager: str, repository: str, lists: list[str]) -> bool:
     """The repodata of a repository, by id, is among those found."""
     start = f"dnf/{repository}-" if manager == "dnf" else f"zypp/raw/{repository}/"
-    return any(one.startswith(f"/var/cache/{start}") for one in lists)
+    return any(path.startswith(f"/var/cache/{start}") for path in lists)
 
 
-def others(manager: str, name: str, texts: dict[str, str]) -> tuple[RpmSource, ...]:
+def foreign_sources(manager: str, name: str, texts: dict[str, str]) -> tuple[RpmSource, ...]:
     """Repositories of other files, of this package manager."""
-    ours = sources_path(manager, name)
-    folder = ours.rpartition("/")[0]
+    own_path = sources_path(manager, name)
+    folder = own_path.rpartition("/")[0]
     return rpmrepos.parse_repos(
         {
             file: text
             for file, text in texts.items()
-            if file.startswith(f"{folder}/") and file != ours
+            if file.startswith(f"{folder}/") and file != own_path
         }
     )
 
@@ -241,7 +241,7 @@ def fetch_key(name: str, where: Repository, login_of: str = "") -> Step:
 def import_key(name: str, fingerprints: tuple[str, ...]) -> Step:
     """Let rpm know the key, and remember whether it was new; a file with another key in it is refused."""
     words = {
-        "IDS": " ".join(one[-8:].lower() for one in fingerprints),
+        "IDS": " ".join(fingerprint[-8:].lower() for fingerprint in fingerprints),
         "RECORD": record_path(name),
         "KEY": key_path(name),
     }

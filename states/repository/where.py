@@ -144,9 +144,9 @@ def archive_lists(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> s
     return {aptsources.list_name(source.uri) for source in _archive_entries(facts, sources)}
 
 
-def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str) -> Repository:
+def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], own_path: str) -> Repository:
     """The distribution's archive, as the node has it, with the components that the driver is in."""
-    entries = [s for s in _archive_entries(facts, sources) if s.file != ours]
+    entries = [s for s in _archive_entries(facts, sources) if s.file != own_path]
     needed = _ARCHIVE_COMPONENTS.get(facts.os_id)
     if not entries or needed is None:
         return Repository(
@@ -161,12 +161,12 @@ def archive(facts: NodeFacts, sources: tuple[aptsources.Source, ...], ours: str)
             if s.suite in pockets and "main" in s.components and not FOREIGN.search(s.uri)
         )
     )
-    others = [
-        s for s in sources if s.file != ours and s.host in hosts and not FOREIGN.search(s.uri)
+    same_host = [
+        s for s in sources if s.file != own_path and s.host in hosts and not FOREIGN.search(s.uri)
     ]
     lacking: list[aptsources.Source] = []
     for suite in (facts.os_codename + tail for tail in _DRIVER_POCKETS):
-        of_suite = [s for s in others if s.suite == suite]
+        of_suite = [s for s in same_host if s.suite == suite]
         have = {component for s in of_suite for component in s.components}
         missing = tuple(component for component in needed if component not in have)
         main = next((s for s in of_suite if "main" in s.components), None)
@@ -200,11 +200,11 @@ def archive_beside(
 def between_releases(facts: NodeFacts, sources: tuple[aptsources.Source, ...]) -> str | None:
     """Why nothing can be chosen while Ubuntu's sources are of another release than the node."""
     suites = {s.suite for s in sources if "main" in s.components and not FOREIGN.search(s.uri)}
-    others = sorted(suite for suite in suites if f"{suite}-security" in suites)
-    if facts.os_id != "ubuntu" or not others or facts.os_codename in (*suites, ""):
+    foreign = sorted(suite for suite in suites if f"{suite}-security" in suites)
+    if facts.os_id != "ubuntu" or not foreign or facts.os_codename in (*suites, ""):
         return None
     return (
-        f"apt's sources are of {others[0]}, and this node is {facts.os_codename} (/etc/os-release): a release upgrade "
+        f"apt's sources are of {foreign[0]}, and this node is {facts.os_codename} (/etc/os-release): a release upgrade "
         "is under way; finish it, then apply again"
     )
 
@@ -229,8 +229,8 @@ def sources_text(where: Repository) -> str:
     if where.uri is None:
         return ""
     suites: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
-    for one in where.entries:
-        suites.setdefault((one.uri, one.components, one.signed_by), []).append(one.suite)
+    for entry in where.entries:
+        suites.setdefault((entry.uri, entry.components, entry.signed_by), []).append(entry.suite)
     stanzas = (
         aptsources.render_deb822(
             uri=uri,
@@ -268,12 +268,12 @@ def list_prefixes(where: Repository, *, shared: bool) -> tuple[str, ...]:
     Args:
         shared: the node has other lists of the same address, which are not meant.
     """
-    found: dict[str, None] = {}
-    for one in where.entries:
-        base = f"{aptsources.list_name(one.uri)}_"
-        parts = [f"{base}dists_{one.suite}_{part}_" for part in one.components if shared]
-        found.update(dict.fromkeys(parts or [base]))
-    return tuple(found)
+    prefixes: dict[str, None] = {}
+    for entry in where.entries:
+        base = f"{aptsources.list_name(entry.uri)}_"
+        parts = [f"{base}dists_{entry.suite}_{part}_" for part in entry.components if shared]
+        prefixes.update(dict.fromkeys(parts or [base]))
+    return tuple(prefixes)
 
 
 def unread(sources: list[aptsources.Source], lists: list[str]) -> tuple[str, ...]:
@@ -281,7 +281,7 @@ def unread(sources: list[aptsources.Source], lists: list[str]) -> tuple[str, ...
     files: dict[str, None] = {}
     for source in sources:
         base = f"/var/lib/apt/lists/{aptsources.list_name(source.uri)}_"
-        if not source.uri.startswith("cdrom:") and not any(one.startswith(base) for one in lists):
+        if not source.uri.startswith("cdrom:") and not any(path.startswith(base) for path in lists):
             files[source.file] = None
     return tuple(files)
 

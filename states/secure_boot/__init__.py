@@ -82,22 +82,22 @@ class SecureBootKeyEnrolled(State[Observed]):
         certificate = firmware.ours or firmware.certificate
         serial = certificate.serial if certificate is not None else None
         built = [k for k in kernels if _by_dkms(k)]
-        known = {k.release: firmware.trusts(k.nvidia_signer, k.nvidia_key) for k in built}
-        mine = {k.release: k.nvidia_key == serial and serial is not None for k in built}
+        trusted = {k.release: firmware.trusts(k.nvidia_signer, k.nvidia_key) for k in built}
+        self_signed = {k.release: k.nvidia_key == serial and serial is not None for k in built}
         bootable = {k.release for k in kernels if k.bootable or k.running}
         return Observed(
             tools=not firmware.lacks,
             brought=firmware.brought,
             own=firmware.own,
             conf_text=conf,
-            signed={k: known[k] or mine[k] for k in known},
+            signed={k: trusted[k] or self_signed[k] for k in trusted},
             enrolment=firmware.enrolment(certificate),
             on=firmware.on,
             certificate=certificate,
             lacks=firmware.lacks,
             others_wait=_others_wait(firmware),
             modules={k.release: (k.module_path or "").rpartition("/")[0] for k in built},
-            unsigned={k.release: k.nvidia_signer or "" for k in built if not known[k.release]},
+            unsigned={k.release: k.nvidia_signer or "" for k in built if not trusted[k.release]},
             prebuilt=bool(bootable)
             and all(any(name.endswith(k) for name in firmware.prebuilt) for k in bootable),
             manager=facts.package_manager,
@@ -111,22 +111,22 @@ class SecureBootKeyEnrolled(State[Observed]):
 
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
-            taken = observed.own and observed.enrolment == QUEUED and not observed.others_wait
+            withdrawn = observed.own and observed.enrolment == QUEUED and not observed.others_wait
             return replace(
                 observed,
                 brought=False,
                 own=False,
                 conf_text=None,
-                enrolment=NONE if taken else observed.enrolment,
+                enrolment=NONE if withdrawn else observed.enrolment,
             )
         if not self._wanted(observed):
             return observed
-        own = observed.own or observed.certificate is None
+        owned = observed.own or observed.certificate is None
         return replace(
             observed,
             tools=True,
-            own=own,
-            conf_text=scripts.CONF_TEXT if own else None,
+            own=owned,
+            conf_text=scripts.CONF_TEXT if owned else None,
             signed=dict.fromkeys(observed.signed, True),
             enrolment=ENROLLED if observed.enrolment == ENROLLED else QUEUED,
         )
@@ -142,17 +142,17 @@ class SecureBootKeyEnrolled(State[Observed]):
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         plan = diff(
             observed,
-            wanted,
+            desired,
             why={
                 "own": "" if self.absent else "the firmware must trust the key that signs modules",
                 "signed": "; ".join(
-                    f"{k}: signed by {who}, whose key is not enrolled"
-                    if who
+                    f"{k}: signed by {signer}, whose key is not enrolled"
+                    if signer
                     else f"{k}: not signed"
-                    for k, who in observed.unsigned.items()
+                    for k, signer in observed.unsigned.items()
                 ),
                 "enrolment": "" if self.absent else "a person confirms it at the console",
             },
@@ -184,7 +184,7 @@ class SecureBootKeyEnrolled(State[Observed]):
             yield "blocked until the key is confirmed at the console with the one-time password"
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if self.absent:
             yield from self._take_away(observed, plan)
             return
@@ -194,15 +194,15 @@ class SecureBootKeyEnrolled(State[Observed]):
         certificate = (
             observed.certificate.path if observed.certificate is not None else CERTIFICATE_PATH
         )
-        if wanted.own:
+        if desired.own:
             certificate = CERTIFICATE_PATH
         if "own" in plan.fields:
             yield scripts.make_key()
         if "conf_text" in plan.fields:
-            yield from _conf(wanted.conf_text)
+            yield from _conf(desired.conf_text)
         if "signed" in plan.fields:
-            for kernel, done in observed.signed.items():
-                if not done:
+            for kernel, signed in observed.signed.items():
+                if not signed:
                     folder = observed.modules.get(kernel, f"/lib/modules/{kernel}/updates/dkms")
                     yield modsign.sign(kernel, folder, certificate)
         if "enrolment" in plan.fields:
@@ -232,8 +232,11 @@ def _by_dkms(kernel: Kernel) -> bool:
 
 
 def _others_wait(firmware: Firmware) -> bool:
-    mine = firmware.ours or firmware.certificate
-    return any(mine is None or one.fingerprint != mine.fingerprint for one in firmware.queued)
+    certificate = firmware.ours or firmware.certificate
+    return any(
+        certificate is None or entry.fingerprint != certificate.fingerprint
+        for entry in firmware.queued
+    )
 
 
 def _blocked(observed: Observed) -> str:

@@ -55,17 +55,17 @@ class Firmware:
             return NONE
         if certificate.key_id and certificate.key_id in (self.keyring or {}):
             return ENROLLED
-        if any(one.fingerprint == certificate.fingerprint for one in self.enrolled):
+        if any(key.fingerprint == certificate.fingerprint for key in self.enrolled):
             return ENROLLED
-        waits = any(one.fingerprint == certificate.fingerprint for one in self.queued)
+        waits = any(key.fingerprint == certificate.fingerprint for key in self.queued)
         return QUEUED if waits and not self.untold else NONE
 
     def trusts(self, signer: str | None, serial: str | None) -> bool:
         """The firmware or the kernel has the key that a module is signed with."""
         if signer is None:
             return False
-        known = {one.serial for one in self.enrolled}
-        return certificates.digits(serial or "") in known - {""} or signer in set(
+        serials = {key.serial for key in self.enrolled}
+        return certificates.digits(serial or "") in serials - {""} or signer in set(
             (self.keyring or {}).values()
         )
 
@@ -96,7 +96,7 @@ class FirmwareQuery(Query[Firmware]):
     """Everything :class:`Firmware` holds; next to nothing where Secure Boot is off."""
 
     def script(self) -> str:
-        pairs = " ".join(f"{one} {key}" for one, key in DEFAULTS.items())
+        pairs = " ".join(f"{name} {key}" for name, key in DEFAULTS.items())
         words = {"PASSWORD": PASSWORD_PATH, "FOLDER": FOLDER, "PAIRS": pairs}
         return shell.load("firmware", "gpustate.states.secure_boot", **words)
 
@@ -105,22 +105,22 @@ class FirmwareQuery(Query[Firmware]):
         lists = dict(zip(parts[1::2], parts[2::2], strict=True))
         head, *pairs = re.split(r"^certificate=", parts[0], flags=re.MULTILINE)
         keys = keyed.lists(head)
-        found: dict[str, Certificate] = {}
+        by_path: dict[str, Certificate] = {}
         for text in pairs:
-            first, _, rest = text.partition("\n")
+            first, _, body = text.partition("\n")
             path, _, private = first.rpartition("|")
-            made = certificates.parse_openssl(rest, path, private=private == "1")
-            if made is not None:
-                found[path] = made
+            certificate = certificates.parse_openssl(body, path, private=private == "1")
+            if certificate is not None:
+                by_path[path] = certificate
         ubuntu = keys.get("id") == ["ubuntu"]
         path = keyed.first(keys, "conf") or [*DEFAULTS][0 if ubuntu else 1]
-        signing = found.get(path)
+        signing = by_path.get(path)
         return Firmware(
             on="on" in keys,
             own=keys.get("own") in (["600"], ["400"]),
             lacks=tuple(keys.get("lacks", ())),
             certificate=signing if signing is not None and signing.private else None,
-            ours=found.get(CERTIFICATE_PATH),
+            ours=by_path.get(CERTIFICATE_PATH),
             enrolled=certificates.parse_mokutil(lists.get("enrolled", "")),
             queued=certificates.parse_mokutil(lists.get("queued", "")),
             keyring=certificates.parse_keys(lists.get("keyring", "")),

@@ -97,7 +97,7 @@ PROGRAM = (
     ("gpustate.shell", "agents.sh"),
 )
 
-_HERE = "gpustate.states.validator"
+_PACKAGE = "gpustate.states.validator"
 _WRAPPER_HEAD = """#!/bin/sh
 # Written by gpustate (state validator); changes are undone by the next apply.
 # Validates every GPU of this node: see gpustate/nodeside/validate.py in validate.pyz (unzip -l).
@@ -121,8 +121,8 @@ TimeoutStartSec=@LIMIT@
 WantedBy=multi-user.target
 """
 
-_PROBE = shell.load("probe", _HERE, LINK=UNIT_LINK, STATUS=STATUS_FOLDER)
-_FORGET = shell.load("forget", _HERE, STATUS=STATUS_FOLDER)
+_PROBE = shell.load("probe", _PACKAGE, LINK=UNIT_LINK, STATUS=STATUS_FOLDER)
+_FORGET = shell.load("forget", _PACKAGE, STATUS=STATUS_FOLDER)
 
 
 #: Runs the module of ``gpustate.nodeside`` that the first argument names.
@@ -260,27 +260,27 @@ class NodeValidated(State[Observed]):
         answer = node.shell(chain_probe.KEY_SCRIPT + _PROBE)
         unit = node.own_text(UNIT_PATH)
         pairs = chain_probe.pairs(answer.stdout)
-        one = dict(reversed(pairs))
+        values = dict(reversed(pairs))
         chain_observed = chain_probe.parse(answer.stdout, nvml)
         key = chain.key(chain_observed, self.wanted)
-        kept = read_record(one.get("proof", ""))
-        there = {value for name, value in pairs if name == "status"}
+        record = read_record(values.get("proof", ""))
+        present = {value for name, value in pairs if name == "status"}
         return Observed(
-            proof=_verdict(kept, key),
+            proof=_verdict(record, key),
             program=_digest(value for name, value in pairs if name == "program"),
             unit=unit,
-            enabled="enabled" in one,
-            status_missing=tuple(name for name in kept.status_files if name not in there)
-            if kept
+            enabled="enabled" in values,
+            status_missing=tuple(name for name in record.status_files if name not in present)
+            if record
             else (),
             left=tuple(value for name, value in pairs if name == "left"),
             key=key,
-            checks=kept.checks if kept else (),
-            made_at=kept.made_at if kept else 0,
-            proc=_folder(one.get("proc", "/proc")),
-            sys=_folder(one.get("sys", "/sys")),
+            checks=record.checks if record else (),
+            made_at=record.made_at if record else 0,
+            proc=_folder(values.get("proc", "/proc")),
+            sys=_folder(values.get("sys", "/sys")),
             quarantine=chain_observed.quarantine,
-            state_folder=_folder(one.get("state", "/var/lib/gpustate")),
+            state_folder=_folder(values.get("state", "/var/lib/gpustate")),
             image=not facts.systemd,
         )
 
@@ -315,14 +315,14 @@ class NodeValidated(State[Observed]):
         )
 
     def plan(self, observed: Observed) -> Plan:
-        wanted = self.desired(observed)
+        desired = self.desired(observed)
         if self.force and not self.absent and observed.proof == HOLDS:
             observed = replace(observed, proof="requested again")
-        out = (f"GPU in quarantine: {one.text}" for one in observed.quarantine.active)
-        over = (f"the quarantine has ended: {one.text}" for one in observed.quarantine.expired)
+        out = (f"GPU in quarantine: {entry.text}" for entry in observed.quarantine.active)
+        over = (f"the quarantine has ended: {entry.text}" for entry in observed.quarantine.expired)
         plan = diff(
             observed,
-            wanted,
+            desired,
             paths={"unit": UNIT_PATH},
             why={}
             if self.absent
@@ -397,7 +397,7 @@ class NodeValidated(State[Observed]):
             "libraries": LIBRARY_FOLDERS,
         }
         return {
-            f"{folder}/validate": _WRAPPER_HEAD + shell.load("validate", _HERE, FOLDER=folder),
+            f"{folder}/validate": _WRAPPER_HEAD + shell.load("validate", _PACKAGE, FOLDER=folder),
             f"{folder}/{ARCHIVE}": archive().decode("utf-8", "surrogateescape"),
             f"{folder}/config.json": json.dumps(config, indent=1) + "\n",
         }
@@ -417,15 +417,15 @@ def _folder(path: str) -> str:
     )
 
 
-def _verdict(kept: ValidationRecord | None, key: chain.Key) -> str:
+def _verdict(record: ValidationRecord | None, key: chain.Key) -> str:
     """Whether the record is valid, and why not."""
-    if kept is None:
+    if record is None:
         return NONE
-    if moved := kept.made_for.moved(key):
+    if moved := record.made_for.moved(key):
         return f"outdated: {moved}"
-    if kept.ok:
+    if record.ok:
         return HOLDS
-    broken = chain.first_broken(kept.checks)
+    broken = chain.first_broken(record.checks)
     return (
         "failed" if broken is None else f"failed: {broken.name}: {broken.evidence}; {broken.remedy}"
     )
