@@ -39,7 +39,7 @@ from gpustate.probes.package_files import sources_of
 from gpustate.probes.repository_preview import previewed
 from gpustate.solve.request import OfferedDriver, Solution
 from gpustate.states.driver import building, files, refusals, repairs, required, rpmscripts, scripts
-from gpustate.states.driver.choice import Wanted, choose, why_of_another_source
+from gpustate.states.driver.choice import Request, choose, why_of_another_source
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.installing import Installation
 from gpustate.states.driver.observed import AptQuery, Observed, plain_value
@@ -244,7 +244,7 @@ class DriverInstalled(DriverParameters):
         return Solution(version, kind, packages, observed.offers, drivers, problem or "")
 
     def _obstacles(
-        self, request: Wanted, observed: Observed, version: str, kind: str
+        self, request: Request, observed: Observed, version: str, kind: str
     ) -> Iterator[str]:
         if not request.admits(version):
             yield f"the policy requests {self.request().text}"
@@ -443,9 +443,9 @@ class DriverInstalled(DriverParameters):
         modules: Mapping[str, str | None] = (self.observed_before or {}).get("built", {})
         return frozenset(k for k in observed.built.keys() - built if modules.get(k, "") is None)
 
-    def _wanted(self, *, prebuilt: bool) -> Wanted:
+    def _wanted(self, *, prebuilt: bool) -> Request:
         full = self.packages == "full"
-        return Wanted(self.version, self.branch, self.module_type, full, prebuilt, self.locked)
+        return Request(self.version, self.branch, self.module_type, full, prebuilt, self.locked)
 
     def _loads(self, observed: Observed) -> bool:
         """The driver is to be loaded here: an image or a node without GPUs has nothing to load it for."""

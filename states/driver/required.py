@@ -8,7 +8,7 @@ from gpustate.core.packages import Offer, PackageRoot, StatePackages
 from gpustate.formats import driverschemes, driverset, kernelnames
 from gpustate.formats.rpm import is_rpm
 from gpustate.states.driver import files
-from gpustate.states.driver.choice import Wanted, brief, is_for_desktops
+from gpustate.states.driver.choice import Request, brief, is_for_desktops
 from gpustate.states.driver.gpus import module_type
 from gpustate.states.driver.observed import Observed
 from gpustate.states.driver.parameters import DriverParameters
@@ -86,7 +86,7 @@ def _target(
 ) -> tuple[driverset.Target, str] | tuple[None, str]:
     os_id, prebuilt = offer.facts.os_id, bool(state.precompiled)
     full = state.packages == "full"
-    request = Wanted(state.version, state.branch, state.module_type, full, prebuilt)
+    request = Request(state.version, state.branch, state.module_type, full, prebuilt)
     # A refusal names the other branches.
     every = state.model_copy(update={"version": None, "branch": None})
     names = dict.fromkeys(_names(every, offer, kernels))

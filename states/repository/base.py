@@ -219,7 +219,7 @@ class RepositoryState(RepositoryParameters):
     ) -> Observed:
         manager = facts.package_manager
         where = replace(self.rpm_place(facts), os_id=facts.os_id)
-        elsewhere = rpm.others(manager, self.name, texts)
+        elsewhere = rpm.foreign_sources(manager, self.name, texts)
         return Observed(
             sources_text=sources_text,
             key_text=key,
