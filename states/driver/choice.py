@@ -99,31 +99,27 @@ def choose(
     named = driverset.complete_set(observed.os_id, request.locked)
     choices, is_full = _choices(request, observed.os_id, installed, named, available)
     every = choices
-    choices = [choice for choice in choices if request.admits(choice[1])]
-    stays = (
-        request.keeps
-        and installed is not None
-        and installed[1] in {choice[1] for choice in choices}
-    )
+    choices = [row for row in choices if request.admits(row[1])]
+    stays = request.keeps and installed is not None and installed[1] in {row[1] for row in choices}
     if request.exact is None:
         installed_branch = driverset.branch_of(installed[1]) if installed else 0
-        ended = [choice for choice in choices if _has_ended(choice, observed, available)]
+        ended = [row for row in choices if _has_ended(row, observed, available)]
         choices = [
-            choice
-            for choice in choices
-            if choice not in ended or driverset.branch_of(choice[1]) == installed_branch
+            row
+            for row in choices
+            if row not in ended or driverset.branch_of(row[1]) == installed_branch
         ]
     if request.precompiled and choices:
-        if observed.os_id == "ubuntu" and not any(_source(choice, available) for choice in choices):
+        if observed.os_id == "ubuntu" and not any(_source(row, available) for row in choices):
             return None, _without_prebuilt(request, observed)
         lacking = [
             [
                 kernel
                 for kernel in observed.built
                 if kernel not in exempt
-                and not driverset.covers(*choice, (kernel,), available, observed.relations)
+                and not driverset.covers(*row, (kernel,), available, observed.relations)
             ]
-            for choice in choices
+            for row in choices
         ]
         if all(lacking) or not observed.built:
             fewest = min(lacking, key=len)
@@ -138,14 +134,12 @@ def choose(
                 f"{request.text}{by} is not available with prebuilt modules for every bootable kernel "
                 f"(missing for {kernels}); {hint}{move}, or remove the kernels that are not needed"
             )
-        choices = [choice for choice, kernels in zip(choices, lacking, strict=True) if not kernels]
+        choices = [row for row, kernels in zip(choices, lacking, strict=True) if not kernels]
     if installed is not None and stays:
-        choices = [choice for choice in choices if choice[1] == installed[1]]
+        choices = [row for row in choices if row[1] == installed[1]]
     if observed.switches and not request.locked:
         # Ubuntu's Fabric Manager depends on the packages for servers.
-        choices = [
-            choice for choice in choices if not is_for_desktops(choice, available)
-        ] or choices
+        choices = [row for row in choices if not is_for_desktops(row, available)] or choices
     # The same driver under the names that are pinned, or are there already, where both are to be had.
     stem = named or installed
     if stem is not None:
@@ -225,7 +219,7 @@ def _choices(
     # The same goes for tools of a set that came without them.
     if not request.full and all(v in available.get(n, ()) for n, v in request.locked.items()):
         more.append(named)
-    result += [choice for choice in more if choice is not None and choice not in result]
+    result += [row for row in more if row is not None and row not in result]
     return sorted(result, key=lambda choice: version_key(choice[1]), reverse=True), is_full
 
 
