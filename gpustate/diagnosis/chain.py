@@ -48,6 +48,8 @@ NO_FABRIC = health.NO_FABRIC
 
 #: nvidia-container-runtime's message if none of the runtimes it may call is installed.
 NO_LOW_LEVEL = "no runtime binary found"
+#: Evidence of a program that was slow, which says nothing of whether it works.
+LATE = "did not end in time"
 #: Evidence of a containerd that does not run.
 STOPPED = "containerd is not running"
 _PATH = ("/usr/bin/", "/usr/sbin/", "/usr/local/bin/", "/bin/")
@@ -499,11 +501,14 @@ def _toolkit(observed: ChainObservation, expected: Expected) -> Check:
         if program is None:
             return Check("toolkit", FAILED, _absent(observed, name), remedies.NO_TOOLKIT)
         if program.status != 0:
-            evidence = f"{program.path} --version ended with {program.status}: {program.first_line}"
+            timed_out = program.status in (124, 137)
+            end = LATE if timed_out else f"ended with {program.status}: {program.first_line}"
+            evidence = f"{program.path} --version {end}"
             if NO_LOW_LEVEL in program.first_line:
                 evidence = f"the toolkit finds no runc or crun: {evidence}"
-                return Check("toolkit", FAILED, evidence, remedies.NO_LOW_LEVEL)
-            return Check("toolkit", FAILED, evidence, remedies.TOOLKIT_BROKEN)
+            low_level = NO_LOW_LEVEL in program.first_line or "/runc fails: " in program.first_line
+            remedy = remedies.NO_LOW_LEVEL if low_level else remedies.TOOLKIT_BROKEN
+            return Check("toolkit", FAILED, evidence, remedy)
     return _ok("toolkit", observed.ctk.first_line if observed.ctk is not None else "")
 
 
@@ -1010,8 +1015,9 @@ def tested(checks: Iterable[Check]) -> dict[str, str]:
 def with_notes(checks: tuple[Check, ...], observed: ChainObservation) -> tuple[Check, ...]:
     """Turn failed checks into notes where the test that they stand for has passed.
 
-    A recorded test stands for what its own validation observed: what has failed since is no note. Nor is an ordering
-    cycle, for no test knows the next boot, or a runtime that does not run, for it started none of the containers.
+    A recorded test stands for what its own validation observed: what has failed since is no note, unless it was only slow.
+    Nor is an ordering cycle, for no test knows the next boot, or a runtime that does not run, for it started none of the
+    containers.
     """
     notes = tested(checks)
     untested = tuple(map(ordering_cycle, observed.cycles)) + tuple(map(not_running, observed.down))
@@ -1020,7 +1026,8 @@ def with_notes(checks: tuple[Check, ...], observed: ChainObservation) -> tuple[C
         if check.failed and check.name in notes and not check.evidence.startswith(untested):
             note = replace(check, outcome=OK, evidence=f"{check.evidence}; {notes[check.name]}")
             recorded = observed.recorded
-            if recorded is None or (note.name, note.evidence) in recorded:
+            late = check.evidence.endswith(LATE)
+            if recorded is None or late or (note.name, note.evidence) in recorded:
                 results.append(note)
                 continue
         results.append(check)

@@ -25,6 +25,10 @@ version() { # key program
   status=$?
   # One that says its version first and then fails says why at the end.
   case $status:${output%%"$nl"*} in 0:*) ;; *" version "*) output=${output##*"$nl"} ;; esac
+  # NVIDIA's runtime asks runc.
+  [ $status = 0 ] || [ $1 != runtime_binary ] || ! command -v runc >/dev/null ||
+    timeout -k 2 ${limit:-15} runc --version >/dev/null 2>&1 ||
+    output="$(command -v runc) fails: $output"
   printf '%s=%s|%s|%s\n' "$1" "$program_path" $status "${output%%"$nl"*}"
 }
 version ctk nvidia-ctk

@@ -52,7 +52,7 @@ _PACKAGES = remedies.by_apply("reinstall the container toolkit's packages", "con
 #: Detected before a container is started, or in one that ran.
 OBSERVED = (
     Kind("cri-dead", "no pod can start",
-         "fix what its journal reports: journalctl -u UNIT -n 50; then: systemctl start UNIT", "containerd"),
+         "fix what its journal reports: journalctl -u UNIT -n 50; then: systemctl restart UNIT", "containerd"),
     Kind("no-handler", "the runtime has no handler for GPUs", remedies.NO_HANDLER, "containerd"),
     Kind("cgroup-drivers", "cgroup drivers disagree",
          remedies.CGROUP_DRIVERS),

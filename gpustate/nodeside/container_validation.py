@@ -382,7 +382,9 @@ def in_pods(
         test: what a container is to show.
     """
     if status is None:
-        return [ContainerResult(name, "cri-dead", f"{name} does not run")]
+        active = observed.containerd is not None and observed.containerd.active
+        why = f"runs, and its socket is gone ({CONTAINERD_SOCKET})" if active else "does not run"
+        return [ContainerResult(name, "cri-dead", f"{name} {why}")]
     version = status.version.removeprefix("v").partition("~")[0]
     runtime = f"{name} {version}".strip()
     if dead := status.dead(name):

@@ -743,6 +743,14 @@ TWINS = [
 ]
 
 
+def test_a_toolkit_that_was_only_slow_since_the_validation_is_a_note() -> None:
+    record = tuple((check.name, check.evidence) for check in chain.evaluate(GOOD))
+    for status, broken in ((124, None), (137, None), (1, "toolkit")):
+        ctk = chain_data.Program("/usr/bin/nvidia-ctk", status, "")
+        first = chain.first_broken(chain.evaluate(replace(GOOD, ctk=ctk, recorded=record)))
+        assert (first.name if first else None) == broken
+
+
 @pytest.mark.parametrize(("change", "link", "evidence", "remedy"), TWINS)
 def test_a_node_whose_tests_pass_is_never_failed_by_what_they_stand_for(
     change: dict[str, object], link: str, evidence: str, remedy: str

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpustate.diagnosis import chain_probe
-from gpustate.diagnosis.chain_data import ContainerResult, Expected
+from gpustate.diagnosis.chain_data import Containerd, ContainerResult, Expected
 from gpustate.formats.nvml_report import NvmlFacts
 from gpustate.nodeside import container_validation, cri_pod
 from gpustate.probes import cri_status
@@ -97,3 +98,17 @@ def test_the_files_and_the_command_line_of_a_kubelet_are_read(
     assert [row for row in rows if row.startswith("kubelet_cgroup")] == [
         f"kubelet_cgroup={driver}" for _ in range(bool(driver))
     ]
+
+
+@pytest.mark.parametrize(
+    ("active", "words"), [(True, "its socket is gone"), (False, "does not run")]
+)
+def test_a_containerd_without_socket_is_no_stopped_one(active: bool, words: str) -> None:
+    runtime = Containerd("/usr/bin/containerd", active, 0, "", ())
+    observed = replace(chain_probe.parse("", NvmlFacts()), containerd=runtime)
+    test = container_validation.Test((), 10.0, b"", ("true",))
+    (result,) = container_validation.in_pods(
+        "containerd", None, {}, "runc", observed, Expected(), test
+    )
+    assert result.kind == "cri-dead"
+    assert words in result.error
