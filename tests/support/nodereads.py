@@ -107,7 +107,7 @@ class Reads:
 
 
 def _entered(node: Node) -> list[str]:
-    return ["nsenter", "-t", str(node.leader()), *"-m -u -i -n -p -C --".split()]
+    return ["nsenter", "-t", str(node.leader()), *["-m", "-u", "-i", "-n", "-p", "-C", "--"]]
 
 
 def _seen_from_outside(node: Node, pid: str) -> str:
