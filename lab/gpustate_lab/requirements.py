@@ -23,7 +23,7 @@ PROGRAMS = {
 }
 
 #: Programs that only the tests need: many lightweight nodes, a virtual machine without KVM, alert rules,
-#: rpm repositories.
+#: rpm repositories, traces of system calls.
 TEST_PROGRAMS = {
     "sshd": "openssh-server",
     "qemu-system-x86_64": "qemu-system-x86",
@@ -36,6 +36,7 @@ TEST_PROGRAMS = {
     "dnf": "dnf",
     "createrepo_c": "createrepo-c",
     "zstd": "zstd",
+    "strace": "strace",
 }
 
 #: Programs that only ``make proof`` needs, for ``vagrant/README.md``: 22 MB to download, 101 MB on disk.

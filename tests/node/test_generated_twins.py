@@ -324,7 +324,7 @@ def test_checks_read_what_gives_containers_their_gpus(bed: Bed) -> None:
 
 
 def test_a_twin_that_works_is_not_failed_and_one_that_does_not_is_named(bed: Bed) -> None:
-    chosen = shares.share("generated twins", bed.twins, most=6, kind=lambda twin: twin.change)
+    chosen = shares.share("generated twins", bed.twins, most=6, kind=lambda twin: twin.kind)
     verdicts = [
         verdict
         for start in range(0, len(chosen), NODES)

@@ -78,14 +78,14 @@ ROWS = {
         after="apt-get install -y -q libnvidia-nscq-570 nvidia-imex-570"),
     "HGX H100 without Fabric Manager": Row(
         "debian12", "8xH100", after="systemctl stop nvidia-fabricmanager; dpkg -P --force-all nvidia-fabricmanager",
-        words=(("fabric", "fabric"),), cause="fabric-manager-missing"),
+        words=(("fabric", "Fabric Manager is not installed"),), cause="fabric-manager-missing"),
     "HGX H100 with an older Fabric Manager": Row(
         "debian12", "8xH100", after="systemctl stop nvidia-fabricmanager; dpkg -P --force-all nvidia-fabricmanager; "
         "apt-get install -y -q nvidia-fabricmanager-570 && { systemctl restart nvidia-fabricmanager || :; }",
-        words=(("fabric", "fabric"),), cause="fabric-manager-version"),
+        cause="fabric-manager-version"),
     "HGX B200 without nvlsm": Row(
         "debian12", "8xB200", after="systemctl stop nvidia-fabricmanager nvlsm; dpkg -P --force-all nvlsm && { systemctl start nvidia-fabricmanager || :; }",
-        words=(("fabric", "fabric"),), cause="nvlink-subnet-manager-missing"),
+        cause="nvlink-subnet-manager-missing"),
     "MIG on H100": Row(
         "ubuntu2404", "8xH100", policy=f"{R580}mig: {{config: all-1g.10gb}}\n", words=(("cuda", "kernel ran on 56 devices"), ("cdi", "every file exists"))),
     "EKS 1.34 on Amazon Linux 2023": Row(
