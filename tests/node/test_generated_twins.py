@@ -46,7 +46,7 @@ states:
 NODES, GPUS = 2, 2
 SLEEP_S = 3
 CHANGES = ("remove", "rename", "shadow", "slow")
-#: Of one twin in a run of all tests, and of one in the background of a wrapper that sleeps for each call.
+#: Of one verb over all nodes, each of whose calls may meet a wrapper that sleeps.
 LIMIT_S = 900
 FIRST_IN_PATH = "/usr/local/sbin"
 
