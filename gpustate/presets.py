@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
 
 from gpustate import registry
 from gpustate.core.policy import Policy, build
+from gpustate.documents import JsonView
 from gpustate.errors import PolicyError
 
 _DRIVER = (
@@ -30,12 +30,12 @@ _KUBERNETES = (
     *("cdi", "dev-char", "gpu-labels", "quarantine", "validator"),
 )
 
-Override = Mapping[str, Any] | None
+Override = JsonView | None
 
 
-_DEFAULTS: Mapping[str, Any] = {}
+_DEFAULTS: JsonView = {}
 #: Parameters by state, of each preset.
-STACKS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+STACKS: Mapping[str, Mapping[str, JsonView]] = {
     "kubernetes-node": dict.fromkeys(_KUBERNETES, _DEFAULTS),
     # Slurm's containers (enroot, Apptainer) need no handler in a runtime.
     "slurm-node": {

@@ -22,18 +22,17 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import httpx2
 from lightkube import SingleConfig
 from lightkube.core.exceptions import ConfigError
 
-from gpustate.documents import Json
+from gpustate.documents import Json, JsonView
 from gpustate.errors import ClusterError
 from gpustate.formats import masking
 from gpustate.formats.words import cut
@@ -93,11 +92,7 @@ class ProgramLogin(httpx2.Auth):
     """
 
     def __init__(
-        self,
-        settings: Mapping[str, Any],
-        cluster: Json,
-        config: SingleConfig,
-        context: ssl.SSLContext,
+        self, settings: JsonView, cluster: Json, config: SingleConfig, context: ssl.SSLContext
     ) -> None:
         command, version = settings.get("command"), settings.get("apiVersion")
         if not isinstance(command, str) or not command:

@@ -158,7 +158,7 @@ class Objects:
             ClusterError: the request failed; without the right, with the rule to add.
         """
         resource = _resource(kind)
-        options: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
+        options: Json = {"namespace": namespace} if kind.namespaced else {}
         options |= {"labels": dict(labels)} if labels else {}
         if kind.large:
             options["labels"] = dict(OWNER)
@@ -210,7 +210,7 @@ class Objects:
         kind = BY_NAME[item["kind"]]
         meta = item["metadata"]
         manager = LABEL_MANAGER if kind is NODE else FIELD_MANAGER
-        options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
+        options: Json = {"namespace": meta["namespace"]} if kind.namespaced else {}
         resource = _resource(kind)
         try:
             answer = self._call(
@@ -243,7 +243,7 @@ class Objects:
         kind = BY_NAME[item["kind"]]
         resource = _resource(kind)
         namespace = item["metadata"].get("namespace")
-        options: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
+        options: Json = {"namespace": namespace} if kind.namespaced else {}
         answer = self._call(
             f"create {title(item)}",
             lambda client: client.create(
@@ -261,7 +261,7 @@ class Objects:
         """
         kind = BY_NAME[item["kind"]]
         meta = item["metadata"]
-        options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
+        options: Json = {"namespace": meta["namespace"]} if kind.namespaced else {}
         unchanged = {
             "op": "test",
             "path": "/metadata/resourceVersion",
@@ -327,7 +327,7 @@ class Objects:
         """
         kind = BY_NAME[item["kind"]]
         meta = item["metadata"]
-        options: dict[str, Any] = {"namespace": meta["namespace"]} if kind.namespaced else {}
+        options: Json = {"namespace": meta["namespace"]} if kind.namespaced else {}
         resource = _resource(kind)
         try:
             self._call(

@@ -16,6 +16,7 @@ from gpustate.compat import conditions
 from gpustate.compat.conditions import Condition, Group, Not
 from gpustate.compat.facts import FACTS, Fact, Value, value, with_derived
 from gpustate.compat.rules import Review, ReviewVerdict, Rule, Source, Verdict
+from gpustate.documents import Json
 from gpustate.errors import UsageError
 from gpustate.formats import yaml_events
 from gpustate.formats.words import at, kind_of, quote, suggest
@@ -64,7 +65,7 @@ class _Reader:
 
     def closed(
         self, owner: Any, keys: tuple[str, ...], line: int, title: str, needed: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
+    ) -> Json:
         """A mapping with only known keys and all required ones."""
         if not isinstance(owner, dict):
             self.fail(f"{title} is {kind_of(owner)}, wanted a mapping", line)
@@ -79,14 +80,14 @@ class _Reader:
                 self.fail(f"{title} lacks {key}", line)
         return owner
 
-    def text(self, owner: dict[str, Any], key: str, line: int) -> str:
+    def text(self, owner: Json, key: str, line: int) -> str:
         raw, where = owner[key], self.line_of(owner, key, line)
         if not isinstance(raw, str) or not raw.strip():
             self.fail(f"{key} is {kind_of(raw)}, wanted text", where, "put it in quotes")
         return raw
 
     def matching(
-        self, owner: dict[str, Any], key: str, line: int, pattern: re.Pattern[str], example: str
+        self, owner: Json, key: str, line: int, pattern: re.Pattern[str], example: str
     ) -> str:
         """A text of a form."""
         text = self.text(owner, key, line)
@@ -95,7 +96,7 @@ class _Reader:
             self.fail(f"{key} is {quote(text)}, wanted {example}", where)
         return text
 
-    def member(self, owner: dict[str, Any], kind: type[E], line: int) -> E:
+    def member(self, owner: Json, kind: type[E], line: int) -> E:
         """The verdict, one of a kind."""
         verdicts = {member.value: member for member in kind}
         if owner["verdict"] not in verdicts:
@@ -121,7 +122,7 @@ class _Reader:
             for record, where in zip(records, lines, strict=True)
         ]
 
-    def sources(self, top: dict[str, Any], line: int) -> dict[str, Source]:
+    def sources(self, top: Json, line: int) -> dict[str, Source]:
         where = self.line_of(top, "sources", line)
         table = top["sources"]
         if not isinstance(table, dict):
@@ -164,7 +165,7 @@ class _Reader:
             tests=record["tests"],
         )
 
-    def source_of(self, record: dict[str, Any], line: int, sources: Mapping[str, Source]) -> Source:
+    def source_of(self, record: Json, line: int, sources: Mapping[str, Source]) -> Source:
         raw, where = record["source"], self.line_of(record, "source", line)
         if not isinstance(raw, str):
             return self.source(raw, where)
@@ -173,7 +174,7 @@ class _Reader:
             self.fail(f"source {quote(raw)} is not among the file's sources", where, hint)
         return sources[raw]
 
-    def review(self, record: dict[str, Any], line: int) -> Review | None:
+    def review(self, record: Json, line: int) -> Review | None:
         if "review" not in record:
             return None
         where, needed = self.line_of(record, "review", line), ("reader", "date", "verdict")
@@ -186,7 +187,7 @@ class _Reader:
         return Review(self.text(fields, "reader", where), date, verdict, note)
 
     def tests(
-        self, record: dict[str, Any], line: int, when: Condition, name: str
+        self, record: Json, line: int, when: Condition, name: str
     ) -> dict[str, dict[str, Value]]:
         keys, where = ("positive", "negative"), self.line_of(record, "tests", line)
         tests = self.closed(record["tests"], keys, where, "tests", keys)

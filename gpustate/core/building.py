@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from gpustate.core.parameter_errors import describe_expected, in_part, show_value
 from gpustate.core.state import AnyState
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
 from gpustate.formats.words import printable, quote, quote_name, suggest
@@ -22,24 +23,20 @@ _MOST_LISTED = 5
 Locate = Callable[[tuple[str | int, ...]], str | None]
 
 
-def parameters(state: AnyState) -> dict[str, Any]:
+def parameters(state: AnyState) -> Json:
     """The parameters that were given, as plain JSON data."""
-    data: dict[str, Any] = json.loads(state.model_dump_json(exclude_unset=True))
+    data: Json = json.loads(state.model_dump_json(exclude_unset=True))
     return data
 
 
-def every_parameter(state: AnyState) -> dict[str, Any]:
+def every_parameter(state: AnyState) -> Json:
     """All parameters, those with their defaults too, as plain JSON data."""
-    data: dict[str, Any] = json.loads(state.model_dump_json())
+    data: Json = json.loads(state.model_dump_json())
     return data
 
 
 def build(
-    cls: type[AnyState],
-    values: Mapping[str, Any],
-    *,
-    place: str | None = None,
-    locate: Locate | None = None,
+    cls: type[AnyState], values: JsonView, *, place: str | None = None, locate: Locate | None = None
 ) -> AnyState:
     """Make a state from plain data, all of whose parameters fit together.
 
@@ -80,7 +77,7 @@ def build(
         ) from None
 
 
-def build_in_part(cls: type[AnyState], values: Mapping[str, Any], error: PolicyError) -> AnyState:
+def build_in_part(cls: type[AnyState], values: JsonView, error: PolicyError) -> AnyState:
     """Make the state of one layer, whose parameters may fit together only with those of others.
 
     Raises:
@@ -93,7 +90,7 @@ def build_in_part(cls: type[AnyState], values: Mapping[str, Any], error: PolicyE
             raise error from None
 
 
-def _culprit(cls: type[AnyState], values: Mapping[str, Any], locate: Locate) -> str | None:
+def _culprit(cls: type[AnyState], values: JsonView, locate: Locate) -> str | None:
     """Where the one parameter stands that is refused on its own; a validator names none."""
     for name, value in values.items():
         try:
@@ -105,9 +102,7 @@ def _culprit(cls: type[AnyState], values: Mapping[str, Any], locate: Locate) -> 
     return None
 
 
-def explain(
-    error: ValidationError, cls: type[AnyState], values: Mapping[str, Any] | None = None
-) -> str:
+def explain(error: ValidationError, cls: type[AnyState], values: JsonView | None = None) -> str:
     """Say in one line which parameters are wrong, what was given and what is wanted.
 
     Args:
@@ -148,7 +143,7 @@ def explain(
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 
 
-def as_written(place: tuple[str | int, ...], value: object, values: Mapping[str, Any]) -> object:
+def as_written(place: tuple[str | int, ...], value: object, values: JsonView) -> object:
     """The value that was given at a place; the library's, where that is another."""
     current: Any = values
     for step in _without_kind(place):

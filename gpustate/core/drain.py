@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.labels import selectors
 from gpustate.formats.words import kind_of, quote, suggest
@@ -57,10 +58,10 @@ class DrainPolicy:
     grace_period_s: int | None = None
     jobs_timeout_s: float = 0.0
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> Json:
         """Plain data with the values that are not defaults; :func:`drain_policy` reads it again."""
         default = asdict(DrainPolicy())
-        data: dict[str, Any] = {}
+        data: Json = {}
         for key, value in asdict(self).items():
             if isinstance(value, dict):
                 value = {k: _plain(v) for k, v in value.items() if v != default[key][k]}
@@ -121,8 +122,8 @@ class DrainOverrides:
     grace_period_s: int | None = None
     node_after_gpu_pods: bool | None = None
     jobs_timeout_s: float | None = None
-    gpu_pods: Mapping[str, Any] | None = None
-    node: Mapping[str, Any] | None = None
+    gpu_pods: JsonView | None = None
+    node: JsonView | None = None
 
     def on(self, policy: DrainPolicy) -> DrainPolicy:
         """The policy with these values.
@@ -185,14 +186,14 @@ def drain_overrides(data: object, places: Mapping[tuple[str, ...], str]) -> Drai
 
 def _values(
     data: object, path: tuple[str, ...], cls: type, places: Mapping[tuple[str, ...], str]
-) -> dict[str, Any]:
+) -> Json:
     """The values of one level, each of the type of its field."""
     if data is None:
         return {}
     if not isinstance(data, Mapping):
         raise _error(path, places, f"is {kind_of(data)}, wanted a mapping")
     types = {rule.name: str(rule.type) for rule in fields(cls)}
-    values: dict[str, Any] = {}
+    values: Json = {}
     for key, value in data.items():
         if key not in types:
             raise _error((*path, str(key)), places, "unknown key", _hint(str(key), types))
@@ -205,7 +206,7 @@ def _value(
 ) -> Any:
     if type_.endswith("None"):
         type_ = type_.removesuffix(" | None")
-        if value is None or type_ == "Mapping[str, Any]":
+        if value is None or type_ == "JsonView":
             return value
     if type_ == "bool" and not isinstance(value, bool):
         raise _error(path, places, f"is {quote(value)}, wanted true or false")

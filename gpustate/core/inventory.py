@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import InventoryError
 
 #: A path of the kind that needs no quoting anywhere: in scripts, units, configuration files.
@@ -116,7 +117,7 @@ class VarsLayer:
     places: Mapping[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str])
 
 
-def labels_of(variables: Mapping[str, Any]) -> dict[str, str]:
+def labels_of(variables: JsonView) -> dict[str, str]:
     """Labels in the variables of a node: ``node_labels``, which kubespray has too, and ``gpustate_labels``."""
     labels: dict[str, str] = {}
     for name in LABELS:
@@ -166,7 +167,7 @@ class InventoryNode:
 
     name: str
     groups: tuple[str, ...] = ()
-    vars: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    vars: JsonView = field(default_factory=Json)
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     connection: Connection = field(default_factory=Connection)
     groups_by_strength: tuple[str, ...] = ()

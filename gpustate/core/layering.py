@@ -12,6 +12,7 @@ from gpustate.core.layers import COMMAND_LINE, Layer, Path, value_at
 from gpustate.core.parameter_errors import show_value
 from gpustate.core.state import AnyState
 from gpustate.core.where import parse
+from gpustate.documents import JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote_name
 
@@ -30,9 +31,9 @@ class PolicyLayers(Protocol):
     @property
     def states(self) -> tuple[AnyState, ...]: ...
     @property
-    def groups(self) -> Mapping[str, Mapping[str, Any]]: ...
+    def groups(self) -> Mapping[str, JsonView]: ...
     @property
-    def nodes(self) -> Mapping[str, Mapping[str, Any]]: ...
+    def nodes(self) -> Mapping[str, JsonView]: ...
     @property
     def places(self) -> Mapping[Path, str]: ...
     @property
@@ -107,7 +108,7 @@ def _own_layer(policy: PolicyLayers, section: str, scope: str, name: str) -> Lay
     return Layer(scope, name, body, place, _below(policy.places, above), replaced=replaced)
 
 
-def _last_words(policy: PolicyLayers, base: Mapping[str, Any], node: InventoryNode) -> Layer | None:
+def _last_words(policy: PolicyLayers, base: JsonView, node: InventoryNode) -> Layer | None:
     """What the command line said about this node, the narrower last."""
     exact: list[tuple[Path, Any]] = []
     places: dict[Path, str] = {}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from gpustate.documents import Json, JsonView
 from gpustate.formats.words import quote_name
 
 Path = tuple[str, ...]
@@ -46,7 +47,7 @@ class Layer:
 
     scope: str
     name: str = ""
-    states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    states: Mapping[str, JsonView] = field(default_factory=dict[str, Json])
     place: str = ""
     places: Mapping[Path, str] = field(default_factory=dict[Path, str])
     exact: tuple[tuple[Path, Any], ...] = ()
@@ -76,9 +77,9 @@ class LayerValue:
     value: Any
 
 
-def merged(layers: Sequence[Layer], state: str) -> dict[str, Any]:
+def merged(layers: Sequence[Layer], state: str) -> Json:
     """The parameters of one state, the strongest layer last."""
-    values: dict[str, Any] = {}
+    values: Json = {}
     for layer in layers:
         layer_values = layer.states.get(state)
         if layer_values:
@@ -127,7 +128,7 @@ def value_at(data: Any, path: Path) -> Any:
     return data
 
 
-def leaves(data: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(data: JsonView, above: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every value other than a mapping, and every empty mapping, with its path."""
     for key, value in data.items():
         path = (*above, str(key))
@@ -142,21 +143,21 @@ def dotted(path: Path) -> str:
     return ".".join(key.replace("\\", "\\\\").replace(".", "\\.") for key in path)
 
 
-def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+def _merge(into: Json, more: JsonView) -> None:
     for key, value in more.items():
         current = into.get(str(key))
         if isinstance(current, dict) and isinstance(value, Mapping):
             current = into[str(key)] = dict(current)
             _merge(current, value)
         elif isinstance(value, Mapping):
-            fresh: dict[str, Any] = {}
+            fresh: Json = {}
             _merge(fresh, value)
             into[str(key)] = fresh
         else:
             into[str(key)] = value
 
 
-def _put(data: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
+def _put(data: Json, path: Path, value: Any) -> Json:
     """A copy of ``data`` with the value at ``path`` replaced or removed."""
     content = dict(data)
     key, deeper = path[0], path[1:]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from gpustate.documents import JsonView
 from gpustate.formats.words import quote
 
 S = TypeVar("S")
@@ -77,7 +78,7 @@ def pattern(regex: str, words: str, **more: Any) -> Any:
     return Field(pattern=regex, **more)
 
 
-def describe_expected(kind: str, context: Mapping[str, Any]) -> str | None:
+def describe_expected(kind: str, context: JsonView) -> str | None:
     """What is wanted in place of what was given; ``None`` where there are no words for it.
 
     Args:
@@ -91,7 +92,7 @@ def describe_expected(kind: str, context: Mapping[str, Any]) -> str | None:
     return None if words is None else words.format_map(context)
 
 
-def describe_error(item: Mapping[str, Any]) -> str:
+def describe_error(item: JsonView) -> str:
     """One mistake, of pydantic's list of them: what is wanted and what was given."""
     text = describe_expected(item["type"], item.get("ctx") or {})
     return (

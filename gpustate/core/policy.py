@@ -38,6 +38,7 @@ from gpustate.core.parameter_errors import in_part, show_value
 from gpustate.core.rollout import RolloutPolicy, rollout_policy
 from gpustate.core.state import AnyState, State
 from gpustate.core.where import NOWHERE
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats.masking import remember_parameters
 from gpustate.formats.words import kind_of, quote, quote_name, suggest
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 #: For groups or nodes, by name: parameters by state, and ``allow``.
-Overrides = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Overrides = Mapping[str, Mapping[str, JsonView]]
 #: What nodes with the same layers share; the node stays with it, for the key holds ids of its parts.
 _Cached = tuple[tuple[Layer, ...], tuple[AnyState, ...], InventoryNode]
 
@@ -64,7 +65,7 @@ _Cached = tuple[tuple[Layer, ...], tuple[AnyState, ...], InventoryNode]
 class ClusterPart(Protocol):
     """Settings of the objects of the nodes' cluster, which a policy carries and does not know."""
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> Json:
         """Plain data with the values that are not defaults."""
         ...
 
@@ -105,8 +106,8 @@ class Policy:
         nodes: Overrides | None = None,
         places: Mapping[Path, str] | None = None,
         last: Iterable[Path] = (),
-        rollout: RolloutPolicy | Mapping[str, Any] | None = None,
-        drain: DrainPolicy | Mapping[str, Any] | None = None,
+        rollout: RolloutPolicy | JsonView | None = None,
+        drain: DrainPolicy | JsonView | None = None,
         cluster: ClusterPart | None = None,
         without: Iterable[str] = (),
         unsettled: Mapping[str, PolicyError] | None = None,
@@ -166,7 +167,7 @@ class Policy:
         """The same policy with other states; what it says for groups and nodes about others is left out."""
         names = {state.name for state in states} | {ALLOW}
 
-        def restrict(overrides: Overrides) -> dict[str, dict[str, Any]]:
+        def restrict(overrides: Overrides) -> dict[str, Json]:
             return {
                 key: {state: values for state, values in body.items() if state in names}
                 for key, body in overrides.items()
@@ -198,9 +199,7 @@ class Policy:
         policy.cluster = settings
         return policy
 
-    def with_locks(
-        self, locks: Mapping[str, Mapping[str, Mapping[str, Any]]], place: str
-    ) -> Policy:
+    def with_locks(self, locks: Mapping[str, Mapping[str, JsonView]], place: str) -> Policy:
         """The same policy with what a lock file says about nodes, in the place of any other lock file.
 
         Args:
@@ -212,7 +211,7 @@ class Policy:
         policy.locked = {name: layers[id(lock)] for name, lock in locks.items()}
         return policy
 
-    def layers_data(self) -> dict[str, Any]:
+    def layers_data(self) -> Json:
         """What the policy says beside its states, as plain data that the constructor takes again."""
         last = [list(path) for path in self.last]
         drain = self.drain.as_data() if self.drain is not None else {}
@@ -231,7 +230,7 @@ class Policy:
             states = [build(type(s), {**parameters(s), "ensure": ensure}) for s in self.states]
         return self.with_states(*states, last=(("states", s.name, "ensure") for s in states))
 
-    def _overrides(self, section: str, overrides: Overrides) -> dict[str, dict[str, Any]]:
+    def _overrides(self, section: str, overrides: Overrides) -> dict[str, Json]:
         """Check what is said for groups or nodes.
 
         Raises:
@@ -470,9 +469,7 @@ def _state(
         raise PolicyError(error.message, place=error.place, fix=error.fix or fix) from None
 
 
-def _of_other_layers(
-    cls: type[AnyState], values: Mapping[str, Any], layers: tuple[Layer, ...]
-) -> list[str]:
+def _of_other_layers(cls: type[AnyState], values: JsonView, layers: tuple[Layer, ...]) -> list[str]:
     """Parameters of weaker layers that do not fit those of the strongest one that has any of the state."""
 
     def layer_of(name: str) -> int:

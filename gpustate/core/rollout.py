@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote, suggest
 
@@ -54,7 +55,7 @@ class RolloutPolicy:
     rollback_on_failure: bool | None = None
     pods_timeout_s: int = 0
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> Json:
         """Plain data with the values that are not defaults; :func:`rollout_policy` reads it again."""
         default = RolloutPolicy()
         return {
@@ -87,7 +88,7 @@ def overridden(
     if not isinstance(data, Mapping | None):
         raise _error((), places, f"is {kind_of(data)}, wanted a mapping")
     names = [field.name for field in fields(RolloutPolicy)]
-    values: dict[str, Any] = {}
+    values: Json = {}
     for key, value in (data or {}).items():
         if key not in names:
             hint = suggest(key, names, f"supported keys: {', '.join(names)}", form="{!r}")

@@ -31,6 +31,7 @@ from gpustate.core.node import Node
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.step import Step
+from gpustate.documents import JsonView
 
 ObservedT = TypeVar("ObservedT")
 
@@ -164,10 +165,10 @@ class State(BaseModel, Generic[ObservedT]):
     brings_bundle: ClassVar[bool] = False
     restored: ClassVar[tuple[str, ...]] = ()
     computed: ClassVar[tuple[str, ...]] = ()
-    observed_before: ClassVar[Mapping[str, Any] | None] = None
+    observed_before: ClassVar[JsonView | None] = None
     supported_runtime: ClassVar[str] = ""
     implies: ClassVar[Mapping[str, str]] = {}
-    implied_parameters: ClassVar[Mapping[str, Any]] = {}
+    implied_parameters: ClassVar[JsonView] = {}
     family: ClassVar[str] = ""
     matrix: ClassVar[Mapping[str, object]] = {}
 
@@ -296,7 +297,7 @@ class State(BaseModel, Generic[ObservedT]):
         """MAY: say why this node must not reboot now (a kernel without a built module)."""
         return None
 
-    def pinned(self, observed: ObservedT) -> Mapping[str, Any]:
+    def pinned(self, observed: ObservedT) -> JsonView:
         """MAY: parameters that a rollback to this observation needs beside those of the run before. Pure.
 
         For what the parameters leave open: the exact versions of packages, where a policy names a branch or nothing.
@@ -306,9 +307,7 @@ class State(BaseModel, Generic[ObservedT]):
         """
         return {}
 
-    def as_before(
-        self, wanted: ObservedT, observed: ObservedT, before: Mapping[str, Any]
-    ) -> ObservedT:
+    def as_before(self, wanted: ObservedT, observed: ObservedT, before: JsonView) -> ObservedT:
         """MAY: what a rollback wants, where parameters cannot say what was observed before. Pure.
 
         For what an apply adds or leaves alone: a file or a package of its own that was not there, foreign holds.

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.formats import dkms, dpkg, systemd
 from gpustate.formats.numbers import parse_uint
 from gpustate.ops.daemon_seen import PATIENCE_S, starting
@@ -85,7 +86,7 @@ class Clues:
     rows: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     units: dict[str, Unit] = field(default_factory=dict[str, Unit])
     packages: dict[str, str] = field(default_factory=dict[str, str])
-    node: dict[str, Any] | None = None
+    node: Json | None = None
     registered: dict[str, tuple[str, ...]] | None = None
 
     def all(self, key: str) -> tuple[str, ...]:
@@ -180,13 +181,13 @@ class Clues:
             return ""
         return f"{row.get('reason')}: {row.get('message')}, at {row.get('lastHeartbeatTime')}"
 
-    def _condition(self, kind: str) -> dict[str, Any]:
+    def _condition(self, kind: str) -> Json:
         """A condition of the node; empty if it has none of that type."""
         rows = self._part("status").get("conditions")
         entries = (row for row in rows if isinstance(row, dict)) if isinstance(rows, list) else ()
         return next((row for row in entries if row.get("type") == kind), {})
 
-    def _part(self, *keys: str) -> dict[str, Any]:
+    def _part(self, *keys: str) -> Json:
         part: Any = self.node or {}
         for key in keys:
             part = part.get(key) if isinstance(part, dict) else None
@@ -254,7 +255,7 @@ def _unit(fields: dict[str, str]) -> Unit:
     )
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _object(text: str) -> Json | None:
     try:
         data: Any = json.loads(text)
     except (ValueError, RecursionError):

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.formats.words import quote, quote_name
 
 VERSIONS = (
@@ -40,18 +41,18 @@ _RDT = {
 }
 _NET = {"hostInterfaceName": _TEXT, "name": _TEXT}
 #: A list in a kind is a list of mappings with these keys.
-_EDITS: Mapping[str, Any] = {
+_EDITS: JsonView = {
     **{"env": _TEXTS, "deviceNodes": [_NODE], "netDevices": [_NET], "hooks": [_HOOK]},
     **{"mounts": [_MOUNT], "intelRdt": _RDT, "additionalGids": _UNSIGNEDS},
 }
-_SPEC: Mapping[str, Any] = {
+_SPEC: JsonView = {
     **{"cdiVersion": _TEXT, "kind": _TEXT, "annotations": _MAPPING},
     "devices": [{"name": _TEXT, "annotations": _MAPPING, "containerEdits": _EDITS}],
     "containerEdits": _EDITS,
 }
 
 
-def refusals(data: Mapping[str, Any]) -> Iterator[str]:
+def refusals(data: JsonView) -> Iterator[str]:
     """Yield the errors for which a whole specification is ignored."""
     shape = list(_shape(data, _SPEC, ""))
     yield from shape
@@ -118,9 +119,7 @@ def _is(value: Any, kind: str) -> bool:
     return isinstance(value, list) and all(item is None or _is(item, of) for item in value)
 
 
-def _version(
-    data: Mapping[str, Any], devices: list[dict[str, Any]], edits: list[dict[str, Any]]
-) -> Iterator[str]:
+def _version(data: JsonView, devices: list[Json], edits: list[Json]) -> Iterator[str]:
     version = _text(data.get("cdiVersion")).removeprefix("v")
     if version not in VERSIONS:
         yield f"its cdiVersion is {quote(data.get('cdiVersion'))}, wanted one up to {VERSIONS[-1]}"
@@ -145,7 +144,7 @@ def _version(
         yield f"its cdiVersion is {version}, but its content needs {needed}"
 
 
-def _edits(edit: Mapping[str, Any]) -> Iterator[str]:
+def _edits(edit: JsonView) -> Iterator[str]:
     yield from _environment(edit)
     for node in _each(edit, "deviceNodes"):
         path = _text(node.get("path"))
@@ -174,18 +173,18 @@ def _edits(edit: Mapping[str, Any]) -> Iterator[str]:
             yield f"netDevices: {key} is empty or duplicate"
 
 
-def _environment(holder: Mapping[str, Any]) -> Iterator[str]:
+def _environment(holder: JsonView) -> Iterator[str]:
     for variable in holder.get("env") or ():
         if _text(variable).find("=") <= 0:
             yield f"{quote(variable)} is not NAME=VALUE"
 
 
-def _filled(edit: Mapping[str, Any]) -> Iterator[bool]:
+def _filled(edit: JsonView) -> Iterator[bool]:
     for key, value in edit.items():
         yield value is not None if key == "intelRdt" else bool(value)
 
 
-def _each(edit: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def _each(edit: JsonView, key: str) -> list[Json]:
     return [entry or {} for entry in edit.get(key) or ()]
 
 

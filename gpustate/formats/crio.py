@@ -18,8 +18,8 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import ProbeError, RefusedError
 from gpustate.formats.containerd.marks import DROP_IN
 from gpustate.formats.containerd.model import Edit, Handler
@@ -90,13 +90,13 @@ def in_order(paths: list[str], main_path: str) -> list[str]:
     return [path for path in paths if path == main_path] + drop_ins
 
 
-def merge(texts: Mapping[str, str]) -> dict[str, Any]:
+def merge(texts: Mapping[str, str]) -> Json:
     """Merge files in this order.
 
     Raises:
         ProbeError: one of them is not TOML; CRI-O would not start.
     """
-    merged: dict[str, Any] = {}
+    merged: Json = {}
     for path, text in texts.items():
         merged = _merge((), merged, parse(text, path))
     return merged
@@ -163,7 +163,7 @@ def plan_removal(files: Files, handler: Handler) -> Edit:
     return _changed(files, None, [], f"remove handler {handler.name}")
 
 
-def handler_problems(config: Mapping[str, Any], handler: Handler) -> tuple[str, ...]:
+def handler_problems(config: JsonView, handler: Handler) -> tuple[str, ...]:
     """Return why ``handler`` is not served, one line each; empty if it is.
 
     Args:
@@ -206,7 +206,7 @@ def _same(old_text: str, new_text: str) -> bool:
         return False
 
 
-def _low_level(config: Mapping[str, Any], handler: Handler) -> str | None:
+def _low_level(config: JsonView, handler: Handler) -> str | None:
     """The runtime whose options are copied: the default, else crun, else runc."""
     tables = lookup(config, _RUNTIMES) or {}
     for name in (lookup(config, _DEFAULT), *_LOW_LEVEL):
@@ -218,7 +218,7 @@ def _low_level(config: Mapping[str, Any], handler: Handler) -> str | None:
     return None
 
 
-def _equal(foreign: object, desired: Mapping[str, Any]) -> bool:
+def _equal(foreign: object, desired: JsonView) -> bool:
     if not isinstance(foreign, Mapping):
         return False
     foreign_table, desired_table = (
@@ -243,7 +243,7 @@ def _refuse_later(files: Files, foreign: Mapping[str, str], text: str, handler: 
         )
 
 
-def _merge(path: tuple[str, ...], to: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(path: tuple[str, ...], to: JsonView, new: JsonView) -> Json:
     merged = dict(to)
     for key, value in new.items():
         old = merged.get(key)

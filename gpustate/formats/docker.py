@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import RefusedError
 from gpustate.formats.containerd.model import Edit, Handler, same_program
 from gpustate.formats.jsonedit import drop_key, lookup, parse, set_key
@@ -52,7 +53,7 @@ class File:
     version: str = ""
 
     @property
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Json:
         """The parsed file."""
         return parse(self.text or "", self.path)
 
@@ -68,13 +69,13 @@ def supports_cdi(version: str) -> bool:
     return release(version) >= (25, 0)
 
 
-def cdi_enabled(data: Mapping[str, Any], version: str) -> bool:
+def cdi_enabled(data: JsonView, version: str) -> bool:
     """Whether the daemon injects CDI devices with this file; since 28.2 by default."""
     configured = lookup(data, CDI)
     return configured is True if configured is not None else release(version) >= (28, 2)
 
 
-def runtime(handler: Handler) -> dict[str, Any]:
+def runtime(handler: Handler) -> Json:
     """The runtime's own table."""
     return {"path": handler.binary, "args": []}
 
@@ -236,9 +237,7 @@ def by_flag(flags: Sequence[str], name: str) -> str:
     return ""
 
 
-def _refuse_flags(
-    file: File, data: Mapping[str, Any], desired: Mapping[tuple[str, ...], Any]
-) -> None:
+def _refuse_flags(file: File, data: JsonView, desired: Mapping[tuple[str, ...], Any]) -> None:
     """docker does not start when its command line and its file both set one option."""
     pairs = (
         ("runtimes", "--add-runtime"),

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import ProbeError
 
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -43,7 +44,7 @@ class _Member:
     value: _Value = field(default_factory=lambda: _Value(0))
 
 
-def parse(text: str, place: str) -> dict[str, Any]:
+def parse(text: str, place: str) -> Json:
     """Parse ``text``; only blanks is an empty object.
 
     Args:
@@ -135,7 +136,7 @@ def drop_key(text: str, path: Sequence[str], place: str) -> str:
     return _verified(edited, expected, place)
 
 
-def lookup(data: Mapping[str, Any], path: Sequence[str]) -> Any:
+def lookup(data: JsonView, path: Sequence[str]) -> Any:
     """Return the value at ``path``; ``None`` if it is not set."""
     value: Any = data
     for key in path:
@@ -143,7 +144,7 @@ def lookup(data: Mapping[str, Any], path: Sequence[str]) -> Any:
     return value
 
 
-def _verified(text: str, expected: Mapping[str, Any], place: str) -> str:
+def _verified(text: str, expected: JsonView, place: str) -> str:
     try:
         same = parse(text, place) == expected
     except ProbeError:

@@ -16,6 +16,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import GpustateError
 from gpustate.formats.words import kind_of, quote, quote_name
 
@@ -88,7 +89,7 @@ def _validator(package: str, name: str) -> Callable[[Any], Any]:
     return fastjsonschema.compile(schema, use_default=False, use_formats=False)
 
 
-def _as_draft_7(data: dict[str, Any]) -> dict[str, Any]:
+def _as_draft_7(data: Json) -> Json:
     """The one keyword of our schemas that has another name in the draft that fastjsonschema implements."""
     required = data.pop("dependentRequired", None)
     return data if required is None else {**data, "dependencies": required}

@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from gpustate.documents import Json
 from gpustate.errors import GpustateError
 from gpustate.formats.words import at, quote_name
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 
 
-def _as_it_is(data: dict[str, Any]) -> Any:
+def _as_it_is(data: Json) -> Any:
     return data
 
 
@@ -65,7 +66,7 @@ def read(
     problem: str = "is not JSON",
     lined: bool = True,
     fix: str | None = None,
-    make: Callable[[dict[str, Any]], Any] = _as_it_is,
+    make: Callable[[Json], Any] = _as_it_is,
 ) -> Any:
     """Read a whole text.
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from gpustate.documents import Json
 from gpustate.errors import ProbeError
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -70,7 +71,7 @@ def _key(match: re.Match[str]) -> str:
     return f"[{'.'.join(names)}]"
 
 
-def parse(text: str, place: str) -> dict[str, Any]:
+def parse(text: str, place: str) -> Json:
     """Parse TOML.
 
     Args:

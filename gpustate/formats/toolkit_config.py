@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError, ProbeError
 from gpustate.formats.toml_scan import (
     Comment,
@@ -101,7 +102,7 @@ def check_key(key: str, value: object) -> None:
         raise PolicyError(f"{key} is {value!r}, wanted one of {', '.join(choices)}")
 
 
-def read_keys(text: str, path: str = CONFIG_PATH) -> dict[str, Any]:
+def read_keys(text: str, path: str = CONFIG_PATH) -> Json:
     """Return all values by dotted key, including unknown keys.
 
     Raises:
@@ -164,7 +165,7 @@ def set_keys(text: str, desired: Mapping[str, Value | None], path: str = CONFIG_
     return text
 
 
-def _prove(text: str, expected: Mapping[str, Any], path: str) -> None:
+def _prove(text: str, expected: JsonView, path: str) -> None:
     try:
         same = read_keys(text, path) == expected
     except ProbeError:
@@ -258,7 +259,7 @@ def _extent(parsed: Scan, section: tuple[str, ...]) -> tuple[int, int]:
     return 0, 0
 
 
-def _flat(path: tuple[str, ...], table: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _flat(path: tuple[str, ...], table: JsonView) -> list[tuple[str, Any]]:
     flat: list[tuple[str, Any]] = []
     for key, value in table.items():
         if isinstance(value, Mapping):

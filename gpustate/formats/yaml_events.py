@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import yaml
 from yaml.constructor import ConstructorError, SafeConstructor
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import GpustateError
 from gpustate.formats.words import at, quote, quote_name
 
@@ -86,7 +87,7 @@ def _text_node(dumper: _ObjectDumper, text: str) -> yaml.ScalarNode:
 _ObjectDumper.add_representer(str, _text_node)
 
 
-def dump_objects(objects: Iterable[Mapping[str, Any]]) -> str:
+def dump_objects(objects: Iterable[JsonView]) -> str:
     """Write objects as the documents of a YAML file."""
     text: str = yaml.dump_all(
         objects, Dumper=_ObjectDumper, sort_keys=False, allow_unicode=True, width=80
@@ -114,7 +115,7 @@ class Rules:
     error: type[GpustateError]
     depth: int
     values: int
-    tags: Mapping[str, Callable[[str], Any]] = field(default_factory=dict[str, Any])
+    tags: Mapping[str, Callable[[str], Any]] = field(default_factory=Json)
     text_keys: bool = False
     many: bool = False
     last_key_counts: bool = False

@@ -9,9 +9,9 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.desired import Source
@@ -41,7 +41,7 @@ def value(source: Source, path: str) -> Any:
     return default if has_default else None
 
 
-def settings(source: Source, section: str = "") -> dict[str, Any]:
+def settings(source: Source, section: str = "") -> Json:
     """The fields of a section of the settings that the table's rows set; what is empty keeps its default.
 
     Args:
@@ -57,7 +57,7 @@ def settings(source: Source, section: str = "") -> dict[str, Any]:
     }
 
 
-def fields_of_objects(source: Source) -> dict[str, dict[str, Any]]:
+def fields_of_objects(source: Source) -> dict[str, Json]:
     """Fields of objects that the table's rows set, by object and path."""
     objects = (name for name in targets(source.kind) if "/" in name)
     return {name: object_fields for name in objects if (object_fields := settings(source, name))}
@@ -74,7 +74,7 @@ def _converted(raw: Any, kind: str) -> Any:
 
 def texts(source: Source, path: str) -> dict[str, str]:
     """A mapping of texts at a path."""
-    mapping: Mapping[str, Any] = value(source, path) or {}
+    mapping: JsonView = value(source, path) or {}
     return {key: str(text) for key, text in mapping.items()}
 
 

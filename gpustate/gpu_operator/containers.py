@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.gpu_operator.companions import CONFIG_MAP
 from gpustate.gpu_operator.components import component, settings, texts, value, variables
@@ -206,7 +207,7 @@ def _files(source: Source, path: str) -> Files | None:
     return Files(str(name.value), {key: entry.text for key, entry in config_map.entries.items()})
 
 
-def _fields(part: Component) -> dict[str, Any]:
+def _fields(part: Component) -> Json:
     return {
         "image": part.image,
         "enabled": part.enabled,
@@ -222,7 +223,7 @@ def _fields(part: Component) -> dict[str, Any]:
 # --- the other components -------------------------------------------------------------------
 
 
-def _part(source: Source, name: str, *, otherwise: bool) -> dict[str, Any]:
+def _part(source: Source, name: str, *, otherwise: bool) -> Json:
     """The fields of a component, disabled unless it runs as containers."""
     enabled = name in source.choice.containers and source.enabled(name, otherwise=otherwise)
     return _fields(component(source, name, enabled=enabled))

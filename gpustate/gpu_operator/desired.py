@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpustate.core.drain import DrainPolicy
 from gpustate.core.rollout import RolloutPolicy
+from gpustate.documents import Json, JsonView
 from gpustate.gpu_operator import history
 from gpustate.gpu_operator.check import Setting
 from gpustate.gpu_operator.choice import Choice
@@ -31,7 +32,7 @@ class DesiredState:
     """
 
     state: str
-    parameters: dict[str, Any] = field(default_factory=dict[str, Any])
+    parameters: Json = field(default_factory=Json)
     places: dict[str, str] = field(default_factory=dict[str, str])
     dependents: list[DesiredState] = field(default_factory=list["DesiredState"])
     rollout: RolloutPolicy | None = None
@@ -50,7 +51,7 @@ class ForNode:
 
     node: str
     state: str
-    parameters: Mapping[str, Any]
+    parameters: JsonView
     place: str
 
 
@@ -65,7 +66,7 @@ class ForLabels:
 
     condition: str
     state: str
-    parameters: Mapping[str, Any]
+    parameters: JsonView
     place: str
     complete: bool = True
     title: str = "NVIDIADriver"

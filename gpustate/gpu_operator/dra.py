@@ -11,8 +11,8 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from gpustate.documents import JsonView
 from gpustate.gpu_operator.components import component, settings, value, variables
 from gpustate.gpu_operator.desired import Source
 from gpustate.manifests.settings import Container, DraDriver
@@ -55,12 +55,12 @@ def driver(source: Source) -> DraDriver:
     )
 
 
-def of_own_chart(values: Mapping[str, Any]) -> bool:
+def of_own_chart(values: JsonView) -> bool:
     """Whether values are those of the DRA driver's chart."""
     return any(key in values for key in _TELLING)
 
 
-def notes_on_own_chart(values: Mapping[str, Any], place: str) -> Iterator[str]:
+def notes_on_own_chart(values: JsonView, place: str) -> Iterator[str]:
     """A note on each value of the DRA driver's chart."""
     yield (
         f"{place}: warning: values of the DRA driver's own chart: its pods are left to that chart (helm install); drivers, "

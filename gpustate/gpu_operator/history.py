@@ -17,6 +17,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from gpustate.documents import JsonView
 from gpustate.errors import UsageError
 from gpustate.formats.words import quote
 
@@ -24,11 +25,11 @@ _RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 @cache
-def _data() -> Mapping[str, Any]:
+def _data() -> JsonView:
     text = (
         resources.files("gpustate.gpu_operator").joinpath("data", "history.json").read_text("utf-8")
     )
-    data: Mapping[str, Any] = json.loads(text)
+    data: JsonView = json.loads(text)
     return data
 
 
@@ -48,13 +49,13 @@ def newest() -> str:
     return releases()[-1]
 
 
-def chart_defaults(release: str = "") -> Mapping[str, Any]:
+def chart_defaults(release: str = "") -> JsonView:
     """All values of a release's values.yaml (default: the newest) by path; empty collections included."""
     return _chart(release or newest())
 
 
 @cache
-def _chart(release: str) -> Mapping[str, Any]:
+def _chart(release: str) -> JsonView:
     values = {path: _at(past, release) for path, past in _data()["chart"].items()}
     return {path: value[0] for path, value in values.items() if value}
 
@@ -87,9 +88,9 @@ def api_default(kind: str, path: str, release: str) -> Any:
     return value[0] if value else None
 
 
-def schema(kind: str) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+def schema(kind: str) -> Mapping[str, tuple[str, JsonView]]:
     """Type and constraints (``choices``, ``minimum``) of every field of a kind in the newest release."""
-    table: Mapping[str, Any] = _data()["schema"][kind]
+    table: JsonView = _data()["schema"][kind]
     return {
         path: (row, {}) if isinstance(row, str) else (row[0], row[1]) for path, row in table.items()
     }

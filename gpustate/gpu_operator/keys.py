@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from gpustate.core.layers import REMOVED
+from gpustate.documents import Json
 from gpustate.gpu_operator import history, tables
 
 
@@ -274,7 +275,7 @@ def unset(kind: str, release: str, path: tuple[str, ...]) -> Any:
     record = table.get(text)
     if record is not None and record.default is not None:
         return record.default
-    types: dict[str, Any] = {"list": [], "map": {}}
+    types: Json = {"list": [], "map": {}}
     if record is not None:
         return types.get(record.field.type.partition("[")[0])
     if any(known_path.startswith(f"{text}[]") for known_path in table):

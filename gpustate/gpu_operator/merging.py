@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.gpu_operator.documents import Item
 
 EMPTY = Item({}, 1)
@@ -21,7 +22,7 @@ def merge(lower: Item, upper: Item) -> Item:
     """Merge values, the upper ones taking precedence; ``null`` stays, and removes the chart's default."""
     if not isinstance(lower.value, dict) or not isinstance(upper.value, dict):
         return upper
-    children: dict[str, Any] = dict(lower.value)
+    children: Json = dict(lower.value)
     for key, value in upper.value.items():
         children[key] = merge(children[key], value) if key in children else value
     return Item(children, upper.line if upper.value else lower.line)

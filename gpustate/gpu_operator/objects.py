@@ -10,9 +10,9 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
 from gpustate.gpu_operator import dra, exporters, history
@@ -131,7 +131,7 @@ def _with_dra(source: Source) -> ClusterSettings:
     )
 
 
-def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
+def _feature_discovery(source: Source) -> JsonView | None:
     """Values of node feature discovery; ``None`` unless the file itself asks for it."""
     if not source.enabled("nfd", otherwise=False):
         prefix = f"{ownership.NFD}."
@@ -144,9 +144,9 @@ def _feature_discovery(source: Source) -> Mapping[str, Any] | None:
     return merged if shared is None else {**merged, "global": plain(shared)}
 
 
-def nfd_values(release: str = "") -> dict[str, Any]:
+def nfd_values(release: str = "") -> Json:
     """Values of node feature discovery in the chart of a release of the Operator (default: the newest)."""
-    values: dict[str, Any] = {}
+    values: Json = {}
     for path, default in history.chart_defaults(release).items():
         if path.startswith(f"{ownership.NFD}."):
             *above, key = path.split(".")[1:]

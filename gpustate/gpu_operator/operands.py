@@ -18,9 +18,10 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from gpustate.core.where import NOWHERE
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
 from gpustate.formats.words import quote
@@ -105,7 +106,7 @@ def _plugin(source: Source) -> Iterator[DesiredState]:
             _refuse(label, nodelabels.PLUGIN, "devicePlugin.config.name names no ConfigMap")
         return
     config = require_config_map(source, name, "devicePlugin.config.name")
-    configs: dict[str, Any] = {}
+    configs: Json = {}
     for key, entry in config.entries.items():
         read = deviceplugin.read(pad(entry), entry.file)
         configs[key] = dict(read.data) or dict(EMPTY)
@@ -123,7 +124,7 @@ def _plugin(source: Source) -> Iterator[DesiredState]:
 
 
 def _default(
-    source: Source, default: Item | None, configs: dict[str, Any], config: Companion
+    source: Source, default: Item | None, configs: Json, config: Companion
 ) -> tuple[str, str | None]:
     """The name of the configuration without a label; an empty one is added if needed."""
     if default is not None and default.value:
@@ -197,7 +198,7 @@ def _layout(source: Source) -> DesiredState:
     return state
 
 
-def layout_by_label(source: Source) -> dict[str, Any] | None:
+def layout_by_label(source: Source) -> Json | None:
     """Parameters of the state ``mig`` for a Node whose label names a layout; ``None``: none are applied.
 
     They are the same as beside a Node in the file, where their notes are made.

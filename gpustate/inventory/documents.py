@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import InventoryError
 from gpustate.formats import strict_json, yaml_events
 from gpustate.formats.words import at
@@ -79,7 +80,7 @@ def parse_json(text: str, place: str) -> Any:
     return strict_json.read(text, place, InventoryError, make=_json_object)
 
 
-def _json_object(data: dict[str, Any]) -> Any:
+def _json_object(data: Json) -> Any:
     if len(data) == 1:
         ((key, value),) = data.items()
         if key == "__ansible_unsafe" and isinstance(value, str):

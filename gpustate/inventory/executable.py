@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import InventoryError
 from gpustate.formats.words import kind_of, quote
 from gpustate.inventory.documents import parse_json
@@ -57,11 +58,7 @@ def fill(store: Store, path: str) -> None:
 
 
 def fill_from(
-    store: Store,
-    data: Any,
-    path: str,
-    place: str,
-    query: Callable[[str], dict[str, Any]] | None = None,
+    store: Store, data: Any, path: str, place: str, query: Callable[[str], Json] | None = None
 ) -> None:
     """Read ``data``, in the shape of ``--list``, into ``store``."""
     if not isinstance(data, dict):
@@ -89,7 +86,7 @@ def fill_from(
             store.note(f"{place}: {quote(name)} has variables but is in no group; it was not read")
 
 
-def _host_vars(data: dict[str, Any], place: str) -> dict[str, Any] | None:
+def _host_vars(data: Json, place: str) -> Json | None:
     if "_meta" not in data:
         return None
     meta = data["_meta"]
@@ -129,7 +126,7 @@ def _group(
         store.add_child(name, store.group(child, place).name, place)
 
 
-def _host_vars_of(path: str, name: str) -> dict[str, Any]:
+def _host_vars_of(path: str, name: str) -> Json:
     text = run(path, "--host", name)
     variables = parse_json(text, f"{path} --host {name}") if text.strip() else {}
     if isinstance(variables, dict):

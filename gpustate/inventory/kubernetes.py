@@ -27,7 +27,7 @@ from typing import Any
 
 from gpustate.cluster.kubeconfig import CONTEXT, PATH, Kubeconfig
 from gpustate.core.inventory import LABELS
-from gpustate.documents import Json
+from gpustate.documents import Json, JsonView
 from gpustate.errors import InventoryError
 from gpustate.formats.labels import selectors
 from gpustate.formats.words import kind_of, quote
@@ -69,7 +69,7 @@ class Cluster:
     selector: str = ""
     address: str = _ADDRESSES[0]
     groups: tuple[str, ...] = ()
-    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    variables: JsonView = field(default_factory=Json)
     prefix: str = ""
     name: str = ""
     place: str = ""

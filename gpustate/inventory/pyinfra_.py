@@ -19,6 +19,7 @@ import ast
 import os
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import InventoryError
 from gpustate.formats.words import at, quote
 from gpustate.inventory.files import names_in, read_text
@@ -123,10 +124,10 @@ def _group_data(store: Store, directory: str) -> None:
                 store.set_group_var(name, key, Value(value, at(path, lines.get(key))))
 
 
-def _run(path: str) -> tuple[dict[str, Any], dict[str, int], set[str]]:
+def _run(path: str) -> tuple[Json, dict[str, int], set[str]]:
     """Run one Python file; return its names, the lines they are set in, and what it imported."""
     text = read_text(path)
-    namespace: dict[str, Any] = {"__file__": path, "__name__": "gpustate_inventory"}
+    namespace: Json = {"__file__": path, "__name__": "gpustate_inventory"}
     try:
         tree = ast.parse(text, path)
         exec(compile(tree, path, "exec"), namespace)

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import InventoryError
 from gpustate.formats.words import quote
 from gpustate.inventory import executable
@@ -50,7 +51,7 @@ class Named:
     """
 
     name: str
-    data: dict[str, Any] = field(default_factory=dict[str, Any])
+    data: Json = field(default_factory=Json)
     groups: tuple[str, ...] = ()
 
 
@@ -114,7 +115,7 @@ def _vagrant(name: str, place: str) -> Iterator[Named]:
     options = _options()
     text = executable.shell(f"vagrant ssh-config {shlex.join(running)}")
     for host, settings in _ssh_config(text).items():
-        data: dict[str, Any] = {
+        data: Json = {
             "ssh_hostname": settings.get("hostname", host),
             "ssh_strict_host_key_checking": "accept-new",
             "ssh_known_hosts_file": os.path.abspath(f".vagrant/known_hosts-{host}"),
@@ -155,12 +156,12 @@ def _ssh_config(text: str) -> dict[str, dict[str, str]]:
     return hosts
 
 
-def _options() -> dict[str, Any]:
+def _options() -> Json:
     """``@vagrant.json`` next to the Vagrantfile: data and groups of its machines."""
     if not os.path.exists(_OPTIONS):
         return {}
     return _mapping(parse_json(read_text(_OPTIONS), _OPTIONS))
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: Any) -> Json:
     return value if isinstance(value, dict) else {}

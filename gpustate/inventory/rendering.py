@@ -15,6 +15,7 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
+from gpustate.documents import Json
 from gpustate.formats.masking import is_secret_name, remember
 from gpustate.inventory.commands import output_of
 from gpustate.inventory.needs import NotYet
@@ -58,7 +59,7 @@ class Template:
     """A compiled template, and the variables it refers to."""
 
     names: frozenset[str]
-    render: Callable[[dict[str, Any]], Any]
+    render: Callable[[Json], Any]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 import shlex
 import socket
-from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import InventoryError
 from gpustate.inventory import executable
 from gpustate.inventory.store import Store
@@ -34,7 +34,7 @@ def fill_source(store: Store, source: str) -> None:
     host = source.removeprefix(NAME).removeprefix(":")
     command = f"ssh -o BatchMode=yes -- {shlex.quote(host)} {_COMMAND}" if host else _COMMAND
     groups: dict[str, list[str]] = {}
-    variables: dict[str, dict[str, Any]] = {}
+    variables: dict[str, Json] = {}
     for line in executable.shell(command).splitlines():
         row = dict(_FIELD.findall(line))
         if not re.search(r"(?:^|,)gpu\b", row.get("Gres", "")):

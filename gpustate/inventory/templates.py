@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import InventoryError
 from gpustate.formats.masking import remember
 from gpustate.formats.words import quote, quote_name
@@ -91,12 +92,12 @@ class Scope:
         except RecursionError as error:
             raise self._error(variable, name, "is nested too deep") from error
 
-    def resolved(self) -> Mapping[str, Any]:
+    def resolved(self) -> JsonView:
         """Return all variables; unresolvable ones as written, if they are not needed.
 
         Values that need decryption or a command are computed on access.
         """
-        result: dict[str, Any] = {}
+        result: Json = {}
         waiting = False
         with deferring():
             for name, variable in self.variables.items():
@@ -164,7 +165,7 @@ class Scope:
 
         try:
             template = compile_template(text)
-            context: dict[str, Any] = {}
+            context: Json = {}
             for name in template.names:
                 if name in self.variables:
                     context[name] = self._refer(name, value, names)
@@ -233,10 +234,10 @@ class Scope:
         return clear
 
 
-class Waiting(Mapping[str, Any]):
+class Waiting(JsonView):
     """The variables of a node, some of which are computed on access."""
 
-    def __init__(self, scope: Scope, variables: dict[str, Any]) -> None:
+    def __init__(self, scope: Scope, variables: Json) -> None:
         self._scope = scope
         self._known = variables
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpustate.documents import Json
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.manifests import nfd, templates, workloads
 from gpustate.manifests.components import PARTS
@@ -80,7 +80,7 @@ def with_images(settings: ClusterSettings, images: Mapping[str, str]) -> Cluster
         PolicyError: a component has no image.
     """
     filled = replace(settings, images=dict(images))
-    fields: dict[str, Any] = {}
+    fields: Json = {}
     for part in PARTS:
         value = getattr(settings, part.field)
         if isinstance(value, tuple):
@@ -137,7 +137,7 @@ def _objects(settings: ClusterSettings) -> Iterator[Json]:
             yield from part.objects(settings, image_of(settings, component, part.name))
 
 
-def _with_fields(item: Json, fields: Mapping[str, Mapping[str, Any]]) -> Json:
+def _with_fields(item: Json, fields: Mapping[str, JsonView]) -> Json:
     """An object with single fields that a policy sets by their path.
 
     Raises:

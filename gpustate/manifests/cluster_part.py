@@ -20,6 +20,7 @@ from gpustate.core.building import as_written
 from gpustate.core.layers import Path
 from gpustate.core.parameter_errors import describe_expected, show_value
 from gpustate.core.policy import Policy
+from gpustate.documents import JsonView
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats.masking import MASK, mask, missing_secrets, remember_parameters
 from gpustate.formats.quantities import is_quantity
@@ -116,14 +117,12 @@ def without_ignored(settings: ClusterSettings) -> ClusterSettings:
     return dataclasses.replace(settings, config=dataclasses.replace(config, data=data))
 
 
-def unchecked(data: Mapping[str, Any]) -> ClusterSettings:
+def unchecked(data: JsonView) -> ClusterSettings:
     """The settings of plain data in which secrets are masked."""
     return adapter().validate_json(json.dumps(data))
 
 
-def _explained(
-    error: ValidationError, data: Mapping[str, Any], places: Mapping[Path, str]
-) -> PolicyError:
+def _explained(error: ValidationError, data: JsonView, places: Mapping[Path, str]) -> PolicyError:
     """The first mistake, with its place and what is wanted."""
     items = error.errors(include_url=False)
     item, path = items[0], _without_kind(items[0]["loc"])
@@ -163,7 +162,7 @@ def _names(path: Path) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]
 
 
-def _culprit(data: Mapping[str, Any], error: PolicyError) -> Path:
+def _culprit(data: JsonView, error: PolicyError) -> Path:
     """The path of the setting that is refused for its value: the message begins with its name."""
     name = error.message.partition(":")[0].partition(" ")[0]
     for key, value in data.items():

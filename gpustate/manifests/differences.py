@@ -136,7 +136,7 @@ def _below(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _by_name(value: Any) -> dict[str, Any] | None:
+def _by_name(value: Any) -> Json | None:
     """A list of objects with unique names as a mapping."""
     if not isinstance(value, list) or not all(isinstance(element, dict) for element in value):
         return None

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from gpustate.documents import Json
+from gpustate.documents import Json, JsonView
 from gpustate.formats.yaml_events import Dumper
 from gpustate.manifests import templates
 from gpustate.manifests.ownership import NFD, PART_OF
@@ -36,13 +36,13 @@ _SECTIONS = {
 
 
 @cache
-def _defaults() -> Mapping[str, Any]:
-    values: Mapping[str, Any] = json.loads(templates.text("nfd-values.json"))
+def _defaults() -> JsonView:
+    values: JsonView = json.loads(templates.text("nfd-values.json"))
     return values
 
 
 def objects(
-    values: Mapping[str, Any] | None, namespace: str, *, rules: bool, startup_taint: str = ""
+    values: JsonView | None, namespace: str, *, rules: bool, startup_taint: str = ""
 ) -> Iterator[Json]:
     """Objects for node feature discovery.
 
@@ -61,13 +61,13 @@ def objects(
         yield {**item, "metadata": {**meta, "labels": {**meta.get("labels", {}), PART_OF: NFD}}}
 
 
-def image(values: Mapping[str, Any] | None = None) -> str:
+def image(values: JsonView | None = None) -> str:
     """Reference of the image, from the chart's values or its own."""
     settings = (values or _defaults())["image"]
     return f"{settings['repository']}:{settings['tag']}"
 
 
-def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Json:
+def merged(lower: JsonView, upper: JsonView) -> Json:
     """Values over others, as Helm merges them; ``None`` stays, and removes a value of a lower layer."""
     result: Json = {**lower}
     for key, value in upper.items():
@@ -79,7 +79,7 @@ def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Json:
     return result
 
 
-def _set_values(values: Mapping[str, Any]) -> Json:
+def _set_values(values: JsonView) -> Json:
     """Values without those that ``None`` removes."""
     return {
         key: _set_values(value) if isinstance(value, Mapping) else value
@@ -107,7 +107,7 @@ def _objects(chart: _Chart) -> Iterator[Json]:
         yield from templates.objects("nfd-pod-monitor.yaml", more)
 
 
-class _Filled(dict[str, Any]):
+class _Filled(Json):
     """Values of a program that are not empty; others are ``None``."""
 
     def __missing__(self, key: str) -> None:
@@ -118,7 +118,7 @@ class _Filled(dict[str, Any]):
 class _Chart:
     """Values, and the names and labels that come from them."""
 
-    values: Mapping[str, Any]
+    values: JsonView
     namespace: str
     startup_taint: str
 
@@ -218,7 +218,7 @@ class _Chart:
         unique = [name for at, name in enumerate(secrets) if name not in secrets[:at]]
         return unique or None
 
-    def _tolerations(self, part: Mapping[str, Any]) -> list[Json] | None:
+    def _tolerations(self, part: JsonView) -> list[Json] | None:
         """Those of the values, and the start-up taint: new Nodes may be all that there are."""
         tolerations = [dict(toleration) for toleration in part.get("tolerations") or ()]
         if self.startup_taint:
@@ -226,7 +226,7 @@ class _Chart:
         return tolerations or None
 
 
-def _of_master(values: Mapping[str, Any], part: Mapping[str, Any]) -> list[str]:
+def _of_master(values: JsonView, part: JsonView) -> list[str]:
     joined = {name: ",".join(part.get(name) or ()) for name in ("extraLabelNs", "denyLabelNs")}
     return [
         *_flag("instance", part.get("instance")),
@@ -241,12 +241,12 @@ def _of_master(values: Mapping[str, Any], part: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _of_worker(values: Mapping[str, Any], part: Mapping[str, Any]) -> list[str]:
+def _of_worker(values: JsonView, part: JsonView) -> list[str]:
     owners = ",".join(part.get("ownerRefs") or ())
     return [*_gates(values), f"-owner-refs={owners}", f"-port={_port(part)}"]
 
 
-def _of_topology_updater(values: Mapping[str, Any], part: Mapping[str, Any]) -> list[str]:
+def _of_topology_updater(values: JsonView, part: JsonView) -> list[str]:
     config = ["-kubelet-config-uri=file:///host-var/kubelet-config"]
     return [
         "-podresources-socket=/host-var/lib/kubelet-podresources/kubelet.sock",
@@ -259,7 +259,7 @@ def _of_topology_updater(values: Mapping[str, Any], part: Mapping[str, Any]) -> 
     ]
 
 
-def _of_collector(values: Mapping[str, Any], part: Mapping[str, Any]) -> list[str]:
+def _of_collector(values: JsonView, part: JsonView) -> list[str]:
     return _flag("gc-interval", part.get("interval"))
 
 
@@ -271,7 +271,7 @@ _ARGUMENTS = {
 }
 
 
-def _gates(values: Mapping[str, Any]) -> list[str]:
+def _gates(values: JsonView) -> list[str]:
     gates = values.get("featureGates") or {}
     return [f"-feature-gates={name}={_word(on)}" for name, on in sorted(gates.items())]
 
@@ -284,10 +284,10 @@ def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _port(part: Mapping[str, Any]) -> int:
+def _port(part: JsonView) -> int:
     return int(part.get("port") or 8080)
 
 
-def _filled(fields: Mapping[str, Any]) -> Json:
+def _filled(fields: JsonView) -> Json:
     """Fields with a value."""
     return {name: value for name, value in fields.items() if value}

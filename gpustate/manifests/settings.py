@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from gpustate.documents import Json
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote
 
@@ -32,7 +32,7 @@ PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 #: The key of the exporter's counters file in its ConfigMap.
 COUNTERS_KEY = "dcgm-metrics.csv"
 #: How pydantic reads a class of this module: nothing is converted, and no key is unknown.
-_CLOSED: dict[str, Any] = {"extra": "forbid", "strict": True}
+_CLOSED: Json = {"extra": "forbid", "strict": True}
 
 
 def _tolerations() -> tuple[Json, ...]:
@@ -60,7 +60,7 @@ class Component:
     image: str = ""
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
-    resources: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    resources: JsonView = field(default_factory=Json)
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     host_network: bool = False
@@ -149,7 +149,7 @@ class Container:
     __pydantic_config__: ClassVar = _CLOSED
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    resources: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    resources: JsonView = field(default_factory=Json)
     healthcheck_port: int = 0
 
 
@@ -390,7 +390,7 @@ class Pods:
     priority_class: str = "system-node-critical"
     update_strategy: str = "RollingUpdate"
     max_unavailable: int | str = 1
-    security_context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    security_context: JsonView = field(default_factory=Json)
 
     def __post_init__(self) -> None:
         if self.update_strategy not in STRATEGIES:
@@ -460,7 +460,7 @@ class ClusterSettings:
     gdrcopy: bool = False
     gds: bool = False
     mig_strategy: str = ""
-    mig: Mapping[str, Any] | None = None
+    mig: JsonView | None = None
     mps_root: str = "/run/nvidia/mps"
     kubelet_root: str = "/var/lib/kubelet"
     host_root: str = "/"
@@ -476,23 +476,21 @@ class ClusterSettings:
     vfio_manager: HostDriver = field(default_factory=lambda: HostDriver(enabled=False))
     systems: tuple[System, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict[str, str])
-    node_feature_discovery: Mapping[str, Any] | None = None
+    node_feature_discovery: JsonView | None = None
     install_nfd: bool = False
     module_rules: bool = False
     startup_taint: str = STARTUP_TAINT
     pods: Pods = field(default_factory=Pods)
-    object_fields: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict[str, Mapping[str, Any]]
-    )
+    object_fields: Mapping[str, JsonView] = field(default_factory=dict[str, JsonView])
 
     @property
     def needs_systems(self) -> bool:
         """Whether images depend on the systems of nodes, which are not known."""
         return (bool(self.drivers) or self.vgpu_manager.enabled) and not self.systems
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> Json:
         """Plain data with the values that are not defaults."""
-        data: dict[str, Any] = json.loads(json.dumps(_as_data(self)))
+        data: Json = json.loads(json.dumps(_as_data(self)))
         return data
 
     def matrix_facts(self) -> dict[str, object]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from gpustate.documents import Json
+from gpustate.documents import Json, JsonView
 
 _VALUE = re.compile(r"\$([a-z][A-Za-z_.-]*)")
 
@@ -34,18 +34,18 @@ def _documents(name: str) -> tuple[Json, ...]:
     return tuple(document for document in yaml.load_all(text(name), Loader=loader) if document)
 
 
-def objects(name: str, values: Mapping[str, Any]) -> Iterator[Json]:
+def objects(name: str, values: JsonView) -> Iterator[Json]:
     """The objects of a file, without those left out."""
     yield from (item for node in _documents(name) if (item := _rendered(node, values)) is not None)
 
 
-def fragment(name: str, values: Mapping[str, Any]) -> Any:
+def fragment(name: str, values: JsonView) -> Any:
     """A fragment of ``shared.yaml``."""
     (fragments,) = _documents("shared.yaml")
     return _rendered(fragments[name], values)
 
 
-def _rendered(node: Any, values: Mapping[str, Any]) -> Any:
+def _rendered(node: Any, values: JsonView) -> Any:
     if isinstance(node, dict):
         if "with" in node:
             values = {**values, **_rendered(node["with"], values)}
@@ -67,14 +67,14 @@ def _rendered(node: Any, values: Mapping[str, Any]) -> Any:
     return node
 
 
-def _holds(condition: str, values: Mapping[str, Any]) -> bool:
+def _holds(condition: str, values: JsonView) -> bool:
     return all(
         bool(_value(term.removeprefix("not "), values)) != term.startswith("not ")
         for term in condition.split(" and ")
     )
 
 
-def _value(path: str, values: Mapping[str, Any]) -> Any:
+def _value(path: str, values: JsonView) -> Any:
     name, *fields = path.split(".")
     if name not in values:
         return fragment(name, values)

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from gpustate import shell
-from gpustate.documents import Json
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.manifests import templates
 from gpustate.manifests.settings import ClusterSettings, Component, Files
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_NONE: JsonView = MappingProxyType({})
 KINDS = ("DaemonSet", "Deployment")
 #: What NVIDIA's validator checks.
 _CHECKED = (
@@ -28,11 +27,7 @@ _CHECKED = (
 
 
 def objects(
-    name: str,
-    settings: ClusterSettings,
-    component: Component,
-    image: str,
-    values: Mapping[str, Any] = _NONE,
+    name: str, settings: ClusterSettings, component: Component, image: str, values: JsonView = _NONE
 ) -> Iterator[Json]:
     """The objects of a component.
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats import yaml_events
 from gpustate.formats.words import at, kind_of, listed, quote, suggest
@@ -159,10 +160,10 @@ class _Reader:
     def fail(self, why: str, line: int, fix: str | None = None) -> NoReturn:
         raise PolicyError(why, place=at(self.path, line), fix=fix)
 
-    def key_line(self, owner: Mapping[str, Any], key: str, otherwise: int) -> int:
+    def key_line(self, owner: JsonView, key: str, otherwise: int) -> int:
         return self.lines.of_keys.get(id(owner), {}).get(key, otherwise)
 
-    def closed(self, owner: Any, keys: tuple[str, ...], line: int, title: str) -> dict[str, Any]:
+    def closed(self, owner: Any, keys: tuple[str, ...], line: int, title: str) -> Json:
         """A mapping with only known keys."""
         if not isinstance(owner, dict):
             self.fail(f"{title} is {kind_of(owner)}, wanted a mapping", line)
@@ -187,7 +188,7 @@ class _Reader:
         parsed_configs = {name: self.config(configs, name, where) for name in configs}
         return ConfigFile(self.path, parsed_configs)
 
-    def config(self, configs: dict[str, Any], name: str, otherwise: int) -> Config:
+    def config(self, configs: Json, name: str, otherwise: int) -> Config:
         line = self.key_line(configs, name, otherwise)
         entries = configs[name]
         if not isinstance(entries, list) or not entries:
@@ -235,7 +236,7 @@ class _Reader:
             at(self.path, line),
         )
 
-    def indices(self, entry: dict[str, Any], otherwise: int) -> tuple[int, ...] | None:
+    def indices(self, entry: Json, otherwise: int) -> tuple[int, ...] | None:
         value, line = entry["devices"], self.key_line(entry, "devices", otherwise)
         if value == "all":
             return None
@@ -246,7 +247,7 @@ class _Reader:
                 self.fail(f"{quote(gpu)} is not a GPU number, wanted 0, 1 and so on", line)
         return tuple(sorted(set(value)))
 
-    def filters(self, entry: dict[str, Any], otherwise: int) -> tuple[DeviceFilter, ...]:
+    def filters(self, entry: Json, otherwise: int) -> tuple[DeviceFilter, ...]:
         value = entry.get("device-filter")
         line = self.key_line(entry, "device-filter", otherwise)
         if value in (None, ""):
@@ -262,7 +263,7 @@ class _Reader:
                 self.fail(f"device-filter {quote(item)}: {error}", line)
         return tuple(device_filters)
 
-    def devices(self, entry: dict[str, Any], otherwise: int) -> dict[str, int] | None:
+    def devices(self, entry: Json, otherwise: int) -> dict[str, int] | None:
         value = entry.get("mig-devices")
         if value is None:
             return None

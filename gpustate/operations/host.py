@@ -44,6 +44,7 @@ from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
 from pyinfra.facts.files import File
 
 from gpustate.core.node import Node
+from gpustate.documents import Json, JsonView
 from gpustate.errors import GpustateError, ProbeError
 from gpustate.formats.words import cut
 from gpustate.operations import names
@@ -92,10 +93,10 @@ _STAT = "atime=%X mtime=%Y ctime=%Z"
 _STAT_TIMES = re.compile(r"(?<= [acm]time=)-?\d+")
 
 
-class _Stat(dict[str, Any]):
+class _Stat(Json):
     """The fact of a file, which notes whether an operation reads more of it than is equal on most nodes."""
 
-    def __init__(self, host: _Host, values: Mapping[str, Any]) -> None:
+    def __init__(self, host: _Host, values: JsonView) -> None:
         super().__init__(values)
         self._host = host
 
@@ -149,7 +150,7 @@ class _Data(HostData):
                 return copy(values[key])
         raise AttributeError(key)
 
-    def dict(self) -> dict[str, Any]:
+    def dict(self) -> Json:
         self.__dict__["host"].individual = True
         return {**self.__dict__["host"].get_deploy_data(), **self.override_datas}
 
@@ -190,7 +191,7 @@ class _Host(PyinfraHost):
         """The start of a line of pyinfra's log; a plan with such lines is not used for other nodes."""
         return f"[{self.node.name}] "
 
-    def answer(self, command: Any, arguments: Mapping[str, Any]) -> tuple[bool, PyinfraOutput]:
+    def answer(self, command: Any, arguments: JsonView) -> tuple[bool, PyinfraOutput]:
         """Return the output of a command.
 
         Raises:
@@ -302,7 +303,7 @@ _QUERIES_MOST = 64
 _PLANS_MOST = 16
 
 
-def plan(node: Node, name: str, arguments: Mapping[str, Any]) -> Planned:
+def plan(node: Node, name: str, arguments: JsonView) -> Planned:
     """Plan an operation or a deploy on a node.
 
     Args:
@@ -360,7 +361,7 @@ class _Operation:
         plans: plans that hold for every node with these answers.
     """
 
-    arguments: Mapping[str, Any]
+    arguments: JsonView
     function: Any
     key: str = ""
     plans: list[tuple[dict[CommandOutput, Output], Planned]] = field(
@@ -394,7 +395,7 @@ def _comparable(answers: Mapping[CommandOutput, Output | None]) -> dict[CommandO
     }
 
 
-def _operation(node: Node, name: str, arguments: Mapping[str, Any]) -> _Operation:
+def _operation(node: Node, name: str, arguments: JsonView) -> _Operation:
     # The arguments of a state are one object for all nodes, and kept with it, so that its id is not used again.
     if _Operation not in node.shared:
         # A new run: pyinfra would keep the content of local files for ever.
@@ -409,7 +410,7 @@ def _operation(node: Node, name: str, arguments: Mapping[str, Any]) -> _Operatio
     return operation
 
 
-def _key(name: str, arguments: Mapping[str, Any], vars: Mapping[str, object]) -> str:
+def _key(name: str, arguments: JsonView, vars: Mapping[str, object]) -> str:
     """A key that is equal for nodes with the same queries."""
     return json.dumps([name, arguments, vars], sort_keys=True, default=repr)
 
@@ -432,7 +433,7 @@ class _Attempt:
     error: Exception | None = None
 
 
-def _attempt(node: Node, world: World, function: Any, arguments: Mapping[str, Any]) -> _Attempt:
+def _attempt(node: Node, world: World, function: Any, arguments: JsonView) -> _Attempt:
     global _state
     if _state is None:
         _state = _State()

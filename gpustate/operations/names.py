@@ -16,6 +16,7 @@ from pyinfra.api.arguments import all_argument_meta
 from pyinfra.api.command import MaskString
 from pyinfra.api.hiddenvalue import HiddenValue
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats import masking
 from gpustate.formats.words import quote
@@ -134,14 +135,14 @@ def name_of(function: object) -> str:
     return dotted
 
 
-def check(name: str, arguments: Mapping[str, Any]) -> None:
+def check(name: str, arguments: JsonView) -> None:
     """Validate the arguments of an operation against its signature.
 
     Raises:
         PolicyError: an argument is unknown, missing or unsupported.
     """
     function = find(name)
-    operation_arguments: dict[str, Any] = {}
+    operation_arguments: Json = {}
     for key, value in arguments.items():
         if key not in all_argument_meta:
             operation_arguments[key] = value

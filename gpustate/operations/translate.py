@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from pyinfra.api.hiddenvalue import HiddenValue
 from pyinfra.api.util import get_file_io
 from pyinfra.connectors.util import make_unix_command
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import RefusedError
 from gpustate.formats import masking
 from gpustate.operations import steps
@@ -50,7 +50,7 @@ class Global:
         stdin: lines of standard input.
     """
 
-    unix: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    unix: JsonView = field(default_factory=Json)
     shell: str = "sh"
     timeout_s: int = 0
     ok: tuple[int, ...] = (0,)
@@ -58,7 +58,7 @@ class Global:
     stdin: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> Global:
+    def of(cls, arguments: JsonView) -> Global:
         """Read pyinfra's arguments."""
         unix = {key: arguments[key] for key in _UNIX if arguments.get(key)}
         login = ("_use_sudo_login", "_preserve_sudo_env")
@@ -83,7 +83,7 @@ class Global:
         """The user that runs the command; empty: root."""
         return str(self.unix.get("_su_user") or self.unix.get("_sudo_user") or "")
 
-    def over(self, more: Mapping[str, Any]) -> Global:
+    def over(self, more: JsonView) -> Global:
         """Return these arguments, overridden by those of one command."""
         if not more:
             return self

@@ -8,6 +8,7 @@ from copy import copy
 from typing import Any
 
 from gpustate.core.policy import Policy, build, parameters
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError, UsageError
 from gpustate.formats.words import quote
 from gpustate.package_sets.driver_sets import driver_of
@@ -60,7 +61,7 @@ def with_driver(policy: Policy, driver: str, place: str) -> Policy:
 
 
 def _left_behind(
-    policy: Policy, state: str, state_values: Mapping[str, Any], driver: str, place: str
+    policy: Policy, state: str, state_values: JsonView, driver: str, place: str
 ) -> tuple[str, ...]:
     """A note that the policy still names another driver."""
     for key in ("version", "branch"):
@@ -72,8 +73,8 @@ def _left_behind(
 
 
 def _without(
-    overrides: Mapping[str, Mapping[str, Any]], state: str, keys: Collection[str]
-) -> dict[str, dict[str, Any]]:
+    overrides: Mapping[str, JsonView], state: str, keys: Collection[str]
+) -> dict[str, Json]:
     """Overrides without some parameters of a state."""
 
     def strip_keys(name: str, values: Any) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote
 from gpustate.policies import files, jsonpatch, strvals, trees
@@ -76,7 +77,7 @@ class Changes:
     def __bool__(self) -> bool:
         return any((self.values, self.set_typed, self.patches))
 
-    def sections(self) -> tuple[dict[str, Any], Mapping[Path, str]]:
+    def sections(self) -> tuple[Json, Mapping[Path, str]]:
         """What ``--set`` says of sections that the document does not have, and its places."""
         tree, touched = Tree({}, ""), dict[Path, str]()
         for assignment in self._assignments():

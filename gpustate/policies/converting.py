@@ -7,7 +7,7 @@ added setting is reported.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpustate import registry
 from gpustate.core.layers import REMOVED, Path, dotted, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
+from gpustate.documents import Json, JsonView
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.formats.masking import mask, without_secrets
 from gpustate.formats.words import quote
@@ -124,12 +125,8 @@ def _without_secrets(policy: Policy, removed: list[str]) -> Policy:
 
 
 def _buildable(
-    cls: type[AnyState],
-    base: Mapping[str, Any],
-    values: dict[str, Any],
-    removed: list[str],
-    above: str,
-) -> dict[str, Any]:
+    cls: type[AnyState], base: JsonView, values: Json, removed: list[str], above: str
+) -> Json:
     """The parameters, less one that needs a removed secret: a user name needs its password."""
     for omitted in (None, *values):
         tried = {name: value for name, value in values.items() if name != omitted}
@@ -184,20 +181,20 @@ def differences(expected: Policy, got: Policy) -> Iterator[str]:
         yield f"name: {quote(expected.name)} is {quote(got.name)}"
 
 
-def _drain(policy: Policy) -> dict[str, Any]:
+def _drain(policy: Policy) -> Json:
     return policy.drain.as_data() if policy.drain is not None else {}
 
 
-def _cluster(policy: Policy) -> dict[str, Any]:
+def _cluster(policy: Policy) -> Json:
     return {} if policy.cluster is None else {"cluster": policy.cluster.as_data()}
 
 
-def _besides(values: Mapping[str, Any]) -> str:
+def _besides(values: JsonView) -> str:
     names = ", ".join(f"{name} {_json(value)}" for name, value in values.items())
     return f" ({names})" if names else ""
 
 
-def _values(expected: Mapping[str, Any], got: Mapping[str, Any], above: Path) -> Iterator[str]:
+def _values(expected: JsonView, got: JsonView, above: Path) -> Iterator[str]:
     expected_leaves, actual_leaves = dict(leaves(expected)), dict(leaves(got))
     for path, value in expected_leaves.items():
         actual = value_at(got, path)

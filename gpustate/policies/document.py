@@ -40,6 +40,7 @@ from gpustate.core.layering import ALLOW, by_label
 from gpustate.core.layers import REMOVED, Path, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote, quote_name
 from gpustate.manifests import ClusterSettings, cluster_part
@@ -157,9 +158,9 @@ def of_policy(policy: Policy, places: Mapping[Path, str], place: str) -> Tree:
     return tree(as_data(policy), ())
 
 
-def as_data(policy: Policy) -> dict[str, Any]:
+def as_data(policy: Policy) -> Json:
     """A policy as the plain data of its document."""
-    data: dict[str, Any] = {"format": FORMAT}
+    data: Json = {"format": FORMAT}
     if policy.name:
         data["name"] = policy.name
     data["states"] = {state.name: parameters(state) for state in policy.states}
@@ -325,7 +326,7 @@ class _Maker:
             self.unsettled[name] = mistake
             return state
 
-    def _blamed(self, cls: type[AnyState], values: Mapping[str, Any], at: str | None) -> str | None:
+    def _blamed(self, cls: type[AnyState], values: JsonView, at: str | None) -> str | None:
         """The place of an error: that of a change, if the error occurs only with the change.
 
         A validator may report the section of a value, or another value that conflicts with it.
@@ -344,10 +345,7 @@ class _Maker:
         return undone[-1] if undone else at
 
     def _confined(
-        self,
-        listed: Collection[str],
-        groups: Mapping[str, Mapping[str, Any]],
-        nodes: Mapping[str, Mapping[str, Any]],
+        self, listed: Collection[str], groups: Mapping[str, JsonView], nodes: Mapping[str, JsonView]
     ) -> Iterator[AnyState]:
         """The states that only groups or nodes have: each with their condition."""
         conditions: dict[str, list[where.Condition]] = {}
@@ -364,15 +362,15 @@ class _Maker:
                 continue  # refused by the policy, with its place
             yield build(cls, {"only": reduce(or_, alternatives).text}, place=self.tree.place)
 
-    def _overrides(self, section: str) -> dict[str, dict[str, Any]]:
-        overrides: dict[str, dict[str, Any]] = {}
+    def _overrides(self, section: str) -> dict[str, Json]:
+        overrides: dict[str, Json] = {}
         for name in self._mapping((section,), "names to states"):
             body = self._mapping((section, name))
             overrides[name] = {state: trees.plain(tree) or {} for state, tree in body.items()}
         return overrides
 
 
-def _good(cls: type[AnyState], values: Mapping[str, Any]) -> bool:
+def _good(cls: type[AnyState], values: JsonView) -> bool:
     try:
         build(cls, values)
     except PolicyError:
@@ -380,7 +378,7 @@ def _good(cls: type[AnyState], values: Mapping[str, Any]) -> bool:
     return True
 
 
-def _as_before(current: Mapping[str, Any], was: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _as_before(current: JsonView, was: JsonView, path: Path) -> Json:
     """Values with the old value at one path."""
     result = dict(current)
     key, deeper = path[0], path[1:]
@@ -442,7 +440,7 @@ def _replaced(last: Iterable[Path], before: Tree) -> Iterator[tuple[Path, tuple[
             yield path, (trees.plain(tree), tree.place)
 
 
-def _last(touched: Mapping[Path, str], data: Mapping[str, Any]) -> Iterator[Path]:
+def _last(touched: Mapping[Path, str], data: JsonView) -> Iterator[Path]:
     """The paths of states' values set on the command line; a section stands for all its values."""
     for path in touched:
         if path and path[0] in {"groups", "nodes"}:

@@ -15,6 +15,7 @@ import jsonpatch
 from jsonpointer import JsonPointer, JsonPointerException
 
 from gpustate.core.layers import REMOVED
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.formats.words import kind_of, quote
 from gpustate.policies.trees import Path, Tree, from_data, plain
@@ -118,7 +119,7 @@ def _applied(
 ) -> Tree:
     if not isinstance(operation.value, dict):
         raise jsonpatch.InvalidJsonPatch(f"is {kind_of(operation.value)}, expected a mapping")
-    members: dict[str, Any] = {
+    members: Json = {
         key: member if key == "value" else plain(member) for key, member in operation.value.items()
     }
     changes = {"path", "from"} if members.get("op") == "move" else {"path"}

@@ -8,7 +8,7 @@ the GPUCluster, then the NVIDIADrivers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from gpustate import gpu_operator, registry
 from gpustate.core.layers import REMOVED, Path, leaves, value_at
 from gpustate.core.policy import Policy, build, every_parameter, parameters
 from gpustate.core.state import AnyState
+from gpustate.documents import Json, JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats.words import quote_name
 from gpustate.formats.yaml_events import Written
@@ -138,11 +139,11 @@ def _policy(items: Sequence[Part], path: str, how: _How, files_: tuple[str, ...]
         for name, place in state.places.items()
     }
     places[("states",)] = path
-    nodes: dict[str, dict[str, dict[str, Any]]] = {}
+    nodes: dict[str, dict[str, Json]] = {}
     for entry in reading.for_nodes:
         nodes.setdefault(entry.node, {}).setdefault(entry.state, {}).update(entry.parameters)
         places[("nodes", entry.node, entry.state)] = entry.place
-    groups: dict[str, dict[str, dict[str, Any]]] = {}
+    groups: dict[str, dict[str, Json]] = {}
     exclusive: dict[str, str] = {}
     by_state = {state.name: parameters(state) for state in states}
     for part in reading.for_labels:
@@ -165,7 +166,7 @@ def _policy(items: Sequence[Part], path: str, how: _How, files_: tuple[str, ...]
     return policy
 
 
-def _defaults(state: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(state: str, values: JsonView) -> Json:
     """Defaults of parameters that are set elsewhere."""
     by_default = every_parameter(build(registry.get(state), {}))
     return {name: by_default[name] for name in values if name in by_default}
@@ -303,7 +304,7 @@ def _last(policy: Policy, before: Policy | None, path: str, paths: tuple[str, ..
     return sorted(changed)
 
 
-def _by_state(policy: Policy) -> dict[str, dict[str, Any]]:
+def _by_state(policy: Policy) -> dict[str, Json]:
     return {state.name: parameters(state) for state in policy.states}
 
 

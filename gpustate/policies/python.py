@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from gpustate.core.parameter_errors import describe_error
 from gpustate.core.policy import Policy, explain
 from gpustate.core.state import AnyState, State
+from gpustate.documents import Json
 from gpustate.errors import GpustateError, PolicyError
 from gpustate.manifests import cluster_part
 
@@ -50,7 +51,7 @@ def run(text: str, path: str) -> Policy:
     return policy
 
 
-def _find_policy(namespace: dict[str, Any], path: str) -> Policy:
+def _find_policy(namespace: Json, path: str) -> Policy:
     if VARIABLE not in namespace:
         policies = sorted(name for name, value in namespace.items() if isinstance(value, Policy))
         hint = (

@@ -20,6 +20,7 @@ from gpustate.core.drain import DrainOverrides, EvictionRules
 from gpustate.core.rollout import RolloutPolicy
 from gpustate.core.state import AnyState
 from gpustate.core.where import Condition
+from gpustate.documents import Json, JsonView
 from gpustate.manifests import cluster_part
 from gpustate.policies.document import FORMAT, KEYS
 from gpustate.presets import STACKS
@@ -38,18 +39,18 @@ class _Generator(GenerateJsonSchema):
         return super().dataclass_schema(schema)
 
 
-def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any]:
+def schema(classes: Mapping[str, type[AnyState]] | None = None) -> Json:
     """The schema of policies with some states; by default all registered ones."""
     by_name = registry.states() if classes is None else classes
-    definitions: dict[str, Any] = {}
-    states: dict[str, Any] = {}
-    listed: dict[str, Any] = {}
+    definitions: Json = {}
+    states: Json = {}
+    listed: Json = {}
     for name, cls in sorted(by_name.items()):
         definitions |= _of_state(cls, name)
         states[name] = _or_null(name)
         listed[name] = {"oneOf": [*states[name]["oneOf"], {"const": False}]}
-    families: dict[str, Any] = {}
-    partly: dict[str, Any] = {}
+    families: Json = {}
+    partly: Json = {}
     for family, cls in sorted(registry.Registry().families().items()):
         definitions[family] = {**_of_state(cls, family)[family], "title": f"{family}-NAME"}
         pattern = f"^{family}-[a-z0-9]+(-[a-z0-9]+)*$"
@@ -105,7 +106,7 @@ def schema(classes: Mapping[str, type[AnyState]] | None = None) -> dict[str, Any
     }
 
 
-_KINDS: dict[str, dict[str, Any]] = {
+_KINDS: dict[str, Json] = {
     "bool": {"type": "boolean"},
     "str": {"type": "string"},
     "float": {"type": "number", "minimum": 0},
@@ -113,7 +114,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _section(cls: type, kinds: Mapping[str, dict[str, Any]], description: str) -> dict[str, Any]:
+def _section(cls: type, kinds: Mapping[str, Json], description: str) -> Json:
     """A section of a policy.
 
     Args:
@@ -122,7 +123,7 @@ def _section(cls: type, kinds: Mapping[str, dict[str, Any]], description: str) -
         description: of the section.
     """
     texts = _arguments(cls.__doc__ or "")
-    rows: dict[str, Any] = {}
+    rows: Json = {}
     for field in dataclasses.fields(cls):
         kind = str(field.type).removesuffix(" | None")
         row = dict(kinds[field.name] if field.name in kinds else _KINDS[kind])
@@ -137,23 +138,23 @@ def _section(cls: type, kinds: Mapping[str, dict[str, Any]], description: str) -
     }
 
 
-def _drain() -> dict[str, Any]:
+def _drain() -> Json:
     """How workloads leave a node."""
     rules = _section(EvictionRules, {}, "")
     kinds = {"gpu_pods": rules, "node": rules}
     return _section(DrainOverrides, kinds, "How workloads leave a node before a change.")
 
 
-def _rollout() -> dict[str, Any]:
+def _rollout() -> Json:
     """How a rollout goes through its nodes."""
-    size: dict[str, Any] = {"type": ["string", "integer"]}
+    size: Json = {"type": ["string", "integer"]}
     sizes = {"type": ["string", "integer", "array"], "items": size}
     kinds = {"canary": size, "serial": sizes, "max_unavailable": size}
     about = "How a rollout goes through its nodes; options of the command line take precedence."
     return _section(RolloutPolicy, kinds, about)
 
 
-def _cluster() -> dict[str, Any]:
+def _cluster() -> Json:
     """The objects of a cluster: the definition of their settings, and those of its parts."""
     root = cluster_part.adapter().json_schema(ref_template="#/$defs/cluster.{model}")
     parts = root.pop("$defs")
@@ -165,12 +166,12 @@ def _cluster() -> dict[str, Any]:
     return definitions
 
 
-def _settings(body: dict[str, Any], cls: type) -> dict[str, Any]:
+def _settings(body: Json, cls: type) -> Json:
     """The schema of one class of settings with descriptions from its docstring."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         texts |= _arguments(base.__doc__ or "")
-    properties: dict[str, Any] = {}
+    properties: Json = {}
     for name, value in body["properties"].items():
         value.pop("title", None)
         properties[name] = {**value, "description": texts[name]}
@@ -178,13 +179,11 @@ def _settings(body: dict[str, Any], cls: type) -> dict[str, Any]:
     return {**body, "description": about, "properties": properties}
 
 
-def _or_null(name: str) -> dict[str, Any]:
+def _or_null(name: str) -> Json:
     return {"oneOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
 
 
-def _closed(
-    properties: Mapping[str, Any], description: str, patterns: Mapping[str, Any]
-) -> dict[str, Any]:
+def _closed(properties: JsonView, description: str, patterns: JsonView) -> Json:
     return {
         "type": "object",
         "description": description,
@@ -194,7 +193,7 @@ def _closed(
     }
 
 
-def _of_state(cls: type[AnyState], name: str) -> dict[str, Any]:
+def _of_state(cls: type[AnyState], name: str) -> Json:
     """The schemas of one state, with descriptions from its docstring, and of what it has."""
     body = cls.model_json_schema(
         schema_generator=_Generator, ref_template=f"#/$defs/{name}.{{model}}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.formats import strict_json, yaml_events
 from gpustate.formats.words import at, kind_of, quote_name
@@ -85,7 +86,7 @@ def housed(tree: Tree, home: Callable[[str], Path]) -> Tree:
     Raises:
         PolicyError: a value is there already, or its parent is not a mapping.
     """
-    result: dict[str, Any] = {}
+    result: Json = {}
     for key, value in sorted(tree.value.items(), key=lambda item: len(home(item[0]))):
         level = result
         for name in home(key):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpustate import clock
 from gpustate.cluster.api import connected
 from gpustate.cluster.kubeconfig import Kubeconfig
 from gpustate.cluster.node_status import NodeStatusApi, condition_of
 from gpustate.core.outcome import NodeResult
+from gpustate.documents import JsonView
 from gpustate.errors import ClusterError
 from gpustate.reconcile.admission import Admission, Admitted
 from gpustate.reconcile.nodes import members
@@ -80,7 +81,7 @@ def withdraw(kubeconfig: Kubeconfig, excluded: Collection[str] = ()) -> Admitted
 def report(
     kubeconfig: Kubeconfig,
     results: Sequence[tuple[NodeResult, T]],
-    judge: Callable[[T, Mapping[str, Any] | None], Verdict | None],
+    judge: Callable[[T, JsonView | None], Verdict | None],
 ) -> Admitted:
     """Write the condition on the Nodes of one cluster.
 

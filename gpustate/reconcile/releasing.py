@@ -11,11 +11,10 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from gpustate.documents import Json
+from gpustate.documents import Json, JsonView
 from gpustate.manifests.kinds import BY_NAME, DEPLOYMENT, NODE, title
 from gpustate.manifests.ownership import FIELD_MANAGER, LABEL_MANAGER, OWNER
 from gpustate.reconcile.adopting import (
@@ -212,10 +211,10 @@ def _operations(item: Json, owners: tuple[Json, ...]) -> Iterator[Json]:
         yield {"op": "add", "path": "/metadata/ownerReferences", "value": [reference]}
 
 
-def _labels(meta: Mapping[str, Any]) -> list[str]:
+def _labels(meta: JsonView) -> list[str]:
     labels = meta.get("labels") or {}
     return [name for name, value in OWNER.items() if labels.get(name) == value]
 
 
-def _hash(meta: Mapping[str, Any]) -> list[str]:
+def _hash(meta: JsonView) -> list[str]:
     return [HASH] if HASH in (meta.get("annotations") or {}) else []

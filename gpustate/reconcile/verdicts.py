@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from gpustate.cluster import pods
 from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
+from gpustate.documents import JsonView
 from gpustate.formats.words import shorten
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -78,7 +78,7 @@ class Verdict:
         """The GPUs are validated."""
         return self.status == TRUE
 
-    def outdated_by(self, condition: Mapping[str, Any] | None) -> Verdict | None:
+    def outdated_by(self, condition: JsonView | None) -> Verdict | None:
         """The verdict of a Node's condition, if that is False and newer than the validation that this one is by."""
         if condition is None or condition["status"] != FALSE or self.fresh or not self.passed:
             return None
@@ -151,7 +151,7 @@ def not_offered(verdict: Verdict, why: str) -> Verdict:
     return Verdict(UNKNOWN, "DevicePluginMissing", _line(f"no pod of the device plugin: {why}"))
 
 
-def after_health(verdict: Verdict | None, condition: Mapping[str, Any] | None) -> Verdict | None:
+def after_health(verdict: Verdict | None, condition: JsonView | None) -> Verdict | None:
     """What a look at GPU health changes of a condition; ``None``: nothing.
 
     Args:
@@ -172,7 +172,7 @@ def after_health(verdict: Verdict | None, condition: Mapping[str, Any] | None) -
     return None
 
 
-def after_quarantine(held: Iterable[str], condition: Mapping[str, Any] | None) -> Verdict | None:
+def after_quarantine(held: Iterable[str], condition: JsonView | None) -> Verdict | None:
     """What a change of the quarantined GPUs changes of a condition: only what its message says of them.
 
     Args:

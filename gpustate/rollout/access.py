@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpustate.cluster.kubeconfig import Kubeconfig, kubeconfig_of
 from gpustate.core.inventory import Inventory, InventoryNode
+from gpustate.documents import Json
 from gpustate.engine import fleet
 from gpustate.errors import ConnectionFailed
 from gpustate.remote.session import Session
@@ -129,13 +130,13 @@ class Accesses:
         """At least one node names a Kubernetes cluster."""
         return any(self._kubeconfigs.values())
 
-    def nodes(self) -> dict[str, tuple[Kubernetes, dict[str, Any]]]:
+    def nodes(self) -> dict[str, tuple[Kubernetes, Json]]:
         """The Node objects of nodes and their clusters, by node, as far as names or addresses are the same.
 
         Raises:
             GpustateError: a cluster cannot be used.
         """
-        nodes: dict[str, tuple[Kubernetes, dict[str, Any]]] = {}
+        nodes: dict[str, tuple[Kubernetes, Json]] = {}
         for kubeconfig in dict.fromkeys(path for path in self._kubeconfigs.values() if path):
             with self._lock:
                 cluster = self._kubernetes(kubeconfig)
@@ -155,7 +156,7 @@ class Accesses:
         members = [cluster for cluster, _ in self.nodes().values()]
         return [cluster for cluster in self.clusters() if cluster not in members]
 
-    def listed(self) -> dict[Kubeconfig, list[dict[str, Any]]]:
+    def listed(self) -> dict[Kubeconfig, list[Json]]:
         """All Nodes of the clusters whose Nodes were listed already."""
         with self._lock:
             clusters = self._clusters.items()

@@ -20,6 +20,7 @@ from gpustate.core.inventory import InventoryNode
 from gpustate.core.node import Node
 from gpustate.core.outcome import NodeResult
 from gpustate.diagnosis.chain import Check
+from gpustate.documents import Json
 from gpustate.engine import fleet
 from gpustate.engine.probing import query_node
 from gpustate.errors import ClusterError, GpustateError
@@ -88,7 +89,7 @@ def connect_all(nodes: Sequence[InventoryNode], option: str) -> dict[Kubeconfig,
 
 def run(request: Request, stop: Callable[[], bool] = lambda: False) -> dict[str, Check]:
     """Run the check in parallel on every node with a kubeconfig; results by node."""
-    clusters: dict[Kubeconfig, list[dict[str, Any]] | Check] = {}
+    clusters: dict[Kubeconfig, list[Json] | Check] = {}
     for kubeconfig, api in request.apis.items():
         try:
             clusters[kubeconfig] = api.nodes()
@@ -115,11 +116,7 @@ def run(request: Request, stop: Callable[[], bool] = lambda: False) -> dict[str,
 
 
 def _prove(
-    session: Session,
-    request: Request,
-    api: Api,
-    nodes: Sequence[dict[str, Any]],
-    stop: Callable[[], bool],
+    session: Session, request: Request, api: Api, nodes: Sequence[Json], stop: Callable[[], bool]
 ) -> Check:
     machine = read_machine(session.shell(_MACHINE).text)
     if not machine.kubelet:

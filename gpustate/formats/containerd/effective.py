@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import ProbeError
 from gpustate.formats.containerd.model import CDI_SPEC_DIRS, Handler, release, same_program
 from gpustate.formats.toml_scan import parse
@@ -38,9 +38,9 @@ _OPTIONS = {
 class Effective:
     """The merged configuration, defaults included."""
 
-    data: Mapping[str, Any]
+    data: JsonView
     cri_path: tuple[str, str]
-    runtimes: Mapping[str, Mapping[str, Any]]
+    runtimes: Mapping[str, JsonView]
     default_runtime: str
     enable_cdi: bool | None  # None: this containerd does not support CDI
     cdi_spec_dirs: tuple[str, ...]
@@ -165,7 +165,7 @@ def missing_spec_dirs(dirs: tuple[str, ...] | list[str]) -> tuple[str, ...]:
     return tuple(d for d in CDI_SPEC_DIRS if d.replace("/var/run/", "/run/", 1) not in present_dirs)
 
 
-def normalise(table: Mapping[str, Any]) -> dict[str, Any]:
+def normalise(table: JsonView) -> Json:
     """Return a runtime's table with its option names in containerd's spelling.
 
     If a name occurs in two spellings, the one at the built-in default is dropped.
@@ -173,20 +173,20 @@ def normalise(table: Mapping[str, Any]) -> dict[str, Any]:
     options = table.get("options")
     if not isinstance(options, Mapping):
         return dict(table)
-    renamed: dict[str, Any] = {}
+    renamed: Json = {}
     for key, value in options.items():
         name = _OPTIONS.get(str(key).lower(), str(key))
         renamed[name] = value or renamed.get(name, value)
     return {**table, "options": renamed}
 
 
-def without_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
+def without_defaults(table: JsonView) -> Json:
     """Return a runtime's table without keys at their default."""
     slim = _slim(normalise(table))
     return {k: v for k, v in slim.items() if _DEFAULTS.get(k) != v}
 
 
-def equal_in_effect(foreign: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+def equal_in_effect(foreign: JsonView, desired: JsonView) -> bool:
     """Whether a foreign runtime table has the same effect as ``desired``.
 
     Additional pod annotations are ignored.
@@ -202,7 +202,7 @@ def equal_in_effect(foreign: Mapping[str, Any], desired: Mapping[str, Any]) -> b
     return foreign_table == desired_table
 
 
-def _slim(value: Mapping[str, Any]) -> dict[str, Any]:
+def _slim(value: JsonView) -> Json:
     inner = {k: _slim(v) if isinstance(v, Mapping) else v for k, v in value.items()}
     return {k: v for k, v in inner.items() if v not in ("", 0, [], {})}
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import ProbeError
 from gpustate.formats.toml_scan import parse
 
@@ -95,7 +96,7 @@ class Document:
 
     path: str
     text: str
-    data: Mapping[str, Any]
+    data: JsonView
     version: int
     names: tuple[str, ...]
     name: str
@@ -113,18 +114,18 @@ class Document:
         return value
 
 
-def _cri(data: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[str, Any] | None:
+def _cri(data: JsonView, names: tuple[str, ...]) -> JsonView | None:
     """The CRI plugin's table of one file, with keys that only an older name sets."""
     plugins = data.get("plugins")
     tables = [plugins.get(name) for name in names] if isinstance(plugins, Mapping) else []
-    merged: Mapping[str, Any] | None = None
+    merged: JsonView | None = None
     for table in tables:
         if isinstance(table, Mapping):
             merged = table if merged is None else _migrated(merged, table)
     return merged
 
 
-def _migrated(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
+def _migrated(newer: JsonView, older: JsonView) -> Json:
     """containerd 2 takes over the keys that the newer table lacks, and those of its ``containerd`` section."""
     both = {**older, **newer}
     older_section, newer_section = older.get("containerd"), newer.get("containerd")
@@ -134,7 +135,7 @@ def _migrated(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, A
 
 
 def cri_names(
-    data: Mapping[str, Any], version: int, containerd: tuple[int, int] | None
+    data: JsonView, version: int, containerd: tuple[int, int] | None
 ) -> tuple[tuple[str, ...], str]:
     """Return the names of the CRI plugin's table that containerd reads in a file, and the one for new settings.
 
@@ -161,7 +162,7 @@ def cri_names(
     return (newest, name), newest if uses_newest else name
 
 
-def disabled_cri(data: Mapping[str, Any]) -> str:
+def disabled_cri(data: JsonView) -> str:
     """The entry of ``disabled_plugins`` that disables the CRI service; empty if it is enabled.
 
     Args:

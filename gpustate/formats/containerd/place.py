@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpustate.documents import JsonView
 from gpustate.errors import ProbeError
 from gpustate.formats.containerd.marks import BEGIN, END, MARK, PRESERVED, insert_after
 from gpustate.formats.toml_scan import (
@@ -52,7 +53,7 @@ class _Block:
         return lines
 
 
-def render_table(path: tuple[str, ...], table: Mapping[str, Any], indent: str = "") -> list[str]:
+def render_table(path: tuple[str, ...], table: JsonView, indent: str = "") -> list[str]:
     """Return the lines of one table; nested tables follow as separate tables."""
     lines = [f"{indent}[{render_key(path)}]"]
     inner = indent + "  "

@@ -20,8 +20,8 @@ import fnmatch
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import ProbeError
 from gpustate.formats.containerd import traps
 from gpustate.formats.containerd.effective import effective
@@ -369,7 +369,7 @@ def _for_table(settings: Sequence[Setting], document: Document) -> list[Setting]
     return changed
 
 
-def _expected(document: Document, settings: Sequence[Setting]) -> dict[str, Any]:
+def _expected(document: Document, settings: Sequence[Setting]) -> Json:
     expected = copy.deepcopy(dict(document.data))
     if _is_blank(document):
         expected["version"] = document.version
@@ -383,7 +383,7 @@ def _expected(document: Document, settings: Sequence[Setting]) -> dict[str, Any]
     return expected
 
 
-def _prove_meaning(path: str, text: str, expected: Mapping[str, Any]) -> None:
+def _prove_meaning(path: str, text: str, expected: JsonView) -> None:
     try:
         same = parse(text, path) == expected
     except ProbeError:

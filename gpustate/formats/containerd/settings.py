@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpustate.documents import Json, JsonView
 from gpustate.errors import RefusedError
 from gpustate.formats.containerd.effective import (
     Effective,
@@ -54,9 +55,9 @@ def merges_deeply(release: tuple[int, int]) -> bool:
     return release >= (2, 0)
 
 
-def merge(documents: Iterable[Document], *, deep: bool) -> dict[str, Any]:
+def merge(documents: Iterable[Document], *, deep: bool) -> Json:
     """Return the CRI plugin's table merged from the files, later ones taking precedence."""
-    merged: dict[str, Any] = {}
+    merged: Json = {}
     for document in documents:
         table = document.get()
         if isinstance(table, Mapping):
@@ -64,7 +65,7 @@ def merge(documents: Iterable[Document], *, deep: bool) -> dict[str, Any]:
     return merged
 
 
-def lookup(table: Mapping[str, Any], path: Sequence[str]) -> Any:
+def lookup(table: JsonView, path: Sequence[str]) -> Any:
     """Return the value at ``path``; ``None`` if it is not set."""
     value: Any = table
     for part in path:
@@ -73,7 +74,7 @@ def lookup(table: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def missing_settings(
-    files_say: Mapping[str, Any], current: Effective, handler: Handler, release: tuple[int, int]
+    files_say: JsonView, current: Effective, handler: Handler, release: tuple[int, int]
 ) -> MissingSettings:
     """Return the missing settings.
 
@@ -112,7 +113,7 @@ def missing_settings(
     return MissingSettings(tuple(settings), tuple(notes), replaces)
 
 
-def has_settings(files_say: Mapping[str, Any], settings: Iterable[Setting]) -> bool:
+def has_settings(files_say: JsonView, settings: Iterable[Setting]) -> bool:
     """Whether merged files have every setting."""
     for setting in settings:
         current = lookup(files_say, setting.path)
@@ -127,7 +128,7 @@ def has_settings(files_say: Mapping[str, Any], settings: Iterable[Setting]) -> b
     return True
 
 
-def low_level(files_say: Mapping[str, Any], current: Effective, handler: Handler) -> str | None:
+def low_level(files_say: JsonView, current: Effective, handler: Handler) -> str | None:
     """Return the runtime whose options the handler uses; ``None`` if there is none.
 
     That is another runc-type runtime in the files: the default, else runc, else crun, else any. Without one, the
@@ -156,9 +157,7 @@ def low_level(files_say: Mapping[str, Any], current: Effective, handler: Handler
     return next(iter((*foreign, *usable, *built_in)), None)
 
 
-def _tables(
-    files_say: Mapping[str, Any], current: Effective, handler: Handler
-) -> dict[str, Mapping[str, Any]]:
+def _tables(files_say: JsonView, current: Effective, handler: Handler) -> dict[str, JsonView]:
     """containerd's runtimes by name; the handler's own as in the files without our settings."""
     named = lookup(files_say, RUNTIMES)
     from_files = {k: normalise(v) for k, v in (named or {}).items() if isinstance(v, Mapping)}
@@ -171,21 +170,21 @@ def _is_runc(table: object) -> bool:
     return kind is not None and (not kind or str(kind).startswith(_RUNC_TYPES))
 
 
-def _systemd(table: Mapping[str, Any]) -> bool:
+def _systemd(table: JsonView) -> bool:
     return lookup(table, ("options", "SystemdCgroup")) is True
 
 
-def _wraps(name: str, table: Mapping[str, Any]) -> bool:
+def _wraps(name: str, table: JsonView) -> bool:
     """Whether it is an NVIDIA runtime, which runs another one."""
     binary = lookup(table, ("options", "BinaryName"))
     return name.startswith("nvidia") or "nvidia" in str(binary or "")
 
 
 def _missing_default(
-    files_say: Mapping[str, Any],
+    files_say: JsonView,
     current: Effective,
     handler: Handler,
-    table: Mapping[str, Any],
+    table: JsonView,
     release: tuple[int, int],
     notes: list[str],
 ) -> list[Setting]:
@@ -216,14 +215,11 @@ def _missing_default(
 
 
 def _runtime_table(
-    low_level: str | None,
-    tables: Mapping[str, Mapping[str, Any]],
-    handler: Handler,
-    notes: list[str],
-) -> dict[str, Any]:
+    low_level: str | None, tables: Mapping[str, JsonView], handler: Handler, notes: list[str]
+) -> Json:
     if low_level is None:
         notes.append("no runc or crun to copy options from: SystemdCgroup is not set")
-        model: Mapping[str, Any] = {}
+        model: JsonView = {}
     else:
         model = tables[low_level]
     table = {"runtime_type": _RUNC_TYPE, **without_defaults(model)}
@@ -240,7 +236,7 @@ def _runtime_table(
     return {**table, "options": {"BinaryName": handler.binary, **options}}
 
 
-def _slim_with_type(built_in: Mapping[str, Any]) -> dict[str, Any]:
+def _slim_with_type(built_in: JsonView) -> Json:
     slim = {k: v for k, v in built_in.items() if v not in ("", 0, [], {})}
     if isinstance(options := slim.get("options"), Mapping):
         slim["options"] = {k: v for k, v in options.items() if v not in ("", 0, [])}
@@ -248,7 +244,7 @@ def _slim_with_type(built_in: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cdi(
-    files_say: Mapping[str, Any],
+    files_say: JsonView,
     current: Effective,
     handler: Handler,
     release: tuple[int, int],
@@ -278,7 +274,7 @@ def _cdi(
     return settings
 
 
-def _merge(to: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(to: JsonView, new: JsonView) -> Json:
     merged = dict(to)
     for key, value in new.items():
         old = merged.get(key)

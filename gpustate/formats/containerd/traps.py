@@ -13,8 +13,8 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from gpustate.documents import JsonView
 from gpustate.errors import RefusedError
 from gpustate.formats.containerd.effective import Effective
 from gpustate.formats.containerd.model import Document, Handler
@@ -139,7 +139,7 @@ def _refuse_missing_default(remaining: Sequence[Document], release: tuple[int, i
 
 def _migrated_together(
     before: Sequence[Document], after: Sequence[Document], release: tuple[int, int]
-) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+) -> list[tuple[str, JsonView, JsonView]]:
     """Return path, old and new table of each migration: all files together, since 2.3 each file."""
     if before[0].version != 2:
         return []

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from gpustate.documents import Json
 
 #: Label matchers for the selection at the top of the page.
 _CHOSEN = 'instance=~"$instance",gpu=~"$gpu"'
@@ -110,7 +111,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 )
 
 
-def dashboard() -> dict[str, Any]:
+def dashboard() -> Json:
     """The dashboard, for Grafana's import or a provisioning folder."""
     return {
         "title": "GPU nodes (DCGM)",
@@ -127,7 +128,7 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def _choices() -> Iterator[dict[str, Any]]:
+def _choices() -> Iterator[Json]:
     yield {"name": "datasource", "label": "Source", "type": "datasource", "query": "prometheus"}
     narrowed = {"instance": "", "gpu": '{instance=~"$instance"}'}
     for name, within in narrowed.items():
@@ -145,7 +146,7 @@ def _choices() -> Iterator[dict[str, Any]]:
         }
 
 
-def _placed() -> Iterator[dict[str, Any]]:
+def _placed() -> Iterator[Json]:
     number, y = 1, 0
     for title, row in ROWS:
         place = {"x": 0, "y": y, "w": _ACROSS, "h": 1}
@@ -160,7 +161,7 @@ def _placed() -> Iterator[dict[str, Any]]:
         y += _HEIGHT
 
 
-def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+def _panel(panel: Panel, number: int, place: dict[str, int]) -> Json:
     return {
         "id": number,
         "type": panel.kind,

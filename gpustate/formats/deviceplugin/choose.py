@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from gpustate.documents import JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats import yaml_events
 from gpustate.formats.deviceplugin.model import PluginConfig
@@ -45,7 +46,7 @@ def read_all(text: str, path: str) -> dict[str, PluginConfig]:
     return _named(helm, path, lines) if helm else {"": read_data(data, path, lines)}
 
 
-def _below(data: Mapping[str, Any]) -> Mapping[str, Any]:
+def _below(data: JsonView) -> JsonView:
     """The configurations in Helm values; empty if there are none."""
     holder: Any = data
     for key in _HELM:
@@ -53,9 +54,7 @@ def _below(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return holder if isinstance(holder, Mapping) else {}
 
 
-def _named(
-    holder: Mapping[str, Any], path: str, lines: yaml_events.Lines
-) -> dict[str, PluginConfig]:
+def _named(holder: JsonView, path: str, lines: yaml_events.Lines) -> dict[str, PluginConfig]:
     configs: dict[str, PluginConfig] = {}
     for name, text in holder.items():
         place = f"{at(path, lines.of_keys.get(id(holder), {}).get(name))}: {quote_name(name)}"

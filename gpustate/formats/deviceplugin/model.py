@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from gpustate.documents import Json, JsonView
 
 GPU = "nvidia.com/gpu"
 #: Maximum clients of an MPS server; the lower number applies below compute capability 7.5.
@@ -55,6 +55,6 @@ class PluginConfig:
 
     sharing: Sharing = NO_SHARING
     mig_strategy: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    data: JsonView = field(default_factory=Json)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

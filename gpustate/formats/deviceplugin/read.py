@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from gpustate.documents import JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats import yaml_events
 from gpustate.formats.deviceplugin import values
@@ -235,7 +236,7 @@ class _Reader:
         if self.lenient:
             self.unrecognized.append(error)
 
-    def sharing(self, data: Mapping[str, Any]) -> Sharing:
+    def sharing(self, data: JsonView) -> Sharing:
         strategies = {key: value for key, value in (data.get("sharing") or {}).items() if value}
         if len(strategies) > 1:
             self.fail(
@@ -259,7 +260,7 @@ class _Reader:
             return Sharing(_STRATEGIES[key], tuple(shared), bool(block.get("renameByDefault")))
         return NO_SHARING
 
-    def mps(self, item: Mapping[str, Any], name: str, place: str) -> None:
+    def mps(self, item: JsonView, name: str, place: str) -> None:
         if name != GPU:
             self.fail(
                 place,
@@ -274,7 +275,7 @@ class _Reader:
                 line=self.line(item, "replicas"),
             )
 
-    def check_combination(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> None:
+    def check_combination(self, data: JsonView, sharing: Sharing, strategy: str) -> None:
         if sharing.strategy == "mps" and strategy == "mixed":
             self.fail(
                 "flags.migStrategy",
@@ -291,7 +292,7 @@ class _Reader:
                     f"set mixed, or share {alternative}",
                 )
 
-    def notes(self, data: Mapping[str, Any], sharing: Sharing, strategy: str) -> list[str]:
+    def notes(self, data: JsonView, sharing: Sharing, strategy: str) -> list[str]:
         notes: list[str] = []
         for path, instead in _OPERATORS.items():
             node: Any = data

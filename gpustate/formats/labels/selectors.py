@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from gpustate.documents import JsonView
 from gpustate.errors import UsageError
 
 _KEY = r"(?P<key>(?:[A-Za-z0-9.-]+/)?[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)"
@@ -69,7 +69,7 @@ def parse(text: str) -> tuple[Requirement, ...]:
     return tuple(parsed)
 
 
-def of_object(selector: Mapping[str, Any] | None) -> tuple[Requirement, ...] | None:
+def of_object(selector: JsonView | None) -> tuple[Requirement, ...] | None:
     """The requirements of a LabelSelector; ``None``: it selects nothing."""
     if selector is None:
         return None

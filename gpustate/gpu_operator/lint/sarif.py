@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+from gpustate.documents import Json
 from gpustate.gpu_operator.lint.finding import RULES, Finding, Report
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def as_sarif(reports: Sequence[Report], version: str) -> dict[str, Any]:
+def as_sarif(reports: Sequence[Report], version: str) -> Json:
     """One run with the findings of all files."""
     ids = list(RULES)
     findings = [finding for report in reports for finding in report.findings]
@@ -49,8 +49,8 @@ def as_sarif(reports: Sequence[Report], version: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, ids: Sequence[str]) -> dict[str, Any]:
-    place: dict[str, Any] = {
+def _result(finding: Finding, ids: Sequence[str]) -> Json:
+    place: Json = {
         "physicalLocation": {
             "artifactLocation": {"uri": _uri(finding.file)},
             "region": {"startLine": max(1, finding.line)},

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from gpustate import shell
+from gpustate.documents import Json
 from gpustate.errors import ClusterError
 
 _CHANGED = 99
@@ -37,7 +37,7 @@ class LeaseFile:
         self._run = run
         self.server = title
 
-    def lease(self, namespace: str, name: str) -> dict[str, Any] | None:
+    def lease(self, namespace: str, name: str) -> Json | None:
         """The Lease; ``None``: there is none, or it cannot be read as one.
 
         Raises:
@@ -52,7 +52,7 @@ class LeaseFile:
             return None if not version else {"metadata": {"resourceVersion": version}}
         return dict(lease)
 
-    def write_lease(self, lease: dict[str, Any], *, create: bool) -> dict[str, Any]:
+    def write_lease(self, lease: Json, *, create: bool) -> Json:
         """Replace it.
 
         Raises:
