@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpustate.errors import GpustateError, UsageError
 
 if TYPE_CHECKING:
+    from gpustate.engine.records import RunRecord
     from gpustate.schedulers.base import Hold
 
 #: As :func:`gpustate.diagnosis.remedies.by_apply` writes it.
@@ -96,8 +97,8 @@ def _has_states(path: str) -> bool:
         return False
 
 
-def last_change(options: Mapping[str, Any], newest: str = "") -> dict[str, Any]:
-    """The record of the last run here that changed nodes of this inventory; empty if there is none.
+def last_change(options: Mapping[str, Any], newest: str = "") -> RunRecord | None:
+    """The record of the last run here that changed nodes of this inventory.
 
     Args:
         options: of the verb.
@@ -108,13 +109,13 @@ def last_change(options: Mapping[str, Any], newest: str = "") -> dict[str, Any]:
     return records.last_change(str(options.get("inventory") or ""), newest)
 
 
-def of_record(record: Mapping[str, Any], options: Mapping[str, Any]) -> Target:
+def of_record(record: RunRecord | None, options: Mapping[str, Any]) -> Target:
     """The policy of a recorded run, else of the last one that had one, with its states where it can still be read."""
     from gpustate import policies
     from gpustate.engine import records
 
     inventory = str(options.get("inventory") or "")
-    source = records.policy_of(record) or records.last_policy(inventory)
+    source = (record and records.policy_of(record)) or records.last_policy(inventory)
     if not source:
         return Target(inventory)
     relative = os.path.relpath(source)
@@ -166,16 +167,17 @@ def continuation(unfinished: str) -> str:
     return step if cause.endswith("was interrupted") else ""
 
 
-def interrupted(record: Mapping[str, Any], node: str) -> str:
+def interrupted(record: RunRecord | None, node: str) -> str:
     """What to do about a recorded run that was interrupted at a node; empty if it was not."""
     from gpustate.engine.fleet import controller_runs
 
-    outcome = record.get("outcome") or {}
-    statuses = outcome.get("nodes", {})
-    ended = statuses.get(node) == "ok" or (statuses and node not in statuses)
-    if not record or record.get("ended") or ended:
+    if record is None or record.get("ended"):
         return ""
-    if controller_runs(int(record.get("pid") or 0), str(record.get("born", ""))):
+    outcome = record.get("outcome")
+    statuses = outcome.get("nodes", {}) if outcome else {}
+    if statuses.get(node) == "ok" or (statuses and node not in statuses):
+        return ""
+    if controller_runs(record.get("pid", 0), record.get("born", "")):
         return ""
     run = record["run"]
     return (

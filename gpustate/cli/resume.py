@@ -13,8 +13,9 @@ from gpustate.cli.pause import not_running, unanswered, with_running
 from gpustate.errors import ClusterError, InventoryError, RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from gpustate.engine.records import RunRecord
     from gpustate.rollout.running import Running
 
 
@@ -58,7 +59,7 @@ def resume(
         _show(waiting)
         return
     me = fleet.person()
-    dead: list[dict[str, Any]] = []
+    dead: list[RunRecord] = []
 
     def lift(running: Running) -> None:
         records = [record for record in waiting if record["run"] == running.run]
@@ -90,7 +91,7 @@ def _lifted(
     run: str | None,
     inventory: str | None,
     kubeconfig: str | None,
-    waiting: Sequence[Mapping[str, Any]],
+    waiting: Sequence[RunRecord],
     lift: Callable[[Running], None],
 ) -> bool:
     """Lift the pause of a run; whether one was paused.
@@ -154,9 +155,7 @@ def _lift_dead(running: Running) -> None:
     )
 
 
-def _choose(
-    waiting: list[dict[str, Any]], me: str, inventory: str | None, *, yes: bool
-) -> dict[str, Any]:
+def _choose(waiting: list[RunRecord], me: str, inventory: str | None, *, yes: bool) -> RunRecord:
     """The run to resume if none is named.
 
     Raises:
@@ -198,13 +197,13 @@ def _confirm(question: str, run: str, *, yes: bool) -> None:
     common.confirm(question, _DECLINED)
 
 
-def _is_of(record: dict[str, Any], inventory: str) -> bool:
+def _is_of(record: RunRecord, inventory: str) -> bool:
     from gpustate.engine import records
 
     return bool(record["options"].get("inventory") == records.inventory_of(inventory))
 
 
-def _check_inventory(record: dict[str, Any], inventory: str | None) -> None:
+def _check_inventory(record: RunRecord, inventory: str | None) -> None:
     source = click.get_current_context().get_parameter_source("inventory")
     explicit = source is not None and source.name == "COMMANDLINE"
     if inventory and explicit and not _is_of(record, inventory):
@@ -214,11 +213,11 @@ def _check_inventory(record: dict[str, Any], inventory: str | None) -> None:
         )
 
 
-def _owner(record: dict[str, Any]) -> str:
+def _owner(record: RunRecord) -> str:
     return str(record.get("person") or "an unknown user")
 
 
-def _show(records: list[dict[str, Any]]) -> None:
+def _show(records: list[RunRecord]) -> None:
     """Print one line per run: id, user, command, inventory, reason and result."""
     from gpustate.formats.words import printable
 
@@ -241,7 +240,7 @@ def _show(records: list[dict[str, Any]]) -> None:
         click.echo(printable("  ".join(parts)))
 
 
-def _resume(record: dict[str, Any], overrides: dict[str, Any]) -> None:
+def _resume(record: RunRecord, overrides: dict[str, Any]) -> None:
     from gpustate import policies
     from gpustate.cli.apply import LEVEL, apply_policy, resume_plan
     from gpustate.engine import records

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpustate.core.facts import NodeFacts
     from gpustate.core.inventory import Inventory, InventoryNode
     from gpustate.core.node import Node
+    from gpustate.engine.records import RunRecord
     from gpustate.reporting.node_files import Collected
     from gpustate.reporting.support_bundle import Archive
 
@@ -73,12 +74,13 @@ def support_bundle(
         reader = TextFiles("text file", UsageError, _ADDED_MIB)
         archive.add_text(f"added/{Path(path).name}", reader.text(path))
     _add_run(archive, record, inventory)
-    rows, facts = _add_nodes(archive, inventory, options, run or str(record.get("run", "")))
+    run = record["run"] if record else ""
+    rows, facts = _add_nodes(archive, inventory, options, run)
     _add_cluster(archive, inventory, facts, kubeconfig or "")
     about = {
         "inventory": str(options["inventory"]),
         "limit": options.get("limit") or "",
-        "run": str(record.get("run", "")),
+        "run": run,
     }
     index = archive.index(about, rows)
     archive.add_data("index.json", index)
@@ -95,8 +97,8 @@ def support_bundle(
     common.finish(*(EXIT_UNREACHABLE for row in rows if "error" in row))
 
 
-def _record(run: str | None, nodes: list[str]) -> dict[str, Any]:
-    """The record of a run, by default of the newest one of these nodes; empty if there is none."""
+def _record(run: str | None, nodes: list[str]) -> RunRecord | None:
+    """The record of a run, by default of the newest one of these nodes."""
     from gpustate.engine import records
 
     return records.load(run) if run is not None else records.newest(nodes)
@@ -120,7 +122,7 @@ def _versions() -> dict[str, Any]:
     }
 
 
-def _add_run(archive: Archive, record: Mapping[str, Any], inventory: Inventory) -> None:
+def _add_run(archive: Archive, record: RunRecord | None, inventory: Inventory) -> None:
     """The run: its record, its lines of the audit log, its plan, its policy as every node has it."""
     from gpustate import policies
     from gpustate.api import saved
@@ -137,7 +139,7 @@ def _add_run(archive: Archive, record: Mapping[str, Any], inventory: Inventory) 
     else:
         both = [dict(data) for row in entries for data in (row.start, row.end) if data]
         archive.add_data("run/audit.json", both)
-    source = str(record["source"])
+    source = record["source"]
     if record["verb"] == "rollback":
         archive.miss(
             "policy.json", "a rollback has no policy of its own; see journals of the nodes"

@@ -220,7 +220,7 @@ def process_runs(pid: int, since: str) -> bool:
     return bool(since) and pid > 0 and born(pid) == since
 
 
-def has_died(record: Mapping[str, Any]) -> bool:
+def has_died(record: records.RunRecord) -> bool:
     """The process of a run of this machine has ended, by its record."""
     pid, since = record.get("pid"), str(record.get("born", ""))
     return not (isinstance(pid, int) and process_runs(pid, since))

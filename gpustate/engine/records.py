@@ -10,9 +10,10 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict, TypeGuard
 
 from gpustate.core.change import Disruption
+from gpustate.documents import Json
 from gpustate.errors import UsageError
 from gpustate.files import write_private
 from gpustate.formats.masking import mask_data
@@ -20,6 +21,36 @@ from gpustate.formats.masking import mask_data
 _FORMAT = "gpustate.run/1"
 _MOST_RECORDS = 50
 _CHANGING = ("apply", "upgrade", "rollback", "remove")
+
+
+class RunOutcome(TypedDict, total=False):
+    """What became of a run; ``nodes`` has the status of each."""
+
+    exit_code: int
+    summary: str
+    ended: str
+    nodes: dict[str, str]
+    skipped: list[str]
+
+
+class RunRecord(TypedDict):
+    """The record of a run; ``options`` are those of its command."""
+
+    format: str
+    run: str
+    verb: str
+    source: str
+    directory: str
+    options: Json
+    person: NotRequired[str]
+    reason: NotRequired[str]
+    created: NotRequired[str]
+    digest: NotRequired[str]
+    nodes: NotRequired[list[str]]
+    pid: NotRequired[int]
+    born: NotRequired[str]
+    ended: NotRequired[bool]
+    outcome: NotRequired[RunOutcome]
 
 
 def folder() -> Path:
@@ -42,7 +73,7 @@ def begin(
     run: str,
     verb: str,
     source: str,
-    options: dict[str, Any],
+    options: Json,
     *,
     person: str,
     born: str,
@@ -71,7 +102,7 @@ def begin(
             saved_options[key] = os.path.abspath(saved_options[key])
     if isinstance(saved_options.get("inventory"), str):
         saved_options["inventory"] = inventory_of(saved_options["inventory"])
-    data = {
+    data: RunRecord = {
         "format": _FORMAT,
         "run": run,
         "verb": verb,
@@ -99,7 +130,7 @@ def begin(
     return path
 
 
-def _write(path: Path, data: Mapping[str, Any]) -> None:
+def _write(path: Path, data: RunRecord) -> None:
     """Write a record atomically."""
     write_private(path, (json.dumps(mask_data(data), indent=2) + "\n").encode())
 
@@ -109,31 +140,31 @@ def inventory_of(source: str) -> str:
     return os.path.abspath(source) if os.path.exists(source) else source
 
 
-def end(path: Path | None, *, interrupted: bool, outcome: Mapping[str, Any] | None = None) -> None:
+def end(path: Path | None, *, interrupted: bool, outcome: RunOutcome | None = None) -> None:
     """Record the result of a run; an interrupted one can be resumed."""
     if path is None:
         return
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data: RunRecord = json.loads(path.read_text(encoding="utf-8"))
         data["ended"] = not interrupted
         if outcome is not None:
-            data["outcome"] = dict(outcome)
+            data["outcome"] = outcome
         _write(path, data)
     except (OSError, ValueError):
         return
 
 
-def known() -> list[dict[str, Any]]:
+def known() -> list[RunRecord]:
     """All runs, oldest first."""
     return list(_all().values())
 
 
-def started() -> list[dict[str, Any]]:
+def started() -> list[RunRecord]:
     """Runs that have not ended, oldest first."""
     return [data for data in _all().values() if not data.get("ended")]
 
 
-def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
+def unfinished(at_work: Callable[[int, str], bool]) -> list[RunRecord]:
     """Runs that can be resumed, oldest first; without those whose nodes later runs have brought to their end.
 
     Args:
@@ -141,7 +172,7 @@ def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
     """
     converged: dict[object, set[str]] = {}
     objects: set[object] = set()  # inventories whose clusters a later run has brought to their end
-    resumable: list[dict[str, Any]] = []
+    resumable: list[RunRecord] = []
     for data in reversed(_all().values()):
         inventory = data["options"].get("inventory")
         good = converged.setdefault(inventory, set())
@@ -151,7 +182,7 @@ def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
         superseded = pending <= good if pending else inventory in objects
         # An interrupted one has also changed templates of pods there, and a run of nodes alone leaves these as they are.
         superseded &= inventory in objects or not data["options"].get("cluster_objects")
-        succeeded = data.get("ended") and (data.get("outcome") or {}).get("exit_code") == 0
+        succeeded = data.get("ended") and data.get("outcome", RunOutcome()).get("exit_code") == 0
         if succeeded and data["options"].get("cluster_objects"):
             objects.add(inventory)
         good |= {name for name, status in became.items() if status == "ok"}
@@ -161,14 +192,14 @@ def unfinished(at_work: Callable[[int, str], bool]) -> list[dict[str, Any]]:
     return resumable[::-1]
 
 
-def _outcomes(data: Mapping[str, Any]) -> Mapping[str, Any]:
+def _outcomes(data: RunRecord) -> Mapping[str, str]:
     """What became of the nodes of a run, by name; empty: it is not known."""
     outcome = data.get("outcome")
     nodes = outcome.get("nodes") if isinstance(outcome, dict) else None
     return nodes if isinstance(nodes, dict) else {}
 
 
-def load(run: str) -> dict[str, Any]:
+def load(run: str) -> RunRecord:
     """Read the record of a run.
 
     Raises:
@@ -185,17 +216,17 @@ def load(run: str) -> dict[str, Any]:
     return rows[run]
 
 
-def newest(nodes: Collection[str]) -> dict[str, Any]:
-    """The record of the newest run that reached one of some nodes, or has not ended; empty if there is none."""
+def newest(nodes: Collection[str]) -> RunRecord | None:
+    """The record of the newest run that reached one of some nodes, or has not ended."""
     for data in reversed(_all().values()):
-        reached = (data.get("outcome") or {}).get("nodes") or data.get("nodes")
+        reached = data.get("outcome", RunOutcome()).get("nodes") or data.get("nodes")
         if reached is None or not set(nodes).isdisjoint(reached):
             return data
-    return {}
+    return None
 
 
-def last_change(inventory: str, newest: str = "") -> dict[str, Any]:
-    """The newest record of a run that changes nodes of an inventory; empty if there is none.
+def last_change(inventory: str, newest: str = "") -> RunRecord | None:
+    """The newest record of a run that changes nodes of an inventory.
 
     Args:
         inventory: its source.
@@ -204,7 +235,7 @@ def last_change(inventory: str, newest: str = "") -> dict[str, Any]:
     rows = _all()
     if newest in rows and rows[newest]["verb"] in _CHANGING:
         return rows[newest]
-    return next(_changes(inventory), {})
+    return next(_changes(inventory), None)
 
 
 def last_policy(inventory: str) -> str:
@@ -212,14 +243,14 @@ def last_policy(inventory: str) -> str:
     return next(filter(None, map(policy_of, _changes(inventory))), "")
 
 
-def policy_of(record: Mapping[str, Any]) -> str:
+def policy_of(record: RunRecord) -> str:
     """The file of a run's policy; empty if it applied a single state or a saved plan, or the file is gone."""
-    source = str(record.get("source", ""))
-    is_policy = record.get("verb") in ("apply", "upgrade") and not source.endswith(".json")
+    source = record["source"]
+    is_policy = record["verb"] in ("apply", "upgrade") and not source.endswith(".json")
     return source if is_policy and os.path.isfile(source) else ""
 
 
-def _changes(inventory: str) -> Iterator[dict[str, Any]]:
+def _changes(inventory: str) -> Iterator[RunRecord]:
     """Records of runs that change nodes of an inventory, the newest first."""
     for data in reversed(_all().values()):
         same = data["options"].get("inventory") == inventory_of(inventory)
@@ -227,14 +258,14 @@ def _changes(inventory: str) -> Iterator[dict[str, Any]]:
             yield data
 
 
-def _all() -> dict[str, dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
+def _all() -> dict[str, RunRecord]:
+    rows: dict[str, RunRecord] = {}
     for path in sorted(folder().glob("*.json")):
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             continue
-        if isinstance(data, dict) and data.get("format") == _FORMAT and _is_whole(data):
+        if _is_whole(data):
             rows[data["run"]] = data
     return rows
 
@@ -243,9 +274,9 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _is_whole(data: dict[str, Any]) -> bool:
+def _is_whole(data: object) -> TypeGuard[RunRecord]:
     """The record is complete, not truncated or edited."""
-    texts = ("run", "verb", "source", "directory")
-    return isinstance(data.get("options"), dict) and all(
-        isinstance(data.get(k), str) for k in texts
-    )
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        return False
+    texts = (data.get(key) for key in ("run", "verb", "source", "directory"))
+    return isinstance(data.get("options"), dict) and all(isinstance(text, str) for text in texts)

@@ -88,7 +88,7 @@ def running_at(cluster: Kubernetes | Slurm) -> Running | None:
     lease = cluster.standing()
     if not lease.holder:
         return None
-    dead = {str(record["run"]) for record in records.known() if has_died(record)}
+    dead = {record["run"] for record in records.known() if has_died(record)}
     return Running(
         lease.run,
         lease.holder.rpartition(" run ")[0],
@@ -155,8 +155,8 @@ def _is_silent(renewed: str) -> bool:
     return False
 
 
-def _local(record: Mapping[str, Any]) -> Running:
-    run = str(record["run"])
+def _local(record: records.RunRecord) -> Running:
+    run = record["run"]
     board = RecordBoard(run)
     control = read_control(board.control() or "", run)
     ask = partial(_ask_here, run, board)

@@ -96,7 +96,7 @@ def run(name: str, source: str = "policy.yaml", *, ended: bool, nodes: dict[str,
     path = records.begin(
         name, "apply", source, options, person="root@here", born="1", created="now"
     )
-    outcome = {"nodes": nodes} if nodes else None
+    outcome = records.RunOutcome(nodes=nodes) if nodes else None
     records.end(path, interrupted=not ended, outcome=outcome)
 
 
@@ -112,13 +112,14 @@ def test_an_interrupted_run_is_resumed_on_the_nodes_it_did_not_finish(site: Path
     assert (target.policy, target.states) == ("policy.yaml", ["nouveau"])
     run("2-b", ended=True, nodes={"gpu2": "ok"})
     record = next_steps.last_change({"inventory": "hosts"})
-    assert (record["run"], next_steps.interrupted(record, "gpu2")) == ("2-b", "")
-    assert next_steps.last_change({"inventory": "hosts"}, "1-a")["run"] == "1-a"
+    assert record == records.load("2-b")
+    assert next_steps.interrupted(record, "gpu2") == ""
+    assert next_steps.last_change({"inventory": "hosts"}, "1-a") == records.load("1-a")
     (site / "plan.json").write_text("{}")
     for run_id, source in (("3-c", "nouveau"), ("4-d", "plan.json")):
         run(run_id, source, ended=True, nodes={"gpu2": "ok"})
         record = next_steps.last_change({"inventory": "hosts"})
-        assert record["run"] == run_id
+        assert record == records.load(run_id)
         assert next_steps.of_record(record, {"inventory": "hosts"}).policy == "policy.yaml"
 
 
@@ -145,7 +146,8 @@ def test_a_run_that_was_killed_is_resumed_and_one_at_work_is_not(site: Path) -> 
     assert "gpustate rollout resume 1-a" in next_steps.interrupted(record, "gpu1")
     from gpustate.engine import fleet
 
-    alive = {**record, "pid": os.getppid(), "born": fleet.born(os.getppid())}
+    alive = records.load("1-a")
+    alive |= {"pid": os.getppid(), "born": fleet.born(os.getppid())}
     assert next_steps.interrupted(alive, "gpu1") == ""
 
 

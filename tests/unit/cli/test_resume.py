@@ -183,7 +183,7 @@ def test_a_run_whose_nodes_later_runs_converged_is_not_listed() -> None:
 
 def test_a_run_that_was_killed_with_objects_is_not_over_once_its_nodes_are(tmp_path: Path) -> None:
     begun("r1", cluster_objects=True)
-    outcome = {"nodes": {"gpu1": "ok"}, "exit_code": 0}
+    outcome = records.RunOutcome(nodes={"gpu1": "ok"}, exit_code=0)
     path = records.path_of("r1")
     path.write_text(path.read_text().replace('"nodes": []', '"nodes": ["gpu1"]'))
     records.end(begun("r2"), interrupted=False, outcome=outcome)
@@ -205,7 +205,7 @@ def test_a_run_that_was_killed_with_objects_is_not_over_once_its_nodes_are(tmp_p
 def test_a_run_that_was_interrupted_in_the_cluster_is_over_once_a_later_one_succeeded_there(
     later: dict[str, Any], listed: bool
 ) -> None:
-    nodes = {"nodes": {"gpu1": "ok"}}
+    nodes = records.RunOutcome(nodes={"gpu1": "ok"})
     records.end(begun("r1", cluster_objects=True), interrupted=True, outcome=nodes)
     code = later.pop("code", 0)
     records.end(begun("r2", **later), interrupted=False, outcome={**nodes, "exit_code": code})
