@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpustate.cli import common
 from gpustate.errors import EXIT_LOCKED
+
+if TYPE_CHECKING:
+    from gpustate.remote.nodeprogram import LockInfo
 
 
 def _on_all(options: dict[str, Any], script: str) -> None:
@@ -58,7 +61,7 @@ def lock(reason: str, duration: str, force: bool, **options: Any) -> None:
     from gpustate.engine.ledger import LOCKED, lock_script
 
     time_s = int(time.time())
-    info = {
+    info: LockInfo = {
         "run": new_run_id(),
         "holder": controller().name,
         "pid": 0,

@@ -219,7 +219,7 @@ def _rollout(running: Running, holds: Mapping[tuple[str, str], Hold]) -> dict[st
     from gpustate.rollout.status import after_death, after_failure
     from gpustate.rollout.waves import PHASES
 
-    progress = running.progress or {}
+    progress: Mapping[str, Any] = running.progress or {}
     row: dict[str, Any] = {"run": running.run, "person": running.person, "where": running.where}
     row["state"] = str(progress.get("state") or "running")
     if running.silent:

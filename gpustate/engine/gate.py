@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from gpustate import compat
 from gpustate.compat.facts import Facts, Value
@@ -26,6 +25,7 @@ from gpustate.formats import gpu_services
 from gpustate.plan import make
 from gpustate.plan.make import Observations
 from gpustate.probes import gpu_clients
+from gpustate.remote.nodeprogram import LockInfo
 
 #: Why a node must not be changed although each of its states may be; ``None`` if there is no reason.
 NodeCheck = Callable[[Sequence[AnyState], Observations], RefusedError | None]
@@ -237,20 +237,22 @@ def refuse_held(
         raise reason
 
 
-def taken(run: str, holder: Controller, plan: str, ticket: str = "") -> dict[str, Any]:
+def taken(run: str, holder: Controller, plan: str, ticket: str = "") -> LockInfo:
     """The lock that a run takes."""
     since = int(time.time())
-    return {
+    lock: LockInfo = {
         "run": run,
         "holder": holder.name,
         "pid": holder.pid,
         "born": holder.born(holder.pid),
         "reason": "apply",
         "plan": plan,
-        **({"ticket": ticket} if ticket else {}),
         "since": since,
         "expires": since + LOCK_TTL_S,
     }
+    if ticket:
+        lock["ticket"] = ticket
+    return lock
 
 
 def begun_meanwhile(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpustate.formats.package_errors import NOISE, without_progress
 from gpustate.formats.words import shorten
 
 if TYPE_CHECKING:
-    from gpustate.ops import Program
+    from gpustate.ops.program import Entry, Program
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Record:
     died: bool = False
     offset: int = 0
 
-    def take(self, entry: dict[str, Any], program: Program) -> tuple[str, str] | None:
+    def take(self, entry: Entry, program: Program) -> tuple[str, str] | None:
         """Add one entry; return state and label if a step starts."""
         self.offset += int(entry.get("bytes", 0))
         kind = entry.get("e")

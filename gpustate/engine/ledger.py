@@ -6,13 +6,16 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpustate import shell
 from gpustate.core.file_queries import ODD, refuse_odd
 from gpustate.core.queries import Answer, Query
 from gpustate.core.shared_probes import TIME_S
 from gpustate.formats.numbers import parse_uint
+
+if TYPE_CHECKING:
+    from gpustate.remote.nodeprogram import LockInfo
 
 #: Seconds until a lock expires unless it is renewed. A stage may build kernel modules.
 LOCK_TTL_S = 3600
@@ -156,7 +159,7 @@ class LedgerQuery(Query[Ledger]):
         return Ledger()
 
 
-def lock_script(lock: dict[str, Any], *, force: bool) -> str:
+def lock_script(lock: LockInfo, *, force: bool) -> str:
     """sh that takes the lock for a person; prints ``held <info>`` and exits with 8 if it is held."""
     return shell.load(
         "lock",

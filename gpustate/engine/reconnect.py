@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from gpustate import ops
 from gpustate.engine import journal
 from gpustate.engine.ledger import ONCE
 from gpustate.errors import ConnectionFailed, GpustateError, ProbeError, StepFailed
+from gpustate.ops.program import Entry
+from gpustate.remote.nodeprogram import LockInfo
 from gpustate.remote.session import Session, Silence, longest_silence_s
 
 T = TypeVar("T")
@@ -92,7 +94,7 @@ class Link:
         program: ops.Program,
         record: journal.Record,
         *,
-        lock: dict[str, Any],
+        lock: LockInfo,
         keep_lock: bool,
         take_over: str | None,
         after: str,
@@ -186,9 +188,7 @@ class Link:
                 ) from error
             start()
 
-    def _take(
-        self, entries: Iterable[dict[str, Any]], record: journal.Record, program: ops.Program
-    ) -> None:
+    def _take(self, entries: Iterable[Entry], record: journal.Record, program: ops.Program) -> None:
         for entry in entries:
             began = record.take(entry, program)
             if began is not None:

@@ -6,10 +6,32 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from gpustate.core.step import Step
 from gpustate.formats.masking import contains_secret, mask
 from gpustate.ops.steps import Reboot
+
+
+class Entry(TypedDict, total=False):
+    """A line of a program's journal: its kind ``e``, the number ``i`` of its step, and what the kind says.
+
+    ``bytes`` is the length of the line, which the reader adds.
+    """
+
+    e: str
+    i: int
+    t: int
+    did: str
+    rc: int
+    out: str
+    state: str
+    because: str
+    stopped: bool
+    pid: int
+    rule: str
+    reason: str
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from typing import Any
 
 from gpustate.core.inventory import InventoryNode
 from gpustate.errors import ConnectionFailed, LockHeld, UsageError
-from gpustate.ops import Program
+from gpustate.ops.program import Entry, Program
 from gpustate.remote.channel import Channel, LocalChannel
+from gpustate.remote.nodeprogram import LockInfo
 from gpustate.remote.session import Session
 
 _ENTER = Path(__file__).with_name("chroot_enter.py")
@@ -81,8 +82,8 @@ class ImageSession(Session):
         return _ImageChannel(argv(self._root, inner, gpus=self._gpus, guarded=self._guarded))
 
     def run_program(
-        self, run: str, program: Program, lock: dict[str, Any], **options: Any
-    ) -> Iterator[dict[str, Any]]:
+        self, run: str, program: Program, lock: LockInfo, **options: Any
+    ) -> Iterator[Entry]:
         """Run a program as on a node, without starting services."""
         self._guarded = True
         try:

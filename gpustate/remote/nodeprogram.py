@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from gpustate import shell
 from gpustate.core.encode import fingerprint
@@ -23,8 +23,22 @@ if TYPE_CHECKING:
     from gpustate.ops import Program
 
 
+class LockInfo(TypedDict):
+    """The lock of a node as it is written there; a person's has no process, no plan and no ticket."""
+
+    run: str
+    holder: str
+    pid: int
+    reason: str
+    since: int
+    expires: int
+    born: NotRequired[str]
+    plan: NotRequired[str]
+    ticket: NotRequired[str]
+
+
 def archive(
-    run: str, program: Program, node: InventoryNode, lock: dict[str, Any], keep_lock: bool
+    run: str, program: Program, node: InventoryNode, lock: LockInfo, keep_lock: bool
 ) -> str:
     """Return a script that writes all files of a program into ``$R``, with holder and reason."""
     return _shell_archive(
@@ -46,7 +60,7 @@ def start_script(
     node: InventoryNode,
     nonce: str,
     size: int,
-    lock: dict[str, Any],
+    lock: LockInfo,
     *,
     take_over: str | None,
     after: str | None,

@@ -26,7 +26,8 @@ from gpustate.remote.channel import Channel, LocalChannel, SshChannel
 from gpustate.remote.ssh import close_client, keepalive_failure, open_client
 
 if TYPE_CHECKING:
-    from gpustate.ops import Program
+    from gpustate.ops.program import Entry, Program
+    from gpustate.remote.nodeprogram import LockInfo
 
 #: What the node may take to end a probe whose time is over, and to send what it has.
 _GRACE_S = 15.0
@@ -278,13 +279,13 @@ class Session:
         self,
         run: str,
         program: Program,
-        lock: dict[str, Any],
+        lock: LockInfo,
         *,
         keep_lock: bool,
         take_over: str | None,
         stop: Callable[[], bool],
         after: str | None = None,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Entry]:
         """Upload a program, start it detached, and yield its journal entries as they come.
 
         Args:
@@ -317,7 +318,7 @@ class Session:
 
     def follow(
         self, run: str, offset: int, *, stop: Callable[[], bool], quiet_s: float = QUIET_S
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Entry]:
         """Follow a program that was started earlier, from a byte offset in its journal."""
         nonce = "gpustate-" + secrets.token_hex(16)
         script = nodeprogram.follow_script(run, self.node, nonce, offset)
@@ -329,7 +330,7 @@ class Session:
 
     def _journal(
         self, channel: Channel, nonce: str, stop: Callable[[], bool], quiet_s: float = QUIET_S
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Entry]:
         buffer = b""
         began = stopping = False
         last_line_at = time.monotonic()
@@ -376,10 +377,10 @@ def longest_silence_s(program: Program) -> float:
     return max(QUIET_S, *steps) + START_TIMEOUT_S
 
 
-def read_entry(line: str) -> dict[str, Any]:
+def read_entry(line: str) -> Entry:
     """Read one journal line; output is base64. An incomplete line gives an entry ``torn``."""
     try:
-        entry = json.loads(line)
+        entry: Entry = json.loads(line)
     except (ValueError, RecursionError):
         return {"e": "torn"}
     if not isinstance(entry, dict):

@@ -9,16 +9,39 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, TypedDict, runtime_checkable
 
 from gpustate.engine import records
 from gpustate.files import write_private
 
 PAUSE, ABORT = "pause", "abort"
 _PLAIN_CHARS = 100_000
+
+
+class NodeProgress(TypedDict):
+    """How far a node is; ``wave`` counts from one."""
+
+    phase: str
+    since: str
+    why: str
+    wave: int
+
+
+class RolloutProgress(TypedDict):
+    """How far a rollout is, as it is published."""
+
+    format: str
+    run: str
+    person: str
+    state: str
+    why: str
+    request: str
+    updated: str
+    wave: int
+    waves: int
+    nodes: dict[str, NodeProgress]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +92,12 @@ def packed(progress: str) -> str:
     return base64.b64encode(zlib.compress(progress.encode())).decode()
 
 
-def read_progress(text: str) -> Mapping[str, Any] | None:
+def read_progress(text: str) -> RolloutProgress | None:
     """What a rollout has published; ``None``: nothing that can be read."""
     try:
         if text and not text.startswith("{"):
             text = zlib.decompress(base64.b64decode(text, validate=True)).decode()
-        data = json.loads(text or "null")
+        data: RolloutProgress | None = json.loads(text or "null")
     except (ValueError, zlib.error):
         return None
     return data if isinstance(data, dict) and isinstance(data.get("nodes"), dict) else None

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpustate.engine import records
 from gpustate.engine.fleet import has_died
 from gpustate.rollout.access import Accesses
-from gpustate.rollout.board import Control, RecordBoard, read_control, read_progress, stronger
+from gpustate.rollout.board import (
+    Control,
+    RecordBoard,
+    RolloutProgress,
+    read_control,
+    read_progress,
+    stronger,
+)
 from gpustate.schedulers import lease as leases
 
 if TYPE_CHECKING:
@@ -54,7 +61,7 @@ class Running:
     person: str
     where: str
     control: Control | None
-    progress: Mapping[str, Any] | None
+    progress: RolloutProgress | None
     ask: Callable[[str], bool]
     silent: str = ""
     here: bool = False
@@ -161,10 +168,10 @@ def _local(record: records.RunRecord) -> Running:
     control = read_control(board.control() or "", run)
     ask = partial(_ask_here, run, board)
     progress = _of(run, read_progress(board.progress()))
-    person = str((progress or {}).get("person") or record.get("person") or "")
+    person = (progress and progress.get("person")) or record.get("person", "")
     return Running(run, person, "this machine", control, progress, ask, here=True)
 
 
-def _of(run: str, progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _of(run: str, progress: RolloutProgress | None) -> RolloutProgress | None:
     """Progress of this run; what another has left does not count."""
     return progress if progress is not None and progress.get("run") == run else None

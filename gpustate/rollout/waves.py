@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any
 
 from gpustate.core.change import Disruption
 from gpustate.core.inventory import InventoryNode
@@ -23,7 +22,15 @@ from gpustate.engine.maintenance import out_of_service
 from gpustate.engine.turns import Turn
 from gpustate.errors import GpustateError
 from gpustate.formats import words
-from gpustate.rollout.board import ABORT, Board, Control, packed, read_control, stronger
+from gpustate.rollout.board import (
+    ABORT,
+    Board,
+    Control,
+    RolloutProgress,
+    packed,
+    read_control,
+    stronger,
+)
 from gpustate.rollout.decide import OUTSIDE, Decision, End, Progress, Rollout, decide, never_begins
 from gpustate.rollout.signals import Signals
 from gpustate.rollout.windows import wait_s
@@ -410,7 +417,7 @@ class Waves:
             return "done"
         return "waiting" if self._decision.wake_s and not self._progress.busy else "running"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> RolloutProgress:
         """How far it is."""
         with self._lock:
             waves = {place.name: place.wave for place in self.rollout.places}

@@ -193,8 +193,9 @@ def sent(steps: tuple[Any, ...], secrets: tuple[str, ...]) -> dict[str, str]:
     program = compile_program((Block("x", (), steps),), {"a-rule": f"because {secrets[0]}"})
     gone = {f"step.{number}" for number in program.files.get("secrets", "").split()}
     kept = {name: text for name, text in program.files.items() if name not in gone}
+    lock = nodeprogram.LockInfo(run="r", holder="me", pid=1, reason="apply", since=0, expires=1)
     labels = nodeprogram.archive(
-        "r", type(program)(program.text, {}, program.steps), InventoryNode("gpu1"), {"run": "r"}, keep_lock=False
+        "r", type(program)(program.text, {}, program.steps), InventoryNode("gpu1"), lock, keep_lock=False
     )  # fmt: skip
     return {**kept, "program and labels": labels}
 

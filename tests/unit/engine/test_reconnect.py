@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,10 +11,13 @@ from gpustate import ops
 from gpustate.engine import journal
 from gpustate.engine.reconnect import Link
 from gpustate.errors import ConnectionFailed, StepFailed
+from gpustate.ops.program import Entry
+from gpustate.remote.nodeprogram import LockInfo
 from gpustate.remote.session import Silence, longest_silence_s
 
 PROGRAM = ops.compile_program((ops.Block("s", (), (ops.Run("true", "do it"),)),))
-ENTRIES = [{"e": e, "i": 1, "rc": 0, "bytes": 10} for e in ("start", "intent", "result", "end")]
+ENTRIES = [Entry(e=e, i=1, rc=0, bytes=10) for e in ("start", "intent", "result", "end")]
+LOCK = LockInfo(run="r", holder="me@here", pid=1, reason="apply", since=0, expires=600)
 
 
 class Session:
@@ -42,19 +44,19 @@ class Session:
     def still_connected(self) -> bool:
         return self.connected
 
-    def entries(self, skip: int) -> Iterator[dict[str, Any]]:
+    def entries(self, skip: int) -> Iterator[Entry]:
         count = self.breaks.pop(0) if self.breaks else 0
         yield from ENTRIES[skip:][:count]
         if count is not None:
             self.connected = False
             raise ConnectionFailed("it broke")
 
-    def run_program(self, *_: object, **__: object) -> Iterator[dict[str, Any]]:
+    def run_program(self, *_: object, **__: object) -> Iterator[Entry]:
         self.starts += 1
         self.has_it = self.has_it or self.starts > 1
         return self.entries(0)
 
-    def follow(self, run: str, offset: int, **_: object) -> Iterator[dict[str, Any]]:
+    def follow(self, run: str, offset: int, **_: object) -> Iterator[Entry]:
         self.offsets.append(offset)
         if not self.has_it:
             raise StepFailed("no-run")
@@ -77,7 +79,7 @@ def made(session: Session) -> Link:
 def run(session: Session) -> journal.Record:
     record = journal.Record()
     made(session).run(
-        "r-1", PROGRAM, record, lock={}, keep_lock=False, take_over=None, after="none"
+        "r-1", PROGRAM, record, lock=LOCK, keep_lock=False, take_over=None, after="none"
     )
     return record
 
@@ -153,7 +155,7 @@ def test_a_program_that_is_silent_for_longer_than_its_steps_is_given_up_at_once(
     session = Session(1)
     entries = session.entries
 
-    def silent(skip: int) -> Iterator[dict[str, Any]]:
+    def silent(skip: int) -> Iterator[Entry]:
         try:
             yield from entries(skip)
         except ConnectionFailed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import Any
 
 import pytest
 
@@ -74,8 +73,7 @@ def test_the_journal_s_failed_step_brings_both() -> None:
     step = STEPS[ops.RestartUnit]
     program = ops.compile_program((ops.Block("containerd", (), (step,)),), {})
     record = journal.Record()
-    entry: dict[str, Any] = {"e": "result", "i": 1, "rc": 1, "out": "no"}
-    record.take(entry, program)
+    record.take({"e": "result", "i": 1, "rc": 1, "out": "no"}, program)
     found = record.states["containerd"]
     assert (found.command, found.inspect) == (step.command, step.inspect)
 

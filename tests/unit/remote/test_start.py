@@ -9,7 +9,6 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filestates import here
@@ -17,17 +16,26 @@ from filestates import here
 from gpustate import ops
 from gpustate.core.queries import Shell
 from gpustate.errors import ProbeError, StepFailed
+from gpustate.ops.program import Entry
 from gpustate.remote import nodeprogram
 from gpustate.remote.session import Session
 
 EMPTY = gzip.compress(b"")
 
 
-def lock(run: str) -> dict[str, Any]:
-    return {"run": run, "holder": "me@here", "pid": 1, "expires": int(time.time()) + 600}
+def lock(run: str) -> nodeprogram.LockInfo:
+    since = int(time.time())
+    return {
+        "run": run,
+        "holder": "me@here",
+        "pid": 1,
+        "reason": "apply",
+        "since": since,
+        "expires": since + 600,
+    }
 
 
-def start(folder: Path, run: str, after: str | None = None) -> list[dict[str, Any]]:
+def start(folder: Path, run: str, after: str | None = None) -> list[Entry]:
     """Run a program that leaves a line in ``folder/count``."""
     steps = (ops.Run(f"echo {run} >>{folder}/count; sleep 0.2", "count"),)
     program = ops.compile_program((ops.Block("s", (), steps),))
