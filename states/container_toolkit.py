@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field
 
@@ -48,6 +48,7 @@ from gpustate.core.packages import Offer, StatePackages, fitting_version, not_of
 from gpustate.core.parameter_errors import together
 from gpustate.core.parameter_types import PackageVersion
 from gpustate.core.planned import PlannedObservation
+from gpustate.documents import Json, JsonView
 from gpustate.formats import dpkg, toolkit_config
 from gpustate.formats.toolkit_config import CONFIG_PATH
 from gpustate.ops.access import make_readable
@@ -96,7 +97,7 @@ _WRITERS = {
 _ORIGINAL = f"{original_path(CONFIG_PATH)}.path"
 
 
-def _checked_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked_config(config: JsonView) -> JsonView:
     try:
         toolkit_config.set_keys("", config)
     except PolicyError as error:
@@ -174,9 +175,7 @@ class ContainerToolkitInstalled(State[Observed]):
     mode: Literal["auto", "legacy", "cdi", "jit-cdi", "csv"] | None = None
     accept_envvar_when_unprivileged: bool | None = None
     accept_volume_mounts: bool | None = None
-    config: Annotated[Mapping[str, Any], AfterValidator(_checked_config)] = Field(
-        default_factory=dict
-    )
+    config: Annotated[JsonView, AfterValidator(_checked_config)] = Field(default_factory=dict)
 
     @together
     def _said_once(self) -> Self:
@@ -185,7 +184,7 @@ class ContainerToolkitInstalled(State[Observed]):
             raise ValueError(f"{', '.join(twice)} is set twice: by its own parameter and in config")
         return self
 
-    def _shorthand(self) -> dict[str, Any]:
+    def _shorthand(self) -> Json:
         keys = {
             "nvidia-container-runtime.mode": self.mode,
             "accept-nvidia-visible-devices-envvar-when-unprivileged": self.accept_envvar_when_unprivileged,
@@ -193,8 +192,8 @@ class ContainerToolkitInstalled(State[Observed]):
         }
         return {key: value for key, value in keys.items() if value is not None}
 
-    def pinned(self, observed: Observed) -> Mapping[str, Any]:
-        pins: dict[str, Any] = {}
+    def pinned(self, observed: Observed) -> JsonView:
+        pins: Json = {}
         versions = set(observed.versions.values())
         version = versions.pop() if len(versions) == 1 else None
         if version is not None and " " not in version:
@@ -319,7 +318,7 @@ class ContainerToolkitInstalled(State[Observed]):
         return facts
 
     def conflicts(
-        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+        self, policy: JsonView, facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
         yield from super().conflicts(policy, facts, observed)
         if observed is not None and self.absent:

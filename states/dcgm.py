@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -31,6 +31,7 @@ from gpustate.core.parameter_errors import pattern
 from gpustate.core.parameter_types import DottedVersion
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.shared_probes import LISTENING, show_unit
+from gpustate.documents import JsonView
 from gpustate.formats import cdi, dpkg, keyed, systemd
 from gpustate.formats.dcgm import packages, services
 from gpustate.probes import listeners
@@ -132,7 +133,7 @@ class DcgmRunning(ServiceState[Observed]):
     ] = services.ENGINE_ADDRESS
     port: Annotated[int, Field(ge=1, le=65535)] = services.ENGINE_PORT
 
-    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+    def pinned(self, observed: Observed) -> JsonView:
         versions = {dpkg.upstream_version(version) for version in observed.packages.values()}
         return {"version": versions.pop()} if len(versions) == 1 else {}
 

@@ -34,6 +34,7 @@ from gpustate.core.parameter_errors import pattern
 from gpustate.core.parameter_types import DottedVersion, OptionalPath
 from gpustate.core.queries import Shell
 from gpustate.core.shared_probes import show_unit
+from gpustate.documents import JsonView
 from gpustate.errors import GpustateError, PolicyError, UsageError
 from gpustate.formats import dcgm, dpkg, keyed, systemd
 from gpustate.formats.dcgm import fields, packages, scraping, services, shipped
@@ -210,7 +211,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
         )
 
     def conflicts(
-        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+        self, policy: JsonView, facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
         host_engine = policy.get("dcgm")
         host, _, port = self.engine.rpartition(":")
@@ -228,7 +229,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
                     f"write engine: {right}, or leave address and port of dcgm as they are"
                 )
 
-    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+    def pinned(self, observed: Observed) -> JsonView:
         return {"version": dpkg.upstream_version(observed.version)} if observed.version else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, model_validator
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
+from gpustate.documents import Json
 from gpustate.errors import PolicyError
 from gpustate.formats import deviceplugin
 from gpustate.formats.deviceplugin.model import MPS_MOST_OLD
@@ -52,7 +53,7 @@ def _checked(value: object) -> object:
     return value
 
 
-ConfigData = Annotated[dict[str, Any], BeforeValidator(_checked)]
+ConfigData = Annotated[Json, BeforeValidator(_checked)]
 
 
 class DevicePluginConfigured(State[Observed]):

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field
 
 from gpustate import Node, Step, ops, shell
 from gpustate.bases.fabric import FabricService, FabricServiceState
 from gpustate.core.parameter_errors import together
+from gpustate.documents import JsonView
 from gpustate.formats import fabric, fabric_config, imex
 from gpustate.formats.fabric import COMPLETE, Topology
 
@@ -103,7 +104,7 @@ class ImexRunning(FabricServiceState[Observed]):
     reason: ClassVar[str] = "the node is part of a rack"
     originals: ClassVar[tuple[str, ...]] = (CONFIG_PATH, NODES_PATH)
     restarts: ClassVar[frozenset[str]] = FabricServiceState.restarts | {"nodes"}
-    cleared: ClassVar[Mapping[str, Any]] = {"kept": False, "masked": False}
+    cleared: ClassVar[JsonView] = {"kept": False, "masked": False}
     fact: ClassVar[str] = "imex"
     config_kinds: ClassVar[Mapping[str, str]] = fabric_config.IMEX
 
@@ -159,7 +160,7 @@ class ImexRunning(FabricServiceState[Observed]):
         stops = stops and not observed.image and not observed.active
         return replace(observed, at_boot=False) if stops else observed
 
-    def settings(self, observed: Observed) -> Mapping[str, Any]:
+    def settings(self, observed: Observed) -> JsonView:
         settings, nodes = super().settings(observed), self._nodes(observed)
         if not self._host:
             return {**settings, "masked": True, "active": False, "at_boot": False}

@@ -20,11 +20,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gpustate import Node, Step, ops, shell
 from gpustate.core.queries import Answer
 from gpustate.core.shared_probes import show_unit
+from gpustate.documents import Json
 from gpustate.errors import RefusedError
 from gpustate.formats.containerd import Edit, effective, handler_problems
 from gpustate.formats.containerd.marks import DROP_IN
@@ -162,7 +163,7 @@ class K0sHandlerRegistered(RuntimeState[Observed]):
 
     def _drop_in(self, facts: Found) -> str:
         """The drop-in, in the version of what k0s has merged."""
-        merged: dict[str, Any] = parse(facts.dump or "version = 2\n", MERGED_PATH)
+        merged: Json = parse(facts.dump or "version = 2\n", MERGED_PATH)
         version = merged.get("version", 2)
         names = {2: "io.containerd.grpc.v1.cri"}
         cri = ("plugins", names.get(version, "io.containerd.cri.v1.runtime"), "containerd")

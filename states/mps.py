@@ -21,7 +21,7 @@ import hashlib
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ from gpustate.core.parameter_errors import pattern
 from gpustate.core.parameter_types import PlainPath
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import remedies as remedies
+from gpustate.documents import JsonView
 from gpustate.formats import dpkg, keyed, mps, systemd
 from gpustate.formats.deviceplugin.model import MPS_MOST, MPS_MOST_OLD
 from gpustate.formats.numbers import parse_uint
@@ -314,7 +315,7 @@ class MpsRunning(ServiceState[Observed]):
         return None if self.absent or observed.image else self._obstacle(observed)
 
     def conflicts(
-        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+        self, policy: JsonView, facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
         mig = policy.get("mig")
         if observed is None and mig is not None and not (self.absent or mig.absent or self.gpus):

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
 from gpustate.core.parameter_types import PackageVersion
 from gpustate.core.planned import PlannedObservation
+from gpustate.documents import JsonView
 from gpustate.formats import fabric
 from gpustate.formats.fabric import NVLSM
 from gpustate.probes import fabric as asking
@@ -93,7 +94,7 @@ class SubnetManagerInstalled(State[Observed]):
         ib_umad = "ib_umad" in loaded if isinstance(loaded, tuple) else None
         return asking.matrix_facts("nvlsm", planned) | {"ib_umad": ib_umad}
 
-    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+    def pinned(self, observed: Observed) -> JsonView:
         return {"version": observed.version} if observed.version else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ from gpustate import Disruption, Node, Plan, State, Step, diff, ops
 from gpustate.core.packages import Offer, StatePackages, fitting_version, not_offered
 from gpustate.core.parameter_errors import pattern
 from gpustate.core.planned import PlannedObservation
+from gpustate.documents import JsonView
 from gpustate.ops import owned_packages
 from gpustate.probes.rdma import RdmaQuery
 
@@ -87,7 +88,7 @@ class OfedInstalled(State[Observed]):
         version = planned.version("ofed") if not self.package else None
         return {"ofed": version, "ofed_kind": "mlnx" if version else None}
 
-    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+    def pinned(self, observed: Observed) -> JsonView:
         return {"version": observed.version} if observed.version else {}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:

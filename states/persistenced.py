@@ -20,11 +20,12 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gpustate import Disruption, Node, Plan, Step, ops, shell
 from gpustate.bases.service import ServiceObservation, ServiceState
 from gpustate.core.planned import PlannedObservation
+from gpustate.documents import JsonView
 from gpustate.formats import systemd
 from gpustate.probes.gpu_facts import GpuFacts, NvmlFacts
 
@@ -139,13 +140,11 @@ class PersistenceModeEnabled(ServiceState[Observed]):
             persistent=dict.fromkeys(observed.persistent, True),
         )
 
-    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+    def pinned(self, observed: Observed) -> JsonView:
         text = f"{observed.unit_text or ''}\n{observed.drop_in_text or ''}"
         return {"uvm_persistence": _UVM in text.split()}
 
-    def as_before(
-        self, wanted: Observed, observed: Observed, before: Mapping[str, Any]
-    ) -> Observed:
+    def as_before(self, wanted: Observed, observed: Observed, before: JsonView) -> Observed:
         active = wanted.active and before["active"]
         modes: Mapping[str, bool] = before["persistent"]
         return replace(

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -41,6 +41,7 @@ from gpustate import (
     support,
 )
 from gpustate.core.shared_probes import APT_KEY, KEPT, TIME_S
+from gpustate.documents import JsonView
 from gpustate.formats import gpu_models, keyed, managed_images, package_errors, rpm
 from gpustate.formats.managed_images import ManagedImage
 from gpustate.formats.numbers import parse_uint
@@ -287,7 +288,7 @@ class PreflightPassed(State[Observed]):
         )
 
     def conflicts(
-        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+        self, policy: JsonView, facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
         if observed is None or self.absent:
             return

@@ -27,6 +27,7 @@ from pydantic import model_validator
 from gpustate import Disruption, Node, Plan, PolicyError, State, Step
 from gpustate.core.building import build
 from gpustate.core.change import Change
+from gpustate.documents import Json
 
 if TYPE_CHECKING:
     from gpustate.operations.steps import PlannedCommand
@@ -248,7 +249,7 @@ def Operation(  # noqa: N802  as a state is made
     if isinstance(before, bool):
         arguments, before = {**arguments, "before": before}, ()
     short = name if name is not None else re.sub(r"[^a-z0-9]+", "-", dotted.lower()).strip("-")
-    values: dict[str, Any] = {
+    values: Json = {
         "operation": dotted,
         "arguments": {key: names.encoded(value, key) for key, value in arguments.items()},
         "unless": unless,

@@ -24,10 +24,10 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -40,6 +40,7 @@ from gpustate.core.parameter_types import (
     PlainPath,
     ServiceName,
 )
+from gpustate.documents import JsonView
 from gpustate.formats import slurm
 from gpustate.ops import first_boot
 from gpustate.ops.library import original_path
@@ -171,7 +172,7 @@ class SlurmGresConfigured(State[Observed]):
         }
 
     def conflicts(
-        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+        self, policy: JsonView, facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
         exporter = policy.get("dcgm-exporter") if self.job_mapping else None
         if observed is not None or self.absent:

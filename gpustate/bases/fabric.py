@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -13,6 +13,7 @@ from gpustate.core.change import Disruption
 from gpustate.core.node import Node
 from gpustate.core.planned import PlannedObservation
 from gpustate.core.step import Step
+from gpustate.documents import Json, JsonView
 from gpustate.formats import fabric, fabric_config
 from gpustate.ops import keys
 from gpustate.ops.library import original_path
@@ -46,7 +47,7 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
 
     worst: ClassVar[Disruption] = Disruption.DRAIN
     restarts: ClassVar[frozenset[str]] = frozenset({"active", "package", "version", "config"})
-    cleared: ClassVar[Mapping[str, Any]] = {"kept": False}
+    cleared: ClassVar[JsonView] = {"kept": False}
     fact: ClassVar[str] = ""
     originals: ClassVar[tuple[str, ...]] = ()
     config_kinds: ClassVar[Mapping[str, str]] = {}
@@ -64,7 +65,7 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
         """MAY: keys to set."""
         return fabric_config.validate(self.config, self.config_kinds)
 
-    def settings(self, observed: F) -> Mapping[str, Any]:
+    def settings(self, observed: F) -> JsonView:
         return {"config": {**observed.config, **self.config_keys(observed)}}
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
@@ -74,7 +75,7 @@ class FabricServiceState(DriverServiceState[F], Generic[F]):
     def pinned(self, observed: F) -> Mapping[str, object]:
         return asking.pinned(self.config, observed.config, self.config_kinds)
 
-    def observe_fabric(self, node: Node, *more: str) -> tuple[fabric.Sight, dict[str, Any]]:
+    def observe_fabric(self, node: Node, *more: str) -> tuple[fabric.Sight, Json]:
         """What decides, and the fields of :class:`FabricService`; ``more``: keys to read beside the policy's."""
         sight, fields = asking.observe(node), self.read(node)
         text = node.read_text(self.originals[0])

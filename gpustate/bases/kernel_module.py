@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from gpustate.core.change import Disruption, Plan
 from gpustate.core.node import Node
@@ -16,6 +16,7 @@ from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.parameter_types import OptionalVersion
 from gpustate.core.state import State, diff
 from gpustate.core.step import Step
+from gpustate.documents import Json, JsonView
 from gpustate.formats import dpkg
 from gpustate.formats.rpm import is_rpm
 from gpustate.ops import kmod, owned_packages
@@ -105,14 +106,14 @@ class KernelModuleState(State[M], Generic[M]):
         """The text of that file."""
         return f"# Written by gpustate (state {self.name}); changes are undone by the next apply.\n{self.module}\n"
 
-    def pinned(self, observed: M) -> Mapping[str, Any]:
+    def pinned(self, observed: M) -> JsonView:
         version = observed.packages.get(self.names(observed.manager)[0])
         return {"version": dpkg.upstream_version(version)} if version else {}
 
     def required_packages(self, offer: Offer, observed: M | None) -> StatePackages:
         return offer.optional(*self.names(offer.facts.package_manager))
 
-    def read(self, node: Node, *more: str) -> tuple[Kmod, dict[str, Any]]:
+    def read(self, node: Node, *more: str) -> tuple[Kmod, Json]:
         """The module, and the fields of :class:`ModuleObservation` but the driver; ``more``: packages beside :attr:`deb`."""
         facts = node.facts()
         names = dict.fromkeys((*self.deb, *more, *self.rpm))

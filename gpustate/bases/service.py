@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from gpustate.core.change import Disruption, Plan
 from gpustate.core.node import Node
 from gpustate.core.packages import Offer, StatePackages, not_offered
 from gpustate.core.state import State, diff
 from gpustate.core.step import Step
+from gpustate.documents import Json, JsonView
 from gpustate.formats import dpkg, fabric, systemd
 from gpustate.formats.dpkg import Package
 from gpustate.ops import families
@@ -71,7 +72,7 @@ class PackagedService(ServiceObservation):
         return self.held
 
 
-def package_fields(packages: Mapping[str, Package]) -> dict[str, Any]:
+def package_fields(packages: Mapping[str, Package]) -> Json:
     """The fields of :class:`PackagedService` that the first installed one of some packages decides."""
     package = next((row for row in packages.values() if row.installed), None)
     return {
@@ -131,7 +132,7 @@ class ServiceState(State[S], Generic[S]):
         """MAY: the step that restarts it, with what shows that it works."""
         return RestartUnit(self.unit)
 
-    def read(self, node: Node, *names: str) -> dict[str, Any]:
+    def read(self, node: Node, *names: str) -> Json:
         """The fields of :class:`ServiceObservation` and of :attr:`files`; ``names``: packages that may be offered."""
         facts, candidates = node.facts(), node.candidates(*names) if names else {}
         service = node.units(self.unit).get(self.unit)
@@ -247,11 +248,11 @@ class DriverServiceState(ServiceState[D], Generic[D]):
     essential: ClassVar[bool] = True
     stem: ClassVar[str] = ""
     reason: ClassVar[str] = "the policy has it"
-    cleared: ClassVar[Mapping[str, Any]] = {}
+    cleared: ClassVar[JsonView] = {}
 
     hold: bool = True
 
-    def settings(self, observed: D) -> Mapping[str, Any]:
+    def settings(self, observed: D) -> JsonView:
         """MAY: what fields of its own should be where the service runs, :attr:`files` among them."""
         return {}
 
@@ -263,7 +264,7 @@ class DriverServiceState(ServiceState[D], Generic[D]):
         names = (f"{self.stem}-{{branch}}", *reversed(fabric.names(self.stem)))
         return offer.at_driver(offer.chosen.get("driver"), *names)
 
-    def read(self, node: Node, *names: str) -> dict[str, Any]:
+    def read(self, node: Node, *names: str) -> Json:
         names = (*fabric.names(self.stem), *names)
         packages = node.packages(*names, "libcuda1", "libnvidia-compute*")
         own_packages = {name: row for name, row in packages.items() if name in names}
@@ -303,12 +304,12 @@ class DriverServiceState(ServiceState[D], Generic[D]):
     def desired(self, observed: D) -> D:
         if self.absent:
             removed = replace(observed, package=None, version=None, held=False, damaged=())
-            texts: dict[str, Any] = dict.fromkeys(self.files)
+            texts: Json = dict.fromkeys(self.files)
             return replace(removed, active=False, at_boot=False, **texts, **self.cleared)
         package = self.fitting(observed) if observed.needed else None
         if package is None:
             return observed if observed.needed else self.elsewhere(observed)
-        fields: dict[str, Any] = {
+        fields: Json = {
             "package": package[0],
             "version": package[1],
             "damaged": (),

@@ -22,6 +22,7 @@ from gpustate.core.encode import plain
 from gpustate.core.outcome import Outcome, StateResult
 from gpustate.core.queries import Answer, Query
 from gpustate.core.state import AnyState, State
+from gpustate.documents import Json, JsonView
 from gpustate.errors import GpustateError
 from gpustate.formats.masking import MASK, mask, mask_data, with_secrets
 from gpustate.plan.make import Observations, SeenBy, observed_data
@@ -47,11 +48,11 @@ class StateBefore:
         left: texts of files, by field of the observation, as the run leaves them; none with a secret.
     """
 
-    parameters: Mapping[str, Any]
+    parameters: JsonView
     absent: bool = False
     settled: bool = False
-    pinned: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    observed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    pinned: JsonView = field(default_factory=Json)
+    observed: JsonView = field(default_factory=Json)
     left: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -77,8 +78,8 @@ class RunBefore:
     undoes: str = ""
     resumes: str = ""
     states: Mapping[str, StateBefore] = field(default_factory=dict[str, StateBefore])
-    drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    drain: JsonView = field(default_factory=Json)
+    rollout: JsonView = field(default_factory=Json)
     changed: tuple[str, ...] = ()
 
     def text(self) -> str:
@@ -242,12 +243,12 @@ class WayBack:
     states: tuple[AnyState, ...] = ()
     stays: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    before: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    before: Mapping[str, JsonView] = field(default_factory=dict[str, JsonView])
     applied: Mapping[str, tuple[AnyState, ...]] = field(
         default_factory=dict[str, tuple[AnyState, ...]]
     )
-    drain: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    drain: JsonView = field(default_factory=Json)
+    rollout: JsonView = field(default_factory=Json)
     changed: frozenset[str] = frozenset()
 
 
@@ -271,7 +272,7 @@ def way_back(
     records: Sequence[RunBefore],
     run: str,
     kinds: Mapping[str, type[AnyState]],
-    with_secret: Mapping[str, Mapping[str, Any]] | None = None,
+    with_secret: Mapping[str, JsonView] | None = None,
 ) -> WayBack:
     """How a node goes back to before a run; that of a run without a record does nothing.
 
@@ -287,7 +288,7 @@ def way_back(
     states: list[AnyState] = []
     stays: list[str] = []
     notes: list[str] = []
-    before: dict[str, Mapping[str, Any]] = {}
+    before: dict[str, JsonView] = {}
     applied: dict[str, tuple[AnyState, ...]] = {}
     changed: set[str] = set()
     for name in dict.fromkeys(name for record in records[at:] for name in record.states):
@@ -326,10 +327,7 @@ def way_back(
 
 
 def _applied(
-    kinds: Mapping[str, type[AnyState]],
-    name: str,
-    rows: Sequence[StateBefore],
-    secrets: Mapping[str, Any],
+    kinds: Mapping[str, type[AnyState]], name: str, rows: Sequence[StateBefore], secrets: JsonView
 ) -> Iterator[AnyState]:
     """A state as each of some runs applied it."""
     for row in rows:
@@ -337,7 +335,7 @@ def _applied(
             yield _built(kinds, name, row.parameters, secrets)
 
 
-def _values(first: StateBefore, earlier: StateBefore | None) -> tuple[Mapping[str, Any], str]:
+def _values(first: StateBefore, earlier: StateBefore | None) -> tuple[JsonView, str]:
     """Parameters of a state that describe the node before a run, with a note.
 
     Raises:
@@ -385,7 +383,7 @@ def _restoring(state: AnyState, first: StateBefore, last: StateBefore) -> AnySta
         }  # fmt: skip
         return replace(target_state, **same)
 
-    names: dict[str, Any] = {
+    names: Json = {
         "desired": desired,
         "observed_before": first.observed if adapts else None,
         "__doc__": kind.__doc__,
@@ -395,10 +393,7 @@ def _restoring(state: AnyState, first: StateBefore, last: StateBefore) -> AnySta
 
 
 def _built(
-    kinds: Mapping[str, type[AnyState]],
-    name: str,
-    values: Mapping[str, Any],
-    secrets: Mapping[str, Any],
+    kinds: Mapping[str, type[AnyState]], name: str, values: JsonView, secrets: JsonView
 ) -> AnyState:
     if name not in kinds:
         raise GpustateError("this gpustate has no such state")

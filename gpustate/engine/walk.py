@@ -28,6 +28,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus, Outcome, StateResult
 from gpustate.core.policy import Resolved
 from gpustate.core.queries import Answer, Candidates, Query
 from gpustate.core.state import AnyState, State
+from gpustate.documents import Json, JsonView
 from gpustate.engine import before, gate, journal, rebooting, verdicts
 from gpustate.engine.events import Event, Listener, ignore
 from gpustate.engine.gate import Controller
@@ -142,7 +143,7 @@ class RunSettings:
         default_factory=dict[str, Mapping[Query[Any], Answer]]
     )
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """The values, by name."""
         return {setting.name: getattr(self, setting.name) for setting in fields(RunSettings)}
 
@@ -168,7 +169,7 @@ class Options(RunSettings):
     holder: Controller
     machines: Machines = field(default_factory=Machines)
     drains: Mapping[str, DrainPolicy] = field(default_factory=dict[str, DrainPolicy])
-    rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    rollout: JsonView = field(default_factory=Json)
     shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
     surveying: Callable[[], bool] = lambda: False
     looks: dict[str, Look] = field(default_factory=dict[str, Look])

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpustate.core.facts import NodeFacts
 from gpustate.core.packages import Offer, PackageRoot, Versions
 from gpustate.core.state import AnyState
+from gpustate.documents import JsonView
 from gpustate.graph.build import build
 from gpustate.graph.order import order
 
@@ -43,7 +43,7 @@ def required_packages(
     facts: NodeFacts,
     versions: Versions,
     kernels: Sequence[str] = (),
-    observed: Mapping[str, Any] | None = None,
+    observed: JsonView | None = None,
 ) -> RequiredPackages:
     """The packages that the states of a policy would install on an empty node.
 

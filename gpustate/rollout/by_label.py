@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpustate import registry
 from gpustate.core.inventory import Inventory, InventoryNode, VarsLayer
@@ -24,7 +24,7 @@ from gpustate.core.outcome import NodeResult, NodeStatus, Outcome
 from gpustate.core.policy import Policy, build, parameters, resolve
 from gpustate.core.state import AnyState
 from gpustate.core.where import NOWHERE
-from gpustate.documents import Json
+from gpustate.documents import Json, JsonView
 from gpustate.engine.gate import NodeCheck
 from gpustate.errors import ClusterError, GpustateError, PolicyError, RefusedError
 from gpustate.formats import deviceplugin
@@ -153,7 +153,7 @@ def _offered_whole(policy: Policy, inventory: Inventory, result: NodeResult) -> 
         return
     node = next(entry for entry in inventory.nodes if entry.name == result.name)
     states = {state.name: state for state in resolve(policy, node, registry.names()).states}
-    facts: dict[str, Any] = dict(result.facts)
+    facts: Json = dict(result.facts)
     if policy.cluster is not None:
         warning = _WHOLE if _strategy(settings_of(policy), states) == "none" else ""
     else:
@@ -325,7 +325,7 @@ def _is_about_mig(node: Json) -> bool:
     return bool(labels_of(node).get(CONFIG)) or is_ours(node) or is_stale(node)
 
 
-def _state(template: Mapping[str, Any]) -> AnyState:
+def _state(template: JsonView) -> AnyState:
     """The state ``mig`` for nowhere; layers of labelled nodes say more."""
     return build(registry.get("mig"), {**template, "only": NOWHERE})
 
@@ -338,9 +338,7 @@ class _Layers:
     inventory: Inventory
     found: Mapping[str, tuple[Kubernetes, Json]]
     mig: Mapping[str, tuple[Kubernetes, Json]]
-    _shared: dict[tuple[str, ...], dict[str, Any]] = field(
-        default_factory=dict[tuple[str, ...], dict[str, Any]]
-    )
+    _shared: dict[tuple[str, ...], Json] = field(default_factory=dict[tuple[str, ...], Json])
 
     def made(self) -> ByLabel:
         """The policy and the inventory with them."""
@@ -379,7 +377,7 @@ class _Layers:
         if why:
             result.notes[node.name] = why
             return self._layered(node, "mig", {"only": NOWHERE}, CONFIG, name)
-        values: dict[str, Any] = {"config": config}
+        values: Json = {"config": config}
         if parameters(state).get("in_use", "refuse") == "refuse":
             values["in_use"] = "drain"
         if state.only is not None and state.only.text == NOWHERE:
@@ -411,7 +409,7 @@ class _Layers:
         return self._layered(node, state.name, {"selected": config}, PLUGIN, name)
 
     def _layered(
-        self, node: InventoryNode, state: str, values: dict[str, Any], label: str, name: str
+        self, node: InventoryNode, state: str, values: Json, label: str, name: str
     ) -> InventoryNode:
         key = (state, *(f"{key_name}={value}" for key_name, value in values.items()))
         shared = self._shared.setdefault(key, {state: values})

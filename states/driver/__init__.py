@@ -22,12 +22,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gpustate import Conflict, Disruption, Node, Plan, Step, diff, ops
 from gpustate.core.facts import NodeFacts
 from gpustate.core.packages import Offer, StatePackages
 from gpustate.core.planned import PlannedObservation
+from gpustate.documents import Json, JsonView
 from gpustate.formats import driverset, fabric
 from gpustate.formats.dpkg import Candidate, version_key
 from gpustate.formats.driverschemes import of as schemes_of
@@ -157,7 +158,7 @@ class DriverInstalled(DriverParameters):
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
         return required.required(self, offer, observed)
 
-    def pinned(self, observed: Observed) -> Mapping[str, Any]:
+    def pinned(self, observed: Observed) -> JsonView:
         installed = observed.whole
         if installed is None:
             return {}
@@ -166,7 +167,7 @@ class DriverInstalled(DriverParameters):
         compute = scheme.required(
             driverset.branch_of(version), kind, full=False, prebuilt=precompiled
         )
-        pins: dict[str, Any] = {
+        pins: Json = {
             "version": version,
             "branch": None,
             "module_type": kind,
@@ -186,9 +187,7 @@ class DriverInstalled(DriverParameters):
         options = files.parameters_in(observed.options_text)
         return pins if options is None else {**pins, "parameters": options}
 
-    def as_before(
-        self, wanted: Observed, observed: Observed, before: Mapping[str, Any]
-    ) -> Observed:
+    def as_before(self, wanted: Observed, observed: Observed, before: JsonView) -> Observed:
         former: Mapping[str, str] = before["packages"]
         driver = replace(wanted, packages=dict(former)).whole
         if driver is None or not driver[1] == wanted.library == self.version:
@@ -396,7 +395,7 @@ class DriverInstalled(DriverParameters):
         return facts
 
     def conflicts(
-        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+        self, policy: JsonView, facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
         yield from super().conflicts(policy, facts, observed)
         if observed is not None and not self.absent and observed.os_id == "ubuntu":

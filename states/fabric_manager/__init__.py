@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from gpustate import Disruption, Node, Step, ops
 from gpustate.bases.fabric import FabricService, FabricServiceState
 from gpustate.core.planned import PlannedObservation
+from gpustate.documents import JsonView
 from gpustate.formats import fabric, fabric_config
 from gpustate.formats.fabric import COMPLETE, Topology
 from gpustate.probes.package_files import PackageFiles, unit_paths
@@ -90,7 +91,7 @@ class FabricManagerRunning(FabricServiceState[Observed]):
     )
     restarts: ClassVar[frozenset[str]] = FabricServiceState.restarts | {"subnet_manager"}
     stops: ClassVar[frozenset[str]] = FabricServiceState.stops | {"subnet_manager"}
-    cleared: ClassVar[Mapping[str, Any]] = {"kept": False, "subnet_manager": False}
+    cleared: ClassVar[JsonView] = {"kept": False, "subnet_manager": False}
     fact: ClassVar[str] = "fabric_manager"
     config_kinds: ClassVar[Mapping[str, str]] = fabric_config.FABRIC_MANAGER
 
@@ -126,7 +127,7 @@ class FabricManagerRunning(FabricServiceState[Observed]):
         stops = stops and not (observed.active and observed.topology == Topology.NONE.value)
         return replace(observed, active=False, at_boot=False) if stops else observed
 
-    def settings(self, observed: Observed) -> Mapping[str, Any]:
+    def settings(self, observed: Observed) -> JsonView:
         return {
             **super().settings(observed),
             "at_boot": observed.at_boot or not observed.image,

@@ -6,12 +6,13 @@ import hashlib
 import shlex
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gpustate import Node, NodeFacts, Plan, Step, diff, ops
 from gpustate.core.file_queries import FileStat, apart, noted
+from gpustate.documents import JsonView
 from gpustate.formats import aptsources, openpgp, package_errors
 from gpustate.formats.numbers import parse_uint
 from gpustate.formats.rpm import is_rpm
@@ -52,7 +53,7 @@ class RepositoryState(RepositoryParameters):
     """What both repositories do; :class:`RepositoryParameters` is what they take."""
 
     needs: ClassVar[tuple[str, ...]] = ("preflight",)
-    implied_parameters: ClassVar[Mapping[str, Any]] = {"unless_offered": True}
+    implied_parameters: ClassVar[JsonView] = {"unless_offered": True}
     driver: ClassVar[bool] = False  # the driver is in it
     serves: ClassVar[tuple[str, ...]] = ()  # states whose packages come from here
     stable: ClassVar[tuple[str, ...] | None] = (

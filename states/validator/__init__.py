@@ -32,7 +32,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -42,6 +42,7 @@ from gpustate.core.parameter_types import OptionalName
 from gpustate.core.queries import ShippedFile
 from gpustate.diagnosis import chain, chain_probe
 from gpustate.diagnosis.validation_record import ValidationRecord, read_record
+from gpustate.documents import JsonView
 from gpustate.formats import gpu_services
 from gpustate.formats.quarantine import Quarantine
 from gpustate.probes.gpu_facts import LIBRARY_FOLDERS, PYNVML, GpuFacts
@@ -285,7 +286,7 @@ class NodeValidated(State[Observed]):
         )
 
     def conflicts(
-        self, policy: Mapping[str, Any], facts: NodeFacts, observed: Observed | None
+        self, policy: JsonView, facts: NodeFacts, observed: Observed | None
     ) -> Iterator[Conflict]:
         if observed is None and not self.absent and "driver" in policy and policy["driver"].absent:
             yield Conflict(
