@@ -11,8 +11,8 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from gpustate.documents import JsonView
 from gpustate.errors import UsageError
 from gpustate.formats import schemas, strict_json
 from gpustate.formats.masking import mask_data
@@ -142,7 +142,7 @@ def to_text(manifest: Manifest) -> str:
     return json.dumps(mask_data(data), indent=1, ensure_ascii=True) + "\n"
 
 
-def _target_data(target: Target) -> dict[str, Any]:
+def _target_data(target: Target) -> dict[str, object]:
     return {
         "distribution": target.distribution,
         "machine": target.machine,
@@ -171,7 +171,7 @@ def _target_data(target: Target) -> dict[str, Any]:
     }
 
 
-def _file_data(file: File) -> dict[str, Any]:
+def _file_data(file: File) -> dict[str, object]:
     return {"name": file.name, "sha256": file.sha256, "size": file.size}
 
 
@@ -211,9 +211,7 @@ def from_text(text: str, place: str) -> Manifest:
     return Manifest(tuple(targets))
 
 
-def _repository(
-    row: Mapping[str, Any], path: str, fail: Callable[[str, str], UsageError]
-) -> Repository:
+def _repository(row: JsonView, path: str, fail: Callable[[str, str], UsageError]) -> Repository:
     entries = tuple(
         Entry(
             package_row["name"],

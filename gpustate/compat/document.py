@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import yaml
 
@@ -25,9 +24,9 @@ _STATES = {True: "holds", False: "does not hold", None: "cannot tell"}
 _MOST_LISTED = 6
 
 
-def rule_data(rule: Rule) -> dict[str, Any]:
+def rule_data(rule: Rule) -> dict[str, object]:
     """One complete rule."""
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "id": rule.id,
         "theme": rule.theme,
         "verdict": rule.verdict.value,
@@ -48,7 +47,7 @@ def rule_data(rule: Rule) -> dict[str, Any]:
     return data
 
 
-def rules_data(rules: RuleSet) -> dict[str, Any]:
+def rules_data(rules: RuleSet) -> dict[str, object]:
     """All rules."""
     return {
         "format": RULES_FORMAT,
@@ -58,9 +57,9 @@ def rules_data(rules: RuleSet) -> dict[str, Any]:
     }
 
 
-def result_data(result: Result) -> dict[str, Any]:
+def result_data(result: Result) -> dict[str, object]:
     """The result of one rule."""
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "rule": result.rule.id,
         "verdict": result.rule.verdict.value,
         "state": _STATES[result.holds],
@@ -76,7 +75,7 @@ def result_data(result: Result) -> dict[str, Any]:
     return data
 
 
-def report_data(report: Report, *, strict: bool = False, note: str = "") -> dict[str, Any]:
+def report_data(report: Report, *, strict: bool = False, note: str = "") -> dict[str, object]:
     """A whole report, with a note about the given facts."""
     nearly = {
         id(result): {"fact": fact} | ({"value": value} if value else {})
@@ -222,9 +221,9 @@ def why_text(rule: Rule, result: Result | None, facts: Facts) -> str:
     return "\n".join(lines) + "\n"
 
 
-def why_data(rule: Rule, result: Result | None) -> dict[str, Any]:
+def why_data(rule: Rule, result: Result | None) -> dict[str, object]:
     """One rule and its result as data."""
-    data: dict[str, Any] = {"format": RULE_FORMAT, "rule": rule_data(rule)}
+    data: dict[str, object] = {"format": RULE_FORMAT, "rule": rule_data(rule)}
     if result is not None:
         data["here"] = result_data(result)
     return data

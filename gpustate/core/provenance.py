@@ -104,7 +104,7 @@ def _unused(policy: Policy, layers: Sequence[Layer]) -> Iterator[str]:
             yield f"{layer.place_of((name,))}: {layer.title}: {name} is not in the policy, and not used"
 
 
-def as_data(resolved: Resolution, rows: Sequence[Value], source: str) -> dict[str, Any]:
+def as_data(resolved: Resolution, rows: Sequence[Value], source: str) -> dict[str, object]:
     """A resolution, or a part of it, as a document."""
     return {
         "format": FORMAT,
@@ -119,8 +119,8 @@ def as_data(resolved: Resolution, rows: Sequence[Value], source: str) -> dict[st
     }
 
 
-def _row(value: Value) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _row(value: Value) -> dict[str, object]:
+    row: dict[str, object] = {
         "path": dotted(value.path),
         "keys": list(value.path),
         "value": value.value,

@@ -10,7 +10,6 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from gpustate.formats.words import printable
 from gpustate.graph.about import WHYS, About, describe_origin, describe_reasons, reasons
@@ -48,7 +47,7 @@ def as_text(graph: Graph, about: Mapping[str, About] = _NONE) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_data(graph: Graph, about: Mapping[str, About] = _NONE) -> dict[str, Any]:
+def as_data(graph: Graph, about: Mapping[str, About] = _NONE) -> dict[str, object]:
     """Plain data, format ``gpustate.graph/1``."""
     states = [_state(graph, about[name]) for name in order(graph) if name in about]
     return {
@@ -59,8 +58,8 @@ def as_data(graph: Graph, about: Mapping[str, About] = _NONE) -> dict[str, Any]:
     }
 
 
-def _state(graph: Graph, about: About) -> dict[str, Any]:
-    data: dict[str, Any] = {
+def _state(graph: Graph, about: About) -> dict[str, object]:
+    data: dict[str, object] = {
         "state": about.name,
         "about": about.condition,
         "why": reasons(graph, about.name),

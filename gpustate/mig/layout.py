@@ -8,7 +8,7 @@ null means unknown, which a plan treats as possibly in use.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -197,7 +197,7 @@ def empty(model: tables.Model, count: int) -> Layout:
     return Layout(gpus=tuple(gpus))
 
 
-def as_data(layout: Layout) -> dict[str, Any]:
+def as_data(layout: Layout) -> dict[str, object]:
     """Convert a layout into the document that :func:`read` accepts."""
     gpus = layout.model_dump(mode="json")["gpus"]
     return {"format": FORMAT, "gpus": gpus}
@@ -242,7 +242,7 @@ def _of_one_node(nodes: object, path: str) -> object:
             place=path,
             fix="save it with: gpustate node mig show -i INVENTORY -l NODE -o json",
         )
-    node: dict[str, Any] = nodes[0]
+    node: dict[str, object] = nodes[0]
     if "error" in node:
         raise UsageError(f"has no layout: {node['error']}", place=path)
     return {key: value for key, value in node.items() if key != "name"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpustate.mig.geometry import Geometry, Profile
 from gpustate.mig.names import device_name
@@ -13,7 +12,7 @@ MODELS_FORMAT = "gpustate.mig-models/1"
 PROFILES_FORMAT = "gpustate.mig-profiles/1"
 
 
-def models_data() -> dict[str, Any]:
+def models_data() -> dict[str, object]:
     """All supported GPUs."""
     return {
         "format": MODELS_FORMAT,
@@ -36,7 +35,7 @@ def models_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def model_data(model: Model) -> dict[str, Any]:
+def model_data(model: Model) -> dict[str, object]:
     """One GPU with its profiles."""
     return {
         "format": PROFILES_FORMAT,
@@ -78,7 +77,7 @@ def model_text(model: Model) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _head(model: Model) -> dict[str, Any]:
+def _head(model: Model) -> dict[str, object]:
     return {
         "name": model.name,
         "names": list(model.names),
@@ -89,7 +88,7 @@ def _head(model: Model) -> dict[str, Any]:
     }
 
 
-def _profile(profile: Profile) -> dict[str, Any]:
+def _profile(profile: Profile) -> dict[str, object]:
     return {
         "name": profile.name,
         "also": list(profile.also),

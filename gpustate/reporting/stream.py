@@ -13,7 +13,6 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from gpustate.errors import UsageError
 from gpustate.reporting.runs import one_line
@@ -47,7 +46,7 @@ class EventStream:
         """It is standard output."""
         return self._name == _STDOUT_NAME
 
-    def write(self, data: Mapping[str, Any]) -> None:
+    def write(self, data: Mapping[str, object]) -> None:
         """Write one line, secrets masked."""
         if not self._broken:
             self._lines.put(one_line(data))

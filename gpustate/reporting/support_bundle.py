@@ -61,7 +61,9 @@ class Archive:
         self._size += len(data)
         self.files[path] = data
 
-    def index(self, about: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def index(
+        self, about: Mapping[str, object], nodes: Sequence[Mapping[str, object]]
+    ) -> dict[str, object]:
         """The index.
 
         Args:

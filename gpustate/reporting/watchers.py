@@ -111,7 +111,7 @@ class Watchers:
             }
         )
 
-    def _record(self, entry: dict[str, Any]) -> None:
+    def _record(self, entry: dict[str, object]) -> None:
         try:
             audit.append(entry)
         except OSError as error:

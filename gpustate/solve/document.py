@@ -30,7 +30,7 @@ def solve_data(
     changed: bool,
     absent_nodes: Sequence[str] = (),
     pruned: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The result for all nodes, ``gpustate.solve/2``.
 
     Args:
@@ -41,11 +41,11 @@ def solve_data(
         absent_nodes: locked nodes that are no longer in the inventory.
         pruned: they were removed from the lock file.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for locked, resolution, nodes in _groups(resolutions):
         data = set_data(locked)
         del data["nodes"]
-        row: dict[str, Any] = {"how": resolution.how, "nodes": nodes, "set": data}
+        row: dict[str, object] = {"how": resolution.how, "nodes": nodes, "set": data}
         if resolution.why:
             row["why"] = resolution.why
         if resolution.notes:
@@ -133,7 +133,7 @@ def _wrapped(text: str, indent: str = "  ") -> list[str]:
 # --- outdated ------------------------------------------------------------------------------
 
 
-def outdated_data(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> dict[str, Any]:
+def outdated_data(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> dict[str, object]:
     """Newer drivers by locked set, ``gpustate.outdated/2``."""
     return {
         "format": OUTDATED_FORMAT,
@@ -142,7 +142,7 @@ def outdated_data(sets: Sequence[Outdated], troubles: Mapping[str, str]) -> dict
     }
 
 
-def _outdated(outdated: Outdated) -> dict[str, Any]:
+def _outdated(outdated: Outdated) -> dict[str, object]:
     return {
         "driver": outdated.set.driver,
         "module_type": outdated.set.module_type,

@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
 
+from gpustate.documents import JsonView
 from gpustate.errors import PolicyError
 from gpustate.formats import driverset, schemas, strict_json
 from gpustate.formats.masking import mask_data
@@ -100,7 +100,7 @@ def to_text(lock: Lock) -> str:
     return json.dumps(mask_data(data), indent=2, ensure_ascii=True) + "\n"
 
 
-def set_data(locked: LockedSet) -> dict[str, Any]:
+def set_data(locked: LockedSet) -> dict[str, object]:
     """A set as JSON data."""
     platform = asdict(locked.platform)
     return {
@@ -113,7 +113,7 @@ def set_data(locked: LockedSet) -> dict[str, Any]:
     }
 
 
-def request_data(request: DriverRequest) -> dict[str, Any]:
+def request_data(request: DriverRequest) -> dict[str, object]:
     """A request as JSON data, without default values."""
     default = DriverRequest()
     rows = ((f.name, getattr(request, f.name)) for f in fields(DriverRequest))
@@ -146,7 +146,7 @@ def from_text(text: str, place: str) -> Lock:
     return Lock(sets)
 
 
-def _set(row: Mapping[str, Any], path: str, place: str) -> LockedSet:
+def _set(row: JsonView, path: str, place: str) -> LockedSet:
     for name, version in row["packages"].items():
         versioned = driverset.is_member(name, version) and not driverset.any_version_fits(name)
         if versioned and driverset.driver_version(version) != row["driver"]:

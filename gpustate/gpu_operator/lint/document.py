@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from gpustate.formats.words import printable
 from gpustate.gpu_operator.keys import Support
@@ -22,7 +21,7 @@ _SUPPORT = {
 }
 
 
-def as_data(reports: Sequence[Report], *, strict: bool, failed: bool) -> dict[str, Any]:
+def as_data(reports: Sequence[Report], *, strict: bool, failed: bool) -> dict[str, object]:
     """All reports as a JSON document."""
     return {
         "format": FORMAT,
@@ -39,7 +38,7 @@ def as_data(reports: Sequence[Report], *, strict: bool, failed: bool) -> dict[st
     }
 
 
-def _file(report: Report) -> dict[str, Any]:
+def _file(report: Report) -> dict[str, object]:
     return {
         "file": report.file,
         "findings": [_finding(finding) for finding in report.findings],
@@ -58,8 +57,8 @@ def _file(report: Report) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    data: dict[str, Any] = {
+def _finding(finding: Finding) -> dict[str, object]:
+    data: dict[str, object] = {
         "rule": finding.rule,
         "level": finding.level.value,
         "file": finding.file,
