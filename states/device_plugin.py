@@ -157,11 +157,7 @@ class DevicePluginConfigured(State[Observed]):
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if "text" not in plan.fields:
             return
-        text = self.desired(observed).text
-        if text is None:
-            yield ops.RemoveOwn(self.path)
-        else:
-            yield ops.PutText(self.path, text, mode=0o644)
+        yield ops.put_own(self.path, self.desired(observed).text)
         if observed.plugin_active:
             yield ops.RunLive(
                 f"systemctl kill --kill-who=main -s HUP {self.unit}; sleep 1\n"

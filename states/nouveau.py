@@ -274,12 +274,9 @@ class NouveauBlacklisted(State[Observed]):
         if after.get("hook_executable"):
             after.setdefault("hook_text", HOOK_TEXT)
         for name, (path, mode) in texts.items():
-            if name not in after:
-                continue
-            if after[name] is None:
-                yield ops.RemoveOwn(path)
-            else:
-                yield ops.PutText(path, str(after[name]), mode=mode)
+            if name in after:
+                text = after[name]
+                yield ops.put_own(path, None if text is None else str(text), mode=mode)
 
 
 def _built_meanwhile(kernels: tuple[str, ...]) -> Step:

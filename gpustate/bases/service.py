@@ -22,7 +22,7 @@ from gpustate.documents import Json, JsonView
 from gpustate.formats import dpkg, fabric, systemd
 from gpustate.formats.dpkg import Package
 from gpustate.ops import families
-from gpustate.ops.steps import PutText, RemoveOwn
+from gpustate.ops.steps import RemoveOwn, put_own
 from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit
 from gpustate.probes.package_files import PackageFiles
 
@@ -194,8 +194,7 @@ class ServiceState(State[S], Generic[S]):
         """MAY: the files."""
         for name, path in self.files.items():
             if name in moved:
-                text = getattr(desired, name)
-                yield RemoveOwn(path) if text is None else PutText(path, text, mode=0o644)
+                yield put_own(path, getattr(desired, name))
         if moved & self.reloads:
             yield DaemonReload()
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Run,
         RunLive,
         UnloadModules,
+        put_own,
     )
     from gpustate.ops.units import DaemonReload, DisableUnit, EnableUnit, RestartUnit, StartUnit
     from gpustate.ops.upload import Upload
@@ -66,6 +67,7 @@ __all__ = [
     "compile_program",
     "hold",
     "install",
+    "put_own",
     "reinstall",
     "remove",
 ]

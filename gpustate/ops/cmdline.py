@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from gpustate.core.step import Step
 from gpustate.formats import grub
-from gpustate.ops.steps import PutText, RemoveOwn, Run
+from gpustate.ops.steps import Run, put_own
 from gpustate.probes.kernel_cmdline import PENDING
 
 
@@ -25,10 +25,7 @@ def set_arguments(owner: str, words: Iterable[str] | None) -> Iterator[Step]:
         "record that the GRUB menu must be regenerated",
         60,
     )
-    if words is None:
-        yield RemoveOwn(path)
-    else:
-        yield PutText(path, grub.drop_in_text(owner, words), mode=0o644)
+    yield put_own(path, None if words is None else grub.drop_in_text(owner, words))
     yield write_menu(owner)
 
 

@@ -33,7 +33,7 @@ from gpustate.core.node import Node
 from gpustate.core.state import AnyState, Conflict
 from gpustate.core.step import Step
 from gpustate.ops.daemon_seen import owed, served
-from gpustate.ops.steps import PutText, RemoveOwn, RestoreOriginal, Run
+from gpustate.ops.steps import RestoreOriginal, Run, put_own
 from gpustate.ops.units import EnableUnit, RestartUnit, StartUnit
 from gpustate.probes.required_programs import MissingProgramsQuery, missing_program
 
@@ -189,10 +189,8 @@ def writes(files: Mapping[str, str | None], originals: Mapping[str, str | None])
     for path, text in files.items():
         if path in originals and originals[path] == text:
             yield RestoreOriginal(path)
-        elif text is None:
-            yield RemoveOwn(path)
         else:
-            yield PutText(path, text)
+            yield put_own(path, text, mode=None)
 
 
 def left_kept(

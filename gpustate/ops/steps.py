@@ -134,6 +134,11 @@ class RemoveOwn(RemoveFile):
         return f"{RemoveFile.script(self)}\nforget_original {_q(self.path)}"
 
 
+def put_own(path: str, text: str | None, *, mode: int | None = 0o644) -> PutText | RemoveOwn:
+    """Give a file that is wholly gpustate's its text; ``None`` removes it."""
+    return RemoveOwn(path) if text is None else PutText(path, text, mode=mode)
+
+
 @dataclass(frozen=True, slots=True)
 class KeepOriginal(_FileStep):
     """Record a file as it is, or that there is none, before a package brings its own.

@@ -279,10 +279,7 @@ class CdiSpecificationCurrent(State[Observed]):
             for unit in units:
                 yield ops.DisableUnit(unit)
         if "unit_text" in plan.fields:
-            if after.unit_text is None:
-                yield ops.RemoveOwn(OUR_UNIT_PATH)
-            else:
-                yield ops.PutText(OUR_UNIT_PATH, after.unit_text, mode=0o644)
+            yield ops.put_own(OUR_UNIT_PATH, after.unit_text)
         if "refresh" in plan.fields:
             for unit in after.refresh:
                 if unit not in observed.refresh:

@@ -199,7 +199,7 @@ class SecureBootKeyEnrolled(State[Observed]):
         if "own" in plan.fields:
             yield scripts.make_key()
         if "conf_text" in plan.fields:
-            yield from _conf(desired.conf_text)
+            yield ops.put_own(CONF_PATH, desired.conf_text)
         if "signed" in plan.fields:
             for kernel, signed in observed.signed.items():
                 if not signed:
@@ -212,18 +212,11 @@ class SecureBootKeyEnrolled(State[Observed]):
         if "enrolment" in plan.fields:
             yield scripts.revoke()
         if "conf_text" in plan.fields:
-            yield from _conf(None)
+            yield ops.RemoveOwn(CONF_PATH)
         if "own" in plan.fields:
             yield scripts.destroy()
         if "brought" in plan.fields:
             yield owned_packages.take_back(self.name, (), manager=observed.manager)
-
-
-def _conf(text: str | None) -> Iterator[Step]:
-    if text is not None:
-        yield ops.PutText(CONF_PATH, text, mode=0o644)
-    else:
-        yield ops.RemoveOwn(CONF_PATH)
 
 
 def _by_dkms(kernel: Kernel) -> bool:
