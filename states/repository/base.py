@@ -145,39 +145,50 @@ class RepositoryState(RepositoryParameters):
         stamp = node.own_text(self.stamp_path, private=True)
         half = {*node.stats(BUNDLE_FOLDER, APT_CONF, RPM_REPOS)} == {BUNDLE_FOLDER}
         lists = node.shell(f"{LISTS}\n{rpm.LISTS}").stdout.split()
-        age_s = 0
-        if self.refresh_days is not None:
-            answer = node.shell(
-                f"echo $(($(date +%s) - $(stat -c %Y {self.stamp_path} || echo 0)))", assume="0"
-            )
-            age_s = parse_uint(answer.stdout.strip()) or 0
-        fresh = age_s < (self.refresh_days or 1) * 86400
+        stamp = stamp if self._is_fresh(node) else None
         if is_rpm(facts.package_manager):
             sources_text = repos[facts.package_manager]
-            read = stamp if fresh else None
-            observed = self._rpm_observed(facts, texts, sources_text, rpm_key, lists, read)
-            return replace(
-                observed,
+            observed = replace(
+                self._rpm_observed(facts, texts, sources_text, rpm_key, lists, stamp),
                 imported=imported,
                 key_access=rpm_key_access,
-                half_bundle=half,
-                logins=login,
-                lists_read=observed.lists_read
-                and dict(login) == self._logins(observed.where, observed.manager),
             )
+        else:
+            observed = replace(
+                self._apt_observed(facts, texts, sources_text, key, lists, stamp),
+                key_access=key_access,
+                folder_access=_closed(node.stats(*KEY_FOLDERS)),
+                pin_text=pin,
+            )
+        return replace(
+            observed,
+            half_bundle=half,
+            logins=login,
+            lists_read=observed.lists_read
+            and dict(login) == self._logins(observed.where, observed.manager),
+        )
+
+    def _is_fresh(self, node: Node) -> bool:
+        """Package lists are not older than they may be."""
+        if self.refresh_days is None:
+            return True
+        answer = node.shell(
+            f"echo $(($(date +%s) - $(stat -c %Y {self.stamp_path} || echo 0)))", assume="0"
+        )
+        return (parse_uint(answer.stdout.strip()) or 0) < self.refresh_days * 86400
+
+    def _apt_observed(
+        self,
+        facts: NodeFacts,
+        texts: dict[str, str],
+        sources_text: str | None,
+        key: str | None,
+        lists: list[str],
+        stamp: str | None,
+    ) -> Observed:
         sources = aptsources.parse_sources(texts)
-        where = replace(self._where(facts, sources), os_id=facts.os_id)
         elsewhere = [s for s in sources if s.file != self.sources_path]
-        if self.driver:
-            where = replace(where, beside=archive_beside(facts, where, sources))
-        foreign = [s for s in elsewhere if self._is_foreign(s, where)]
-        if where.codename:
-            alike = [s for s in elsewhere if s.suite.startswith(where.codename)]
-            away = dict.fromkeys(s.host for s in (*alike, *foreign) if s.host not in where.hosts)
-            # Packages that are kept for a rollback have no host, as have files.
-            away.pop("", None)
-            where = replace(where, elsewhere=tuple(away))
-        where = replace(where, problem=between_releases(facts, sources) or where.problem)
+        where = self._apt_place(facts, sources, elsewhere)
         wanted_lists = (
             {aptsources.list_name(entry.uri) for entry in where.entries}
             if where.uri
@@ -191,23 +202,35 @@ class RepositoryState(RepositoryParameters):
             sources_text=sources_text,
             key_text=key,
             fingerprints=fingerprints(key),
-            key_access=key_access,
-            folder_access=_closed(node.stats(*KEY_FOLDERS)),
-            pin_text=pin,
-            lists_read=present
-            and stamp == self._stamp(where)
-            and fresh
-            and dict(login) == self._logins(where, "apt"),
-            logins=login,
-            foreign=tuple(map(place, foreign)),
+            pin_text=None,
+            lists_read=present and stamp == self._stamp(where),
+            foreign=tuple(place(s) for s in elsewhere if self._is_foreign(s, where)),
             conflicts=tuple(place(s) for s in elsewhere if self._clashes(s, where)),
             cdroms=tuple(place(s) for s in elsewhere if s.uri.startswith("cdrom:")),
             # A foreign repository may be empty.
             unread=unread(elsewhere, [name.removeprefix("empty:") for name in lists]),
             apt=facts.package_manager == "apt",
             where=where,
-            half_bundle=half,
         )
+
+    def _apt_place(
+        self,
+        facts: NodeFacts,
+        sources: tuple[aptsources.Source, ...],
+        elsewhere: list[aptsources.Source],
+    ) -> Repository:
+        """Where the packages come from, and what other sources of this node mean for that."""
+        where = replace(self._where(facts, sources), os_id=facts.os_id)
+        if self.driver:
+            where = replace(where, beside=archive_beside(facts, where, sources))
+        if where.codename:
+            alike = [s for s in elsewhere if s.suite.startswith(where.codename)]
+            foreign = [s for s in elsewhere if self._is_foreign(s, where)]
+            away = dict.fromkeys(s.host for s in (*alike, *foreign) if s.host not in where.hosts)
+            # Packages that are kept for a rollback have no host, as have files.
+            away.pop("", None)
+            where = replace(where, elsewhere=tuple(away))
+        return replace(where, problem=between_releases(facts, sources) or where.problem)
 
     def _rpm_observed(
         self,
