@@ -110,31 +110,9 @@ def choose(
             if row not in ended or driverset.branch_of(row[1]) == installed_branch
         ]
     if request.precompiled and choices:
-        if observed.os_id == "ubuntu" and not any(_source(row, available) for row in choices):
-            return None, _without_prebuilt(request, observed)
-        lacking = [
-            [
-                kernel
-                for kernel in observed.built
-                if kernel not in exempt
-                and not driverset.covers(*row, (kernel,), available, observed.relations)
-            ]
-            for row in choices
-        ]
-        if all(lacking) or not observed.built:
-            fewest = min(lacking, key=len)
-            kernels = ", ".join(fewest) or "(none)"
-            nvidia = driverset.branch_of(choices[lacking.index(fewest)][1]) < 590
-            hint = "" if nvidia or not is_rpm(observed.manager) else _DISTRIBUTORS
-            by = ", pinned by a lock file or a rollback," if request.locked else ""
-            move = "offer them again" if request.locked else "set precompiled: false"
-            if observed.signed_pins:
-                move = f"remove the pins in {observed.signed_pins} that forbid them, {move}"
-            return None, (
-                f"{request.text}{by} is not available with prebuilt modules for every bootable kernel "
-                f"(missing for {kernels}); {hint}{move}, or remove the kernels that are not needed"
-            )
-        choices = [row for row, kernels in zip(choices, lacking, strict=True) if not kernels]
+        choices, problem = _with_prebuilt(request, observed, choices, available, exempt)
+        if problem:
+            return None, problem
     if installed is not None and stays:
         choices = [row for row in choices if row[1] == installed[1]]
     if observed.switches and not request.locked:
@@ -165,6 +143,41 @@ def choose(
             return _as_locked(target, request.locked, observed, available)
         problem = problem or why or _other_modules(fitting, version, kind, every, request, observed)
     return None, problem or _nothing(request, observed, available)
+
+
+def _with_prebuilt(
+    request: Request,
+    observed: Observed,
+    choices: list[_Choice],
+    available: driverset.Versions,
+    exempt: frozenset[str],
+) -> tuple[list[_Choice], str]:
+    """The choices that have prebuilt modules for every bootable kernel, or why there are none."""
+    if observed.os_id == "ubuntu" and not any(_source(row, available) for row in choices):
+        return [], _without_prebuilt(request, observed)
+    lacking = [
+        [
+            kernel
+            for kernel in observed.built
+            if kernel not in exempt
+            and not driverset.covers(*row, (kernel,), available, observed.relations)
+        ]
+        for row in choices
+    ]
+    if all(lacking) or not observed.built:
+        fewest = min(lacking, key=len)
+        kernels = ", ".join(fewest) or "(none)"
+        nvidia = driverset.branch_of(choices[lacking.index(fewest)][1]) < 590
+        hint = "" if nvidia or not is_rpm(observed.manager) else _DISTRIBUTORS
+        by = ", pinned by a lock file or a rollback," if request.locked else ""
+        move = "offer them again" if request.locked else "set precompiled: false"
+        if observed.signed_pins:
+            move = f"remove the pins in {observed.signed_pins} that forbid them, {move}"
+        return [], (
+            f"{request.text}{by} is not available with prebuilt modules for every bootable kernel "
+            f"(missing for {kernels}); {hint}{move}, or remove the kernels that are not needed"
+        )
+    return [row for row, kernels in zip(choices, lacking, strict=True) if not kernels], ""
 
 
 def _other_modules(
