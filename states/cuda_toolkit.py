@@ -119,9 +119,7 @@ class CudaToolkitsInstalled(State[Observed]):
         return {"cuda": alone, "cuda_compat": planned.current("compat")}
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:
-        rows = tuple(
-            (package_name(version), self.releases.get(version, "")) for version in self.versions
-        )
+        rows = tuple((package_name(v), self.releases.get(v, "")) for v in self.versions)
         missing = next((package for package, _ in rows if not offer.versions(package)), "")
         return StatePackages(rows, missing=missing)
 

@@ -138,8 +138,8 @@ class DcgmRunning(ServiceState[Observed]):
         return {"version": versions.pop()} if len(versions) == 1 else {}
 
     def matrix_facts(self, planned: PlannedObservation) -> dict[str, object]:
-        found = planned.value("packages")
-        names = found if isinstance(found, Mapping) else {}
+        value = planned.value("packages")
+        names = value if isinstance(value, Mapping) else {}
         majors = {match[1] for match in map(packages.MAJOR.search, names) if match}
         return {
             "dcgm": names.get(packages.CORE),
@@ -156,20 +156,20 @@ class DcgmRunning(ServiceState[Observed]):
     def probe(self, node: Node) -> Observed:
         fields = self.read(node, *packages.all_names())
         loaded = cdi.driver_version(node.read_text("/proc/driver/nvidia/version"))
-        found, drop_ins = node.packages(f"{packages.OLD}*"), node.drop_ins(UNIT)
+        rows, drop_ins = node.packages(f"{packages.OLD}*"), node.drop_ins(UNIT)
         elsewhere = "" if self.absent else listeners.elsewhere(self.address)
         keys = keyed.lists(node.shell(_SERVICE_QUERY + elsewhere).stdout)
-        there = {name: one for name, one in found.items() if one.installed}
-        mine = {name: one for name, one in there.items() if name.startswith(packages.PREFIX)}
+        installed = {name: row for name, row in rows.items() if row.installed}
+        current = {name: row for name, row in installed.items() if name.startswith(packages.PREFIX)}
         words = services.words_after("".join(keys.get("words", [])), "nv-hostengine") or ()
         if "replaced" in keys:  # a package came, and what runs is the program of the one before
             words = ("replaced", *words)
         return Observed(
             **fields,
             driver="".join(keys.get("driver", [])) if fields["image"] else loaded,
-            packages={name: mine[name].version for name in sorted(mine)},
-            old=there[packages.OLD].version if packages.OLD in there else None,
-            held=tuple(sorted(name for name, one in mine.items() if one.held)),
+            packages={name: current[name].version for name in sorted(current)},
+            old=installed[packages.OLD].version if packages.OLD in installed else None,
+            held=tuple(sorted(name for name, row in current.items() if row.held)),
             bound=services.listening("\n".join(keys.get("tcp", [])), self.port),
             words=words,
             elsewhere="elsewhere" in keys,
@@ -206,16 +206,16 @@ class DcgmRunning(ServiceState[Observed]):
                 bound=() if observed.active else observed.bound,
                 words=() if observed.active else observed.words,
             )
-        wanted = self._wanted_packages(observed)
-        if wanted is None:
+        desired = self._wanted_packages(observed)
+        if desired is None:
             return observed
         running = observed if observed.image else self._running(observed)
         return replace(
             running,
-            packages=wanted,
+            packages=desired,
             damaged=(),
             old=None,
-            held=tuple(wanted) if self.hold else tuple(n for n in observed.held if n in wanted),
+            held=tuple(desired) if self.hold else tuple(n for n in observed.held if n in desired),
             drop_in=services.engine_drop_in(self.address, self.port),
             at_boot=True,
         )
@@ -230,9 +230,9 @@ class DcgmRunning(ServiceState[Observed]):
         if reason := super().refuse(observed):
             return reason
         if packages.cuda_major(observed.driver) is None:
-            what = "no driver is installed" if observed.image else "no driver is loaded"
+            state = "no driver is installed" if observed.image else "no driver is loaded"
             return (
-                f"{what}, and DCGM's packages depend on its CUDA major version; add the state "
+                f"{state}, and DCGM's packages depend on its CUDA major version; add the state "
                 "driver to the policy"
             )
         if observed.old is not None and self.old == "refuse":
@@ -246,10 +246,10 @@ class DcgmRunning(ServiceState[Observed]):
                 "-4 addr"
             )
         words = services.engine_words(self.address, self.port)
-        ours = (
+        own_path = (
             DROP_IN_PATH if "ExecStart=" in services.engine_drop_in(self.address, self.port) else ""
         )
-        path, command = systemd.effective_command(observed.others, ours)
+        path, command = systemd.effective_command(observed.others, own_path)
         if path and services.words_after(command, "nv-hostengine") != words:
             return services.override_error(path, UNIT, command)
         if observed.bound and not observed.active:
@@ -266,13 +266,13 @@ class DcgmRunning(ServiceState[Observed]):
             return None
         names = packages.names(major, closed=self.proprietary)
         chosen = packages.choose(names, observed.packages, observed.offered, self.version)
-        what = f"{chosen.problem}, which the driver {observed.driver} (CUDA {major}) needs"
-        other = ", or set proprietary: false" if packages.CLOSED in what else ""
-        advice = f"use NVIDIA's CUDA repository or a mirror of it (driver-repository){other}"
-        there = [version for name, version in observed.offered if name == packages.CORE]
-        if self.version and there:
-            what, advice = chosen.problem or "", "name one of these versions, or none"
-        lacking = not_offered(what, there, advice, observed.forbidden)
+        text = f"{chosen.problem}, which the driver {observed.driver} (CUDA {major}) needs"
+        hint = ", or set proprietary: false" if packages.CLOSED in text else ""
+        advice = f"use NVIDIA's CUDA repository or a mirror of it (driver-repository){hint}"
+        versions = [version for name, version in observed.offered if name == packages.CORE]
+        if self.version and versions:
+            text, advice = chosen.problem or "", "name one of these versions, or none"
+        lacking = not_offered(text, versions, advice, observed.forbidden)
         return lacking if chosen.problem else None
 
     def why(self, observed: Observed) -> Mapping[str, str]:

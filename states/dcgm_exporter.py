@@ -277,22 +277,14 @@ class DcgmExporterRunning(ServiceState[Observed]):
         """Fields to leave out: the exporter does not know the name, or no GPU can report it; a line for each."""
         release = dpkg.upstream_version(chosen[1]) if chosen else ""
         place = self.counters or "counters.csv"
-        unknown = [
-            counter
-            for counter in self._counters()
-            if release and not fields.is_known(counter.field, release)
-        ]
+        unknown = [c for c in self._counters() if release and not fields.is_known(c.field, release)]
         notes = tuple(
-            f"{place}:{counter.line}: {counter.field.name}: dcgm-exporter {release} does not support it "
-            f"and would fail to start; omitted{_older_name(counter.field, release)}"
-            for counter in unknown
+            f"{place}:{c.line}: {c.field.name}: dcgm-exporter {release} does not support it "
+            f"and would fail to start; omitted{_older_name(c.field, release)}"
+            for c in unknown
         )
         left_out, more = self._unreportable(gpus, place, unknown)
-        return (*(counter.field.name for counter in unknown), *left_out), (
-            *self._warnings(),
-            *notes,
-            *more,
-        )
+        return (*(c.field.name for c in unknown), *left_out), (*self._warnings(), *notes, *more)
 
     def _unreportable(
         self, gpus: tuple[Gpu, ...], place: str, unknown: list[dcgm.Counter]

@@ -102,9 +102,7 @@ class DevicePluginConfigured(State[Observed]):
             if self.selected or self.default:
                 raise PolicyError("selected and default choose from configs, which is not set")
             return deviceplugin.read_data(self.config or {}, "")
-        named = {
-            name: deviceplugin.read_data(config, name) for name, config in self.configs.items()
-        }
+        named = {name: deviceplugin.read_data(data, name) for name, data in self.configs.items()}
         return deviceplugin.choose(named, self.selected, self.default, place="configs")
 
     def probe(self, node: Node) -> Observed:

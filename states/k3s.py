@@ -194,10 +194,8 @@ class K3sHandlerRegistered(State[Observed]):
         facts, units = node.query(K3sQuery()), node.units(*SERVICES)
         if not facts.services:
             return Observed()
-        running = [
-            service for service in facts.services if service.active in ("active", "activating")
-        ]
-        enabled = [service for service in facts.services if service.enabled == "enabled"]
+        running = [s for s in facts.services if s.active in ("active", "activating")]
+        enabled = [s for s in facts.services if s.enabled == "enabled"]
         service = (running or enabled or list(facts.services))[0]
         problem = ""
         missing: tuple[str, ...] = ()

@@ -111,13 +111,11 @@ class KataHostReady(State[Observed]):
             return replace(observed, drop_in=None, pending=False)
         if self.runtime == "none":
             return observed
-        foreign = (
-            observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
-        )
+        preset = observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
         text = grub.drop_in_text(self.name, self._words(observed.cpu))
         return replace(
             observed,
-            drop_in=None if foreign else text,
+            drop_in=None if preset else text,
             menu_lacks=(),
             running_lacks=(),
             pending=False,

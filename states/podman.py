@@ -139,13 +139,11 @@ class PodmanCdiEnabled(State[Observed]):
         except ProbeError as error:
             problem = str(error)
         hooks = [path for path, text in facts.hooks.items() if _is_nvidias(text)]
-        originals = [
-            p for p, text in facts.originals.items() if text is not None and p not in hooks
-        ]
+        saved = [p for p, text in facts.originals.items() if text is not None and p not in hooks]
         return Observed(
             version=facts.version,
             leftovers=tuple(path for path in hooks if path not in facts.owners),
-            kept=tuple(originals),
+            kept=tuple(saved),
             owned=tuple(f"{p} of {facts.owners[p]}" for p in hooks if p in facts.owners),
             hidden=hidden,
             problem=problem,

@@ -283,9 +283,7 @@ class PreflightPassed(State[Observed]):
         """The image of a cloud or a vendor that the node runs, unless it is to be tried like others."""
         if observed.managed in self.other_systems:
             return None
-        return next(
-            (image for image in managed_images.IMAGES if image.code == observed.managed), None
-        )
+        return next((row for row in managed_images.IMAGES if row.code == observed.managed), None)
 
     def conflicts(
         self, policy: JsonView, facts: NodeFacts, observed: Observed | None

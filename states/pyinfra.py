@@ -177,13 +177,9 @@ with warnings.catch_warnings():
         def verify(self, observed: Observed) -> Plan:
             if self.unless is not None:
                 return self.plan(observed)
-            commands = tuple(command for command in observed.commands if not command.repeats)
+            commands = tuple(c for c in observed.commands if not c.repeats)
             return self.plan(
-                replace(
-                    observed,
-                    shown=tuple(command.display for command in commands),
-                    commands=commands,
-                )
+                replace(observed, shown=tuple(c.display for c in commands), commands=commands)
             )
 
         def _cost(self, command: PlannedCommand) -> Disruption:

@@ -141,9 +141,7 @@ class GpusQuarantined(State[Observed]):
 
     def _wanted(self, observed: Observed) -> tuple[Entry, ...]:
         """Entries of commands that go on, and the inventory's; an end that has passed is left out."""
-        entries = [
-            entry for entry in observed.kept if entry.by != INVENTORY and entry.until > observed.now
-        ]
+        entries = [e for e in observed.kept if e.by != INVENTORY and e.until > observed.now]
         if self.absent or observed.image:
             return tuple(entries)
         for gpu in self.gpus:
@@ -215,6 +213,4 @@ def write(entries: tuple[Entry, ...]) -> Step:
 
 def _lines(entries: tuple[Entry, ...], time_s: int) -> tuple[str, ...]:
     held = Quarantine(entries, time_s)
-    return tuple(
-        sorted(entry.text + ("" if entry in held.active else ", ended") for entry in entries)
-    )
+    return tuple(sorted(e.text + ("" if e in held.active else ", ended") for e in entries))

@@ -188,13 +188,11 @@ class VfioBound(State[Observed]):
             return observed
         words = self._words(observed.cpu)
         # Arguments that are set already are foreign; nothing is added then.
-        foreign = (
-            observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
-        )
+        preset = observed.drop_in is None and not observed.menu_lacks and not observed.running_lacks
         text = grub.drop_in_text(self.name, words)
         return replace(
             observed,
-            drop_in=None if foreign or not words else text,
+            drop_in=None if preset or not words else text,
             menu_lacks=(),
             running_lacks=(),
             pending=False,
@@ -292,11 +290,9 @@ class VfioBound(State[Observed]):
             yield ops.EnableUnit(UNIT, now=False)
         if plan.fields & {"running_lacks", "bound", "overrides"}:
             if self._needs_boot(observed):
-                missing = " ".join(observed.running_lacks)
-                reason = (
-                    f"the kernel lacks {missing}" if missing else "another driver holds a device"
-                )
-                yield ops.Reboot(reason, timeout=self.reboot_timeout_s)
+                words = " ".join(observed.running_lacks)
+                why = f"the kernel lacks {words}" if words else "another driver holds a device"
+                yield ops.Reboot(why, timeout=self.reboot_timeout_s)
             else:
                 yield ops.RunLive(
                     f"SYS=$SYS sh {PROGRAM_PATH} || fail 'see above'; effect bound",

@@ -250,15 +250,13 @@ class ContainerdHandlerRegistered(RuntimeServiceState[Observed]):
         kubelet, _, where = facts.kubelet_cgroup.partition("|")
         if self.absent or not kubelet or not facts.dump or release(facts.version) >= (2, 0):
             return None
-        config = effective(facts.dump)
-        name = "runc" if config.default_runtime == self.handler else config.default_runtime
-        options = config.runtimes.get(name, {}).get("options", {})
+        cri = effective(facts.dump)
+        name = "runc" if cri.default_runtime == self.handler else cri.default_runtime
+        options = cri.runtimes.get(name, {}).get("options", {})
         runtime = "systemd" if options.get("SystemdCgroup") is True else "cgroupfs"
-        if runtime == kubelet or name not in config.runtimes or not self.edit(observed).files:
+        if runtime == kubelet or name not in cri.runtimes or not self.edit(observed).files:
             return None
-        table = ".".join(
-            (config.cri_path[0], f'"{config.cri_path[1]}"', "containerd", "runtimes", name)
-        )
+        table = ".".join((cri.cri_path[0], f'"{cri.cri_path[1]}"', "containerd", "runtimes", name))
         return (
             f"cgroup drivers disagree: kubelet ({where}): {kubelet}, containerd's {name}: {runtime}; set SystemdCgroup = "
             f"{str(kubelet == 'systemd').lower()} in [{table}.options] of {facts.started_with}, then: systemctl restart {self.unit}"

@@ -55,7 +55,7 @@ def elsewhere(files: Mapping[str, str], root_path: str) -> list[str]:
     """Imports outside of the folders that are read anyway, as shell patterns."""
     folder = posixpath.dirname(root_path)
     read_anyway = {f"{folder}/conf.d/*.toml", f"{folder}/config.d/*.toml", *files}
-    found: list[str] = []
+    patterns: list[str] = []
     for entry in imports(files, root_path):
         full = posixpath.normpath(posixpath.join(folder, entry))
         if full in read_anyway:
@@ -64,17 +64,17 @@ def elsewhere(files: Mapping[str, str], root_path: str) -> list[str]:
             raise ProbeError(
                 f"cannot follow the import {entry!r}", place=root_path, fix="rename it"
             )
-        found.append(full)
-    return found
+        patterns.append(full)
+    return patterns
 
 
-def dump_without_imports(found: Found) -> str:
+def dump_without_imports(facts: Found) -> str:
     """Ask for a dump of the root file alone: with a newer import there is none, or a wrong one."""
-    text = found.files.get(found.started_with, "")
+    text = facts.files.get(facts.started_with, "")
     imports = toml_scan.scan(text).find(("imports",))
     if imports is not None:
         text = text[: imports.start] + text[imports.end :]
     encoded = base64.b64encode(text.encode()).decode()
-    words = dump_arguments("/dev/stdin", text, found.version)
-    line = " ".join(shlex.quote(word) for word in (found.program, *words))
+    words = dump_arguments("/dev/stdin", text, facts.version)
+    line = " ".join(shlex.quote(word) for word in (facts.program, *words))
     return f"printf %s {encoded} | base64 -d | timeout -k 2 20 {line}"

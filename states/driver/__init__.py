@@ -212,8 +212,7 @@ class DriverInstalled(DriverParameters):
             packages=packages,
             held=tuple(sorted(packages.keys() & set(before["held"]))),
             headers={
-                k: observed.headers[k] if k in exempt else have
-                for k, have in wanted.headers.items()
+                k: observed.headers[k] if k in exempt else v for k, v in wanted.headers.items()
             },
             built={k: None if k in exempt else want for k, want in wanted.built.items()},
             loaded=None if wanted.loaded is None else fitting,
@@ -301,11 +300,9 @@ class DriverInstalled(DriverParameters):
         headers = dict(building.header_packages(observed, kernels))
         install = {**target.packages, **headers, **building.further_modules(observed)}
         pin = files.settled_pin_text(target.version, observed, target.packages)
-        transaction = observed.manager, tuple(install.items()), target.remove
-        snippets = scripts.SPARES, rpmscripts.LOCKED
-        problem, installs, pins, _ = node.query(
-            TransactionQuery(*transaction, preview, pin, *snippets)
-        )
+        change = observed.manager, tuple(install.items()), target.remove
+        texts = scripts.SPARES, rpmscripts.LOCKED
+        problem, installs, pins, _ = node.query(TransactionQuery(*change, preview, pin, *texts))
         further = install.keys() - target.packages.keys()
         extra = {name: row for name, row in installs.items() if name not in further}
         return replace(

@@ -84,9 +84,7 @@ def choose(
     Args:
         exempt: kernels that need no module.
     """
-    if request.precompiled and not any(
-        scheme.prebuilt for scheme in driverschemes.of(observed.os_id)
-    ):
+    if request.precompiled and not any(s.prebuilt for s in driverschemes.of(observed.os_id)):
         return (None, f"no precompiled modules exist for {observed.os_id}; set precompiled: false")
     offers = {name: tuple(versions) for name, versions in observed.offers.items()}
     moves = not request.locked and _change_of_source(request, observed, offers) == "moves"
@@ -102,12 +100,10 @@ def choose(
     choices = [row for row in choices if request.admits(row[1])]
     stays = request.keeps and installed is not None and installed[1] in {row[1] for row in choices}
     if request.exact is None:
-        installed_branch = driverset.branch_of(installed[1]) if installed else 0
+        branch = driverset.branch_of(installed[1]) if installed else 0
         ended = [row for row in choices if _has_ended(row, observed, available)]
         choices = [
-            row
-            for row in choices
-            if row not in ended or driverset.branch_of(row[1]) == installed_branch
+            row for row in choices if row not in ended or driverset.branch_of(row[1]) == branch
         ]
     if request.precompiled and choices:
         choices, problem = _with_prebuilt(request, observed, choices, available, exempt)
@@ -261,13 +257,11 @@ def _change_of_source(
     sources = {driverset.source_of(name, full) for name, full in packages.items()}
     in_use = {driverset.source_of(name, full) for name in packages for full in offers.get(name, ())}
     result: Literal["stays"] | None = None
-    for candidate in driverset.choices(observed.os_id, offers, full=request.full):
-        if sources == {_source(candidate, offers)}:
+    for row in driverset.choices(observed.os_id, offers, full=request.full):
+        if sources == {_source(row, offers)}:
             continue
         unused = not sources & in_use
-        if candidate[1:] == (version, kind) or (
-            unused and not request.keeps and request.admits(candidate[1])
-        ):
+        if row[1:] == (version, kind) or (unused and not request.keeps and request.admits(row[1])):
             return "moves"
         result = "stays" if unused else result
     return result
@@ -319,10 +313,8 @@ def _as_locked(
         )
     # A component with the branch in its name in one repository, and without in the other, is there once.
     components = set(map(driverset.component, locked))
-    unlocked = {
-        n: v for n, v in target.packages.items() if driverset.component(n) not in components
-    }
-    packages = dict(sorted({**unlocked, **locked}.items()))
+    extra = {n: v for n, v in target.packages.items() if driverset.component(n) not in components}
+    packages = dict(sorted({**extra, **locked}.items()))
     remove = tuple(sorted(observed.packages.keys() - packages))
     return replace(target, packages=packages, remove=remove), None
 
@@ -344,11 +336,7 @@ def _without_prebuilt(request: Request, observed: Observed) -> str:
 def brief(versions: Iterable[str], request: Request, most: int = 6) -> str:
     """The versions of the wanted branch, the newest first, where one version is wanted; and the branches."""
     newest = sorted(set(versions), key=version_key, reverse=True)
-    same = [
-        version
-        for version in newest
-        if request.exact and driverset.branch_of(version) == request.only_branch
-    ]
+    same = [v for v in newest if request.exact and driverset.branch_of(v) == request.only_branch]
     branches = sorted({*map(driverset.branch_of, newest)} - {*map(driverset.branch_of, same)})
     branches_text = f"branch{'es' * (len(branches) > 1)} {', '.join(map(str, branches))}"
     parts = (listed(same, most), branches_text if branches else "")
@@ -357,17 +345,13 @@ def brief(versions: Iterable[str], request: Request, most: int = 6) -> str:
 
 def _nothing(request: Request, observed: Observed, available: driverset.Versions) -> str:
     text, manager = request.text, observed.manager
-    every, from_source = (
+    every, builds = (
         driverset.choices(observed.os_id, available, full=request.full, prebuilt=prebuilt)
         for prebuilt in (request.precompiled, False)
     )
-    offered, otherwise = (
-        list(dict.fromkeys(choice[1] for choice in some)) for some in (every, from_source)
-    )
+    offered, otherwise = (list(dict.fromkeys(row[1] for row in some)) for some in (every, builds))
     successor = observed.relations.branches().get(request.only_branch or 0)
-    of_branch = [
-        choice for choice in every if driverset.branch_of(choice[1]) == request.only_branch
-    ]
+    of_branch = [row for row in every if driverset.branch_of(row[1]) == request.only_branch]
     in_use = not observed.repository or repositories.is_archive(observed.repository)
     has_ended = (
         of_branch or in_use
@@ -375,18 +359,14 @@ def _nothing(request: Request, observed: Observed, available: driverset.Versions
     if (
         successor is not None
         and has_ended
-        and all(_has_ended(choice, observed, available) for choice in of_branch)
+        and all(_has_ended(row, observed, available) for row in of_branch)
     ):
         more = f", or version: {of_branch[0][1]} for its last driver" if of_branch else ""
         return (
             f"branch {request.only_branch} has ended in Ubuntu's archive, its packages install branch {successor}; "
             f"set branch: {successor}{more}"
         )
-    files_of_pins = {
-        version: path
-        for (version, _), path in observed.pinned_away.items()
-        if request.admits(version)
-    }
+    files_of_pins = {v: path for (v, _), path in observed.pinned_away.items() if request.admits(v)}
     if files_of_pins:
         version = max(files_of_pins, key=version_key)
         allowed = f", or set one that it may install: {brief(offered, request)}" if offered else ""

@@ -55,9 +55,7 @@ class Installation:
         """Kernels whose module is of the version of the packages, and so theirs."""
         versions = self.observed.packages.values()
         pairs = ((k, have.partition(" ")[0]) for k, have in self.observed.built.items() if have)
-        return tuple(
-            kernel for kernel, have in pairs if any(have in version for version in versions)
-        )
+        return tuple(kernel for kernel, have in pairs if any(have in v for v in versions))
 
     @property
     def remove(self) -> tuple[str, ...]:

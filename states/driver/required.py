@@ -66,9 +66,7 @@ def _names(state: DriverParameters, offer: Offer, kernels: Sequence[str]) -> Ite
     """Every name that a package of the driver may have on a distribution."""
     os_id = offer.facts.os_id
     if not driverschemes.is_rpm(os_id):
-        yield from (
-            name for system, rows in state.names_to_query() if system == os_id for name in rows
-        )
+        yield from (name for key, rows in state.names_to_query() if key == os_id for name in rows)
         for name in state.per_kernel():
             yield from (name.replace("{k}", kernel) for kernel in kernels)
         return

@@ -475,10 +475,8 @@ def _parts_cost(plan: NodePlan) -> Disruption:
 def _counts(plan: NodePlan) -> str:
     words = [step.do for gpu in plan.gpus for step in gpu.steps]
     preserved = sum(len(gpu.change.preserved) for gpu in plan.gpus if gpu.steps)
-    destroyed, created = words.count("destroy-gpu-instance"), words.count("create-gpu-instance")
-    return (
-        f"GPU instances kept={preserved} destroyed={destroyed} created={created}" if words else ""
-    )
+    destroyed, new = words.count("destroy-gpu-instance"), words.count("create-gpu-instance")
+    return f"GPU instances kept={preserved} destroyed={destroyed} created={new}" if words else ""
 
 
 __all__ = ["MigLayoutApplied", "Observed"]

@@ -103,10 +103,8 @@ def shown(
         {str(gpu.index): mode_text(gpu) for gpu in able},
         {
             str(gpu.index): tuple(
-                pieces_text(
-                    instance.profile, instance.start, (piece.slices for piece in instance.compute)
-                )
-                for instance in gpu.instances
+                pieces_text(gi.profile, gi.start, (piece.slices for piece in gi.compute))
+                for gi in gpu.instances
             )
             for gpu in able
         },
@@ -171,9 +169,7 @@ def spared_pods(observed: Observed, plan: NodePlan, clients: tuple[str, ...]) ->
         for uuid in (gpu.uuid, *(device.uuid for device in gpu.mig_devices))
     }
     spared = {pod for pod, uuids in observed.pods.items() if unaffected.issuperset(uuids)}
-    return frozenset(
-        spared - {process.pod_uid for process, _ in in_the_way(observed, plan, clients)}
-    )
+    return frozenset(spared - {p.pod_uid for p, _ in in_the_way(observed, plan, clients)})
 
 
 def in_the_way(

@@ -592,12 +592,10 @@ class RepositoryState(RepositoryParameters):
             yield from _leave_bundle(observed, None, plan)
             return
         prefixes = list_prefixes(observed.where, shared=self.source == "distribution")
-        lists = "".join(f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}*" for base in prefixes)
+        tail = "".join(f"; rm -f /var/lib/apt/lists/{shlex.quote(base)}*" for base in prefixes)
         yield ops.ForgetOriginal(self.stamp_path)
         yield ops.Run(
-            f"rm -f {self.stamp_path}{lists}",
-            f"remove the package lists of {self.name}",
-            timeout=30,
+            f"rm -f {self.stamp_path}{tail}", f"remove the package lists of {self.name}", timeout=30
         )
         yield from _leave_bundle(observed, None, plan)
 

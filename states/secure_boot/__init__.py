@@ -225,11 +225,8 @@ def _by_dkms(kernel: Kernel) -> bool:
 
 
 def _others_wait(firmware: Firmware) -> bool:
-    certificate = firmware.ours or firmware.certificate
-    return any(
-        certificate is None or entry.fingerprint != certificate.fingerprint
-        for entry in firmware.queued
-    )
+    cert = firmware.ours or firmware.certificate
+    return any(cert is None or key.fingerprint != cert.fingerprint for key in firmware.queued)
 
 
 def _blocked(observed: Observed) -> str:
