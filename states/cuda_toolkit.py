@@ -158,7 +158,7 @@ class CudaToolkitsInstalled(State[Observed]):
             ),
         )
 
-    def _wanted(self, observed: Observed) -> dict[str, str | None]:
+    def _packages(self, observed: Observed) -> dict[str, str | None]:
         """Package to version; ``None`` where that is not to be had."""
         offered = dict(observed.offered)
         rows = ((package_name(version), self.releases.get(version)) for version in self.versions)
@@ -179,7 +179,7 @@ class CudaToolkitsInstalled(State[Observed]):
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return self._without(observed)
-        packages = {name: v for name, v in self._wanted(observed).items() if v is not None}
+        packages = {name: v for name, v in self._packages(observed).items() if v is not None}
         nvcc = dict(observed.nvcc)
         for version in self.versions:
             if package_name(version) in packages and not nvcc.get(version, "").startswith(
@@ -213,7 +213,7 @@ class CudaToolkitsInstalled(State[Observed]):
         return None
 
     def _unavailable(self, observed: Observed) -> str | None:
-        packages = {} if self.absent else self._wanted(observed)
+        packages = {} if self.absent else self._packages(observed)
         advice = "use NVIDIA's repository (state driver-repository), or another version"
         for version in self.versions:
             name = package_name(version)
@@ -247,7 +247,7 @@ class CudaToolkitsInstalled(State[Observed]):
             if "link_record" in plan.fields:
                 yield ops.Run(_RESTORE, f"restore the original {LINK}", timeout=60)
             return
-        packages = self._wanted(observed)
+        packages = self._packages(observed)
         missing = tuple(
             (name, version)
             for name, version in packages.items()

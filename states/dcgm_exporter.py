@@ -196,7 +196,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
         warnings = dcgm.check(self.contents.get(self.counters, ""), self.counters).warnings
         return tuple(str(warning) for warning in warnings)
 
-    def _wanted(self, left_out: tuple[str, ...]) -> tuple[dcgm.Counter, ...]:
+    def _exported(self, left_out: tuple[str, ...]) -> tuple[dcgm.Counter, ...]:
         return tuple(counter for counter in self._counters() if counter.field.name not in left_out)
 
     @property
@@ -315,7 +315,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
         except GpustateError as error:
             return (str(error),)
         answering = [gpu for gpu in gpus if gpu.error is None]
-        return dcgm.summed_up(dcgm.find_missing(samples, self._wanted(left_out), answering))
+        return dcgm.summed_up(dcgm.find_missing(samples, self._exported(left_out), answering))
 
     def _choice(self, observed: Observed) -> tuple[str, str] | None:
         """Package and version that should be there; ``None`` where none can be had."""
@@ -340,7 +340,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
         chosen = self._choice(observed)
         if chosen is None and not observed.program:
             return observed
-        counters = self._wanted(observed.left_out)
+        counters = self._exported(observed.left_out)
         mark = services.digest(counters)
         words = self._words
         local = self.engine.partition(":")[0] in ("localhost", "127.0.0.1")
@@ -433,7 +433,7 @@ class DcgmExporterRunning(ServiceState[Observed]):
     def _answers(self, observed: Observed) -> str:
         """It answers with a line for each GPU; a counter of its own may have none."""
         first = next(
-            (c for c in self._wanted(observed.left_out) if c.field.id and c.type != "label"), None
+            (c for c in self._exported(observed.left_out) if c.field.id and c.type != "label"), None
         )
         active = f"systemctl is-active --quiet {UNIT}"
         query = scraping.script(*self._place)

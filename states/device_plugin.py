@@ -92,12 +92,12 @@ class DevicePluginConfigured(State[Observed]):
         if not self.path.startswith("/") or not self.path.isprintable() or " " in self.path:
             raise ValueError(f"path: {self.path!r} is not an absolute path")
         try:
-            self._wanted()
+            self._config()
         except PolicyError as error:
             raise ValueError(str(error)) from None
         return self
 
-    def _wanted(self) -> deviceplugin.PluginConfig:
+    def _config(self) -> deviceplugin.PluginConfig:
         if self.configs is None:
             if self.selected or self.default:
                 raise PolicyError("selected and default choose from configs, which is not set")
@@ -121,10 +121,10 @@ class DevicePluginConfigured(State[Observed]):
     def desired(self, observed: Observed) -> Observed:
         if self.absent:
             return replace(observed, text=None)
-        return replace(observed, text=deviceplugin.as_text(self._wanted()))
+        return replace(observed, text=deviceplugin.as_text(self._config()))
 
     def refuse(self, observed: Observed) -> str | None:
-        sharing = self._wanted().sharing
+        sharing = self._config().sharing
         if self.absent or sharing.strategy != "mps":
             return None
         if observed.mig_gpu is not None:
@@ -142,7 +142,7 @@ class DevicePluginConfigured(State[Observed]):
 
     def plan(self, observed: Observed) -> Plan:
         cost = Disruption.RELOAD if observed.plugin_active else Disruption.NONE
-        notes = () if self.absent else self._wanted().notes
+        notes = () if self.absent else self._config().notes
         return diff(
             observed,
             self.desired(observed),

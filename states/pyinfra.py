@@ -102,14 +102,14 @@ with warnings.catch_warnings():
         @property
         def worst(self) -> Disruption:  # type: ignore[override]
             """What a plan that is not known yet may cost: nobody says more than ``disruption``."""
-            return Disruption.RESTART if self.disruption is None else self._said
+            return Disruption.RESTART if self.disruption is None else self._declared
 
         @property
-        def _said(self) -> Disruption:
+        def _declared(self) -> Disruption:
             return Disruption.parse(self.disruption or "none")
 
         @model_validator(mode="after")
-        def _known(self) -> OperationApplied:
+        def _names_exist(self) -> OperationApplied:
             from gpustate.operations import names
 
             names.check(self.operation, self.arguments)
@@ -183,7 +183,7 @@ with warnings.catch_warnings():
             )
 
         def _cost(self, command: PlannedCommand) -> Disruption:
-            return command.disruption if self.disruption is None else self._said
+            return command.disruption if self.disruption is None else self._declared
 
 
 @cache

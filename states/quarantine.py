@@ -139,7 +139,7 @@ class GpusQuarantined(State[Observed]):
             image=facts.image,
         )
 
-    def _wanted(self, observed: Observed) -> tuple[Entry, ...]:
+    def _entries(self, observed: Observed) -> tuple[Entry, ...]:
         """Entries of commands that go on, and the inventory's; an end that has passed is left out."""
         entries = [e for e in observed.kept if e.by != INVENTORY and e.until > observed.now]
         if self.absent or observed.image:
@@ -164,7 +164,7 @@ class GpusQuarantined(State[Observed]):
         return Entry(uuid, pci, gpu.reason, until, since, INVENTORY)
 
     def desired(self, observed: Observed) -> Observed:
-        return replace(observed, gpus=_lines(self._wanted(observed), observed.now), file="")
+        return replace(observed, gpus=_lines(self._entries(observed), observed.now), file="")
 
     def refuse(self, observed: Observed) -> str | None:
         if self.absent or observed.image or not (observed.whole and observed.known):
@@ -178,7 +178,7 @@ class GpusQuarantined(State[Observed]):
         return None
 
     def plan(self, observed: Observed) -> Plan:
-        lines = [f"GPU in quarantine: {entry.text}" for entry in self._wanted(observed)]
+        lines = [f"GPU in quarantine: {entry.text}" for entry in self._entries(observed)]
         over = [
             gpu for gpu in self.gpus if not self.absent and 0 < seconds(gpu.until) <= observed.now
         ]
@@ -190,7 +190,7 @@ class GpusQuarantined(State[Observed]):
 
     def apply(self, observed: Observed, plan: Plan) -> Iterator[Step]:
         if plan.fields & {"gpus", "file"}:
-            yield write(self._wanted(observed))
+            yield write(self._entries(observed))
 
     def first_boot(self, observed: Observed) -> Iterator[Step]:
         """Nothing: an image has no GPUs."""

@@ -67,7 +67,7 @@ _NODES = pattern(
 )
 _SETTING = pattern(r"^[^\s#\"]+$", "a word without spaces, quotation marks and #")
 #: Settings of a line that follow from the GPUs, and those with a value for each of its nodes.
-_OURS, _EACH = (
+_GPU_KEYS, _EACH = (
     {"nodename", "gres", "feature", "features"},
     {"nodeaddr", "nodehostname", "bcastaddr", "port"},
 )
@@ -270,7 +270,7 @@ class SlurmGresConfigured(State[Observed]):
         gres = slurm.with_gpus(row.values.get("gres", ""), result.gres)
         configured = row.values.get("feature", row.values.get("features", ""))
         words = slurm.with_features(configured, result.words)
-        settings = {key: word for key, word in row.written.items() if key not in _OURS}
+        settings = {key: word for key, word in row.written.items() if key not in _GPU_KEYS}
         for key, value in self.node_settings.items():
             values = slurm.hosts(value)
             if key.lower() in _EACH and len(values) == len(self._names):

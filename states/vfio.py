@@ -182,7 +182,7 @@ class VfioBound(State[Observed]):
                 program_text=None,
                 unit_text=None,
                 enabled=False,
-                overrides={} if self._ours(observed) else observed.overrides,
+                overrides={} if self._is_installed(observed) else observed.overrides,
             )
         if not self.devices:
             return observed
@@ -203,12 +203,12 @@ class VfioBound(State[Observed]):
             overrides={d.address: d.best for d in observed.devices},
         )
 
-    def _ours(self, observed: Observed) -> bool:
+    def _is_installed(self, observed: Observed) -> bool:
         return observed.program_text is not None or observed.unit_text is not None
 
     def refuse(self, observed: Observed) -> str | None:
         if self.absent:
-            if observed.overrides and observed.used and self._ours(observed):
+            if observed.overrides and observed.used and self._is_installed(observed):
                 return "a virtual machine holds a device; shut it down first"
             return None
         return self._unfit(observed) if self.devices and not observed.image else None

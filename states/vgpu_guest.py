@@ -114,7 +114,7 @@ class VgpuLicensed(State[Observed]):
         return _TOKENS.text(self.token_file) if self.token_file else None
 
     @property
-    def _asked(self) -> bool:
+    def _is_licensed(self) -> bool:
         return bool(self.token_file or self.server_address)
 
     def _values(self) -> dict[str, str]:
@@ -172,7 +172,7 @@ class VgpuLicensed(State[Observed]):
             changed = self._conf_before(observed) != observed.conf_text
             cleared = replace(observed, conf_text=self._conf_before(observed))
             return replace(cleared, token=None, token_mode=None) if changed else cleared
-        if not self._asked:
+        if not self._is_licensed:
             return observed
         token = self._token()
         digest = hashlib.sha256(token.encode()).hexdigest()[:16] if token is not None else None
@@ -188,7 +188,7 @@ class VgpuLicensed(State[Observed]):
         )
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent or not self._asked or observed.installed:
+        if self.absent or not self._is_licensed or observed.installed:
             return None
         if observed.program:
             return (
@@ -205,7 +205,7 @@ class VgpuLicensed(State[Observed]):
         restart = Disruption.RESTART if observed.active else Disruption.NONE
         status = ", ".join(sorted(set(observed.statuses))) or "no licensed product"
         notes: tuple[str, ...] = ()
-        if not self.absent and not self._asked:
+        if not self.absent and not self._is_licensed:
             notes = ("neither a token nor a licence server is set: nothing to do",)
         elif not self.absent and observed.modes and not {"VGPU", "vGPU"} & set(observed.modes):
             notes = (f"no GPU here is a vGPU (virtualization mode {', '.join(observed.modes)})",)

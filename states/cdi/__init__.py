@@ -168,7 +168,7 @@ class CdiSpecificationCurrent(State[Observed]):
             present=(observed.present or not observed.image)
             and not (0 < observed.gpus == len(observed.held)),
             dropins=leave_out.dropins(unit, observed.proc) if observed.held else {},
-            program=leave_out.OURS if observed.held else leave_out.NONE,
+            program=leave_out.MANAGED if observed.held else leave_out.NONE,
             leftovers=(),
             failed=(),
             refresh=(OUR_UNIT,) if own_unit else observed.toolkit_units,

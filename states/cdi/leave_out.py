@@ -8,7 +8,7 @@ from gpustate import Step, ops
 from gpustate.core.queries import ShippedFile
 from gpustate.states.cdi.reading import Observed
 
-NONE, OURS, OTHER = "none", "ours", "other"
+NONE, MANAGED, FOREIGN = "none", "ours", "other"
 
 #: The program that leaves GPUs out, while one is in quarantine.
 FOLDER = "/var/lib/gpustate/cdi"
@@ -34,7 +34,7 @@ def how(texts: Mapping[str, str | None]) -> str:
     """What is there of the program."""
     if not any(texts.values()):
         return NONE
-    return OURS if texts == program() else OTHER
+    return MANAGED if texts == program() else FOREIGN
 
 
 def _command(proc: str) -> str:
@@ -58,7 +58,7 @@ def write(proc: str) -> str:
 
 def steps(observed: Observed, after: Observed) -> Iterator[Step]:
     """Program and units as they are to be."""
-    if after.program == OURS != observed.program:
+    if after.program == MANAGED != observed.program:
         for path, text in program().items():
             yield ops.PutText(path, text, mode=0o644)
     for path, text in after.dropins.items():

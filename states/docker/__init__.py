@@ -205,7 +205,7 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
 
     # --- the keys that are ours ------------------------------------------------------------
 
-    def _ours(self, observed: Observed, text: str | None) -> tuple[str, ...]:
+    def _own_keys(self, observed: Observed, text: str | None) -> tuple[str, ...]:
         """The keys that are ours once the file has this text."""
         facts = observed.found
         if self.absent:
@@ -248,7 +248,7 @@ class DockerRuntimeRegistered(RuntimeServiceState[Observed]):
 
     def desired(self, observed: Observed) -> Observed:
         try:
-            keys = self._ours(observed, _after(observed, self.edit(observed)))
+            keys = self._own_keys(observed, _after(observed, self.edit(observed)))
         except (ProbeError, RefusedError):
             return observed
         desired = super().desired(observed)

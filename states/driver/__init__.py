@@ -193,7 +193,7 @@ class DriverInstalled(DriverParameters):
         if driver is None or not driver[1] == wanted.library == self.version:
             return wanted
         names = driverset.names_to_query(wanted.os_id, (driverset.branch_of(driver[1]),))
-        exempt = self._bare(observed)
+        exempt = self._exempt(observed)
         names = (*names, *building.modules_of(driver, exempt, wanted.packages))
         packages = {n: v for n, v in wanted.packages.items() if n in former or n not in names}
         if wanted.running in exempt:
@@ -223,13 +223,13 @@ class DriverInstalled(DriverParameters):
     def solve(self, node: Node, preview: str) -> Solution:
         query = previewed(self._ask_all, preview, PIN_PATH)
         observed = observe(node, query, tuple(self.parameters))
-        if self._wanted(prebuilt=False).keeps:
+        if self._request(prebuilt=False).keeps:
             observed = replace(observed, packages={}, held=())
         observed = self._solved(node, observed, preview)
         target, problem = self._choose(observed)
         if target is not None and observed.unsolvable:
             problem = refusals.unsolvable(observed, target.version)
-        request = self._wanted(prebuilt=self._prebuilt(observed))
+        request = self._request(prebuilt=self._prebuilt(observed))
         drivers = tuple(
             OfferedDriver(version, kind, tuple(self._obstacles(request, observed, version, kind)))
             for _, version, kind in driverset.choices(
@@ -253,7 +253,7 @@ class DriverInstalled(DriverParameters):
     # --- probe ---------------------------------------------------------------------------
 
     @property
-    def _ask(self) -> AptQuery:
+    def _query(self) -> AptQuery:
         return AptQuery(
             self.names_to_query(),
             self.per_kernel(),
@@ -264,11 +264,11 @@ class DriverInstalled(DriverParameters):
 
     @property
     def _ask_all(self) -> AptQuery:
-        return self.model_copy(update={"version": None, "branch": None})._ask
+        return self.model_copy(update={"version": None, "branch": None})._query
 
     def _observe(self, node: Node, preview: str) -> Observed:
         """The node; with the offers of all branches where a refusal has to name them."""
-        query = previewed(self._ask, preview, PIN_PATH)
+        query = previewed(self._query, preview, PIN_PATH)
         observed = observe(node, query, tuple(self.parameters))
         answered = node.query(query) != query.placeholder()
         by_branch = any(scheme.by_branch for scheme in schemes_of(observed.os_id))
@@ -430,16 +430,16 @@ class DriverInstalled(DriverParameters):
     def _choose_with(
         self, observed: Observed, *, prebuilt: bool
     ) -> tuple[driverset.Target, None] | tuple[None, str]:
-        return choose(self._wanted(prebuilt=prebuilt), observed, self._bare(observed))
+        return choose(self._request(prebuilt=prebuilt), observed, self._exempt(observed))
 
-    def _bare(self, observed: Observed) -> frozenset[str]:
+    def _exempt(self, observed: Observed) -> frozenset[str]:
         """Kernels that had no module before the run that is undone: they get none, and need no package of modules."""
         # DKMS builds for every kernel that has headers by now.
         built = {k for k, has in observed.headers.items() if has and self.precompiled is False}
         modules: Mapping[str, str | None] = (self.observed_before or {}).get("built", {})
         return frozenset(k for k in observed.built.keys() - built if modules.get(k, "") is None)
 
-    def _wanted(self, *, prebuilt: bool) -> Request:
+    def _request(self, *, prebuilt: bool) -> Request:
         full = self.packages == "full"
         return Request(self.version, self.branch, self.module_type, full, prebuilt, self.locked)
 
@@ -603,7 +603,7 @@ class DriverInstalled(DriverParameters):
             if self.hold and not observed.can_hold:
                 yield refusals.WHY_PLUGIN
             origin = why_of_another_source(
-                self._wanted(prebuilt=self._prebuilt(observed)), observed
+                self._request(prebuilt=self._prebuilt(observed)), observed
             )
             yield from () if origin is None else (origin,)
             if not self.locked:
@@ -617,7 +617,7 @@ class DriverInstalled(DriverParameters):
 
     def _pinned_away(self, observed: Observed, desired: Observed) -> Iterator[str]:
         """The newer driver that the policy admits and a foreign pin forbids."""
-        request = self._wanted(prebuilt=False)
+        request = self._request(prebuilt=False)
         files_of_pins = {version: path for (version, _), path in observed.pinned_away.items()}
         newest = max(filter(request.admits, files_of_pins), key=version_key, default="")
         stays = request.keeps and desired.library == observed.library

@@ -51,7 +51,7 @@ class Installation:
         return not self.fields & {"packages", "missing"}
 
     @property
-    def _own(self) -> tuple[str, ...]:
+    def _packaged(self) -> tuple[str, ...]:
         """Kernels whose module is of the version of the packages, and so theirs."""
         versions = self.observed.packages.values()
         pairs = ((k, have.partition(" ")[0]) for k, have in self.observed.built.items() if have)
@@ -104,7 +104,7 @@ class Installation:
                 # Ubuntu's packages and NVIDIA's for it have common files, and no relation that says so.
                 apart=self.observed.os_id == "ubuntu",
                 built=self.observed.built,
-                packaged=self._own,
+                packaged=self._packaged,
                 roll_back=self.written,
             )
         elif "broken" in self.fields:
@@ -145,7 +145,7 @@ class Installation:
                 self.remove,
                 again=self.again,
                 built=self.observed.built,
-                packaged=self._own,
+                packaged=self._packaged,
                 desired={k: want for k, want in self.wanted.built.items() if want and k in first},
                 dkms=self.dkms,
                 roll_back=self.written,

@@ -93,7 +93,7 @@ def install(
         scripts.PRELUDE
         + scripts.ARCHIVES
         + _open(manager, install, remove, again=again)
-        + (scripts.BUILD if dkms else scripts.LOOK)
+        + (scripts.BUILD if dkms else scripts.CHECK)
         + f"check_modules() {{\n  :\n{checks}}}\n"
         + shell.load("swap_rpm", "gpustate.states.driver", OWN=" ".join(packaged))
         + f'[ -n "$ROLLED" ] || {{ {scripts.which_run()}exit 1; }}\n'

@@ -153,7 +153,7 @@ def settle() -> Step:
 #: Defines ``build_module KERNEL VERSION VERSION-WITH-TYPE``.
 BUILD = kmod.UNLINKED + shell.load("build_module", _PACKAGE)
 #: The same for modules that come with a package: they only have to be found.
-LOOK = (
+CHECK = (
     'build_module() { depmod "$1"; got=$(have "$1"); [ "$got" = "$3" ] || '
     'fail "kernel $1 has nvidia module ${got:-none} from its package, expected $3"; }\n'
 )

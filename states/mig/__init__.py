@@ -43,7 +43,7 @@ from gpustate.probes.gpu_facts import GpuFacts
 from gpustate.states.mig import firstboot, planning, scripts
 from gpustate.states.mig.observed import UNIT, UNIT_LINK, UNIT_PATH, Observed
 from gpustate.states.mig.planning import Planned, Planner
-from gpustate.states.mig.probing import look
+from gpustate.states.mig.probing import observe
 
 
 def _config(config: str, path: str | None, text: str | None) -> Config:
@@ -133,7 +133,7 @@ class MigLayoutApplied(State[Observed]):
         return {**data, "contents": {path: text}}
 
     @model_validator(mode="after")
-    def _known(self) -> MigLayoutApplied:
+    def _clients_allowed(self) -> MigLayoutApplied:
         if "kubelet.service" in self.clients:
             raise PolicyError("clients: the kubelet is never stopped", fix="leave it out")
         try:
@@ -166,7 +166,7 @@ class MigLayoutApplied(State[Observed]):
     def probe(self, node: Node) -> Observed:
         facts = node.facts()
         nvml = node.query(GpuFacts())
-        observed = look(node, facts, nvml, scripts.known_clients(self.clients, resets=True))
+        observed = observe(node, facts, nvml, scripts.known_clients(self.clients, resets=True))
         if planning.takes_something(self._planned(observed).plan):
             holders = node.query(GpuClientsQuery())
             pods = kubelet_devices.gpus_by_pod(node.read_text(kubelet_devices.CHECKPOINT))

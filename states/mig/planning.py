@@ -39,13 +39,13 @@ class Planner:
     def __init__(self, config: Config, clients: tuple[str, ...]) -> None:
         self.config = config
         self.clients = frozenset(clients)
-        self.query = lru_cache(maxsize=16)(self._ask)
+        self.query = lru_cache(maxsize=16)(self._compute)
 
     def of(self, observed: Observed) -> Planned:
         """The plan for a node."""
         return self.query(observed.gpus, observed.excluded, observed.holders)
 
-    def _ask(
+    def _compute(
         self,
         gpus: tuple[Gpu, ...],
         excluded: tuple[int, ...],
@@ -90,7 +90,7 @@ def mode_text(gpu: GpuLayout) -> str:
     return f"{word}, {'on' if gpu.pending_mode else 'off'} after a reset"
 
 
-def shown(
+def current_layout(
     gpus: Sequence[Gpu], excluded: Sequence[int] = ()
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     """Modes and instances of the GPUs that can be divided, by number."""

@@ -21,7 +21,7 @@ from gpustate.states.mig.observed import (
     UNIT_PATH,
     Observed,
 )
-from gpustate.states.mig.planning import shown
+from gpustate.states.mig.planning import current_layout
 
 FILES = "$G/mig/*"
 _PROBE = (
@@ -31,7 +31,7 @@ _PROBE = (
 )
 
 
-def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]) -> Observed:
+def observe(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]) -> Observed:
     """Everything but who uses what, which matters only when something is to change."""
     answer = node.shell(_PROBE)
     texts, stats = node.read_texts(FILES), node.stats(FILES)
@@ -53,7 +53,7 @@ def look(node: Node, facts: NodeFacts, nvml: NvmlFacts, clients: tuple[str, ...]
     problem = "" if nvml.error is None else nvml.error_text or nvml.error_name
     if not problem and gpus and all(gpu.error is not None for gpu in gpus):
         problem = f"GPU {gpus[0].pci or gpus[0].index}: error {gpus[0].error}"
-    modes, instances = shown(gpus, excluded) if not problem else ({}, {})
+    modes, instances = current_layout(gpus, excluded) if not problem else ({}, {})
     manager = units.get(MANAGER)
     return Observed(
         modes=modes,

@@ -104,7 +104,7 @@ class SecureBootKeyEnrolled(State[Observed]):
             image=facts.image,
         )
 
-    def _wanted(self, observed: Observed) -> bool:
+    def _applies(self, observed: Observed) -> bool:
         if not observed.on or observed.image:
             return False
         return not (self.key == "auto" and observed.prebuilt and not observed.own)
@@ -119,7 +119,7 @@ class SecureBootKeyEnrolled(State[Observed]):
                 conf_text=None,
                 enrolment=NONE if withdrawn else observed.enrolment,
             )
-        if not self._wanted(observed):
+        if not self._applies(observed):
             return observed
         owned = observed.own or observed.certificate is None
         return replace(
@@ -132,7 +132,7 @@ class SecureBootKeyEnrolled(State[Observed]):
         )
 
     def refuse(self, observed: Observed) -> str | None:
-        if self.absent or not self._wanted(observed):
+        if self.absent or not self._applies(observed):
             return None
         if observed.others_wait and observed.enrolment == NONE:
             return (
@@ -159,11 +159,11 @@ class SecureBootKeyEnrolled(State[Observed]):
             paths={"conf_text": CONF_PATH},
             notes=tuple(self._notes(observed)),
         )
-        waits = not self.absent and self._wanted(observed) and observed.enrolment != ENROLLED
+        waits = not self.absent and self._applies(observed) and observed.enrolment != ENROLLED
         return replace(plan, blocked=_blocked(observed) if waits else None)
 
     def preview(self, observed: Observed) -> str:
-        return "" if self.absent or not self._wanted(observed) else modsign.ENROLLED
+        return "" if self.absent or not self._applies(observed) else modsign.ENROLLED
 
     def _notes(self, observed: Observed) -> Iterator[str]:
         if self.absent:
@@ -175,7 +175,7 @@ class SecureBootKeyEnrolled(State[Observed]):
                 )
         elif not observed.on:
             yield "Secure Boot is off: nothing needs to be signed"
-        elif not self._wanted(observed) and not observed.image:
+        elif not self._applies(observed) and not observed.image:
             yield (
                 "Ubuntu offers modules that it has signed for every kernel that can boot: they load "
                 "without a key of the node's own and without anybody at the console"

@@ -34,7 +34,7 @@ class World:
 
     def write(self, _: FakeNode) -> None:
         observed = self.state.probe(self.node())
-        self.held = replace(self.held, entries=self.state._wanted(observed), problem="")
+        self.held = replace(self.held, entries=self.state._entries(observed), problem="")
 
     def end(self, _: FakeNode) -> None:
         self.held = replace(self.held, entries=(), problem="")
