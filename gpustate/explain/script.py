@@ -33,25 +33,12 @@ from gpustate.probes.kernels import MODULE_CHECKS, NAMES
 
 #: Services whose state tells something.
 UNITS = (
-    "nvidia-fabricmanager.service",
-    "nvidia-imex.service",
-    "nvlsm.service",
-    "nvidia-persistenced.service",
-    "containerd.service",
-    "docker.service",
-    "docker.socket",
-    "crio.service",
-    "k3s.service",
-    "k3s-agent.service",
-    "rke2-server.service",
-    "rke2-agent.service",
-    "kubelet.service",
-    "nvidia-dcgm.service",
-    "dcgm-exporter.service",
-    "nvidia-dcgm-exporter.service",
-    "slurmd.service",
-    "gpustate-mps.service",
-    "gpustate-mig.service",
+    *("nvidia-fabricmanager.service", "nvidia-imex.service", "nvlsm.service"),
+    *("nvidia-persistenced.service", "containerd.service", "docker.service"),
+    *("docker.socket", "crio.service", "k3s.service", "k3s-agent.service"),
+    *("rke2-server.service", "rke2-agent.service", "kubelet.service"),
+    *("nvidia-dcgm.service", "dcgm-exporter.service", "nvidia-dcgm-exporter.service"),
+    *("slurmd.service", "gpustate-mps.service", "gpustate-mig.service"),
 )
 
 _MODPROBE = (

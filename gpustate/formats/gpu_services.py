@@ -10,17 +10,10 @@ from gpustate.formats import mps
 
 #: Monitoring, in the order in which it is stopped; started in reverse.
 MONITORS = (
-    "gpu-feature-discovery.service",
-    "nvidia-device-plugin.service",
-    "nvidia-dcgm-exporter.service",
-    "dcgm-exporter.service",
-    "nvidia-dcgm.service",
-    "dcgm.service",
-    "nvsm-notifier.service",
-    "nvsm-api-gateway.service",
-    "nvsm-mqtt.service",
-    "nvsm-core.service",
-    "nvsm.service",
+    *("gpu-feature-discovery.service", "nvidia-device-plugin.service"),
+    *("nvidia-dcgm-exporter.service", "dcgm-exporter.service", "nvidia-dcgm.service"),
+    *("dcgm.service", "nvsm-notifier.service", "nvsm-api-gateway.service"),
+    *("nvsm-mqtt.service", "nvsm-core.service", "nvsm.service"),
 )
 #: Of packages that leave with the driver, and of the state ``mps``.
 OF_DRIVER = (

@@ -27,24 +27,12 @@ from gpustate.formats.nvml_report import (
 )
 
 OLD_COLUMNS = (
-    "index",
-    "uuid",
-    "pci.bus_id",
-    "name",
-    "serial",
-    "memory.total",
-    "driver_version",
-    "persistence_mode",
-    "mig.mode.current",
-    "mig.mode.pending",
-    "ecc.mode.current",
+    *("index", "uuid", "pci.bus_id", "name", "serial", "memory.total", "driver_version"),
+    *("persistence_mode", "mig.mode.current", "mig.mode.pending", "ecc.mode.current"),
 )
 COLUMNS = (
     *OLD_COLUMNS,
-    "compute_cap",
-    "remapped_rows.pending",
-    "remapped_rows.failure",
-    "fabric.state",
+    *("compute_cap", "remapped_rows.pending", "remapped_rows.failure", "fabric.state"),
     "fabric.status",
 )
 #: Prints the exit code on a separate line, the table, then versions and MIG devices.

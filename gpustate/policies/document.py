@@ -53,15 +53,7 @@ from gpustate.presets import STACKS
 FORMAT = "gpustate.policy/1"
 #: Keys of a document in written order.
 KEYS = (
-    "format",
-    "name",
-    "preset",
-    "states",
-    "groups",
-    "nodes",
-    "allow",
-    "rollout",
-    "drain",
+    *("format", "name", "preset", "states", "groups", "nodes", "allow", "rollout", "drain"),
     "cluster",
 )
 #: Recognises a policy in YAML or JSON by a line; a name of a preset also behind a misspelled key.

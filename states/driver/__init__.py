@@ -134,25 +134,9 @@ class DriverInstalled(DriverParameters):
     essential: ClassVar[bool] = True
     worst: ClassVar[Disruption] = Disruption.REBOOT
     stable: ClassVar[tuple[str, ...] | None] = (
-        "packages",
-        "held",
-        "broken",
-        "headers",
-        "built",
-        "loaded",
-        "modules",
-        "library",
-        "pin_text",
-        "options_text",
-        "autoload_text",
-        "stream",
-        "parameters",
-        "running",
-        "default_kernel",
-        "installer",
-        "missing",
-        "damaged",
-        "device_nodes",
+        *("packages", "held", "broken", "headers", "built", "loaded", "modules", "library"),
+        *("pin_text", "options_text", "autoload_text", "stream", "parameters", "running"),
+        *("default_kernel", "installer", "missing", "damaged", "device_nodes"),
     )
 
     def required_packages(self, offer: Offer, observed: Observed | None) -> StatePackages:

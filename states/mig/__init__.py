@@ -94,13 +94,7 @@ class MigLayoutApplied(State[Observed]):
     needs_gpu: ClassVar[bool] = True
     left_to_apply: ClassVar[bool] = True
     stable: ClassVar[tuple[str, ...] | None] = (
-        "modes",
-        "instances",
-        "saved",
-        "program",
-        "unit",
-        "enabled",
-        "stopped",
+        *("modes", "instances", "saved", "program", "unit", "enabled", "stopped"),
     )
 
     config: str = "all-disabled"

@@ -57,15 +57,8 @@ class RepositoryState(RepositoryParameters):
     driver: ClassVar[bool] = False  # the driver is in it
     serves: ClassVar[tuple[str, ...]] = ()  # states whose packages come from here
     stable: ClassVar[tuple[str, ...] | None] = (
-        "sources_text",
-        "fingerprints",
-        "key_access",
-        "folder_access",
-        "pin_text",
-        "lists_read",
-        "foreign",
-        "conflicts",
-        "half_bundle",
+        *("sources_text", "fingerprints", "key_access", "folder_access", "pin_text"),
+        *("lists_read", "foreign", "conflicts", "half_bundle"),
     )
 
     @classmethod

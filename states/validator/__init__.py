@@ -124,6 +124,11 @@ WantedBy=multi-user.target
 
 _PROBE = shell.load("probe", _PACKAGE, LINK=UNIT_LINK, STATUS=STATUS_FOLDER)
 _FORGET = shell.load("forget", _PACKAGE, STATUS=STATUS_FOLDER)
+#: States whose changes a validation looks at.
+_OBSERVED = (
+    *("driver", "fabric-manager", "persistenced", "container-toolkit"),
+    *("containerd", "docker", "crio", "podman", "k3s", "k0s", "microk8s", "mig", "cdi"),
+)
 
 
 #: Runs the module of ``gpustate.nodeside`` that the first argument names.
@@ -211,32 +216,12 @@ class NodeValidated(State[Observed]):
         "nouveau",
         "driver-repository",
         "toolkit-repository",
-        "driver",
-        "fabric-manager",
-        "persistenced",
-        "container-toolkit",
-        *("containerd", "docker", "crio", "podman", "k3s", "k0s", "microk8s"),
-        "mig",
-        "cdi",
+        *_OBSERVED,
     )
-    known_after: ClassVar[tuple[str, ...]] = (
-        "driver",
-        "fabric-manager",
-        "persistenced",
-        "container-toolkit",
-        *("containerd", "docker", "crio", "podman", "k3s", "k0s", "microk8s"),
-        "mig",
-        "cdi",
-        "quarantine",
-        "gds",  # its device nodes are in the specification for containers
-    )
+    # The device nodes of gds are in the specification for containers.
+    known_after: ClassVar[tuple[str, ...]] = (*_OBSERVED, "quarantine", "gds")
     stable: ClassVar[tuple[str, ...] | None] = (
-        "proof",
-        "program",
-        "unit",
-        "enabled",
-        "status_missing",
-        "key",
+        *("proof", "program", "unit", "enabled", "status_missing", "key"),
     )
     validating: ClassVar[bool] = True
     needs_gpu: ClassVar[bool] = True
