@@ -37,12 +37,8 @@ PIN_PATH = "/etc/default/grub.d/zz-gpustate-kernel.cfg"
 #: Names that this state has held, so that it lets go of no others.
 HELD_PATH = "/var/lib/gpustate/kernel.held"
 _PATTERNS = (
-    "linux-image-*",
-    "linux-headers-*",
-    "linux-generic*",
-    "linux-virtual*",
-    "linux-server*",
-    "linux-modules-nvidia-*",
+    *("linux-image-*", "linux-headers-*", "linux-generic*", "linux-virtual*"),
+    *("linux-server*", "linux-modules-nvidia-*"),
 )
 _SIGNED = "linux-modules-nvidia-"
 _RELEASE = re.compile(r"\d+\.\d+[0-9A-Za-z.+~-]*")

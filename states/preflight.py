@@ -171,11 +171,7 @@ class PreflightPassed(State[Observed]):
         "driver",
     )
     stable: ClassVar[tuple[str, ...] | None] = (
-        "unsettled",
-        "journal",
-        "distribution",
-        "machine",
-        "gpus",
+        *("unsettled", "journal", "distribution", "machine", "gpus"),
     )
 
     gpus: Annotated[int | str | None, AfterValidator(_checked_gpus)] = None

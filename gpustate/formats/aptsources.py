@@ -96,12 +96,7 @@ def _deb822(path: str, text: str) -> list[Source]:
     sources: list[Source] = []
     for number, fields in _stanzas(text):
         if fields.get("enabled", "yes").lower() in (
-            "no",
-            "false",
-            "0",
-            "off",
-            "without",
-            "disable",
+            *("no", "false", "0", "off", "without", "disable"),
         ):
             continue
         if "deb" not in fields.get("types", "").split():

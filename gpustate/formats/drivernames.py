@@ -46,15 +46,10 @@ _UBUNTU_PLAIN = (
 )
 #: The container toolkit's packages, which move in lockstep.
 TOOLKIT_NAMES = (
-    "libnvidia-container-dev",
-    "libnvidia-container-tools",
-    "libnvidia-container1",
-    "libnvidia-container1-dbg",
-    "nvidia-container-runtime",
-    "nvidia-container-runtime-hook",
-    "nvidia-container-toolkit",
-    "nvidia-container-toolkit-base",
-    "nvidia-container-toolkit-operator-extensions",
+    *("libnvidia-container-dev", "libnvidia-container-tools", "libnvidia-container1"),
+    *("libnvidia-container1-dbg", "nvidia-container-runtime"),
+    *("nvidia-container-runtime-hook", "nvidia-container-toolkit"),
+    *("nvidia-container-toolkit-base", "nvidia-container-toolkit-operator-extensions"),
     "nvidia-docker2",
 )
 

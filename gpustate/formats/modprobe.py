@@ -21,11 +21,8 @@ from gpustate import shell
 
 #: Folders that modprobe reads, the one that wins first.
 FOLDERS = (
-    "/etc/modprobe.d",
-    "/run/modprobe.d",
-    "/usr/local/lib/modprobe.d",
-    "/usr/lib/modprobe.d",
-    "/lib/modprobe.d",
+    *("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d"),
+    *("/usr/lib/modprobe.d", "/lib/modprobe.d"),
 )
 
 _LINES = shell.load("modprobe_lines", "gpustate.formats")

@@ -26,14 +26,8 @@ PREFIX = "NVreg_"
 #: Text parameters; all others are numbers.
 TEXTS = frozenset(
     {
-        "CoherentGPUMemoryMode",
-        "ExcludedGpus",
-        "GpuBlacklist",
-        "RegistryDwords",
-        "RegistryDwordsPerDevice",
-        "RmMsg",
-        "RmNvlinkBandwidth",
-        "TemporaryFilePath",
+        *("CoherentGPUMemoryMode", "ExcludedGpus", "GpuBlacklist", "RegistryDwords"),
+        *("RegistryDwordsPerDevice", "RmMsg", "RmNvlinkBandwidth", "TemporaryFilePath"),
     }
 )
 #: First branch of each parameter, and the last one if it was removed later.

@@ -11,11 +11,8 @@ from gpustate.formats.modprobe import is_nothing
 
 #: Folders of unit files and drop-ins in order of precedence: systemd.unit(5).
 FOLDERS = (
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
+    *("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system"),
+    *("/usr/lib/systemd/system", "/lib/systemd/system"),
 )
 SHOW_KEYS = ("Id", "LoadState", "ActiveState", "SubState", "UnitFileState")
 _COMMAND = re.compile(r"^[ \t]*ExecStart[ \t]*=[ \t]*(\S.*)$", re.MULTILINE)

@@ -33,16 +33,10 @@ _STRICT = {"yes": "yes", "ask": "yes", "on": "yes", "accept-new": "accept-new"}
 _STRICT |= {"no": "no", "off": "no"}
 #: Variables that change how Ansible connects, and that are unsupported here.
 _UNUSED = (
-    "ansible_become_exe",
-    "ansible_become_flags",
-    "ansible_private_key",
-    "ansible_private_key_passphrase",
-    "ansible_ssh_executable",
-    "ansible_ssh_pkcs11_provider",
-    "ansible_ssh_private_key",
-    "ansible_ssh_private_key_passphrase",
-    "ansible_sudo_exe",
-    "ansible_sudo_flags",
+    *("ansible_become_exe", "ansible_become_flags", "ansible_private_key"),
+    *("ansible_private_key_passphrase", "ansible_ssh_executable"),
+    *("ansible_ssh_pkcs11_provider", "ansible_ssh_private_key"),
+    *("ansible_ssh_private_key_passphrase", "ansible_sudo_exe", "ansible_sudo_flags"),
 )
 
 

@@ -42,17 +42,7 @@ from gpustate.inventory.vault import HEADER, Vault
 #: Files that Ansible ignores in a directory, and folders that belong to an inventory without being one.
 _IGNORED_NAMES = {"group_vars", "host_vars", "vars_plugins", "group_data", "__pycache__"}
 _IGNORED_ENDS = (
-    ".pyc",
-    ".pyo",
-    ".swp",
-    ".bak",
-    "~",
-    ".rpm",
-    ".md",
-    ".txt",
-    ".rst",
-    ".orig",
-    ".cfg",
+    *(".pyc", ".pyo", ".swp", ".bak", "~", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg"),
     ".retry",
 )
 #: Variables with folders of gpustate on a node.

@@ -19,13 +19,8 @@ _STRICT |= {"no": "no", "off": "no", "false": "no"}
 _OTHER_BECOME = ("_doas", "_dzdo", "_su_user")
 #: Unsupported keys of pyinfra's SSH connector and of its sudo.
 _UNUSED = (
-    "_preserve_sudo_env",
-    "_use_sudo_login",
-    "ssh_allow_agent",
-    "ssh_connect_retries",
-    "ssh_forward_agent",
-    "ssh_key_password",
-    "ssh_look_for_keys",
+    *("_preserve_sudo_env", "_use_sudo_login", "ssh_allow_agent", "ssh_connect_retries"),
+    *("ssh_forward_agent", "ssh_key_password", "ssh_look_for_keys"),
     "ssh_paramiko_connect_kwargs",
 )
 

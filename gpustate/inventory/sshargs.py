@@ -21,38 +21,18 @@ from gpustate.inventory.secrets import word_shown
 #: Supported options of ssh_config.
 USED = frozenset(
     {
-        "connecttimeout",
-        "hostname",
-        "identityfile",
-        "port",
-        "proxycommand",
-        "proxyjump",
-        "serveralivecountmax",
-        "serveraliveinterval",
-        "stricthostkeychecking",
-        "user",
-        "userknownhostsfile",
+        *("connecttimeout", "hostname", "identityfile", "port", "proxycommand"),
+        *("proxyjump", "serveralivecountmax", "serveraliveinterval"),
+        *("stricthostkeychecking", "user", "userknownhostsfile"),
     }
 )
 #: Options that only tune OpenSSH itself.
 TUNING = frozenset(
     {
-        "batchmode",
-        "checkhostip",
-        "compression",
-        "connectionattempts",
-        "controlmaster",
-        "controlpath",
-        "controlpersist",
-        "escapechar",
-        "hashknownhosts",
-        "ipqos",
-        "loglevel",
-        "numberofpasswordprompts",
-        "requesttty",
-        "tcpkeepalive",
-        "updatehostkeys",
-        "visualhostkey",
+        *("batchmode", "checkhostip", "compression", "connectionattempts", "controlmaster"),
+        *("controlpath", "controlpersist", "escapechar", "hashknownhosts", "ipqos"),
+        *("loglevel", "numberofpasswordprompts", "requesttty", "tcpkeepalive"),
+        *("updatehostkeys", "visualhostkey"),
     }
 )
 _FLAGS = "46AaCfGgKkMNnqsTtVvXxYy"

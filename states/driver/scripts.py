@@ -20,15 +20,8 @@ from gpustate.states.driver.observed import IN_USE_PATH, LEFT_PATH, STOPPED_PATH
 LOAD_ORDER = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 #: Whatever is loaded of these goes, dependents first.
 UNLOAD_ORDER = (
-    "gdrdrv",
-    "nvidia_fs",
-    "nv_peer_mem",
-    "nvidia_peermem",
-    "nvidia_vgpu_vfio",
-    "nvidia_uvm",
-    "nvidia_drm",
-    "nvidia_modeset",
-    "nvidia",
+    *("gdrdrv", "nvidia_fs", "nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio"),
+    *("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"),
 )
 OWN_SERVICES, SERVICES = gpu_services.OF_DRIVER, gpu_services.STOPPABLE
 

@@ -27,14 +27,8 @@ _REASON = re.compile(
 NODES = "%n|%o|%N|%T|%u|%H|%E"
 #: What Slurm itself writes as a reason when a node does not fit its configuration or does not answer.
 BY_SLURM = (
-    "gres/",
-    "Low ",
-    "Not responding",
-    "Node unexpectedly rebooted",
-    "Node Not Responding",
-    "Prolog error",
-    "Epilog error",
-    "Kill task failed",
+    *("gres/", "Low ", "Not responding", "Node unexpectedly rebooted"),
+    *("Node Not Responding", "Prolog error", "Epilog error", "Kill task failed"),
     "Invalid registration",
 )
 #: Those whose cause is gone once slurmd has registered right.
