@@ -208,8 +208,8 @@ def _libraries(observed: ChainObservation, expected: Expected) -> Check:
         return Check("libraries", FAILED, evidence + more, remedy)
     if nvml.error is not None:
         evidence = f"NVML {nvml.error}: {nvml.error_text or error_name(nvml.error)}"
-        dangling = dict(observed.odd).get("libnvidia-ml.so.1") if nvml.error == 12 else None
-        evidence += f"; {dangling}" if dangling else ""
+        if nvml.error == 12 and observed.nvml_library is None:
+            evidence += f"; {_absent(observed, 'libnvidia-ml.so.1')}"
         return Check("libraries", FAILED, evidence, remedies.nvml(nvml.error))
     if observed.cuda_library is None:
         evidence = _absent(observed, "libcuda.so.1")
