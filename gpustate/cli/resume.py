@@ -232,11 +232,11 @@ def _show(records: list[RunRecord]) -> None:
         ]
         if record["options"].get("limit"):
             parts.append(f"-l {record['options']['limit']}")
-        if record.get("reason"):
-            parts.append(f"reason: {record['reason']}")
+        if reason := record.get("reason"):
+            parts.append(f"reason: {reason}")
         outcome = record.get("outcome")
-        if isinstance(outcome, dict) and outcome.get("summary"):
-            parts.append(str(outcome["summary"]))
+        if isinstance(outcome, dict) and (summary := outcome.get("summary")):
+            parts.append(summary)
         click.echo(printable("  ".join(parts)))
 
 

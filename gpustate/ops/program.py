@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Required, TypedDict
 
 from gpustate.core.step import Step
 from gpustate.formats.masking import contains_secret, mask
@@ -19,7 +19,7 @@ class Entry(TypedDict, total=False):
     ``bytes`` is the length of the line, which the reader adds.
     """
 
-    e: str
+    e: Required[str]
     i: int
     t: int
     did: str

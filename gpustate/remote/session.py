@@ -385,9 +385,9 @@ def read_entry(line: str) -> Entry:
         return {"e": "torn"}
     if not isinstance(entry, dict):
         return {"e": "torn"}
-    if isinstance(entry.get("out"), str):
+    if isinstance(out := entry.get("out"), str):
         try:
-            entry["out"] = base64.b64decode(entry["out"]).decode("utf-8", "replace")
+            entry["out"] = base64.b64decode(out).decode("utf-8", "replace")
         except ValueError:
             entry["out"] = ""
     return entry

@@ -147,7 +147,7 @@ def test_a_run_that_was_killed_is_resumed_and_one_at_work_is_not(site: Path) -> 
     from gpustate.engine import fleet
 
     alive = records.load("1-a")
-    alive |= {"pid": os.getppid(), "born": fleet.born(os.getppid())}
+    alive["pid"], alive["born"] = os.getppid(), fleet.born(os.getppid())
     assert next_steps.interrupted(alive, "gpu1") == ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpustate.errors import UsageError
@@ -161,5 +163,6 @@ def test_every_gpu_can_be_shown() -> None:
     for model in MODELS:
         text = show.model_text(model)
         assert all(name in text for name in model.geometry.names)
-        assert show.model_data(model)["profiles"][0]["name"] == model.geometry.names[0]
+        data: Any = show.model_data(model)
+        assert data["profiles"][0]["name"] == model.geometry.names[0]
     assert "RTX PRO 5000" in show.models_text()
