@@ -314,7 +314,11 @@ def apply(
 def _clusters(
     clusters: bool | Clusters, inputs: _Inputs, schedulers: Schedulers, *, absent: bool
 ) -> Clusters | None:
-    """The clusters of a run; ``None``: it leaves objects alone."""
+    """The clusters of a run; ``None``: it leaves objects alone.
+
+    Raises:
+        UsageError: no node has a kubeconfig.
+    """
     if not isinstance(clusters, bool):
         return clusters
     if not clusters:
@@ -334,7 +338,7 @@ def _plan_objects(clusters: Clusters, planned: PlanT, *, drift: bool) -> PlanT:
     document = clusters.document(
         planned.document, planned.nodes, planned.cluster_nodes, drift=drift
     )
-    return with_objects(planned, document, began)
+    return with_objects(planned, document, began, drift=drift)
 
 
 def _of_plan(document: Mapping[str, Any] | None, *, observed: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from gpustate.core.inventory import Inventory
 from gpustate.core.outcome import NodeResult
 from gpustate.core.policy import Policy
 from gpustate.errors import EXIT_INTERRUPTED, ClusterError, worst_exit_code
-from gpustate.plan.objects import pending_of, refused
+from gpustate.plan.objects import REFUSED, differs, pending_of, refused
 from gpustate.reconcile.document import exit_codes
 from gpustate.rollout.marks import remove_all, remove_records
 
@@ -50,15 +50,19 @@ def clusters_of_plan(
     return clusters
 
 
-def with_objects(result: ResultT, document: dict[str, Any], began: float) -> ResultT:
-    """A result with a document that has clusters, and with their objects and their time in the line for grep.
+def with_objects(
+    result: ResultT, document: dict[str, Any], began: float, *, drift: bool = False
+) -> ResultT:
+    """A result with a document that has clusters, their codes, and their objects and time in the line for grep.
 
     Args:
         result: of the nodes.
         document: with clusters.
         began: when their part began, monotonic.
+        drift: objects were only compared.
     """
     clusters = document["clusters"]
+    code = worst_exit_code((result.exit_code, *codes(document, drift=drift)))
     numbers = {
         "objects": sum(len(data["objects"]) for data in clusters),
         "objects_changed": pending_of(document),
@@ -70,8 +74,25 @@ def with_objects(result: ResultT, document: dict[str, Any], began: float) -> Res
     )
     summary = " ".join([summary, *(f"{key}={value}" for key, value in numbers.items())])
     if "summary" in document:
-        document = {**document, "summary": summary}
-    return replace(result, document=document, summary=summary)
+        document = {**document, "exit_code": code, "summary": summary}
+    return replace(result, document=document, exit_code=code, summary=summary)
+
+
+def codes(document: Mapping[str, Any], *, drift: bool = False) -> list[int]:
+    """Exit codes for the clusters of a document; pending changes are not counted.
+
+    Args:
+        document: of a plan or a result.
+        drift: objects that could not be changed differ, and pods that are not ready do: neither is an error.
+    """
+    values: list[int] = []
+    for data in document.get("clusters", ()):
+        compared = [
+            row for row in data.get("objects", ()) if row["action"] == REFUSED and differs(row)
+        ]
+        if not drift or refused(data) != len(compared) or not compared:
+            values += exit_codes({**data, "unready": ()} if drift else data)
+    return values
 
 
 def apply_objects(
@@ -96,14 +117,9 @@ def apply_objects(
             _remove_marks(clusters, applied, result.nodes)
     if not applied:
         return result
-    codes = [code for data in applied for code in exit_codes(data)]
-    interrupted = stop()
-    codes += [EXIT_INTERRUPTED] * interrupted
-    result = replace(
-        result, interrupted=interrupted, exit_code=worst_exit_code((result.exit_code, *codes))
-    )
-    document = {**result.document, "exit_code": result.exit_code, "clusters": applied}
-    return with_objects(result, document, began)
+    if stop():
+        result = replace(result, interrupted=True, exit_code=EXIT_INTERRUPTED)
+    return with_objects(result, {**result.document, "clusters": applied}, began)
 
 
 def _remove_marks(

@@ -115,7 +115,7 @@ def apply_policy(
     reports.check(files)
     if options.get("dry_run") or options.get("out"):
         plan_options = {**options, "dry_run": True, "reports": files}
-        result, document = make_plan(
+        result, _ = make_plan(
             source,
             plan_options,
             output=options["output"],
@@ -125,7 +125,7 @@ def apply_policy(
             verb=verb,
             check=check,
         )
-        common.finish(result.exit_code, *objects.codes(document))
+        common.finish(result.exit_code)
         return
     asks = not options["yes"]
     if asks and not sys.stdin.isatty():

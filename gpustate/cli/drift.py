@@ -39,9 +39,6 @@ def drift(
     result, document = make_plan(
         policy, options, output=output, diff=diff, whole=whole, verb="drift"
     )
-    codes = [result.exit_code, *objects.codes(document, drift=True)]
-    if result.drifted:
-        codes.append(EXIT_PENDING)
-    if exit_zero_on_changes:
-        codes = [code for code in codes if code != EXIT_PENDING]
-    common.finish(*codes)
+    drifted = result.drifted or objects.has_drifted(document)
+    pending = drifted and not exit_zero_on_changes
+    common.finish(result.exit_code, *[EXIT_PENDING] * pending)

@@ -11,9 +11,9 @@ from gpustate.cli import common, next_steps
 from gpustate.cli import show as pages
 from gpustate.cli.rollout import rolls_back, strategy_of
 from gpustate.cli.schedulers import schedulers_of
-from gpustate.errors import EXIT_PENDING, UsageError
+from gpustate.errors import UsageError
 from gpustate.formats.words import cut
-from gpustate.plan.objects import QUIET, REFUSED, SKIPPED, pending_of, refused
+from gpustate.plan.objects import REFUSED, SKIPPED, differs, pending_of
 from gpustate.plan.render import objects_page
 
 if TYPE_CHECKING:
@@ -203,34 +203,12 @@ def _rows(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def drifted(document: Mapping[str, Any]) -> str:
     """How many objects differ, of those that were compared; empty without any."""
     rows = _rows(document)
-    conflicts = sum(map(_differs, rows))
-    compared = sum(row["action"] not in (SKIPPED, REFUSED) or _differs(row) for row in rows)
+    conflicts = sum(map(differs, rows))
+    compared = sum(row["action"] not in (SKIPPED, REFUSED) or differs(row) for row in rows)
     return f"{pending_of(document) + conflicts} of {compared} objects" if compared else ""
 
 
-def _differs(row: Mapping[str, Any]) -> bool:
-    """Whether an object differs that an apply would not write: refused, or with fields that others added."""
-    return row["action"] in (REFUSED, *QUIET) and bool(row.get("changes"))
-
-
-def codes(document: Mapping[str, Any], *, detailed: bool = False, drift: bool = False) -> list[int]:
-    """Exit codes for the clusters of a document.
-
-    Args:
-        document: of a plan or a result.
-        detailed: pending changes count.
-        drift: objects that differ count, and those that could not be changed count as such.
-    """
-    from gpustate.reconcile.document import exit_codes
-
-    values: list[int] = []
-    for data in document.get("clusters", ()):
-        rows = data.get("objects", ())
-        compared = [row for row in rows if row["action"] == REFUSED and _differs(row)]
-        if drift and (data.get("unready") or any(map(_differs, rows))):
-            values.append(EXIT_PENDING)
-        if not drift or refused(data) != len(compared) or not compared:
-            values += exit_codes({**data, "unready": ()} if drift else data)
-    if (detailed or drift) and pending_of(document):
-        values.append(EXIT_PENDING)
-    return values
+def has_drifted(document: Mapping[str, Any]) -> bool:
+    """Whether objects differ from the policy, or pods of theirs are not ready."""
+    unready = any(data.get("unready") for data in document.get("clusters", ()))
+    return bool(unready or pending_of(document) or any(map(differs, _rows(document))))

@@ -106,10 +106,8 @@ def plan(
         verb=verb,
         check=check,
     )
-    codes = [result.exit_code, *objects.codes(document, detailed=detailed_exitcode)]
-    if detailed_exitcode and result.pending:
-        codes.append(EXIT_PENDING)
-    common.finish(*codes)
+    pending = detailed_exitcode and (result.pending or bool(pending_of(document)))
+    common.finish(result.exit_code, *[EXIT_PENDING] * pending)
 
 
 def make_plan(

@@ -202,7 +202,9 @@ def _check(applied: list[dict[str, Any]]) -> None:
     Raises:
         ClusterError: they were not.
     """
-    if not objects.codes({"clusters": applied}):
+    from gpustate.api.objects import codes
+
+    if not codes({"clusters": applied}):
         return
     words = [
         text

@@ -127,3 +127,8 @@ def change_texts(changes: Sequence[JsonView]) -> list[str]:
         f"{mapping}[{', '.join(keys)}]: {text}" if mapping else f"{', '.join(keys)}: {text}"
         for (mapping, text), keys in rows.items()
     ]
+
+
+def differs(row: JsonView) -> bool:
+    """Whether an object differs that an apply would not write: refused, or with fields that others added."""
+    return row["action"] in (REFUSED, *QUIET) and bool(row.get("changes"))

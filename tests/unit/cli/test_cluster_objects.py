@@ -17,7 +17,7 @@ from commandline import Cli
 from stubcluster import TOKEN, Answer, Request, StubCluster
 
 from gpustate.api.clusters import Clusters
-from gpustate.api.objects import with_objects
+from gpustate.api.objects import codes, with_objects
 from gpustate.api.results import DriftResult
 from gpustate.cli import common, objects
 from gpustate.cli.main import cli
@@ -34,6 +34,7 @@ from gpustate.manifests.build import build
 from gpustate.manifests.differences import differences
 from gpustate.manifests.kinds import KINDS
 from gpustate.manifests.settings import ClusterSettings, DraDriver
+from gpustate.plan.objects import pending_of
 from gpustate.reconcile import cluster_notes
 from gpustate.reconcile.planning import Action, Change
 from gpustate.schedulers.base import Why
@@ -143,29 +144,30 @@ def document(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("found", "plan", "detailed", "drift"),
+    ("found", "plan", "pending", "drift", "drifted"),
     [
-        (document({"action": "unchanged"}), [], [], []),
-        (document({"action": "update", "changes": [CHANGE]}), [], [2], [2]),
-        (document({"action": "create"}), [], [2], [2]),
-        (document({"action": "not managed", "changes": [CHANGE]}), [], [], [2]),
-        (document({"action": "refused", "changes": [CHANGE]}), [5], [5], [2]),
-        (document({"action": "refused", "reason": "forbidden"}), [5], [5], [5]),
+        (document({"action": "unchanged"}), [], False, [], False),
+        (document({"action": "update", "changes": [CHANGE]}), [], True, [], True),
+        (document({"action": "create"}), [], True, [], True),
+        (document({"action": "not managed", "changes": [CHANGE]}), [], False, [], True),
+        (document({"action": "refused", "changes": [CHANGE]}), [5], False, [], True),
+        (document({"action": "refused", "reason": "forbidden"}), [5], False, [5], False),
         (
             document({"action": "refused", "changes": [CHANGE]}, {"action": "refused"}),
-            *([5], [5], [2, 5]),
+            *([5], False, [5], True),
         ),
-        (document(failures=["unreachable"]), [1], [1], [1]),
-        (document({"action": "update"}, unready=["daemonset/x"]), [3], [3, 2], [2, 2]),
-        ({}, [], [], []),
+        (document(failures=["unreachable"]), [1], False, [1], False),
+        (document({"action": "update"}, unready=["daemonset/x"]), [3], True, [], True),
+        ({}, [], False, [], False),
     ],
 )
 def test_exit_codes_are_those_of_the_worst_object(
-    found: dict[str, Any], plan: list[int], detailed: list[int], drift: list[int]
+    found: dict[str, Any], plan: list[int], pending: bool, drift: list[int], drifted: bool
 ) -> None:
-    assert objects.codes(found) == plan
-    assert objects.codes(found, detailed=True) == detailed
-    assert objects.codes(found, drift=True) == drift
+    assert codes(found) == plan
+    assert bool(pending_of(found)) == pending
+    assert codes(found, drift=True) == drift
+    assert objects.has_drifted(found) == drifted
 
 
 def test_settings_of_objects_are_carried_out_with_the_option(
