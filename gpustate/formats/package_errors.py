@@ -114,6 +114,11 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"Hash Sum mismatch|unexpected size|Mirror sync in progress|checksum doesn't match|Parsing unsuccessful",
         "the repository is being updated or is corrupt, or a proxy serves stale files: fix that or wait, then apply again",
     ),
+    # apt also says that what it could not fetch is not signed.
+    (
+        r"\b401 +\S|\b401$|Login to .* failed|Authentication required",
+        "the repository refuses this login: check username and password in the policy",
+    ),
     (
         r"NO_PUBKEY|BADSIG|Missing key|is not signed|no longer signed|invalid signature|[Vv]erification failed|Bad signature|"
         r"Public key .*is not installed|not correct for this package|signed with an unknown key|is unsigned|"
@@ -132,10 +137,6 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (
         r"is expired|Valid-Until",
         "the repository is no longer updated: contact its publisher, or use another one",
-    ),
-    (
-        r"\b401 +\S|\b401$|Login to .* failed|Authentication required",
-        "the repository refuses this login: check username and password in the policy",
     ),
     (UNREACHABLE, _REACH),
     (

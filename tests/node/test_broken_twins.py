@@ -174,7 +174,7 @@ TWINS = {
         r"branch 580.*570\.211\.01|570.*595",
         stanzas(lambda n, v, t: None if v.startswith("580.") else t),
     ),
-    "the index is empty": Twin(r"offer", edit=lambda _: ""),
+    "the index is empty": Twin(r"has branch 580", edit=lambda _: ""),
     # --- one relation
     "a relation is tightened": Twin(
         r"Depends: libcuda1 \(= 580\.999\)",
@@ -220,7 +220,8 @@ TWINS = {
     ),
     # --- architectures
     "another architecture only": Twin(
-        r"offer", lambda index: index.replace("Architecture: amd64", "Architecture: arm64")
+        r"has (no )?branch 580",
+        lambda index: index.replace("Architecture: amd64", "Architecture: arm64"),
     ),
     "one more architecture": Twin(edit=lambda index: index.replace(FOREIGN, "Architecture: arm64")),
     # --- the repository

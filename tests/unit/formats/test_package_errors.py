@@ -22,7 +22,8 @@ from gpustate.formats import package_errors
         ),
         (
             "Err:1 http://x  InRelease\n  401  Unauthorized [IP: 10.0.0.1 80]\n"
-            "E: Failed to fetch http://x/InRelease  401  Unauthorized [IP: 10.0.0.1 80]\n",
+            "E: Failed to fetch http://x/InRelease  401  Unauthorized [IP: 10.0.0.1 80]\n"
+            "E: The repository 'http://x  InRelease' is not signed.\n",
             "E: Failed to fetch http://x/InRelease  401  Unauthorized [IP: 10.0.0.1 80]",
             "check username and password",
         ),
