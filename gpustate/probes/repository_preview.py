@@ -23,6 +23,8 @@ T = TypeVar("T")
 #: Begins the reason of a node that cannot be asked.
 NO_ROOM = "no room"
 _MARK = re.compile(r"\b[EW]: ")
+#: Of what could not be fetched, apt also says that it is not signed.
+_UNANSWERED = re.compile(rf"{package_errors.UNREACHABLE}|\b401 +\S")
 _FOLLOWS = re.compile(r"^Failed to fetch |Some index files failed")
 _HEAD = re.compile(r"(the repository (key )?|a source of the node )cannot be \w+: ")
 _OTHER_SOURCE = "a source of the node "
@@ -51,8 +53,8 @@ def failure(output: str) -> str:
     lines = [line for line in dict.fromkeys(words) if line]
     # apt goes on with what follows from the lines before.
     causes = [line for line in lines if not _FOLLOWS.search(line)] or lines[:1]
-    unreachable = [line for line in lines if re.search(package_errors.UNREACHABLE, line)]
-    return head + "; ".join(unreachable or causes) if failed else ""
+    unanswered = [line for line in lines if _UNANSWERED.search(line)]
+    return head + "; ".join(unanswered or causes) if failed else ""
 
 
 def next_step(output: str) -> str | None:

@@ -702,6 +702,11 @@ def test_a_repository_that_goes_or_wants_its_login_first_adds_nothing() -> None:
             "key\n=preview failed the repository cannot be read: E: the archive is not signed\n",
             "is not signed;",
         ),
+        (
+            "=preview failed the repository cannot be read: E: Failed to fetch http://x/InRelease  401  Unauthorized\n"
+            "E: The repository 'http://x  InRelease' is not signed.\n",
+            "401  Unauthorized; the repository refuses this login",
+        ),
         ("=preview failed no room for a copy of the package lists\n", None),
         ("", None),
     ],
