@@ -705,7 +705,7 @@ def test_a_repository_that_goes_or_wants_its_login_first_adds_nothing() -> None:
         (
             "=preview failed the repository cannot be read: E: Failed to fetch http://x/InRelease  401  Unauthorized\n"
             "E: The repository 'http://x  InRelease' is not signed.\n",
-            "401  Unauthorized; the repository refuses this login",
+            "the repository refuses this login: check username",
         ),
         ("=preview failed no room for a copy of the package lists\n", None),
         ("", None),
