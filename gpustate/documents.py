@@ -1,6 +1,6 @@
-"""Types of documents whose fields somebody else defines: objects of Kubernetes, values of the GPU Operator, JSON of programs.
+"""Types of documents whose fields other programs define: objects of Kubernetes, values of the GPU Operator, JSON.
 
-A document of our own is a dataclass or a TypedDict.
+A document of gpustate's own is a dataclass or a TypedDict.
 """
 
 from __future__ import annotations
