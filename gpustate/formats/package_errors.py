@@ -25,6 +25,8 @@ UNREACHABLE = (
     r"Could(n't| not) connect|Timeout was reached|Unable to connect|Connection (timed out|refused|failed|reset)|connection timed out|No route to host|"
     r"Could(n't| not) resolve|Cannot initiate the connection|Temporary failure"
 )
+#: A repository that wants another login.
+LOGIN_REFUSED = r"\b401 +\S|\b401$|Login to .* failed|Authentication required"
 #: A repository's index that is dated in the node's future.
 TOO_EARLY = r"is not valid yet|is not yet valid"
 CLOCK = "the node's clock is slow, or the repository was published with a fast clock: synchronise the clocks"
@@ -115,10 +117,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "the repository is being updated or is corrupt, or a proxy serves stale files: fix that or wait, then apply again",
     ),
     # apt also says that what it could not fetch is not signed.
-    (
-        r"\b401 +\S|\b401$|Login to .* failed|Authentication required",
-        "the repository refuses this login: check username and password in the policy",
-    ),
+    (LOGIN_REFUSED, "the repository refuses this login: check username and password in the policy"),
     (
         r"NO_PUBKEY|BADSIG|Missing key|is not signed|no longer signed|invalid signature|[Vv]erification failed|Bad signature|"
         r"Public key .*is not installed|not correct for this package|signed with an unknown key|is unsigned|"

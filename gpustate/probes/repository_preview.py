@@ -24,7 +24,7 @@ T = TypeVar("T")
 NO_ROOM = "no room"
 _MARK = re.compile(r"\b[EW]: ")
 #: Of what could not be fetched, apt also says that it is not signed.
-_UNANSWERED = re.compile(rf"{package_errors.UNREACHABLE}|\b401 +\S")
+_UNANSWERED = re.compile(f"{package_errors.UNREACHABLE}|{package_errors.LOGIN_REFUSED}")
 _FOLLOWS = re.compile(r"^Failed to fetch |Some index files failed")
 _HEAD = re.compile(r"(the repository (key )?|a source of the node )cannot be \w+: ")
 _OTHER_SOURCE = "a source of the node "
