@@ -115,12 +115,6 @@ def run(lab: Lab, verb: str, policy: Path, *words: str, code: int) -> Ran:
     return gpustate(verb, policy, "-i", lab.inventory, "--cluster-objects", *yes, *words, code=code)
 
 
-def plugin_gpus(lab: Lab) -> int:
-    """What the lab's own device plugin offers."""
-    allocatable = get(lab, "node", lab.nodes[0].name)["status"]["allocatable"]
-    return int(allocatable.get("nvidia.com/gpu", "0"))
-
-
 def devices(lab: Lab, node: Node) -> dict[str, dict[str, Any]]:
     """What the driver offers of a Node, by device."""
     return {
