@@ -41,23 +41,23 @@ def convert(
 
     if out is not None:
         common.check_out(out)
-    text = converted(common.load_policy(policy, options), to, policy)
-    for line in text.lost:
+    conversion = converted(common.load_policy(policy, options), to, policy)
+    for line in conversion.lost:
         click.echo(printable(f"gpustate: not expressed: {line}"), err=True)
-    print_notes(text.notes)
-    if options["strict"] and text.lost:
+    print_notes(conversion.notes)
+    if options["strict"] and conversion.lost:
         common.finish(EXIT_REFUSED)
     if output == "json":
         document = {
             "format": FORMAT,
             "to": to,
-            "text": text.text,
-            "lost": list(text.lost),
-            "notes": list(text.notes),
+            "text": conversion.text,
+            "lost": list(conversion.lost),
+            "notes": list(conversion.notes),
         }
         common.write_out(common.as_json(document), out)
     else:
-        common.write_out(text.text, out)
+        common.write_out(conversion.text, out)
 
 
 @click.command()

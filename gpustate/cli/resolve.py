@@ -56,9 +56,9 @@ def resolve(
     inventory = _only(node, options) if node else Inventory("", (InventoryNode(""),))
     if node:
         loaded = common.locked(loaded, inventory, policy, options)
-    values = provenance.resolution(loaded, inventory.nodes[0], common.known_states())
-    if values.allow:
-        gate.refuse_unknown_rules(loaded, inventory.nodes[0], values.allow)
+    resolved = provenance.resolution(loaded, inventory.nodes[0], common.known_states())
+    if resolved.allow:
+        gate.refuse_unknown_rules(loaded, inventory.nodes[0], resolved.allow)
     sections = _sections(loaded)
     if why is not None:
         sections = [
@@ -66,20 +66,22 @@ def resolve(
             for row in sections
             if f"{row[0]}.".startswith(f"{why}.") or why.startswith(f"{row[0]}.")
         ]
-        rows = [] if sections else _values_at(values, why)
+        rows = [] if sections else _values_at(resolved, why)
     else:
-        rows = [value for value in values.values if whole or value.trace]
+        rows = [value for value in resolved.values if whole or value.trace]
     objects = unselected(loaded, inventory.nodes[0])
     if node and objects:
-        print_notes([f"{values.node}: no driver is for this node, and its own is kept ({objects})"])
+        print_notes(
+            [f"{resolved.node}: no driver is for this node, and its own is kept ({objects})"]
+        )
     cluster = None if loaded.cluster is None else loaded.cluster.as_data()
     if output == "json":
-        document = provenance.as_data(values, rows, policy)
+        document = provenance.as_data(resolved, rows, policy)
         common.write_out(
             common.as_json(document | ({} if cluster is None else {"cluster": cluster}))
         )
     else:
-        page = _why_page(rows) if why is not None else _page(values, rows)
+        page = _why_page(rows) if why is not None else _page(resolved, rows)
         for name, value, place in sections:
             text = "defaults" if value in (None, {}) else _short(value)
             page.add(f"  {name}  {text}  ", (place or "policy", "dim"))

@@ -125,25 +125,25 @@ def _lifted(
     return False
 
 
-def _lift(row: Running) -> None:
+def _lift(running: Running) -> None:
     from gpustate.rollout.board import ABORT
     from gpustate.rollout.status import after_death
 
-    before = row.control
+    before = running.control
     if before is not None and before.action == ABORT:
         raise RefusedError(
-            f"run {row.run} of {row.person} was {before}: it ends after the nodes in progress",
-            fix=f"then run on its machine: gpustate rollout resume {row.run}",
+            f"run {running.run} of {running.person} was {before}: it ends after the nodes in progress",
+            fix=f"then run on its machine: gpustate rollout resume {running.run}",
         )
     effect = f"continues; it was {before}"
-    if not row.ask(""):
+    if not running.ask(""):
         effect = f"was {before}: {unanswered()}"
-    elif row.silent:
+    elif running.silent:
         effect = (
-            f"is not paused any more, but its controller has not renewed the Lease since {row.silent}; "
-            f"if it is dead: {after_death(row.run, '')}"
+            f"is not paused any more, but its controller has not renewed the Lease since {running.silent}; "
+            f"if it is dead: {after_death(running.run, '')}"
         )
-    click.echo(f"run {row.run} of {row.person} {effect}")
+    click.echo(f"run {running.run} of {running.person} {effect}")
 
 
 def _lift_dead(running: Running) -> None:

@@ -383,13 +383,13 @@ def _restoring(state: AnyState, first: StateBefore, last: StateBefore) -> AnySta
         }  # fmt: skip
         return replace(target_state, **same)
 
-    names: Json = {
+    attributes: dict[str, object] = {
         "desired": desired,
         "observed_before": first.observed if adapts else None,
         "__doc__": kind.__doc__,
         "__module__": kind.__module__,
     }
-    return build(type(kind.__name__, (kind,), names), parameters(state))
+    return build(type(kind.__name__, (kind,), attributes), parameters(state))
 
 
 def _built(

@@ -71,7 +71,7 @@ class _UnitStep(Step):
 
 @dataclass(frozen=True, slots=True)
 class EnableUnit(_UnitStep):
-    """Enable a unit for boot, and start it now unless told otherwise. Makes no daemon-reload."""
+    """Enable a unit for boot, and with ``now`` start it, too. Makes no daemon-reload."""
 
     now: bool = True
 
